@@ -1,0 +1,172 @@
+"""Everything that can be chosen about a captioner: one default, in one place."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from keras_attention_apps.common.cli import UserError
+from tyro.conf import Positional
+
+ModelName = Annotated[str, tyro.conf.arg(aliases=["--preset"])]
+Flags = tyro.conf.OmitArgPrefixes
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """What is needed to build the network again; saved with its weights."""
+
+    backbone: str = "MobileNetV2"
+    """Name of a model in keras.applications whose feature grid is attended to."""
+    image_size: int = 224
+    """Side in pixels of the square to which photographs are resized."""
+    region_units: int = 512
+    """Depth to which the regions are projected; 0 keeps the backbone's own depth."""
+    embedding_units: int = 256
+    """Depth of the word embeddings."""
+    units: int = 512
+    """Units of the LSTM."""
+    attention_units: int = 512
+    """Depth of the hidden layer of the attention."""
+    dropout: float = 0.5
+    """Dropout rate on regions, embeddings and before the output."""
+    max_length: int = 22
+    """Largest number of words in a caption."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Train a captioner on a folder of photographs and captions.
+
+    The layout of the folder is recognised: the official Flickr8k or Flickr30k files,
+    Kaggle's captions.txt, Karpathy's dataset_*.json, or COCO's captions_*.json.
+    Training has two phases: first the decoder on features of the frozen CNN, computed
+    once; then decoder and CNN together on the photographs. Interrupt it at any time:
+    the same command continues where it stopped.
+
+    For example: captioner train --data flickr8k --output my-captioner
+    """
+
+    data: Path
+    """Folder with photographs and captions."""
+    output: Path
+    """Folder for the trained model, its checkpoints and its history."""
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    backbone_weights: str = "imagenet"
+    """Start of the CNN: imagenet (downloaded by Keras), none, or a .weights.h5 file."""
+    min_count: int = 5
+    """Words rarer than this in the training captions become unknown."""
+    captions_per_image: int = 5
+    """Captions of one photograph that share a training step; if a photograph has more,
+    every epoch draws other ones."""
+    batch_images: int = 24
+    """Photographs in a training step."""
+    epochs: int = 8
+    """Epochs with the CNN frozen."""
+    learning_rate: float = 1e-3
+    """Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero)."""
+    fine_tune_epochs: int = 10
+    """Epochs in which the CNN learns, too."""
+    fine_tune_share: float = 0.8
+    """Share of the CNN's layers, from the top, that learn."""
+    fine_tune_learning_rate: float = 1e-4
+    """Peak learning rate while the CNN learns."""
+    weight_decay: float = 0.01
+    label_smoothing: float = 0.1
+    doubly_stochastic: float = 0.2
+    """Weight of the penalty that asks for attention to every region (lambda)."""
+    clip_norm: float = 5.0
+    """Largest norm of the gradient of a step."""
+    ema_momentum: float = 0.995
+    """Momentum of the moving average of the weights that is validated and saved."""
+    validation_metric: Literal["bleu-4", "cider"] = "cider"
+    """Decoded metric by which the best epoch is chosen."""
+    validation_beam_size: int = 3
+    patience: int = 4
+    """Epochs without improvement after which a phase ends."""
+    seed: int = 0
+    cache: Path | None = None
+    """Folder for CNN features; below Keras' home folder if omitted."""
+    tensorboard: bool = False
+    """Also write TensorBoard logs to OUTPUT/logs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchConfig:
+    """How captions are searched for."""
+
+    beam_size: int = 5
+    """Hypotheses that are kept at every step; 1 is greedy search."""
+    length_penalty: float = 1.0
+    """Hypotheses are ranked by log-probability / length ** length_penalty."""
+    batch_size: int = 32
+    """Photographs that are captioned together."""
+
+    def __post_init__(self):
+        for name in ("beam_size", "batch_size"):
+            if getattr(self, name) < 1:
+                raise UserError(
+                    f"{name} must be at least 1. Received: {getattr(self, name)}"
+                )
+        if self.length_penalty < 0:
+            raise UserError(
+                f"length_penalty must not be negative. Received: {self.length_penalty}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionConfig:
+    """Caption photographs, and show where the model looked for every word.
+
+    One photograph gives its caption; several, or a folder, give one line each: path,
+    tab, caption. A picture that cannot be read gives one line on the standard error
+    and, in the end, the exit code 2; the others are captioned all the same.
+
+    For example: captioner caption dog.jpg --overlay dog-attention.png
+    """
+
+    photos: Positional[tuple[Path, ...]]
+    """Photographs, or folders of photographs."""
+    model: ModelName = "flickr8k-soft"
+    """Name of a preset, or folder of a trained model."""
+    overlay: Path | None = None
+    """Write a picture of the attention for every word: a file for one photograph, a
+    folder for several."""
+    json: bool = False
+    """Print one JSON object per line, with words, log-probability and attention."""
+    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateConfig:
+    """Print BLEU, CIDEr, ROUGE-L and (where there is Java) METEOR of a model.
+
+    For example: captioner evaluate --data flickr8k --split dev --output dev.json
+    """
+
+    data: Path
+    """Folder with photographs and captions, as for training."""
+    split: str = "dev"
+    """Part of the data: train, dev or test."""
+    model: ModelName = "flickr8k-soft"
+    """Name of a preset, or folder of a trained model."""
+    output: Path | None = None
+    """Write the captions to this file in COCO's results format."""
+    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportConfig:
+    """Write a TensorFlow SavedModel: encoded pictures in, captions and attention out.
+
+    It holds the decoding of the pictures and the beam search, takes any number of them
+    at once, and needs nothing but TensorFlow to be loaded.
+
+    For example: captioner export served-captioner
+    """
+
+    directory: Positional[Path]
+    """Folder to write."""
+    model: ModelName = "flickr8k-soft"
+    """Name of a preset, or folder of a trained model."""
+    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)

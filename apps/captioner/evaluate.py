@@ -1,0 +1,81 @@
+"""How good captions are, in the numbers that captioning papers print."""
+
+import contextlib
+import io
+import shutil
+
+from keras_attention_apps.captioner.text import tokenize
+from keras_attention_apps.common.files import write_json
+
+
+def caption_scores(captions, references, *, meteor=False):
+    """Score captions against all their references.
+
+    Both are lower-cased and freed of punctuation. BLEU is the corpus score with
+    brevity penalty.
+
+    Args:
+        captions: One string for each photograph.
+        references: For each photograph, its list of strings.
+        meteor: Whether to compute METEOR, too, which needs Java.
+
+    Returns:
+        Dict of figures in percent: `"bleu-1"` to `"bleu-4"`, `"cider"`, `"rouge-l"`
+        and, if wanted and possible, `"meteor"`.
+    """
+    from pycocoevalcap.bleu.bleu import Bleu
+    from pycocoevalcap.cider.cider import Cider
+    from pycocoevalcap.rouge.rouge import Rouge
+
+    plain = {i: [_plain(text)] for i, text in enumerate(captions)}
+    truth = {i: [_plain(text) for text in texts] for i, texts in enumerate(references)}
+    # The scorers print their lengths.
+    with contextlib.redirect_stdout(io.StringIO()):
+        bleu, _ = Bleu(4).compute_score(truth, plain, verbose=0)
+        cider, _ = Cider().compute_score(truth, plain)
+        rouge, _ = Rouge().compute_score(truth, plain)
+    scores = {f"bleu-{n}": 100 * score for n, score in enumerate(bleu, start=1)}
+    scores |= {"cider": 100 * float(cider), "rouge-l": 100 * float(rouge)}
+    if meteor and shutil.which("java"):
+        from pycocoevalcap.meteor.meteor import Meteor
+
+        score, _ = Meteor().compute_score(truth, plain)
+        scores["meteor"] = 100 * score
+    return scores
+
+
+def _plain(text):
+    return " ".join(tokenize(text))
+
+
+def evaluate(config):
+    """Score a model as an `EvaluateConfig` says; prints and returns the scores."""
+    from keras_attention_apps.captioner.data import read_dataset
+    from keras_attention_apps.captioner.inference import Captioner
+
+    images = read_dataset(config.data, config.split)
+    captioner = Captioner.from_preset(config.model)
+    search = config.search
+    captions = captioner.caption(
+        [image.path for image in images],
+        beam_size=search.beam_size,
+        length_penalty=search.length_penalty,
+        batch_size=search.batch_size,
+    )
+    texts = [caption.text for caption in captions]
+    if config.output:
+        results = [
+            {"image_id": image.image_id, "caption": text}
+            for image, text in zip(images, texts, strict=True)
+        ]
+        write_json(config.output, results)
+    scores = caption_scores(texts, [image.captions for image in images], meteor=True)
+    print(
+        f"{config.model} on {len(images)} photographs of {config.split}, "
+        f"beam {search.beam_size}, length penalty {search.length_penalty}"
+    )
+    for name, score in scores.items():
+        print(f"{name:8} {score:6.2f}")
+    if "meteor" not in scores:
+        print("meteor   needs Java, which was not found")
+    return scores

@@ -1,0 +1,69 @@
+"""A captioner as a TensorFlow SavedModel: encoded pictures in, captions out."""
+
+import keras
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import atomic_path
+
+
+def export(config):
+    """Write the SavedModel that an `ExportConfig` asks for."""
+    if keras.backend.backend() != "tensorflow":
+        raise UserError(
+            "export needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow. "
+            f"Received: {keras.backend.backend()}"
+        )
+    captioner = Captioner.from_preset(config.model)
+    search = captioner.search(
+        beam_size=config.search.beam_size, length_penalty=config.search.length_penalty
+    )
+    save_served(captioner, search, config.directory)
+    print(f"Wrote {config.directory}")
+
+
+def save_served(captioner, search, directory):
+    """Write a search as a SavedModel.
+
+    Its signature takes `encoded`, strings `(B,)` with the bytes of JPEG, PNG, GIF, BMP
+    or WebP files, and returns a dict:
+
+    - `"caption"`, strings `(B,)`;
+    - `"words"`, strings `(B, L)`, empty behind the last word;
+    - `"log_probability"`, `(B,)`;
+    - `"attention"`, `(B, L, rows, columns)`, zero behind the last word.
+
+    Args:
+        captioner: The `Captioner`.
+        search: The `CaptionSearch` to run.
+        directory: Folder to write; replaced as a whole if it exists.
+    """
+    import tensorflow as tf
+    from keras_attention_apps.captioner.serving_images import decode_images
+    from keras_attention_apps.captioner.text import END
+
+    words = tf.constant(captioner.vocabulary.words)
+    backbone = captioner.network.backbone
+
+    def serve(encoded):
+        images = decode_images(encoded, captioner.config.image_size)
+        found = search({"images": images})
+        token_ids = found["token_ids"][:, 0, :-1]
+        is_word = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
+        chosen = tf.where(is_word, tf.gather(words, token_ids), "")
+        text = tf.strings.strip(tf.strings.reduce_join(chosen, -1, separator=" "))
+        attention = tf.where(is_word[..., None], found["weights"][:, 0, :-1], 0.0)
+        grid = (-1, token_ids.shape[1], backbone.rows, backbone.columns)
+        return {
+            "caption": tf.strings.regex_replace(text, " 's", "'s"),
+            "words": chosen,
+            "log_probability": found["log_probs"][:, 0],
+            "attention": tf.reshape(attention, grid),
+        }
+
+    archive = keras.export.ExportArchive()
+    archive.track(search)
+    archive.add_endpoint(
+        "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "encoded")]
+    )
+    with atomic_path(directory) as temporary:
+        archive.write_out(str(temporary), verbose=False)

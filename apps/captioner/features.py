@@ -1,0 +1,89 @@
+"""Features of a frozen CNN, computed once for every photograph."""
+
+import contextlib
+import hashlib
+
+import keras
+import numpy as np
+from keras_attention_apps.captioner.images import image_to_array, read_image
+from keras_attention_apps.common.files import atomic_path
+
+
+class Photographs(keras.utils.PyDataset):
+    """Batches of photographs, in order, as the network reads them.
+
+    Args:
+        paths: Paths of the photographs.
+        size: Side of the square in pixels.
+        batch_size: Photographs in a batch.
+    """
+
+    def __init__(self, paths, size, batch_size=32):
+        super().__init__()
+        self.paths = paths
+        self.size = size
+        self.batch_size = batch_size
+
+    def __len__(self):
+        return -(-len(self.paths) // self.batch_size)
+
+    def __getitem__(self, index):
+        batch = self.paths[index * self.batch_size : (index + 1) * self.batch_size]
+        return load_images(batch, self.size)
+
+
+def load_images(paths, size):
+    """Photographs as one array `(B, size, size, 3)` of uint8."""
+    return np.stack([image_to_array(read_image(path), size) for path in paths])
+
+
+def cached_features(backbone, paths, cache, *, name):
+    """Features of photographs, from the cache if nothing has changed.
+
+    The cache is one float16 file for each name and key. The key is a digest of the
+    photographs' contents and order, the backbone's weights, and the image size; a new
+    file replaces the old one of the same name only when it is complete.
+
+    Args:
+        backbone: A `Backbone`.
+        paths: Paths of the photographs.
+        cache: Folder of the cache.
+        name: What the photographs are, such as `"train"`.
+
+    Returns:
+        Memory-mapped array `(len(paths), S, D)`, float16.
+    """
+    file = cache / f"{name}-{_digest(backbone, paths)}.npy"
+    if not file.exists():
+        _, regions, depth = backbone.compute_output_shape((None,))
+        size = backbone.cnn.input_shape[1]
+        model = keras.Sequential([keras.Input((size, size, 3)), backbone])
+        model.compile(jit_compile=False)
+        batches = Photographs(paths, size)
+        progress = keras.utils.Progbar(len(paths), unit_name="photograph")
+        with atomic_path(file) as temporary:
+            features = np.lib.format.open_memmap(
+                temporary, "w+", "float16", (len(paths), regions, depth)
+            )
+            for index in range(len(batches)):
+                begin = index * batches.batch_size
+                computed = model.predict_on_batch(batches[index])
+                features[begin : begin + len(computed)] = computed
+                progress.add(len(computed))
+            features.flush()
+        for stale in cache.glob(f"{name}-*.npy"):
+            if stale != file:
+                # Another training may still be reading it on some systems.
+                with contextlib.suppress(OSError):
+                    stale.unlink()
+    return np.load(file, mmap_mode="r")
+
+
+def _digest(backbone, paths):
+    digest = hashlib.blake2b(digest_size=12)
+    digest.update(f"{backbone.cnn.name} {backbone.cnn.input_shape}".encode())
+    for variable in backbone.cnn.variables:
+        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)))
+    for path in paths:
+        digest.update(hashlib.blake2b(path.read_bytes(), digest_size=16).digest())
+    return digest.hexdigest()

@@ -1,0 +1,178 @@
+"""Captions for photographs: a trained network, its words, and the search."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import keras
+import numpy as np
+from keras_attention_apps.captioner.config import ModelConfig
+from keras_attention_apps.captioner.images import (
+    ImageError,
+    image_to_array,
+    read_image,
+)
+from keras_attention_apps.captioner.model import CaptionSearch, ShowAttendTell
+from keras_attention_apps.captioner.text import Vocabulary, detokenize
+from keras_attention_apps.common.files import atomic_path, read_json, write_json
+from keras_attention_apps.common.presets import find_preset, save_half
+
+PRESETS = Path(__file__).parent / "presets"
+WEIGHTS = "model.weights.h5"
+
+
+@dataclasses.dataclass(frozen=True)
+class Caption:
+    """What a captioner says about one photograph.
+
+    Attributes:
+        text: The caption.
+        words: Its words.
+        log_probability: Natural logarithm of the caption's probability.
+        weights: Attention maps `(len(words), rows, columns)`, each summing to one.
+    """
+
+    text: str
+    words: list
+    log_probability: float
+    weights: np.ndarray
+
+
+class Captioner:
+    """Captions photographs and tells where it looked for every word.
+
+    Args:
+        config: The `ModelConfig` of the network.
+        vocabulary: Its `Vocabulary`.
+        network: The `ShowAttendTell`.
+
+    Example:
+
+    >>> captioner = Captioner.from_preset("flickr8k-soft")
+    >>> caption = captioner.caption(np.zeros((300, 400, 3), "uint8"))
+    >>> caption.weights.shape == (len(caption.words), 7, 7)
+    True
+    """
+
+    def __init__(self, config, vocabulary, network):
+        self.config = config
+        self.vocabulary = vocabulary
+        self.network = network
+        self._searches = {}
+
+    @classmethod
+    def from_preset(cls, name_or_path):
+        """Load a shipped preset by its name, or a model that was trained by its folder.
+
+        Raises:
+            ValueError: If there is no such preset or folder.
+        """
+        folder = find_preset(name_or_path, PRESETS)
+        config = ModelConfig(**read_json(folder / "config.json")["model"])
+        vocabulary = Vocabulary(read_json(folder / "vocabulary.json"))
+        network = ShowAttendTell(config, len(vocabulary))
+        network.build()
+        network.load_weights(folder / WEIGHTS)
+        return cls(config, vocabulary, network)
+
+    def save(self, folder, **about):
+        """Write the model as a folder that `from_preset` loads.
+
+        Args:
+            folder: Where to write; replaced as a whole if it exists.
+            **about: More entries for its `config.json`, such as how it was trained.
+        """
+        with atomic_path(folder) as temporary:
+            temporary.mkdir()
+            model = dataclasses.asdict(self.config)
+            write_json(temporary / "config.json", {"model": model, **about})
+            write_json(temporary / "vocabulary.json", self.vocabulary.words[4:])
+            save_half(self.network, temporary / WEIGHTS)
+
+    def caption(self, images, *, beam_size=5, length_penalty=1.0, batch_size=32):
+        """Caption one photograph or several.
+
+        Args:
+            images: One photograph, or a list of them: paths, raw bytes, Pillow
+                images or arrays `(height, width, 3)`.
+            beam_size: Hypotheses that are kept at every step; 1 is greedy search.
+            length_penalty: Hypotheses are ranked by log-probability divided by
+                `length ** length_penalty`.
+            batch_size: Photographs that are captioned together.
+
+        Returns:
+            A `Caption`, or a list of them for a list of photographs.
+
+        Raises:
+            ImageError: If a photograph cannot be read.
+        """
+        single = not isinstance(images, (list, tuple))
+        captions = []
+        for _, caption in self.caption_each(
+            [images] if single else images,
+            beam_size=beam_size,
+            length_penalty=length_penalty,
+            batch_size=batch_size,
+        ):
+            if isinstance(caption, ImageError):
+                raise caption
+            captions.append(caption)
+        return captions[0] if single else captions
+
+    def caption_each(self, images, *, beam_size=5, length_penalty=1.0, batch_size=32):
+        """Caption any number of photographs, a batch at a time.
+
+        Args:
+            images: Iterable of photographs; the rest as for `caption`.
+
+        Yields:
+            Pairs of a photograph as it was given and its `Caption`, in order, or
+            the `ImageError` that says why it could not be read.
+        """
+        search = self.search(beam_size=beam_size, length_penalty=length_penalty)
+        images = iter(images)
+        while batch := list(itertools.islice(images, batch_size)):
+            results, arrays = [], []
+            for image in batch:
+                try:
+                    image = read_image(image)
+                    arrays.append(image_to_array(image, self.config.image_size))
+                    results.append(None)
+                except ImageError as error:
+                    results.append(error)
+            captions = iter(())
+            if arrays:
+                found = search.predict_on_batch({"images": np.stack(arrays)})
+                captions = iter(self.captions_of(found))
+            for image, result in zip(batch, results, strict=True):
+                yield image, next(captions) if result is None else result
+
+    def search(self, *, beam_size=5, length_penalty=1.0):
+        """The compiled search as a Keras model; see `CaptionSearch`."""
+        key = (beam_size, length_penalty)
+        if key not in self._searches:
+            self._searches[key] = CaptionSearch(
+                self.network,
+                max_length=self.config.max_length,
+                beam_size=beam_size,
+                length_penalty=length_penalty,
+            )
+        return self._searches[key]
+
+    def captions_of(self, found):
+        """The best hypothesis of every photograph that a search returned."""
+        found = {name: keras.ops.convert_to_numpy(x) for name, x in found.items()}
+        backbone = self.network.backbone
+        captions = []
+        for row, token_ids in enumerate(found["token_ids"][:, 0]):
+            words = self.vocabulary.decode(token_ids)
+            weights = found["weights"][row, 0, : len(words)]
+            captions.append(
+                Caption(
+                    text=detokenize(words),
+                    words=words,
+                    log_probability=float(found["log_probs"][row, 0]),
+                    weights=weights.reshape(-1, backbone.rows, backbone.columns),
+                )
+            )
+        return captions

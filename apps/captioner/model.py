@@ -1,0 +1,270 @@
+"""Show, Attend and Tell: a captioner that attends to regions of a CNN's feature grid.
+
+Shapes: B images, K captions of one image, T words, S regions, D depth of a region,
+N vocabulary size.
+"""
+
+import keras
+from keras import ops
+from keras_attention_apps.captioner.text import END, PAD, START, UNKNOWN
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    beam_search,
+    doubly_stochastic_penalty,
+    sequence_crossentropy,
+)
+
+
+class Backbone(keras.layers.Layer):
+    """The cells of a convolutional feature grid.
+
+    Batch normalisation always runs in inference mode, also while the kernels learn.
+
+    Args:
+        name: Name of a model in `keras.applications`.
+        image_size: Side of the square images in pixels.
+        weights: `"imagenet"`, `None`, or a `.weights.h5` file.
+
+    Call arguments:
+        images: `(B, image_size, image_size, 3)`, values from 0 to 255.
+
+    Returns:
+        Regions, `(B, S, D)`, row by row.
+    """
+
+    def __init__(self, name, image_size, weights=None, **kwargs):
+        super().__init__(name="backbone", **kwargs)
+        build, self.preprocess = _application(name)
+        from_file = weights not in (None, "imagenet")
+        self.cnn = build(
+            include_top=False,
+            weights=None if from_file else weights,
+            input_shape=(image_size, image_size, 3),
+        )
+        if from_file:
+            self.cnn.load_weights(weights)
+        _, self.rows, self.columns, self.depth = self.cnn.output_shape
+
+    def build(self, images_shape):
+        self.built = True
+
+    def call(self, images):
+        images = ops.cast(images, self.compute_dtype)
+        grid = self.cnn(self.preprocess(images), training=False)
+        return ops.reshape(grid, (-1, self.rows * self.columns, self.depth))
+
+    def compute_output_shape(self, images_shape):
+        return (images_shape[0], self.rows * self.columns, self.depth)
+
+
+def _application(name):
+    """The constructor of a `keras.applications` model and its preprocessing."""
+    for module in vars(keras.applications).values():
+        if hasattr(module, "preprocess_input") and hasattr(module, name):
+            return getattr(module, name), module.preprocess_input
+    known = sorted(
+        name
+        for name, value in vars(keras.applications).items()
+        if callable(value) and name[0].isupper()
+    )
+    raise ValueError(
+        f"backbone must be a model of keras.applications, one of {', '.join(known)}. "
+        f"Received: {name!r}"
+    )
+
+
+class DeepOutput(keras.layers.Layer):
+    """Scores of the next word from everything that is known at a step.
+
+        hidden = tanh(E y[t-1] + L_h h[t] + L_z z[t])
+
+    to be multiplied with the word embeddings, which serve as the output layer, too.
+
+    Reference: [Xu et al., 2015](https://arxiv.org/abs/1502.03044), equation 7, with
+    the tanh of the authors' code.
+    """
+
+    def __init__(self, units, dropout, **kwargs):
+        super().__init__(**kwargs)
+        self.from_output = keras.layers.Dense(units, name="from_output")
+        self.from_context = keras.layers.Dense(
+            units, use_bias=False, name="from_context"
+        )
+        self.dropout = keras.layers.Dropout(dropout)
+
+    def build(self, embedded_shape, output_shape, context_shape):
+        self.from_output.build(output_shape)
+        self.from_context.build(context_shape)
+        self.built = True
+
+    def call(self, embedded, output, context, training=None):
+        hidden = embedded + self.from_output(output) + self.from_context(context)
+        return self.dropout(ops.tanh(hidden), training=training)
+
+    def compute_output_shape(self, embedded_shape, output_shape, context_shape):
+        return embedded_shape
+
+
+class ShowAttendTell(keras.Model):
+    """The network: photographs or their features in, word scores and maps out.
+
+    Args:
+        config: A `ModelConfig`.
+        vocabulary_size: Number of words N.
+        backbone_weights: See `Backbone`.
+        label_smoothing, doubly_stochastic: Of the training loss.
+
+    Call arguments:
+        inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
+            `(B, S, D)`, and `"captions"`, token ids `(B, K, T + 1)` from START to
+            END, filled with PAD.
+
+    Returns:
+        Dict with `"logits"` `(B, K, T, N)` and `"weights"` `(B, K, T, S)`.
+
+    Reference: [Xu et al., 2015](https://arxiv.org/abs/1502.03044).
+    """
+
+    def __init__(
+        self,
+        config,
+        vocabulary_size,
+        *,
+        backbone_weights=None,
+        label_smoothing=0.0,
+        doubly_stochastic=0.0,
+    ):
+        super().__init__(name="show_attend_tell")
+        self.label_smoothing = label_smoothing
+        self.doubly_stochastic = doubly_stochastic
+        self.backbone = Backbone(config.backbone, config.image_size, backbone_weights)
+        self.region_projection = (
+            keras.layers.Dense(config.region_units, "relu", name="region_projection")
+            if config.region_units
+            else keras.layers.Identity()
+        )
+        self.region_dropout = keras.layers.Dropout(config.dropout)
+        self.initial_output = keras.layers.Dense(
+            config.units, "tanh", name="initial_output"
+        )
+        self.initial_carry = keras.layers.Dense(
+            config.units, "tanh", name="initial_carry"
+        )
+        self.embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size, config.embedding_units
+        )
+        self.embedding_dropout = keras.layers.Dropout(config.dropout)
+        self.decoder = AttentionDecoder(
+            AttentionCell(
+                keras.layers.LSTMCell(config.units),
+                AdditiveAttention(config.attention_units, use_bias=True),
+                gate=True,
+            )
+        )
+        self.readout = DeepOutput(config.embedding_units, config.dropout)
+        self.words_loss = keras.metrics.Mean(name="words_loss")
+
+    def build(self, inputs_shape=None):
+        """Create all weights; nothing depends on the inputs' shape."""
+        if self.built:
+            return
+        self.built = True
+        features = keras.KerasTensor(self.backbone.compute_output_shape((None,)))
+        captions = keras.KerasTensor((None, 1, 3), dtype="int32")
+        self.compute_output_spec({"features": features, "captions": captions})
+
+    def regions(self, inputs, training=None):
+        """What is attended to, `(B, S, region_units)`."""
+        features = inputs.get("features")
+        if features is None:
+            features = self.backbone(inputs["images"])
+        return self.region_dropout(self.region_projection(features), training=training)
+
+    def initial_state(self, regions):
+        """State of the LSTM from the mean region, each `(B, units)`."""
+        mean = ops.mean(regions, axis=1)
+        return {"cell": [self.initial_output(mean), self.initial_carry(mean)]}
+
+    def call(self, inputs, training=None):
+        regions = self.regions(inputs, training)
+        words = inputs["captions"][..., :-1]
+        embedded = self.embedding_dropout(self.embedding(words), training=training)
+        state = keras.tree.map_structure(
+            lambda x: ops.repeat(x[:, None], ops.shape(words)[1], axis=1),
+            self.initial_state(regions),
+        )
+        steps = self.decoder(embedded, regions, state, training=training)
+        hidden = self.readout(
+            embedded, steps["output"], steps["context"], training=training
+        )
+        return {
+            "logits": self.embedding(hidden, reverse=True),
+            "weights": steps["weights"],
+        }
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        """Per word: cross-entropy plus lambda times the doubly stochastic penalty."""
+        targets = x["captions"][..., 1:]
+        mask = targets != PAD
+        losses = sequence_crossentropy(
+            targets, y_pred["logits"], label_smoothing=self.label_smoothing
+        )
+        words = ops.maximum(ops.sum(ops.cast(mask, losses.dtype)), 1.0)
+        words_loss = ops.sum(ops.where(mask, losses, 0.0)) / words
+        self.words_loss.update_state(words_loss)
+        weights = ops.cast(y_pred["weights"], losses.dtype)
+        penalty = doubly_stochastic_penalty(weights, mask)
+        penalty = ops.sum(ops.where(ops.any(mask, axis=-1), penalty, 0.0)) / words
+        return words_loss + self.doubly_stochastic * penalty
+
+
+class CaptionSearch(keras.Model):
+    """Beam search over a `ShowAttendTell`: one call from photographs to captions.
+
+    Args:
+        network: The `ShowAttendTell`.
+        max_length: Largest number of words.
+        beam_size, length_penalty: See `keras_attention.beam_search`.
+
+    Call arguments:
+        inputs: Dict with `"images"` or `"features"`, as for the network.
+
+    Returns:
+        What `keras_attention.beam_search` returns.
+    """
+
+    def __init__(self, network, *, max_length, beam_size, length_penalty):
+        super().__init__(name="caption_search")
+        self.network = network
+        self.max_length = max_length
+        self.beam_size = beam_size
+        self.length_penalty = length_penalty
+        self.built = True
+        # A search is a long graph of tiny steps: quicker to run than to compile.
+        self.compile(jit_compile=False)
+
+    def call(self, inputs):
+        network = self.network
+        regions = network.regions(inputs, training=False)
+        memory = network.decoder.cell.attention.memory(regions)
+
+        def step(token_ids, state):
+            embedded = network.embedding(token_ids)
+            outputs, state = network.decoder.cell(embedded, state, memory)
+            hidden = network.readout(embedded, outputs["output"], outputs["context"])
+            logits = ops.cast(network.embedding(hidden, reverse=True), "float32")
+            return ops.log_softmax(logits, axis=-1), state, outputs["weights"]
+
+        return beam_search(
+            step,
+            network.initial_state(regions),
+            start=START,
+            end=END,
+            max_length=self.max_length + 1,
+            beam_size=self.beam_size,
+            length_penalty=self.length_penalty,
+            banned=(PAD, START, UNKNOWN),
+        )

@@ -1,0 +1,142 @@
+"""Training that survives `kill -9`: checkpoints, and continuing from them."""
+
+import dataclasses
+import json
+
+import keras
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import atomic_path, read_json, write_json
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where a training stands; what is not in the weights.
+
+    Attributes:
+        phase: Index of the phase that runs.
+        epoch: Finished epochs of that phase.
+        weights: File name of the checkpoint, `None` at the start of a phase.
+        history: One dict of figures for every finished epoch of all phases.
+    """
+
+    phase: int = 0
+    epoch: int = 0
+    weights: str | None = None
+    history: list = dataclasses.field(default_factory=list)
+
+
+class Checkpoints:
+    """The checkpoint folder of one training run.
+
+    The weights (with optimiser state and the state of the random generators) are
+    written first, under a new name; `progress.json`, replaced last, says which file
+    counts. So whenever the process dies, the folder holds one consistent state.
+
+    Args:
+        directory: Folder of the checkpoints.
+        config: Nested dict of everything the training depends on. A folder written
+            with another configuration is refused.
+    """
+
+    def __init__(self, directory, config):
+        self.directory = directory
+        self._progress_file = directory / "progress.json"
+        config = json.loads(json.dumps(config, default=str))
+        self.progress = Progress()
+        if self._progress_file.exists():
+            saved = read_json(self._progress_file)
+            _check_config(directory, saved.pop("config"), config)
+            self.progress = Progress(**saved)
+        self._config = config
+
+    def restore(self, model):
+        """Load the last state of the current phase, if there is one."""
+        if self.progress.weights:
+            model.optimizer.build(model.trainable_variables)
+            model.load_weights(self.directory / self.progress.weights)
+
+    def save(self, model, figures):
+        """Record a finished epoch."""
+        progress = self.progress
+        progress.epoch += 1
+        progress.history.append(figures)
+        name = f"phase-{progress.phase}-epoch-{progress.epoch}.weights.h5"
+        with atomic_path(self.directory / name) as temporary:
+            model.save_weights(temporary)
+        progress.weights = name
+        self._write()
+
+    def next_phase(self):
+        """Record that a phase is finished."""
+        self.progress.phase += 1
+        self.progress.epoch = 0
+        self.progress.weights = None
+        self._write()
+
+    def _write(self):
+        write_json(
+            self._progress_file,
+            {**dataclasses.asdict(self.progress), "config": self._config},
+        )
+        for file in self.directory.glob("*.weights.h5"):
+            if file.name != self.progress.weights:
+                file.unlink()
+
+
+def _check_config(directory, saved, config):
+    changed = [name for name in config if saved.get(name) != config[name]]
+    if changed:
+        name = changed[0]
+        raise UserError(
+            f"{directory} holds a training with another {name}: {saved.get(name)!r}, "
+            f"and not {config[name]!r}. Choose another output folder, or remove it"
+        )
+
+
+class SaveEveryEpoch(keras.callbacks.Callback):
+    """Writes a checkpoint at the end of every epoch. Comes last of the callbacks."""
+
+    def __init__(self, checkpoints):
+        super().__init__()
+        self.checkpoints = checkpoints
+
+    def on_epoch_end(self, epoch, logs=None):
+        figures = {name: float(value) for name, value in (logs or {}).items()}
+        self.checkpoints.save(self.model, figures)
+
+
+class ValidateDecoded(keras.callbacks.Callback):
+    """Scores decoded output with the averaged weights; keeps the best, stops early.
+
+    Args:
+        score: Function without arguments that returns a dict of figures.
+        metric: The figure that counts, the larger the better.
+        keep: Function without arguments that stores the model as the best.
+        history: Figures of the epochs of this phase that were finished before.
+        patience: Epochs without improvement before the training stops.
+    """
+
+    def __init__(self, score, metric, keep, *, history, patience):
+        super().__init__()
+        self.score = score
+        self.metric = metric
+        self.keep = keep
+        self.figures = [figures[metric] for figures in history]
+        self.patience = patience
+        self.averages = keras.callbacks.SwapEMAWeights()
+
+    def set_model(self, model):
+        super().set_model(model)
+        self.averages.set_model(model)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.averages.on_test_begin()
+        figures = self.score()
+        logs.update(figures)
+        if figures[self.metric] > max(self.figures, default=float("-inf")):
+            self.keep()
+        self.averages.on_test_end()
+        self.figures.append(figures[self.metric])
+        best = self.figures.index(max(self.figures))
+        if len(self.figures) - 1 - best >= self.patience:
+            self.model.stop_training = True

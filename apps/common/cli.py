@@ -1,0 +1,62 @@
+"""What every program of this package does around its own work."""
+
+import contextlib
+import io
+import os
+import sys
+
+
+class UserError(ValueError):
+    """Something the user can put right; its message is one clear line."""
+
+
+def run(program, main):
+    """Run a program's main function and exit with its code.
+
+    A `UserError` becomes one line on the standard error and exit code 2, Ctrl-C the
+    exit code 130.
+
+    Args:
+        program: Name of the program, which begins the error line.
+        main: Function without arguments that returns an exit code or `None`.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        return main() or 0
+    except UserError as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough.
+        sys.stdout = io.StringIO()
+        return 0
+
+
+def quiet_tensorflow():
+    """Keep the chatter of TensorFlow's C++ code off the terminal.
+
+    Part of it is written before any log level is read, straight to the file descriptor
+    of the standard error. So that descriptor is sent nowhere, and Python's own
+    `sys.stderr` goes on to the terminal. Set `TF_CPP_MIN_LOG_LEVEL` to see it all.
+    Call this before TensorFlow is imported.
+    """
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        terminal = os.dup(sys.stderr.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+        sys.stderr = open(  # noqa: SIM115  (it stays open as long as the program runs)
+            terminal,
+            "w",
+            encoding=sys.stderr.encoding,
+            errors="backslashreplace",
+            buffering=1,
+        )

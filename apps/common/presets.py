@@ -1,0 +1,62 @@
+"""Models as folders: half-precision weights beside readable files."""
+
+from pathlib import Path
+
+import h5py
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import atomic_path
+
+
+def save_half(model, path):
+    """Write a model's weights as a Keras `.weights.h5` file in float16.
+
+    Args:
+        model: A built Keras model. Its optimiser's state is left out.
+        path: Name of the file, ending in `.weights.h5`.
+    """
+    with atomic_path(path) as temporary:
+        full = temporary.with_name(f"full-{temporary.name}")
+        try:
+            model.save_weights(full)
+            with h5py.File(full) as source, h5py.File(temporary, "w") as target:
+                _copy_half(source, target)
+        finally:
+            full.unlink(missing_ok=True)
+
+
+def _copy_half(source, target):
+    target.attrs.update(source.attrs)
+    for name, item in source.items():
+        if name == "optimizer":
+            continue
+        if isinstance(item, h5py.Group):
+            _copy_half(item, target.create_group(name))
+            continue
+        value = item[()]
+        if item.dtype.kind == "f":
+            value = value.astype("float16")
+        packed = {"compression": "gzip", "shuffle": True} if value.size > 1 else {}
+        target.create_dataset(name, data=value, **packed).attrs.update(item.attrs)
+
+
+def find_preset(name_or_path, presets):
+    """The folder of a shipped preset, or of a model of one's own.
+
+    Args:
+        name_or_path: Name of a preset, or path of a folder.
+        presets: Folder of the shipped presets.
+
+    Returns:
+        A `pathlib.Path` of an existing folder.
+
+    Raises:
+        UserError: If there is neither such a preset nor such a folder.
+    """
+    for folder in (presets / str(name_or_path), Path(name_or_path)):
+        if (folder / "config.json").is_file():
+            return folder
+    known = sorted(path.parent.name for path in presets.glob("*/config.json"))
+    raise UserError(
+        "expected the name of a preset or the folder of a trained model. Presets: "
+        f"{', '.join(known) or 'none'}. Received: {str(name_or_path)!r}"
+    )

@@ -1,0 +1,284 @@
+"""Recurrent decoders with attention: one step, and the loop over it.
+
+Shapes: B batch, T target steps, S positions, D step input, U cell units, V value depth.
+An extra axis K after B holds several sequences that look at the same memory, such
+as the captions of one image or the hypotheses of a beam.
+"""
+
+from contextlib import contextmanager, nullcontext
+
+import keras
+from keras import ops, tree
+
+from keras_attention import loops
+from keras_attention.layers.attention import project_rows
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AttentionCell(keras.layers.Layer):
+    """One step of a decoder: attend with the previous state, then run the cell.
+
+        context[t], weights[t] = attention(h[t-1], memory)
+        context[t]             = sigmoid(w_gate . h[t-1] + b_gate) * context[t]  (gate)
+        h[t], ...              = cell([input[t]; context[t]], h[t-1], ...)
+
+    The query is the **previous** state, and the context enters the cell in the
+    **same** step, as in the paper. There is no hidden state between calls.
+
+    Args:
+        cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
+            `keras.layers.StackedRNNCells`, whose topmost state asks.
+        attention: Attention layer of this package.
+        gate: Whether a learned scalar in (0, 1) scales the context (Show, Attend
+            and Tell, section 4.2.1).
+
+    Call arguments:
+        inputs: Input of this step, `(B, D)` or `(B, K, D)`.
+        state: Dict of states, each `(B, ...)` or `(B, K, ...)`: what
+            `get_initial_state` or the previous step returned.
+        memory: Dict that `attention.memory(value, ...)` returned, for batch B.
+
+    Returns:
+        outputs: Dict with `"output"` `(B, U)`, `"context"` `(B, V)` and `"weights"`
+            `(B, S)`, each with the axis K if the inputs have it.
+        state: Dict for the next step.
+
+    Example:
+
+    >>> cell = AttentionCell(keras.layers.GRUCell(32), AdditiveAttention(16))
+    >>> memory = cell.attention.memory(np.zeros((8, 49, 64), "float32"))
+    >>> state = cell.get_initial_state(batch_size=8)
+    >>> outputs, state = cell(np.zeros((8, 10), "float32"), state, memory)
+    >>> tuple(outputs["context"].shape)
+    (8, 64)
+
+    Reference:
+        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.2.2;
+        [Xu et al., 2015](https://arxiv.org/abs/1502.03044), section 3.1.2.
+    """
+
+    def __init__(self, cell, attention, *, gate=False, **kwargs):
+        super().__init__(**kwargs)
+        for cell_attribute in ("state_size", "get_initial_state"):
+            if not hasattr(cell, cell_attribute):
+                raise ValueError(
+                    "cell must be a Keras RNN cell, such as keras.layers.GRUCell; it "
+                    f"needs the attribute {cell_attribute!r}. Received: {cell!r}"
+                )
+        self.cell = cell
+        self.attention = attention
+        self.gate = gate
+        if gate:
+            self.context_gate = keras.layers.Dense(
+                1, activation="sigmoid", dtype=self.dtype_policy, name="context_gate"
+            )
+
+    def build(self, inputs_shape, state_shape, memory_shape):
+        value_shape = tuple(memory_shape["values"])
+        rows = (None,)
+        query_shape = (*rows, 1, _last(self.cell.state_size))
+        if not self.attention.step.built:
+            self.attention.step.build(query_shape, memory_shape)
+        if self.gate:
+            self.context_gate.build((*rows, query_shape[-1]))
+        if not self.cell.built:
+            self.cell.build((*rows, inputs_shape[-1] + value_shape[-1]))
+        self.built = True
+
+    def get_initial_state(self, batch_size):
+        """Zero state for `batch_size` sequences."""
+        return {"cell": self.cell.get_initial_state(batch_size=batch_size)}
+
+    @contextmanager
+    def same_dropout(self, *first_step):
+        """Use one dropout mask for all steps within; drawn here, outside of any loop.
+
+        Keras cells keep the mask they draw. Drawn inside a compiled loop it would be
+        unusable outside, and kept beyond the sequence it would be used for the next.
+
+        Args:
+            *first_step: The call arguments of any step; only their shapes matter.
+        """
+        cells = [c for c in self._flatten_layers() if hasattr(c, "reset_dropout_mask")]
+        if any(cell.dropout or cell.recurrent_dropout for cell in cells):
+            self(*first_step, training=True)
+        try:
+            yield
+        finally:
+            for cell in cells:
+                cell.reset_dropout_mask()
+                cell.reset_recurrent_dropout_mask()
+
+    def call(self, inputs, state, memory, training=None):
+        several = len(inputs.shape) == 3
+        query = self._query(state["cell"])
+        context, weights = self.attention.step(
+            query if several else query[:, None], memory
+        )
+        if not several:
+            context, weights = context[:, 0], weights[:, 0]
+        if self.gate:
+            context = project_rows(self.context_gate, query) * context
+        output, cell_state = self._run_cell(
+            ops.concatenate([inputs, context], axis=-1), state["cell"], training
+        )
+        outputs = {"output": output, "context": context, "weights": weights}
+        return outputs, {"cell": cell_state}
+
+    def _query(self, cell_state):
+        """The topmost cell's output state, `(B, [K,] U)`."""
+        while isinstance(cell_state[-1], (list, tuple)):
+            cell_state = cell_state[-1]
+        return cell_state[0]
+
+    def _run_cell(self, inputs, state, training):
+        if len(inputs.shape) == 2:
+            output, new_state = self.cell(inputs, state, training=training)
+            return output, tree.pack_sequence_as(state, tree.flatten(new_state))
+        # Keras cells know one batch axis only.
+        leading = ops.shape(inputs)[:2]
+        inputs, state = tree.map_structure(
+            lambda x: ops.reshape(x, (-1, x.shape[-1])), (inputs, state)
+        )
+        output, new_state = self._run_cell(inputs, state, training)
+        return tree.map_structure(
+            lambda x: ops.reshape(x, (*leading, x.shape[-1])), (output, new_state)
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "cell": keras.saving.serialize_keras_object(self.cell),
+            "attention": keras.saving.serialize_keras_object(self.attention),
+            "gate": self.gate,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        cell = keras.saving.deserialize_keras_object(config.pop("cell"))
+        attention = keras.saving.deserialize_keras_object(config.pop("attention"))
+        return cls(cell, attention, **config)
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AttentionDecoder(keras.layers.Layer):
+    """Runs an `AttentionCell` over a whole target sequence.
+
+    Args:
+        cell: The `AttentionCell`.
+
+    Call arguments:
+        inputs: Step inputs, `(B, T, D)`, or `(B, K, T, D)` for K sequences that
+            look at the same memory.
+        value: What to look at, `(B, S, V)`.
+        initial_state: Dict as `cell.get_initial_state` returns it; zeros if omitted.
+        inputs_mask: Boolean `(B, [K,] T)`. A step that is `False` copies the state
+            through and returns zero output, context and weights.
+        value_mask: Boolean `(B, S)`; see the attention layer.
+
+    Returns:
+        Dict with `"output"` `(B, [K,] T, U)`, `"context"` `(B, [K,] T, V)`,
+        `"weights"` `(B, [K,] T, S)`, and `"state"`, the state after the last step.
+
+    Example:
+
+    >>> attention = AdditiveAttention(16)
+    >>> decoder = AttentionDecoder(AttentionCell(keras.layers.GRUCell(32), attention))
+    >>> words = np.zeros((8, 11, 10), "float32")
+    >>> regions = np.zeros((8, 49, 64), "float32")
+    >>> tuple(decoder(words, regions)["weights"].shape)
+    (8, 11, 49)
+
+    Reference:
+        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.2.2.
+    """
+
+    def __init__(self, cell, **kwargs):
+        super().__init__(**kwargs)
+        if not isinstance(cell, AttentionCell):
+            raise ValueError(f"cell must be an AttentionCell. Received: {cell!r}")
+        self.cell = cell
+        self.supports_masking = True
+
+    def build(self, inputs_shape, value_shape, initial_state_shape=None):
+        attention, units = self.cell.attention, _last(self.cell.cell.state_size)
+        if not attention.built:
+            attention.build((None, None, units), value_shape)
+        if not self.cell.built:
+            projection = attention.memory.key_projection
+            keys_shape = tuple(value_shape)
+            if projection is not None:
+                keys_shape = tuple(projection.compute_output_shape(keys_shape))
+            memory_shape = {"values": tuple(value_shape), "keys": keys_shape}
+            self.cell.build((None, inputs_shape[-1]), None, memory_shape)
+        self.built = True
+
+    def call(
+        self,
+        inputs,
+        value,
+        initial_state=None,
+        *,
+        inputs_mask=None,
+        value_mask=None,
+        training=None,
+    ):
+        memory = self.cell.attention.memory(value, value_mask=value_mask)
+        if initial_state is None:
+            initial_state = self._zero_state(inputs)
+
+        def step(state, now):
+            outputs, new_state = self.cell(
+                now["inputs"], state, memory, training=training
+            )
+            if "mask" in now:
+                keep = now["mask"][..., None]
+                new_state = tree.map_structure(
+                    lambda new, old: ops.where(keep, new, old), new_state, state
+                )
+                outputs = tree.map_structure(
+                    lambda x: ops.where(keep, x, ops.zeros_like(x)), outputs
+                )
+            return new_state, outputs
+
+        sequence = {"inputs": _swap_time(inputs, -2)}
+        if inputs_mask is not None:
+            sequence["mask"] = _swap_time(ops.cast(inputs_mask, "bool"), -1)
+        first_step = (sequence["inputs"][0], initial_state, memory)
+        with self.cell.same_dropout(*first_step) if training else nullcontext():
+            state, outputs = loops.scan(step, initial_state, sequence)
+        outputs = tree.map_structure(lambda x: ops.moveaxis(x, 0, -2), outputs)
+        return {**outputs, "state": state}
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
+    def _zero_state(self, inputs):
+        """Zero state, `(B, units)` or `(B, K, units)`, for these inputs."""
+        leading = ops.shape(inputs)[:-2]
+        state = self.cell.get_initial_state(batch_size=1)
+        return tree.map_structure(
+            lambda x: ops.zeros((*leading, x.shape[-1]), dtype=x.dtype), state
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "cell": keras.saving.serialize_keras_object(self.cell),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config.pop("cell")), **config)
+
+
+def _last(state_size):
+    """Units of the topmost cell, whose output asks the question."""
+    while isinstance(state_size, (list, tuple)):
+        top = state_size[-1]
+        state_size = top if isinstance(top, (list, tuple)) else state_size[0]
+    return state_size
+
+
+def _swap_time(x, axis):
+    return ops.moveaxis(x, axis, 0)

@@ -1,0 +1,336 @@
+"""`decode_images` against Pillow, over files that the tests write in memory."""
+
+import functools
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+tf = pytest.importorskip("tensorflow")
+
+from keras_attention_apps.captioner.serving_images import decode_images  # noqa: E402
+
+HEIGHT, WIDTH, SIZE = 37, 53, 41
+TURNED = 6  # EXIF's orientation of a camera held upright
+
+
+@functools.cache
+def compile_decoder(size):
+    strings = tf.TensorSpec([None], tf.string)
+    return tf.function(lambda files: decode_images(files, size), [strings])
+
+
+def decode(files, size=SIZE):
+    return compile_decoder(size)(tf.constant(files, tf.string)).numpy()
+
+
+def decode_with_pillow(file, size=SIZE):
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(file)))
+    if image.mode == "I;16":
+        image = Image.fromarray(np.uint8(np.rint(np.asarray(image) / 257)))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    image = image.convert("RGB")
+    if image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+def assert_close(actual, expected):
+    difference = np.abs(np.asarray(actual, "int16") - expected)
+    assert difference.max() <= 2
+    assert difference.mean() <= 0.5
+
+
+def draw_noise(shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, shape).astype("uint8")
+
+
+def draw_colours(height, width):
+    return draw_noise((height, width, 3))
+
+
+def draw_smooth(height, width):
+    down, across = np.mgrid[:height, :width]
+    waves = [np.sin(down / 5), np.cos(across / 7), np.sin(down / 11 + across / 13)]
+    return np.uint8(127.5 + 127 * np.stack(waves, -1))
+
+
+def write(image, kind, **options):
+    if isinstance(image, np.ndarray):
+        image = Image.fromarray(image)
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def write_deep_png(samples, colour_type):
+    """A PNG of 16 bits; Pillow writes none but grey ones."""
+
+    def chunk(name, data):
+        check = struct.pack(">I", zlib.crc32(name + data))
+        return struct.pack(">I", len(data)) + name + data + check
+
+    height, width = samples.shape[:2]
+    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows))
+    return b"\x89PNG\r\n\x1a\n" + chunks + chunk(b"IEND", b"")
+
+
+def write_tiff(*entries, order="<", start=8, count=None):
+    """A TIFF header and a directory of (tag, type, value), as EXIF wraps it."""
+    mark = {"<": b"II*\0", ">": b"MM\0*"}[order]
+    number = len(entries) if count is None else count
+    tiff = mark + struct.pack(order + "I", start) + bytes(max(start - 8, 0))
+    tiff += struct.pack(order + "H", number)
+    for tag, kind, value in entries:
+        code = {3: "HHIHxx", 4: "HHII"}[kind]
+        tiff += struct.pack(order + code, tag, kind, 1, value)
+    return tiff + bytes(4)
+
+
+def insert_segment(jpeg, content, marker=0xE1, length=None):
+    length = len(content) + 2 if length is None else length
+    head = struct.pack(">BBH", 0xFF, marker, length)
+    return jpeg[:2] + head + content + jpeg[2:]
+
+
+def insert_exif(jpeg, tiff):
+    return insert_segment(jpeg, b"Exif\0\0" + tiff)
+
+
+def write_ycck():
+    # Adobe's marker tells how four channels are meant: 0 is CMYK, 2 is YCCK.
+    jpeg = write(Image.fromarray(NOISE).convert("CMYK"), "JPEG")
+    flag = jpeg.index(b"Adobe") + 11
+    assert jpeg[flag] == 0
+    return jpeg[:flag] + b"\2" + jpeg[flag + 1 :]
+
+
+# A picture of the final size keeps its pixels, so that these show the decoder alone.
+NOISE = draw_noise((SIZE, SIZE, 3))
+CLEAR = draw_noise((SIZE, SIZE, 4))
+DEEP = np.random.default_rng(0).integers(0, 2**16, (SIZE, SIZE, 4), "uint16")
+RGB = Image.fromarray(NOISE)
+PALETTE = RGB.quantize(17)
+FEW = RGB.quantize(3)
+FILES = {
+    "jpeg": write(RGB, "JPEG"),
+    "jpeg-fine": write(RGB, "JPEG", quality=97, subsampling="4:4:4"),
+    "jpeg-progressive": write(RGB, "JPEG", progressive=True, subsampling="4:2:2"),
+    "jpeg-grey": write(RGB.convert("L"), "JPEG"),
+    "jpeg-cmyk": write(RGB.convert("CMYK"), "JPEG"),
+    "jpeg-ycck": write_ycck(),
+    "png": write(RGB, "PNG"),
+    "png-colour-key": write(RGB, "PNG", transparency=tuple(NOISE[2, 3].tolist())),
+    "png-alpha": write(CLEAR, "PNG"),
+    "png-grey": write(RGB.convert("L"), "PNG"),
+    "png-grey-key": write(RGB.convert("L"), "PNG", transparency=7),
+    "png-grey-alpha": write(Image.fromarray(CLEAR).convert("LA"), "PNG"),
+    "png-1-bit": write(RGB.convert("1"), "PNG"),
+    "png-1-bit-key": write(RGB.convert("1"), "PNG", transparency=0),
+    "png-palette": write(PALETTE, "PNG", bits=8),
+    "png-palette-key": write(PALETTE, "PNG", transparency=5),
+    "png-palette-alpha": write(PALETTE, "PNG", transparency=bytes(range(0, 255, 15))),
+    "png-palette-2-bits": write(FEW, "PNG", bits=2),
+    "png-palette-2-bits-alpha": write(FEW, "PNG", bits=2, transparency=b"\0\7\xf0"),
+    "png-deep": write_deep_png(DEEP[..., :3], 2),
+    "png-deep-alpha": write_deep_png(DEEP, 6),
+    "png-deep-grey-alpha": write_deep_png(DEEP[..., :2], 4),
+    "gif": write(RGB, "GIF"),
+    "gif-animation": write(RGB, "GIF", save_all=True, append_images=[FEW, PALETTE]),
+    "bmp": write(RGB, "BMP"),
+    "bmp-grey": write(RGB.convert("L"), "BMP"),
+    "bmp-palette": write(PALETTE, "BMP"),
+    "bmp-four-channels": write(CLEAR, "BMP"),
+    "webp": write(RGB, "WEBP"),
+    "webp-lossless": write(RGB, "WEBP", lossless=True),
+    "webp-alpha": write(CLEAR, "WEBP"),
+    "webp-lossless-alpha": write(CLEAR, "WEBP", lossless=True, exact=True),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_pixels_are_those_of_pillow(name):
+    expected = decode_with_pillow(FILES[name])
+
+    np.testing.assert_array_equal(decode([FILES[name]])[0], expected)
+
+
+def test_16_bits_of_grey_are_cut_to_8():
+    file = write_deep_png(DEEP[..., 0], 0)
+    expected = decode_with_pillow(file).astype("int16")
+
+    assert np.abs(decode([file])[0] - expected).max() <= 1
+
+
+@pytest.mark.parametrize("draw", [draw_smooth, draw_colours])
+@pytest.mark.parametrize("height, width", [(211, 307), (29, 23), (17, 331), (113, 5)])
+def test_resizing_is_that_of_pillow(height, width, draw):
+    file = write(draw(height, width), "PNG")
+
+    assert_close(decode([file])[0], decode_with_pillow(file))
+
+
+PHOTOGRAPH = write(draw_colours(HEIGHT, WIDTH), "JPEG", quality=95)
+TURNED_PHOTOGRAPH = insert_exif(PHOTOGRAPH, write_tiff((0x0112, 3, TURNED)))
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_exif_orientations(order):
+    files = [
+        insert_exif(PHOTOGRAPH, write_tiff((0x0112, 3, orientation), order=order))
+        for orientation in range(1, 9)
+    ]
+
+    squares = decode(files)
+
+    for file, square in zip(files, squares, strict=True):
+        assert_close(square, decode_with_pillow(file))
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize(
+    "entries, options",
+    [
+        ([(0x010F, 4, 0x01120112), (0x0112, 3, TURNED)], {}),
+        ([(0x0112, 3, TURNED), (0x011A, 4, 3)], {"start": 19}),
+        ([(0x0112, 4, TURNED)], {}),
+        ([(0x0112, 3, TURNED)], {"count": 65535}),
+    ],
+    ids=["second-entry", "later-directory", "long", "too-high-count"],
+)
+def test_exif_layouts(entries, options, order):
+    file = insert_exif(PHOTOGRAPH, write_tiff(*entries, order=order, **options))
+
+    assert_close(decode([file])[0], decode_with_pillow(TURNED_PHOTOGRAPH))
+
+
+def test_exif_after_another_segment():
+    file = insert_segment(TURNED_PHOTOGRAPH, b"Exif is to come\0\0", marker=0xE0)
+
+    assert_close(decode([file])[0], decode_with_pillow(TURNED_PHOTOGRAPH))
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_exif_cut_anywhere(order):
+    tiff = write_tiff((0x0112, 3, TURNED), order=order)
+    complete = 8 + 2 + 12
+    files = [insert_exif(PHOTOGRAPH, tiff[:size]) for size in range(complete + 2)]
+
+    squares = decode([PHOTOGRAPH, *files])
+
+    upright, cut, whole = squares[0], squares[1 : complete + 1], squares[complete + 1 :]
+    np.testing.assert_array_equal(cut, np.broadcast_to(upright, cut.shape))
+    assert len(whole) == 2
+    assert (whole != upright).any(axis=(1, 2, 3)).all()
+
+
+def test_exif_nonsense_is_ignored():
+    entry = (0x0112, 3, TURNED)
+    tiff = write_tiff(entry)
+    marked = b"Exif\0\0" + tiff
+    nonsense = [
+        *(write_tiff((0x0112, 3, value)) for value in (0, 9, 65535)),
+        *(write_tiff((0x0112, 4, value)) for value in (0, 65536 + TURNED)),
+        *(write_tiff(entry, start=start) for start in (0, 1)),
+        write_tiff((0x0113, 3, TURNED)),
+        write_tiff(entry, count=0),
+        tiff[:4] + b"\xff\xff\xff\xff" + tiff[8:],
+        b"MM" + tiff[2:],
+        b"XX" + tiff[2:],
+        b"XX" + write_tiff(entry, order=">")[2:],
+    ]
+    files = [
+        *(insert_exif(PHOTOGRAPH, tiff) for tiff in nonsense),
+        insert_segment(PHOTOGRAPH, marked, marker=0xE2),
+        insert_segment(PHOTOGRAPH, b"exif\0\0" + tiff),
+        insert_segment(PHOTOGRAPH, marked, length=len(marked) - 12),
+        insert_segment(PHOTOGRAPH, marked, length=2),
+    ]
+
+    upright, *squares = decode([PHOTOGRAPH, *files])
+
+    for square in squares:
+        np.testing.assert_array_equal(square, upright)
+
+
+def test_exif_noise_is_survived():
+    marks = [b"", b"II*\0\x08\0\0\0", b"MM\0*\0\0\0\x08"]
+    files = [
+        insert_exif(PHOTOGRAPH, marks[seed % 3] + draw_noise(seed, seed).tobytes())
+        for seed in range(47)
+    ]
+
+    assert decode(files).shape == (47, SIZE, SIZE, 3)
+
+
+def test_batch_of_different_files_and_shapes():
+    files = [
+        TURNED_PHOTOGRAPH,
+        write(draw_noise((HEIGHT, WIDTH, 4)), "PNG"),
+        write(draw_smooth(WIDTH, HEIGHT), "GIF"),
+        write(draw_noise((HEIGHT, WIDTH)), "WEBP"),
+        write(draw_smooth(HEIGHT, WIDTH), "BMP"),
+    ]
+
+    squares = decode(files)
+
+    assert squares.dtype == "uint8"
+    for file, square in zip(files, squares, strict=True):
+        assert_close(square, decode_with_pillow(file))
+
+
+def test_empty_batch():
+    assert decode([]).shape == (0, SIZE, SIZE, 3)
+
+
+def test_eager_call():
+    assert_close(
+        decode_images(tf.constant([PHOTOGRAPH]), 7)[0],
+        decode_with_pillow(PHOTOGRAPH, 7),
+    )
+
+
+def test_saved_model(tmp_path):
+    module = tf.Module()
+    module.decode = compile_decoder(SIZE)
+    tf.saved_model.save(module, tmp_path, signatures=module.decode)
+    files = [TURNED_PHOTOGRAPH, FILES["png-alpha"], FILES["gif-animation"]]
+
+    loaded = tf.saved_model.load(tmp_path)
+
+    np.testing.assert_array_equal(loaded.decode(tf.constant(files)), decode(files))
+    assert loaded.decode(tf.constant([], tf.string)).shape == (0, SIZE, SIZE, 3)
+    (served,) = loaded.signatures["serving_default"](tf.constant(files)).values()
+    np.testing.assert_array_equal(served, decode(files))
+
+
+ANIMATION = write(RGB, "WEBP", save_all=True, append_images=[Image.fromarray(~NOISE)])
+
+
+@pytest.mark.parametrize(
+    "file, message",
+    [
+        (b"", r"Expected a JPEG, PNG, GIF, BMP or still WebP.*\[\]"),
+        (b"text", r"Expected a JPEG, PNG, GIF, BMP or still WebP.*\[116 101 120 116\]"),
+        (b"RIFF\0\0\0\0WAVE", "Expected .* still WebP.* 87 65 86 69"),
+        (b"\xff\n\xc4", "Expected .*255 10 196"),
+        (ANIMATION, "Expected .* still WebP.* 86 80 56 88"),
+        (FILES["jpeg"][:500], "Invalid JPEG data"),
+        (b"\xff\xd8\xff", "Invalid JPEG data"),
+        (FILES["png"][:20], "Invalid PNG"),
+        (FILES["bmp"][:-1], "Input size should match"),
+        (FILES["webp"][:100], "WebP"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else repr(value[:4]),
+)
+def test_unreadable_files_are_refused(file, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){message}"):
+        decode([PHOTOGRAPH, file])
