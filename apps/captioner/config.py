@@ -102,7 +102,8 @@ class SearchConfig:
     batch_size: int = 32
     """Photographs that are captioned together."""
 
-    def __post_init__(self):
+    def check(self):
+        """Raise a `UserError` for values that make no sense."""
         for name in ("beam_size", "batch_size"):
             if getattr(self, name) < 1:
                 raise UserError(

@@ -33,6 +33,8 @@ def _dispatch(argv):
         description="Captions photographs, and shows where it looked for every word.",
         args=argv,
     )
+    if not isinstance(config, TrainConfig):
+        config.search.check()
     quiet_tensorflow()
     verbs = {
         CaptionConfig: _caption,

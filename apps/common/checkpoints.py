@@ -16,21 +16,23 @@ class Progress:
         phase: Index of the phase that runs.
         epoch: Finished epochs of that phase.
         weights: File name of the checkpoint, `None` at the start of a phase.
+        seeds: States of the random generators, which Keras does not save.
         history: One dict of figures for every finished epoch of all phases.
     """
 
     phase: int = 0
     epoch: int = 0
     weights: str | None = None
+    seeds: list = dataclasses.field(default_factory=list)
     history: list = dataclasses.field(default_factory=list)
 
 
 class Checkpoints:
     """The checkpoint folder of one training run.
 
-    The weights (with optimiser state and the state of the random generators) are
-    written first, under a new name; `progress.json`, replaced last, says which file
-    counts. So whenever the process dies, the folder holds one consistent state.
+    The weights, with the state of the optimiser, are written first, under a new name;
+    `progress.json`, replaced last, holds the rest and says which file counts. So
+    whenever the process dies, the folder holds one consistent state.
 
     Args:
         directory: Folder of the checkpoints.
@@ -54,6 +56,10 @@ class Checkpoints:
         if self.progress.weights:
             model.optimizer.build(model.trainable_variables)
             model.load_weights(self.directory / self.progress.weights)
+            for state, value in zip(
+                _seed_states(model), self.progress.seeds, strict=True
+            ):
+                state.assign(value)
 
     def save(self, model, figures):
         """Record a finished epoch."""
@@ -64,6 +70,8 @@ class Checkpoints:
         with atomic_path(self.directory / name) as temporary:
             model.save_weights(temporary)
         progress.weights = name
+        states = map(keras.ops.convert_to_numpy, _seed_states(model))
+        progress.seeds = [state.tolist() for state in states]
         self._write()
 
     def next_phase(self):
@@ -71,6 +79,7 @@ class Checkpoints:
         self.progress.phase += 1
         self.progress.epoch = 0
         self.progress.weights = None
+        self.progress.seeds = []
         self._write()
 
     def _write(self):
@@ -81,6 +90,10 @@ class Checkpoints:
         for file in self.directory.glob("*.weights.h5"):
             if file.name != self.progress.weights:
                 file.unlink()
+
+
+def _seed_states(model):
+    return [v for v in model.variables if v.path.endswith("seed_generator_state")]
 
 
 def _check_config(directory, saved, config):

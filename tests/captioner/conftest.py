@@ -1,0 +1,74 @@
+"""A data set of coloured squares and an untrained captioner, both tiny."""
+
+import keras
+import numpy as np
+import pytest
+from keras_attention_apps.captioner.config import ModelConfig
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.model import ShowAttendTell
+from keras_attention_apps.captioner.text import Vocabulary
+from PIL import Image
+
+COLOURS = ("red", "green", "blue", "white")
+TINY = ModelConfig(
+    image_size=64,
+    region_units=11,
+    embedding_units=7,
+    units=13,
+    attention_units=5,
+    max_length=6,
+)
+
+
+def wake(cnn):
+    """Give an untrained CNN kernels under which pictures do not all look black."""
+    random = np.random.default_rng(7)
+    for layer in cnn.layers:
+        for kernel in layer.weights:
+            if len(kernel.shape) == 4:
+                depthwise = "depthwise" in kernel.path
+                fan_in = np.prod(kernel.shape[:2] if depthwise else kernel.shape[:3])
+                values = random.normal(scale=np.sqrt(2 / fan_in), size=kernel.shape)
+                kernel.assign(values)
+
+
+def write_square(path, colour, place):
+    image = Image.new("RGB", (64, 64), "black")
+    image.paste(colour, (place, place, place + 32, place + 32))
+    image.save(path)
+
+
+@pytest.fixture(scope="session")
+def squares(tmp_path_factory):
+    """Twelve photographs for training and four for validation, in Kaggle's layout."""
+    folder = tmp_path_factory.mktemp("squares")
+    (folder / "Images").mkdir()
+    lines, names = ["image,caption"], []
+    for place in (0, 8, 16, 32):
+        for colour in COLOURS:
+            name = f"{colour}-{place}.png"
+            write_square(folder / "Images" / name, colour, place)
+            lines += [f"{name},a {colour} square", f"{name},the square is {colour}"]
+            names.append(name)
+    (folder / "captions.txt").write_text("\n".join(lines))
+    (folder / "trainImages.txt").write_text("\n".join(names[:12]))
+    (folder / "devImages.txt").write_text("\n".join(names[12:]))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def captioner():
+    """An untrained captioner that knows a few words."""
+    keras.utils.set_random_seed(3)
+    vocabulary = Vocabulary(["a", "the", "square", "is", *COLOURS, "'s"])
+    network = ShowAttendTell(TINY, len(vocabulary))
+    network.build()
+    wake(network.backbone.cnn)
+    return Captioner(TINY, vocabulary, network)
+
+
+@pytest.fixture(scope="session")
+def model_folder(captioner, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    captioner.save(folder)
+    return folder

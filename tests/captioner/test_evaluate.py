@@ -1,0 +1,36 @@
+import pytest
+from keras_attention_apps.captioner.evaluate import caption_scores
+
+REFERENCES = [
+    ["A dog runs over the grass .", "the brown dog is running"],
+    ["Two men play football .", "men in the park play with a ball"],
+]
+
+
+def test_a_perfect_caption_scores_full_marks_whatever_its_case():
+    scores = caption_scores(
+        ["a DOG runs over the grass", "men in the park, play with a ball"], REFERENCES
+    )
+
+    for n in range(1, 5):
+        assert scores[f"bleu-{n}"] == pytest.approx(100, abs=1e-3)
+    assert scores["rouge-l"] == pytest.approx(100)
+
+
+def test_bleu_by_hand():
+    # Five of six unigrams occur (one "the" too many), no brevity penalty: 7 > 6.
+    scores = caption_scores(["the the dog runs over grass a"], [REFERENCES[0]])
+    assert scores["bleu-1"] == pytest.approx(100 * 6 / 7, abs=1e-3)
+
+
+def test_short_captions_pay_the_brevity_penalty():
+    # Three right words where the closest reference has five: exp(1 - 5 / 3).
+    scores = caption_scores(["the brown dog"], [REFERENCES[0]])
+    assert scores["bleu-1"] == pytest.approx(51.34, abs=0.01)
+
+
+def test_cider_prefers_the_rarer_words():
+    references = [["a dog runs"], ["a cat sleeps"], ["a bird flies"]]
+    common = caption_scores(["a", "a", "a"], references)["cider"]
+    rare = caption_scores(["dog", "cat", "bird"], references)["cider"]
+    assert rare > common

@@ -1,0 +1,73 @@
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras_attention_apps.captioner.main import main
+
+tensorflow_only = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="SavedModels need TensorFlow"
+)
+
+# Runs where nothing of ours can be imported: TensorFlow alone loads the model.
+SERVE = """
+import json, sys
+import tensorflow as tf
+
+folder, *paths = sys.argv[1:]
+model = tf.saved_model.load(folder)
+told = []
+for batch in (paths, paths[:1]):
+    encoded = tf.constant([open(path, "rb").read() for path in batch])
+    result = model.signatures["serving_default"](encoded=encoded)
+    told.append({
+        "caption": [text.decode() for text in result["caption"].numpy()],
+        "words": [[w.decode() for w in row] for row in result["words"].numpy()],
+        "log_probability": result["log_probability"].numpy().tolist(),
+        "attention": result["attention"].numpy().tolist(),
+    })
+assert not any(name.startswith("keras_attention") for name in sys.modules)
+print(json.dumps(told))
+"""
+
+
+@tensorflow_only
+def test_a_served_model_says_what_the_python_path_says(
+    captioner, model_folder, squares, tmp_path, capsys
+):
+    served = tmp_path / "served"
+    assert main(["export", str(served), "--model", str(model_folder)]) == 0
+    paths = [str(path) for path in sorted((squares / "Images").iterdir())[:5]]
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, served, *paths],
+        capture_output=True,
+        cwd=tmp_path,
+        check=True,
+    )
+    several, single = json.loads(done.stdout.splitlines()[-1])
+
+    from keras_attention_apps.captioner.inference import Captioner
+
+    expected = Captioner.from_preset(model_folder).caption(paths)
+    assert several["caption"] == [caption.text for caption in expected]
+    assert single["caption"] == several["caption"][:1]
+    for row, caption in enumerate(expected):
+        count = len(caption.words)
+        assert several["words"][row][:count] == caption.words
+        assert set(several["words"][row][count:]) <= {""}
+        attention = np.array(several["attention"][row])
+        np.testing.assert_allclose(attention[:count], caption.weights, atol=1e-4)
+        assert not attention[count:].any()
+        assert several["log_probability"][row] == pytest.approx(
+            caption.log_probability, rel=1e-4
+        )
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "tensorflow", reason="there it is possible"
+)
+def test_other_backends_are_told_what_is_needed(model_folder, tmp_path, capsys):
+    assert main(["export", str(tmp_path / "x"), "--model", str(model_folder)]) == 2
+    assert "TensorFlow" in capsys.readouterr().err

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+from keras_attention_apps.captioner.features import cached_features
+from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
+from keras_attention_apps.captioner.model import Backbone
+
+from .conftest import wake, write_square
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    backbone = Backbone("MobileNetV2", 64)
+    wake(backbone.cnn)
+    return backbone
+
+
+@pytest.fixture
+def paths(tmp_path):
+    names = [tmp_path / f"{i}.png" for i in range(3)]
+    for path, colour in zip(names, ("red", "green", "blue"), strict=True):
+        write_square(path, colour, 8)
+    return names
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "cache"
+
+
+def test_features_are_those_of_the_backbone_in_order(backbone, paths, cache):
+    features = cached_features(backbone, paths, cache, name="train")
+
+    images = np.stack([image_to_array(read_image(path), 64) for path in paths])
+    expected = np.asarray(backbone(images))
+    np.testing.assert_allclose(features, expected, rtol=1e-2, atol=1e-3)
+
+
+def test_the_second_time_nothing_is_computed(backbone, paths, cache, monkeypatch):
+    first = cached_features(backbone, paths, cache, name="train")
+    monkeypatch.setattr(
+        "keras_attention_apps.captioner.features.read_image", lambda path: 1 / 0
+    )
+    again = cached_features(backbone, paths, cache, name="train")
+    np.testing.assert_array_equal(first, again)
+
+
+def test_a_changed_photograph_is_noticed(backbone, paths, cache):
+    before = np.array(cached_features(backbone, paths, cache, name="train"))
+    write_square(paths[1], "white", 8)
+    after = cached_features(backbone, paths, cache, name="train")
+
+    np.testing.assert_array_equal(before[0], after[0])
+    assert np.abs(before[1] - after[1]).max() > 1e-3
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_other_weights_and_another_order_are_noticed(backbone, paths, cache):
+    cached_features(backbone, paths, cache, name="train")
+    other = cached_features(Backbone("MobileNetV2", 64), paths, cache, name="other")
+    turned = cached_features(backbone, paths[::-1], cache, name="train")
+
+    ours = cached_features(backbone, paths, cache, name="again")
+    assert np.abs(np.array(other) - ours).max() > 1e-3
+    np.testing.assert_array_equal(turned, ours[::-1])
+
+
+def test_an_interrupted_run_leaves_no_half_file(backbone, paths, cache):
+    paths[2].write_text("no picture")
+    with pytest.raises(ImageError):
+        cached_features(backbone, paths, cache, name="train")
+    assert list(cache.iterdir()) == []

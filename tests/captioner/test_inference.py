@@ -1,0 +1,81 @@
+import io
+
+import numpy as np
+import pytest
+from keras_attention_apps.captioner.images import ImageError
+from keras_attention_apps.captioner.inference import Captioner
+from PIL import Image
+
+
+@pytest.fixture
+def photograph():
+    random = np.random.default_rng(0)
+    return random.integers(0, 256, (37, 53, 3)).astype("uint8")
+
+
+def test_one_map_for_every_word(captioner, photograph):
+    caption = captioner.caption(photograph)
+
+    assert caption.text.split() == " ".join(caption.words).replace(" 's", "'s").split()
+    assert caption.weights.shape == (len(caption.words), 2, 2)
+    np.testing.assert_allclose(caption.weights.sum(axis=(1, 2)), 1.0, rtol=1e-4)
+    assert caption.log_probability < 0
+
+
+def test_every_form_of_a_photograph_gets_the_same_caption(
+    captioner, photograph, tmp_path
+):
+    image = Image.fromarray(photograph)
+    image.save(tmp_path / "photograph.png")
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    forms = [photograph, image, tmp_path / "photograph.png", file.getvalue()]
+
+    captions = captioner.caption(forms)
+    for form, caption in zip(forms, captions, strict=True):
+        assert caption.words == captions[0].words
+        alone = captioner.caption(form)
+        assert alone.words == caption.words
+        np.testing.assert_allclose(
+            alone.log_probability, captions[0].log_probability, rtol=1e-4
+        )
+
+
+def test_batches_do_not_change_captions(captioner):
+    random = np.random.default_rng(1)
+    images = [random.integers(0, 256, (64, 64, 3)).astype("uint8") for _ in range(5)]
+
+    together = captioner.caption(images)
+    pairs = captioner.caption(images, batch_size=2)
+    assert [c.words for c in together] == [c.words for c in pairs]
+
+
+def test_no_photographs_no_captions(captioner):
+    assert captioner.caption([]) == []
+
+
+def test_a_bad_photograph_raises_and_a_stream_goes_on(captioner, photograph):
+    with pytest.raises(ImageError):
+        captioner.caption(b"no picture")
+
+    results = list(captioner.caption_each([photograph, b"no picture", photograph]))
+    assert isinstance(results[1][1], ImageError)
+    assert results[0][1].words == results[2][1].words
+
+
+def test_a_saved_model_says_the_same(captioner, model_folder, photograph):
+    again = Captioner.from_preset(model_folder)
+
+    assert again.config == captioner.config
+    ours, theirs = captioner.caption(photograph), again.caption(photograph)
+    assert ours.words == theirs.words
+    # The weights went through half precision.
+    np.testing.assert_allclose(ours.weights, theirs.weights, atol=1e-2)
+
+
+def test_saving_over_a_model_replaces_it(captioner, model_folder, tmp_path):
+    for note in ("first", "second"):
+        captioner.save(tmp_path / "model", note=note)
+
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+    assert '"note": "second"' in (tmp_path / "model" / "config.json").read_text()

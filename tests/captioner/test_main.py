@@ -1,0 +1,128 @@
+import json
+import shutil
+
+import pytest
+from keras_attention_apps.captioner.main import main
+from PIL import Image
+
+
+@pytest.fixture
+def photographs(squares, tmp_path):
+    for name in ("red-0.png", "blue-0.png"):
+        shutil.copy(squares / "Images" / name, tmp_path / name)
+    return tmp_path
+
+
+def test_one_photograph_prints_its_caption(photographs, model_folder, capsys):
+    code = main(
+        ["caption", str(photographs / "red-0.png"), "--model", str(model_folder)]
+    )
+
+    lines = capsys.readouterr().out.splitlines()
+    assert (code, len(lines)) == (0, 1)
+    assert "\t" not in lines[0]
+
+
+def test_a_folder_prints_a_line_for_each(photographs, model_folder, capsys):
+    code = main(["caption", str(photographs), "--preset", str(model_folder)])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0
+    paths = [line.split("\t")[0] for line in lines]
+    assert paths == [str(photographs / n) for n in ("blue-0.png", "red-0.png")]
+
+
+def test_bad_pictures_cost_one_line_each_and_exit_code_2(
+    photographs, model_folder, capsys
+):
+    (photographs / "text.jpg").write_text("I am not a picture")
+    (photographs / "empty.jpg").touch()
+    whole = (photographs / "red-0.png").read_bytes()
+    (photographs / "cut.png").write_bytes(whole[: len(whole) // 2])
+    names = ["text.jpg", "red-0.png", "empty.jpg", "missing.jpg", "cut.png"]
+    paths = [str(photographs / name) for name in names]
+    code = main(["caption", *paths, "--model", str(model_folder)])
+
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert [line.split("\t")[0] for line in out.splitlines()] == [paths[1]]
+    errors = err.splitlines()
+    assert len(errors) == 4
+    for line, name in zip(errors, [names[0], *names[2:]], strict=True):
+        assert line.startswith("captioner: error: ") and name in line
+
+
+def test_json_tells_where_it_looked(photographs, model_folder, capsys):
+    path = str(photographs / "red-0.png")
+    assert main(["caption", path, "--model", str(model_folder), "--json"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert told["photo"] == path
+    assert told["caption"].split()[0] == told["words"][0]
+    assert len(told["attention"]) == len(told["words"])
+    assert sum(sum(row) for row in told["attention"][0]) == pytest.approx(1, abs=1e-3)
+
+
+def test_an_overlay_is_a_picture(photographs, model_folder, capsys):
+    target = photographs / "new" / "overlay.png"
+    path = str(photographs / "red-0.png")
+    code = main(
+        ["caption", path, "--model", str(model_folder), "--overlay", str(target)]
+    )
+
+    assert code == 0
+    with Image.open(target) as overlay:
+        assert overlay.width > 1000
+
+
+def test_several_overlays_go_into_a_folder(photographs, model_folder, capsys):
+    folder = photographs / "overlays"
+    paths = [str(photographs / n) for n in ("red-0.png", "blue-0.png")]
+    code = main(
+        ["caption", *paths, "--model", str(model_folder), "--overlay", str(folder)]
+    )
+
+    assert code == 0
+    assert {path.name for path in folder.iterdir()} == {"red-0.png", "blue-0.png"}
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["caption"], "at least one photograph"),
+        (["caption", "x.jpg", "--model", "nowhere"], "Received: 'nowhere'"),
+        (["caption", "x.jpg", "--beam-size", "0"], "beam_size must be at least 1"),
+        (["caption", "x.jpg", "--length-penalty", "-1"], "Received: -1"),
+        (["caption", "x.jpg", "--overlay", "x.txt"], "Received: 'x.txt'"),
+        (["caption", "x.jpg", "y.jpg", "--overlay", "x.png"], "Received: 'x.png'"),
+        (["evaluate", "--data", "nowhere"], "nowhere"),
+        (["train", "--data", "nowhere", "--output", "o"], "nowhere"),
+    ],
+)
+def test_a_wrong_command_gets_one_clear_line(
+    arguments, said, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1 and said in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluation_prints_scores_and_writes_coco_results(
+    squares, model_folder, tmp_path, capsys
+):
+    results = tmp_path / "results.json"
+    arguments = ["--data", str(squares), "--model", str(model_folder)]
+    assert main(["evaluate", *arguments, "--output", str(results)]) == 0
+
+    out = capsys.readouterr().out
+    for name in ("bleu-1", "bleu-4", "cider", "rouge-l", "meteor"):
+        assert name in out
+    told = json.loads(results.read_text())
+    assert {entry["image_id"] for entry in told} == {
+        f"{colour}-32" for colour in ("red", "green", "blue", "white")
+    }
+    assert all(isinstance(entry["caption"], str) for entry in told)

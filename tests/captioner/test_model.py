@@ -1,0 +1,160 @@
+import itertools
+
+import numpy as np
+import pytest
+from keras import ops
+from keras_attention_apps.captioner.model import Backbone, DeepOutput
+from keras_attention_apps.captioner.text import END, PAD, START, UNKNOWN
+
+IMAGES, CAPTIONS, WORDS = 2, 3, 5
+
+
+@pytest.fixture(scope="module")
+def batch(captioner):
+    random = np.random.default_rng(0)
+    token_ids = random.integers(4, 12, (IMAGES, CAPTIONS, WORDS + 1)).astype("int32")
+    token_ids[..., 0] = START
+    token_ids[0, 1, 3:] = [END, PAD, PAD]
+    features = random.normal(size=(IMAGES, 4, 1280)).astype("float32")
+    return {"features": features, "captions": token_ids}
+
+
+def test_every_word_gets_scores_and_a_map(captioner, batch):
+    outputs = captioner.network(batch)
+
+    words = len(captioner.vocabulary)
+    assert tuple(outputs["logits"].shape) == (IMAGES, CAPTIONS, WORDS, words)
+    assert tuple(outputs["weights"].shape) == (IMAGES, CAPTIONS, WORDS, 4)
+    total = ops.convert_to_numpy(ops.sum(outputs["weights"], axis=-1))
+    np.testing.assert_allclose(total, 1.0, rtol=1e-5)
+
+
+def test_weights_change_when_the_state_changes(captioner, batch):
+    # An additive model whose state shifts all scores alike has one map for all words.
+    weights = ops.convert_to_numpy(captioner.network(batch)["weights"])
+
+    for first, second in itertools.pairwise(range(WORDS)):
+        change = np.abs(weights[:, :, first] - weights[:, :, second]).max(axis=-1)
+        assert (change[1:] > 1e-6).all()
+
+
+def test_the_initial_state_comes_from_the_mean_region(captioner, batch):
+    network = captioner.network
+    regions = network.regions(batch)
+    state = network.initial_state(regions)["cell"]
+    mean = ops.convert_to_numpy(regions).mean(axis=1)
+
+    for part, dense in zip(
+        state, (network.initial_output, network.initial_carry), strict=True
+    ):
+        kernel, bias = (ops.convert_to_numpy(w) for w in dense.weights)
+        expected = np.tanh(mean @ kernel + bias)
+        np.testing.assert_allclose(ops.convert_to_numpy(part), expected, atol=1e-5)
+
+
+def test_deep_output_is_the_equation_of_the_paper():
+    random = np.random.default_rng(1)
+    y, h, z = (random.normal(size=(2, n)).astype("float32") for n in (7, 11, 13))
+    layer = DeepOutput(7, dropout=0.5)
+    result = ops.convert_to_numpy(layer(y, h, z))
+
+    l_h, bias, l_z = (ops.convert_to_numpy(w) for w in layer.weights)
+    np.testing.assert_allclose(result, np.tanh(y + h @ l_h + bias + z @ l_z), atol=1e-5)
+
+
+def test_the_loss_is_cross_entropy_and_penalty_per_word(captioner, batch):
+    network = captioner.network
+    outputs = {k: ops.convert_to_numpy(v) for k, v in network(batch).items()}
+    targets, total, words = batch["captions"][..., 1:], 0.0, 0
+    for row, column in itertools.product(range(IMAGES), range(CAPTIONS)):
+        seen = np.zeros(4)
+        for step, token in enumerate(targets[row, column]):
+            if token == PAD:
+                continue
+            logits = outputs["logits"][row, column, step].astype("float64")
+            total += np.log(np.exp(logits).sum()) - logits[token]
+            seen += outputs["weights"][row, column, step]
+            words += 1
+        total += 0.7 * ((1 - seen) ** 2).sum()
+
+    network.doubly_stochastic, before = 0.7, network.doubly_stochastic
+    try:
+        loss = network.compute_loss(batch, None, outputs)
+    finally:
+        network.doubly_stochastic = before
+    np.testing.assert_allclose(float(loss), total / words, rtol=1e-5)
+
+
+def test_the_search_agrees_with_the_training_pass(captioner, batch):
+    found = captioner.search(beam_size=3).predict_on_batch(
+        {"features": batch["features"]}
+    )
+    rows = found["token_ids"]
+    captions = np.concatenate([np.full((*rows.shape[:2], 1), START), rows], axis=-1)
+    outputs = captioner.network(
+        {"features": batch["features"], "captions": captions.astype("int32")}
+    )
+    log_probs = ops.convert_to_numpy(ops.log_softmax(outputs["logits"], axis=-1))
+
+    for row, beam in itertools.product(range(IMAGES), range(3)):
+        length = found["lengths"][row, beam]
+        steps = range(length)
+        total = sum(log_probs[row, beam, t, rows[row, beam, t]] for t in steps)
+        np.testing.assert_allclose(found["log_probs"][row, beam], total, atol=1e-4)
+        np.testing.assert_allclose(
+            found["weights"][row, beam, :length],
+            ops.convert_to_numpy(outputs["weights"])[row, beam, :length],
+            atol=1e-5,
+        )
+
+
+def test_a_caption_never_contains_special_words(captioner, batch):
+    found = captioner.search().predict_on_batch({"features": batch["features"]})
+
+    assert not np.isin(found["token_ids"], [PAD, START, UNKNOWN]).any()
+
+
+def test_the_backbone_reads_pixels_as_its_application_does():
+    backbone = Backbone("MobileNetV2", 64)
+    pixels = np.random.default_rng(2).integers(0, 256, (1, 64, 64, 3)).astype("uint8")
+    scaled = pixels.astype("float32") / 127.5 - 1
+
+    regions = ops.convert_to_numpy(backbone(pixels))
+    grid = ops.convert_to_numpy(backbone.cnn(scaled, training=False))
+    np.testing.assert_allclose(regions, grid.reshape(1, 4, 1280), atol=1e-4)
+
+
+def test_batch_normalisation_stays_in_inference_mode_while_training():
+    backbone = Backbone("MobileNetV2", 64)
+    images = np.random.default_rng(2).integers(0, 256, (2, 64, 64, 3)).astype("uint8")
+    before = [ops.convert_to_numpy(v) for v in backbone.cnn.non_trainable_variables]
+    first = ops.convert_to_numpy(backbone(images, training=True))
+
+    after = [ops.convert_to_numpy(v) for v in backbone.cnn.non_trainable_variables]
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(old, new)
+    second = ops.convert_to_numpy(backbone(images, training=False))
+    np.testing.assert_allclose(first, second, atol=1e-6)
+
+
+def test_a_backbone_starts_from_a_file(tmp_path):
+    start = Backbone("MobileNetV2", 64)
+    start.cnn.save_weights(tmp_path / "start.weights.h5")
+    again = Backbone("MobileNetV2", 64, tmp_path / "start.weights.h5")
+
+    np.testing.assert_array_equal(
+        start.cnn.get_weights()[0], again.cnn.get_weights()[0]
+    )
+
+
+def test_an_unknown_backbone_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"MobileNetV2.*Received: 'MobileNetV9'"):
+        Backbone("MobileNetV9", 64)
+
+
+@pytest.mark.parametrize("name", ["DenseNet121", "ResNet50V2", "EfficientNetB0"])
+def test_other_applications_serve_as_backbone(name):
+    backbone = Backbone(name, 64)
+    images = np.full((1, 64, 64, 3), 128, "uint8")
+
+    assert tuple(backbone(images).shape) == (1, 4, backbone.depth)

@@ -1,0 +1,52 @@
+import pytest
+from keras_attention_apps.captioner.text import (
+    END,
+    START,
+    UNKNOWN,
+    Vocabulary,
+    detokenize,
+    tokenize,
+)
+
+
+@pytest.mark.parametrize(
+    "caption, words",
+    [
+        ("A dog , running .", ["a", "dog", "running"]),
+        ("The man's hat; men 's!", ["the", "man", "'s", "hat", "men", "'s"]),
+        ("a T-shirt (blue)", ["a", "t-shirt", "blue"]),
+        ("Ein Hund läuft über", ["ein", "hund", "läuft", "über"]),
+        ("собака бежит", ["собака", "бежит"]),
+        ("...", []),
+        ("", []),
+    ],
+)
+def test_captions_become_lower_case_words(caption, words):
+    assert tokenize(caption) == words
+
+
+def test_joining_words_undoes_splitting():
+    assert detokenize(tokenize("The man's dog")) == "the man's dog"
+
+
+def test_frequent_words_come_first_and_rare_ones_are_unknown():
+    vocabulary = Vocabulary.from_captions(["a dog", "a cat", "a dog"], min_count=2)
+
+    assert vocabulary.words[4:] == ("a", "dog")
+    assert vocabulary.encode("A cat.", 7) == [START, 4, UNKNOWN, END]
+
+
+def test_a_caption_that_is_cut_does_not_end():
+    vocabulary = Vocabulary(["a", "b", "c"])
+
+    assert vocabulary.encode("a b c", 3) == [START, 4, 5, 6, END]
+    assert vocabulary.encode("a b c", 2) == [START, 4, 5]
+
+
+def test_decoding_stops_at_the_end():
+    assert Vocabulary(["a", "b"]).decode([5, 4, END, 4]) == ["b", "a"]
+
+
+def test_a_word_that_occurs_twice_is_refused():
+    with pytest.raises(ValueError, match="Received 1 duplicates"):
+        Vocabulary(["a", "a"])

@@ -1,0 +1,161 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.text import END, PAD, START
+from keras_attention_apps.captioner.train import TrainingBatches
+from keras_attention_apps.common.checkpoints import SaveEveryEpoch
+
+SIZES = {
+    "image-size": 64,
+    "region-units": 11,
+    "embedding-units": 7,
+    "units": 13,
+    "attention-units": 5,
+    "max-length": 6,
+}
+
+
+@pytest.fixture(scope="module")
+def trained(squares, tmp_path_factory):
+    output = tmp_path_factory.mktemp("trained") / "run"
+    assert main(command(squares, output)) == 0
+    return output
+
+
+def command(squares, output, **changes):
+    options = {
+        "data": squares,
+        "output": output,
+        "cache": Path(output).parent / "cache",
+        "backbone-weights": "none",
+        "min-count": 1,
+        "batch-images": 5,
+        "epochs": 2,
+        "fine-tune-epochs": 1,
+        **{f"model.{name}": value for name, value in SIZES.items()},
+        **changes,
+    }
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    return ["train", *map(str, flags)]
+
+
+def test_the_best_model_is_a_folder_that_captions(trained, squares):
+    captioner = Captioner.from_preset(trained / "model")
+
+    assert captioner.config.units == 13
+    assert set(captioner.vocabulary.words[4:]) >= {"square", "red"}
+    captioner.caption(squares / "Images" / "red-0.png")
+
+
+def test_the_training_is_recorded_with_the_model(trained):
+    config = json.loads((trained / "model" / "config.json").read_text())
+    assert config["training"]["epochs"] == 2
+    assert config["training"]["backbone_weights"] == "none"
+
+    progress = json.loads((trained / "checkpoints" / "progress.json").read_text())
+    assert progress["phase"] == 2
+    assert len(progress["history"]) == 3
+    assert {"loss", "bleu-4", "cider"} <= set(progress["history"][0])
+
+
+def test_a_finished_training_has_nothing_left_to_do(trained, squares, capsys):
+    before = (trained / "model" / "model.weights.h5").stat().st_mtime_ns
+    assert main(command(squares, trained)) == 0
+    assert (trained / "model" / "model.weights.h5").stat().st_mtime_ns == before
+
+
+def test_another_configuration_does_not_continue(trained, squares, capsys):
+    assert main(command(squares, trained, epochs=3)) == 2
+    assert "another epochs: 2, and not 3" in capsys.readouterr().err
+
+
+def test_after_an_interruption_it_continues_as_if_nothing_happened(
+    trained, squares, tmp_path, monkeypatch
+):
+    save = SaveEveryEpoch.on_epoch_end
+
+    def interrupt(self, *args, **kwargs):
+        save(self, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    output = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+        assert main(command(squares, output)) == 130
+    assert main(command(squares, output)) == 0
+
+    def history(folder):
+        text = (folder / "checkpoints" / "progress.json").read_text()
+        return json.loads(text)["history"]
+
+    for ours, theirs in zip(history(output), history(trained), strict=True):
+        for name, value in theirs.items():
+            assert ours[name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
+
+
+def batches(**changes):
+    captions = [[[START, 4, END]] * (1 + n % 3) for n in range(11)]
+    captions[7] = [[START, *range(4, 9), END]]
+    options = {
+        "features": np.arange(11.0)[:, None, None],
+        "batch_images": 3,
+        "captions_per_image": 2,
+        "seed": 5,
+        **changes,
+    }
+    return TrainingBatches(captions, **options)
+
+
+def photographs_of(data):
+    return [int(x) for i in range(len(data)) for x in data[i][0]["features"].ravel()]
+
+
+def test_every_photograph_comes_once_an_epoch():
+    assert sorted(photographs_of(batches())) == list(range(11))
+
+
+def test_the_order_depends_on_seed_and_epoch_alone():
+    data = batches()
+    first = photographs_of(data)
+    data.on_epoch_end()
+    second = photographs_of(data)
+
+    assert first != second
+    assert photographs_of(batches()) == first
+    assert photographs_of(batches(epoch=1)) == second
+    assert photographs_of(batches(seed=6)) != first
+
+
+def test_missing_captions_are_padding_and_long_ones_share_a_batch():
+    data = batches()
+    for index in range(len(data)):
+        batch = data[index][0]
+        token_ids = batch["captions"]
+        for photograph, texts in zip(batch["features"].ravel(), token_ids, strict=True):
+            real = (texts[:, 0] == START).sum()
+            assert real == min(2, 1 if photograph == 7 else 1 + int(photograph) % 3)
+            assert (texts[real:] == PAD).all()
+        assert token_ids.shape[2] == (7 if 7 in batch["features"] else 3)
+
+
+def test_photographs_are_mirrored_at_random(squares):
+    paths = sorted((squares / "Images").glob("*-0.png"))
+    captions = [[[START, 4, END]]] * len(paths)
+    data = TrainingBatches(
+        captions,
+        paths=paths,
+        image_size=64,
+        batch_images=4,
+        captions_per_image=1,
+        seed=0,
+    )
+    seen = set()
+    for _ in range(5):
+        images = data[0][0]["images"]
+        seen |= {bool(image[:32, :32].any()) for image in images}
+        data.on_epoch_end()
+    assert seen == {True, False}

@@ -1,0 +1,157 @@
+import keras
+import numpy as np
+import pytest
+from keras_attention_apps.common.checkpoints import Checkpoints, ValidateDecoded
+from keras_attention_apps.common.cli import UserError
+
+
+def small_model():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5), "mse")
+    return model
+
+
+def take_step(model):
+    model.train_on_batch(np.ones((5, 3)), np.ones((5, 2)))
+
+
+def test_a_new_process_continues_with_weights_and_optimizer(tmp_path):
+    model, checkpoints = small_model(), Checkpoints(tmp_path, {"seed": 1})
+    take_step(model)
+    checkpoints.save(model, {"bleu-4": 7.0})
+
+    again, continued = small_model(), Checkpoints(tmp_path, {"seed": 1})
+    continued.restore(again)
+
+    assert continued.progress.epoch == 1
+    assert continued.progress.history == [{"bleu-4": 7.0}]
+    for _ in range(2):
+        take_step(model)
+        take_step(again)
+    for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_only_the_checkpoint_that_counts_is_kept(tmp_path):
+    model, checkpoints = small_model(), Checkpoints(tmp_path, {})
+    for _ in range(3):
+        checkpoints.save(model, {})
+
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["phase-0-epoch-3.weights.h5", "progress.json"]
+
+
+def test_a_death_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    model, checkpoints = small_model(), Checkpoints(tmp_path, {})
+    checkpoints.save(model, {})
+    expected = model.get_weights()
+    take_step(model)
+
+    def die(path):
+        path.write_bytes(b"half a file")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model, "save_weights", die)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save(model, {})
+
+    again, continued = small_model(), Checkpoints(tmp_path, {})
+    continued.restore(again)
+    assert continued.progress.epoch == 1
+    np.testing.assert_array_equal(again.get_weights()[0], expected[0])
+
+
+def test_a_phase_starts_without_the_weights_of_the_one_before(tmp_path):
+    checkpoints = Checkpoints(tmp_path, {})
+    checkpoints.save(small_model(), {"cider": 1.0})
+    checkpoints.next_phase()
+
+    progress = Checkpoints(tmp_path, {}).progress
+    assert (progress.phase, progress.epoch, progress.weights) == (1, 0, None)
+    assert progress.history == [{"cider": 1.0}]
+
+
+def test_another_configuration_is_refused_by_name_and_values(tmp_path):
+    Checkpoints(tmp_path, {"units": 16}).next_phase()
+
+    with pytest.raises(UserError, match=r"another units: 16, and not 32"):
+        Checkpoints(tmp_path, {"units": 32})
+
+
+class Scores:
+    """Plays a validation with these results and notes what was kept."""
+
+    def __init__(self, model, results):
+        self.model, self.results, self.kept = model, list(results), []
+
+    def score(self):
+        return {"cider": self.results.pop(0)}
+
+    def keep(self):
+        self.kept.append(self.model.get_weights()[0])
+
+
+def fit_with_scores(results, *, history=(), patience=2):
+    model = small_model()
+    scores = Scores(model, results)
+    validate = ValidateDecoded(
+        scores.score, "cider", scores.keep, history=history, patience=patience
+    )
+    x, y = np.ones((5, 3)), np.ones((5, 2))
+    fitted = model.fit(x, y, epochs=len(results), callbacks=[validate], verbose=0)
+    return scores, fitted
+
+
+def test_training_stops_when_the_decoded_score_no_longer_improves():
+    scores, fitted = fit_with_scores([1.0, 3.0, 2.0, 2.5, 9.0])
+
+    assert fitted.history["cider"] == [1.0, 3.0, 2.0, 2.5]
+    assert len(scores.kept) == 2
+
+
+def test_scores_from_before_an_interruption_count():
+    scores, fitted = fit_with_scores([4.0, 6.0], history=[{"cider": 5.0}], patience=1)
+
+    assert fitted.history["cider"] == [4.0]
+    assert scores.kept == []
+
+
+def test_the_averaged_weights_are_kept_and_training_goes_on_with_its_own():
+    model = small_model()
+    start = model.get_weights()[0]
+    seen = {}
+    validate = ValidateDecoded(
+        lambda: {"cider": 1.0},
+        "cider",
+        lambda: seen.update(kept=model.get_weights()[0]),
+        history=[],
+        patience=1,
+    )
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.update(after=model.get_weights()[0])
+    )
+    x, y = np.ones((2, 3)), np.ones((2, 2))
+    model.fit(x, y, batch_size=1, epochs=1, callbacks=[validate, note], verbose=0)
+
+    # Two steps with momentum 0.5: the average lies between them.
+    assert not np.allclose(seen["kept"], seen["after"])
+    between = np.abs(seen["kept"] - start) < np.abs(seen["after"] - start)
+    assert between.all()
+
+
+def test_random_generators_continue_where_they_were(tmp_path):
+    def with_dropout():
+        layers = [keras.layers.Dropout(0.5, seed=3), keras.layers.Dense(2)]
+        model = keras.Sequential([keras.Input((101,)), *layers])
+        model.compile("adam", "mse")
+        return model
+
+    x, y = np.ones((1, 101)), np.ones((1, 2))
+    model, checkpoints = with_dropout(), Checkpoints(tmp_path, {})
+    model.train_on_batch(x, y)
+    checkpoints.save(model, {})
+    again = with_dropout()
+    Checkpoints(tmp_path, {}).restore(again)
+
+    ours, theirs = (m.train_on_batch(x, y) for m in (model, again))
+    np.testing.assert_array_equal(ours, theirs)

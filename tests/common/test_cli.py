@@ -1,0 +1,51 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from keras_attention_apps.common.cli import UserError, run
+
+
+def fail_with(error):
+    def main():
+        raise error
+
+    return main
+
+
+def test_an_error_of_the_user_is_one_line_and_exit_code_2(capfd):
+    assert run("captioner", fail_with(UserError("no such photograph"))) == 2
+
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "captioner: error: no such photograph\n")
+
+
+def test_an_error_of_ours_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        run("captioner", lambda: 1 / 0)
+
+
+def test_interruption_gives_the_shell_its_exit_code():
+    assert run("captioner", fail_with(KeyboardInterrupt())) == 130
+
+
+@pytest.mark.parametrize("result, code", [(None, 0), (2, 2)])
+def test_the_exit_code_is_handed_on(result, code):
+    assert run("captioner", lambda: result) == code
+
+
+def test_native_chatter_is_silenced_and_python_still_heard():
+    program = """
+import os, sys
+from keras_attention_apps.common.cli import quiet_tensorflow
+quiet_tensorflow()
+os.write(2, b"native chatter")
+print("an error", file=sys.stderr)
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, env=environment
+    )
+
+    assert done.returncode == 0
+    assert done.stderr.split() == [b"an", b"error"]

@@ -1,0 +1,59 @@
+import h5py
+import keras
+import numpy as np
+import pytest
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.presets import find_preset, save_half
+
+
+def small_model():
+    dense = [keras.layers.Dense(7), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
+    return keras.Sequential([keras.Input((3,)), *dense])
+
+
+def test_half_precision_weights_load_into_a_full_precision_model(tmp_path):
+    model, path = small_model(), tmp_path / "model.weights.h5"
+    save_half(model, path)
+    again = small_model()
+    again.load_weights(path)
+
+    for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
+        assert theirs.dtype == ours.dtype
+        np.testing.assert_array_equal(theirs, ours.astype("float16"))
+    assert [p.name for p in tmp_path.iterdir()] == ["model.weights.h5"]
+
+
+def test_floats_are_half_and_the_optimizer_stays_behind(tmp_path):
+    model, path = small_model(), tmp_path / "model.weights.h5"
+    model.compile("adam", "mse")
+    model.train_on_batch(np.ones((5, 3)), np.ones((5, 2)))
+    save_half(model, path)
+
+    dtypes = []
+    with h5py.File(path) as file:
+        assert "optimizer" not in file
+        file.visititems(
+            lambda _, item: (
+                dtypes.append(item.dtype) if isinstance(item, h5py.Dataset) else None
+            )
+        )
+    floats = [dtype for dtype in dtypes if dtype.kind == "f"]
+    assert floats == [np.dtype("float16")] * 4
+
+
+def test_a_name_and_a_folder_are_found(tmp_path):
+    for name in ("presets/soft", "mine"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+
+    presets = tmp_path / "presets"
+    assert find_preset("soft", presets) == presets / "soft"
+    assert find_preset(tmp_path / "mine", presets) == tmp_path / "mine"
+
+
+def test_an_unknown_preset_names_the_known_ones(tmp_path):
+    (tmp_path / "soft").mkdir()
+    (tmp_path / "soft" / "config.json").write_text("{}")
+
+    with pytest.raises(UserError, match=r"Presets: soft\. Received: 'sift'"):
+        find_preset("sift", tmp_path)
