@@ -1,4 +1,4 @@
-"""Finding the best sequence: greedy and beam search over any step function.
+"""Finding sequences: greedy, sampling and beam search over any step function.
 
 A step is all that a model has to offer:
 
@@ -13,6 +13,7 @@ never change, so the searches run eagerly, compiled, and inside an exported grap
 Shapes: B batch, K hypotheses, N vocabulary size, L maximum length, S positions.
 """
 
+import keras
 from keras import ops, tree
 
 from keras_attention import loops
@@ -36,50 +37,125 @@ def greedy_search(step, state, *, start, end, max_length, banned=()):
 
     Returns:
         Dict of tensors, with the same keys and shapes as `beam_search`, for K = 1.
+        Scores are log-probabilities.
+
+    Raises:
+        ValueError: If `max_length` is not a positive integer, or a banned token is
+            not in the vocabulary.
     """
-    _check_search(max_length, 1)
-    state = tree.map_structure(lambda x: x[:, None], state)
+
+    def most_probable(log_probs, t):
+        return ops.argmax(log_probs, axis=-1)
+
+    return _follow(step, state, 1, most_probable, start, end, max_length, banned)
+
+
+def sample_search(
+    step,
+    state,
+    *,
+    start,
+    end,
+    max_length,
+    samples=1,
+    temperature=1.0,
+    banned=(),
+    seed=None,
+):
+    """Draw every token from the model's distribution.
+
+    Tokens are drawn by inversion: with `u` uniform in [0, 1), the first token at which
+    the cumulated probability exceeds `u`. All `u` are drawn before the loop, which
+    ends when every row has produced `end`.
+
+    Args:
+        step: Step function (see the module).
+        state: Initial state, nested tensors `(B, ...)`.
+        start: Token that the first step is given.
+        end: Token that ends a sequence.
+        max_length: Largest number of tokens, `end` included.
+        samples: Number of independent samples K of every row.
+        temperature: Positive; log-probabilities are divided by it before drawing.
+        banned: Tokens that are never produced.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`.
+
+    Returns:
+        Dict of tensors, with the same keys and shapes as `beam_search`; the samples
+        are in no order. Scores are log-probabilities, at temperature 1.
+
+    Raises:
+        ValueError: If `samples` or `max_length` is not a positive integer, the
+            temperature is not positive, or a banned token is not in the vocabulary.
+    """
+    _check_positive("samples", samples)
+    _check_positive("max_length", max_length)
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive. Received: {temperature}")
     batch = ops.shape(tree.flatten(state)[0])[0]
-    token_ids = ops.full((batch, 1), start, dtype="int32")
+    draws = keras.random.uniform((max_length, batch, samples, 1), seed=seed)
+
+    def draw(log_probs, t):
+        cumulated = ops.cumsum(ops.softmax(log_probs / temperature, axis=-1), axis=-1)
+        # Rounding may leave the sum a little off one.
+        threshold = ops.take(draws, t, axis=0) * cumulated[..., -1:]
+        return ops.sum(ops.cast(cumulated <= threshold, "int32"), axis=-1)
+
+    return _follow(step, state, samples, draw, start, end, max_length, banned)
+
+
+def _follow(step, state, size, choose, start, end, max_length, banned):
+    """Run `size` hypotheses of every row to their end, each on its own.
+
+    `choose(log_probs, t)` returns the next tokens `(B, K)`.
+    """
+    _check_positive("max_length", max_length)
+    state = _spread(state, size)
+    batch = ops.shape(tree.flatten(state)[0])[0]
+    token_ids = ops.full((batch, size), start, dtype="int32")
     log_probs, _, weights = step(token_ids, state)
     ban = _ban(banned, log_probs)
 
-    def proceed(t, token_ids, done, state, total, lengths, tokens, seen):
-        return ops.logical_and(t < max_length, ops.logical_not(ops.all(done)))
+    def proceed(t, alive, found):
+        return ops.logical_and(t < max_length, ops.logical_not(ops.all(alive["done"])))
 
-    def body(t, token_ids, done, state, total, lengths, tokens, seen):
-        log_probs, state, weights = step(token_ids, state)
+    def body(t, alive, found):
+        done = alive["done"]
+        log_probs, state, weights = step(alive["token_ids"], alive["state"])
         log_probs = ops.cast(log_probs, "float32") + ban
-        token_ids = ops.cast(ops.argmax(log_probs, axis=-1), "int32")
+        token_ids = ops.cast(choose(log_probs, t), "int32")
+        gain = ops.take_along_axis(log_probs, token_ids[..., None], axis=-1)[..., 0]
         token_ids = ops.where(done, end, token_ids)
-        gain = ops.max(log_probs, axis=-1)
-        total = total + ops.where(done, 0.0, gain)
-        lengths = lengths + ops.cast(ops.logical_not(done), "int32")
         weights = ops.where(done[..., None], 0.0, ops.cast(weights, "float32"))
-        tokens = _write(tokens, t, token_ids)
-        seen = _write(seen, t, weights)
+        found = {
+            "token_ids": _write(found["token_ids"], t, token_ids),
+            "weights": _write(found["weights"], t, weights),
+            "log_probs": found["log_probs"] + ops.where(done, 0.0, gain),
+            "lengths": found["lengths"] + ops.cast(ops.logical_not(done), "int32"),
+        }
         done = ops.logical_or(done, token_ids == end)
-        return t + 1, token_ids, done, state, total, lengths, tokens, seen
+        return t + 1, {"token_ids": token_ids, "state": state, "done": done}, found
 
-    start_values = (
-        ops.convert_to_tensor(0, dtype="int32"),
-        token_ids,
-        ops.zeros((batch, 1), dtype="bool"),
-        state,
-        ops.zeros((batch, 1), dtype="float32"),
-        ops.zeros((batch, 1), dtype="int32"),
-        ops.full((max_length, batch, 1), end, dtype="int32"),
-        ops.zeros((max_length, *ops.shape(weights)), dtype="float32"),
-    )
-    _, _, _, _, total, lengths, tokens, seen = ops.while_loop(
-        proceed, body, start_values, maximum_iterations=max_length
+    alive = {
+        "token_ids": token_ids,
+        "state": state,
+        "done": ops.zeros((batch, size), dtype="bool"),
+    }
+    found = {
+        "token_ids": ops.full((max_length, batch, size), end, dtype="int32"),
+        "weights": ops.zeros((max_length, *ops.shape(weights)), dtype="float32"),
+        "log_probs": ops.zeros((batch, size), dtype="float32"),
+        "lengths": ops.zeros((batch, size), dtype="int32"),
+    }
+    t = ops.convert_to_tensor(0, dtype="int32")
+    _, _, found = ops.while_loop(
+        proceed, body, (t, alive, found), maximum_iterations=max_length
     )
     return {
-        "token_ids": ops.moveaxis(tokens, 0, -1),
-        "lengths": lengths,
-        "scores": total,
-        "log_probs": total,
-        "weights": ops.moveaxis(seen, 0, -2),
+        "token_ids": ops.moveaxis(found["token_ids"], 0, -1),
+        "lengths": found["lengths"],
+        "scores": found["log_probs"],
+        "log_probs": found["log_probs"],
+        "weights": ops.moveaxis(found["weights"], 0, -2),
     }
 
 
@@ -128,14 +204,13 @@ def beam_search(
         ValueError: If `beam_size` or `max_length` is not a positive integer, or
             `length_penalty` is negative.
     """
-    _check_search(max_length, beam_size)
+    _check_positive("max_length", max_length)
+    _check_positive("beam_size", beam_size)
     if length_penalty < 0:
         raise ValueError(
             f"length_penalty must not be negative. Received: {length_penalty}"
         )
-    state = tree.map_structure(
-        lambda x: ops.repeat(x[:, None], beam_size, axis=1), state
-    )
+    state = _spread(state, beam_size)
     batch = ops.shape(tree.flatten(state)[0])[0]
     token_ids = ops.full((batch, beam_size), start, dtype="int32")
     log_probs, _, weights = step(token_ids, state)
@@ -255,6 +330,11 @@ def _hypotheses(t, alive, finished, history, end, length_penalty):
     }
 
 
+def _spread(state, size):
+    """The same state for every hypothesis: `(B, ...)` to `(B, K, ...)`."""
+    return tree.map_structure(lambda x: ops.repeat(x[:, None], size, axis=1), state)
+
+
 def _exists(log_probs):
     return log_probs > IMPOSSIBLE / 2
 
@@ -292,7 +372,6 @@ def _ban(banned, log_probs):
     return ops.convert_to_tensor(ban, dtype="float32")
 
 
-def _check_search(max_length, beam_size):
-    for name, number in (("max_length", max_length), ("beam_size", beam_size)):
-        if not isinstance(number, int) or number < 1:
-            raise ValueError(f"{name} must be a positive integer. Received: {number!r}")
+def _check_positive(name, number):
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"{name} must be a positive integer. Received: {number!r}")

@@ -40,9 +40,10 @@ class TrainConfig:
 
     The layout of the folder is recognised: the official Flickr8k or Flickr30k files,
     Kaggle's captions.txt, Karpathy's dataset_*.json, or COCO's captions_*.json.
-    Training has two phases: first the decoder on features of the frozen CNN, computed
-    once; then decoder and CNN together on the photographs. Interrupt it at any time:
-    the same command continues where it stopped.
+    Training has three phases: first the decoder on features of the frozen CNN, computed
+    once; then decoder and CNN together on the photographs; then the decoder on the
+    quality of captions that it samples. Interrupt it at any time: the same command
+    continues where it stopped.
 
     For example: captioner train --data flickr8k --output my-captioner
     """
@@ -58,19 +59,25 @@ class TrainConfig:
     """Words rarer than this in the training captions become unknown."""
     captions_per_image: int = 5
     """Captions of one photograph that share a training step; if a photograph has more,
-    every epoch draws other ones."""
+    every epoch draws other ones. Also the samples of a photograph in the last phase."""
     batch_images: int = 24
     """Photographs in a training step."""
     epochs: int = 8
     """Epochs with the CNN frozen."""
     learning_rate: float = 1e-3
     """Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero)."""
-    fine_tune_epochs: int = 10
+    fine_tune_epochs: int = 7
     """Epochs in which the CNN learns, too."""
     fine_tune_share: float = 0.8
     """Share of the CNN's layers, from the top, that learn."""
-    fine_tune_learning_rate: float = 1e-4
+    fine_tune_learning_rate: float = 1.5e-4
     """Peak learning rate while the CNN learns."""
+    fine_tune_dropout: float = 0.3
+    """Dropout rate while the CNN learns, instead of the model's."""
+    self_critical_epochs: int = 4
+    """Epochs in which the decoder learns from the CIDEr-D of captions it samples."""
+    self_critical_learning_rate: float = 1e-4
+    """Peak learning rate while it does."""
     weight_decay: float = 0.01
     label_smoothing: float = 0.1
     doubly_stochastic: float = 0.2

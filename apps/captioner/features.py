@@ -5,36 +5,8 @@ import hashlib
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.images import image_to_array, read_image
+from keras_attention_apps.captioner.batches import Photographs
 from keras_attention_apps.common.files import atomic_path
-
-
-class Photographs(keras.utils.PyDataset):
-    """Batches of photographs, in order, as the network reads them.
-
-    Args:
-        paths: Paths of the photographs.
-        size: Side of the square in pixels.
-        batch_size: Photographs in a batch.
-    """
-
-    def __init__(self, paths, size, batch_size=32):
-        super().__init__()
-        self.paths = paths
-        self.size = size
-        self.batch_size = batch_size
-
-    def __len__(self):
-        return -(-len(self.paths) // self.batch_size)
-
-    def __getitem__(self, index):
-        batch = self.paths[index * self.batch_size : (index + 1) * self.batch_size]
-        return load_images(batch, self.size)
-
-
-def load_images(paths, size):
-    """Photographs as one array `(B, size, size, 3)` of uint8."""
-    return np.stack([image_to_array(read_image(path), size) for path in paths])
 
 
 def cached_features(backbone, paths, cache, *, name):

@@ -1,6 +1,7 @@
 """Captions for photographs: a trained network, its words, and the search."""
 
 import dataclasses
+import functools
 import itertools
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from keras_attention_apps.captioner.images import (
 )
 from keras_attention_apps.captioner.model import CaptionSearch, ShowAttendTell
 from keras_attention_apps.captioner.text import Vocabulary, detokenize
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
 from keras_attention_apps.common.presets import find_preset, save_half
+
+from keras_attention import beam_search
 
 PRESETS = Path(__file__).parent / "presets"
 WEIGHTS = "model.weights.h5"
@@ -65,14 +69,19 @@ class Captioner:
         """Load a shipped preset by its name, or a model that was trained by its folder.
 
         Raises:
-            ValueError: If there is no such preset or folder.
+            ValueError: If there is no such preset or folder, or it is incomplete.
         """
         folder = find_preset(name_or_path, PRESETS)
-        config = ModelConfig(**read_json(folder / "config.json")["model"])
-        vocabulary = Vocabulary(read_json(folder / "vocabulary.json"))
-        network = ShowAttendTell(config, len(vocabulary))
-        network.build()
-        network.load_weights(folder / WEIGHTS)
+        try:
+            config = ModelConfig(**read_json(folder / "config.json")["model"])
+            vocabulary = Vocabulary(read_json(folder / "vocabulary.json"))
+            network = ShowAttendTell(config, len(vocabulary))
+            network.build()
+            network.load_weights(folder / WEIGHTS)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{folder} is not a complete captioner: {' '.join(str(error).split())}"
+            ) from error
         return cls(config, vocabulary, network)
 
     def save(self, folder, **about):
@@ -151,11 +160,11 @@ class Captioner:
         """The compiled search as a Keras model; see `CaptionSearch`."""
         key = (beam_size, length_penalty)
         if key not in self._searches:
+            find = functools.partial(
+                beam_search, beam_size=beam_size, length_penalty=length_penalty
+            )
             self._searches[key] = CaptionSearch(
-                self.network,
-                max_length=self.config.max_length,
-                beam_size=beam_size,
-                length_penalty=length_penalty,
+                self.network, self.config.max_length, find
             )
         return self._searches[key]
 

@@ -57,7 +57,7 @@ def _caption(config):
     from keras_attention_apps.captioner.inference import Captioner
 
     captioner = Captioner.from_preset(config.model)
-    failures = 0
+    failures, names = 0, set()
     for path, caption in captioner.caption_each(
         paths,
         beam_size=config.search.beam_size,
@@ -73,8 +73,9 @@ def _caption(config):
         else:
             print(f"{path}\t{caption.text}" if several else caption.text, flush=True)
         if config.overlay:
-            folder = config.overlay
-            target = folder / f"{path.stem}.png" if several else config.overlay
+            target = config.overlay
+            if several:
+                target = target / _free_name(path.stem, names)
             _write_overlay(path, caption, target)
     return 2 if failures else 0
 
@@ -92,6 +93,16 @@ def _check_overlay(overlay, several):
             "--overlay must be a .png, .jpg, .pdf or .svg file for one photograph. "
             f"Received: {str(overlay)!r}"
         )
+
+
+def _free_name(stem, names):
+    """A name for the overlay of a photograph that no other photograph has."""
+    name, count = f"{stem}.png", 1
+    while name in names:
+        count += 1
+        name = f"{stem}-{count}.png"
+    names.add(name)
+    return name
 
 
 def _write_overlay(path, caption, target):

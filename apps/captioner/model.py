@@ -7,12 +7,12 @@ N vocabulary size.
 import keras
 from keras import ops
 from keras_attention_apps.captioner.text import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.cli import UserError
 
 from keras_attention import (
     AdditiveAttention,
     AttentionCell,
     AttentionDecoder,
-    beam_search,
     doubly_stochastic_penalty,
     sequence_crossentropy,
 )
@@ -70,7 +70,7 @@ def _application(name):
         for name, value in vars(keras.applications).items()
         if callable(value) and name[0].isupper()
     )
-    raise ValueError(
+    raise UserError(
         f"backbone must be a model of keras.applications, one of {', '.join(known)}. "
         f"Received: {name!r}"
     )
@@ -120,7 +120,8 @@ class ShowAttendTell(keras.Model):
     Call arguments:
         inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
             `(B, S, D)`, and `"captions"`, token ids `(B, K, T + 1)` from START to
-            END, filled with PAD.
+            END, filled with PAD. For self-critical training also `"advantages"`
+            `(B, K)`: how much better than expected each caption, a sample, is.
 
     Returns:
         Dict with `"logits"` `(B, K, T, N)` and `"weights"` `(B, K, T, S)`.
@@ -167,6 +168,11 @@ class ShowAttendTell(keras.Model):
         self.readout = DeepOutput(config.embedding_units, config.dropout)
         self.words_loss = keras.metrics.Mean(name="words_loss")
 
+    @property
+    def dropouts(self):
+        """All dropout layers."""
+        return (self.region_dropout, self.embedding_dropout, self.readout.dropout)
+
     def build(self, inputs_shape=None):
         """Create all weights; nothing depends on the inputs' shape."""
         if self.built:
@@ -206,12 +212,22 @@ class ShowAttendTell(keras.Model):
         }
 
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
-        """Per word: cross-entropy plus lambda times the doubly stochastic penalty."""
+        """Per word: cross-entropy plus lambda times the doubly stochastic penalty.
+
+        With advantages, the cross-entropy of each sampled caption counts as much as its
+        advantage: the gradient is an estimate of that of the expected reward
+        ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
+        """
         targets = x["captions"][..., 1:]
         mask = targets != PAD
+        advantages = x.get("advantages")
         losses = sequence_crossentropy(
-            targets, y_pred["logits"], label_smoothing=self.label_smoothing
+            targets,
+            y_pred["logits"],
+            label_smoothing=self.label_smoothing if advantages is None else 0.0,
         )
+        if advantages is not None:
+            losses = ops.cast(advantages, losses.dtype)[..., None] * losses
         words = ops.maximum(ops.sum(ops.cast(mask, losses.dtype)), 1.0)
         words_loss = ops.sum(ops.where(mask, losses, 0.0)) / words
         self.words_loss.update_state(words_loss)
@@ -222,26 +238,27 @@ class ShowAttendTell(keras.Model):
 
 
 class CaptionSearch(keras.Model):
-    """Beam search over a `ShowAttendTell`: one call from photographs to captions.
+    """A search over a `ShowAttendTell`: one call from photographs to captions.
 
     Args:
         network: The `ShowAttendTell`.
         max_length: Largest number of words.
-        beam_size, length_penalty: See `keras_attention.beam_search`.
+        find: One of the searches of `keras_attention`, with its own arguments bound.
+        seed_generator: The `keras.random.SeedGenerator` that `find` draws from, if any.
 
     Call arguments:
         inputs: Dict with `"images"` or `"features"`, as for the network.
 
     Returns:
-        What `keras_attention.beam_search` returns.
+        What the search returns.
     """
 
-    def __init__(self, network, *, max_length, beam_size, length_penalty):
+    def __init__(self, network, max_length, find, *, seed_generator=None):
         super().__init__(name="caption_search")
         self.network = network
         self.max_length = max_length
-        self.beam_size = beam_size
-        self.length_penalty = length_penalty
+        self.find = find
+        self.seed_generator = seed_generator
         self.built = True
         # A search is a long graph of tiny steps: quicker to run than to compile.
         self.compile(jit_compile=False)
@@ -258,13 +275,11 @@ class CaptionSearch(keras.Model):
             logits = ops.cast(network.embedding(hidden, reverse=True), "float32")
             return ops.log_softmax(logits, axis=-1), state, outputs["weights"]
 
-        return beam_search(
+        return self.find(
             step,
             network.initial_state(regions),
             start=START,
             end=END,
             max_length=self.max_length + 1,
-            beam_size=self.beam_size,
-            length_penalty=self.length_penalty,
             banned=(PAD, START, UNKNOWN),
         )

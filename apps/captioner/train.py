@@ -1,21 +1,18 @@
-"""Training in two phases: the decoder on fixed features, then the CNN with it."""
+"""Training in three phases: the decoder alone, the CNN with it, then on a reward."""
 
 import dataclasses
 from pathlib import Path
 
 import keras
-import numpy as np
+from keras_attention_apps.captioner.batches import Photographs, TrainingBatches
 from keras_attention_apps.captioner.config import TrainConfig
 from keras_attention_apps.captioner.data import read_dataset
 from keras_attention_apps.captioner.evaluate import caption_scores
-from keras_attention_apps.captioner.features import (
-    Photographs,
-    cached_features,
-    load_images,
-)
+from keras_attention_apps.captioner.features import cached_features
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.model import ShowAttendTell
-from keras_attention_apps.captioner.text import PAD, Vocabulary
+from keras_attention_apps.captioner.self_critical import SelfCritical
+from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.checkpoints import (
     Checkpoints,
     SaveEveryEpoch,
@@ -23,101 +20,7 @@ from keras_attention_apps.common.checkpoints import (
 )
 from keras_attention_apps.common.cli import UserError
 
-# Photographs whose longest captions are compared to form batches of similar length.
-BUCKET_BATCHES = 8
 VALIDATION_BATCH = 50
-
-
-class TrainingBatches(keras.utils.PyDataset):
-    """Shuffled batches of photographs, each with several of its captions.
-
-    The order depends on the seed and the epoch alone, so an interrupted training
-    continues with the same batches. Photographs whose longest captions are about equal
-    share a batch, which saves steps of padding.
-
-    Args:
-        captions: For each photograph, its captions as lists of token ids.
-        features: Array `(photographs, S, D)`, or `None` to read the photographs.
-        paths: Their paths.
-        image_size: Side of the square in pixels.
-        batch_images: Photographs in a batch.
-        captions_per_image: Largest number of captions of a photograph in an epoch.
-        seed: Seed of the order.
-        epoch: First epoch.
-    """
-
-    def __init__(
-        self,
-        captions,
-        *,
-        features=None,
-        paths=None,
-        image_size=None,
-        batch_images,
-        captions_per_image,
-        seed,
-        epoch=0,
-    ):
-        super().__init__()
-        self.captions = captions
-        self.features = features
-        self.paths = paths
-        self.image_size = image_size
-        self.batch_images = batch_images
-        self.captions_per_image = min(captions_per_image, max(map(len, captions)))
-        self.seed = seed
-        self.epoch = epoch
-        self._batches = self._plan()
-
-    def __len__(self):
-        return len(self._batches)
-
-    def on_epoch_end(self):
-        self.epoch += 1
-        self._batches = self._plan()
-
-    def _plan(self):
-        """The photographs of every batch of this epoch."""
-        random = np.random.default_rng((self.seed, self.epoch))
-        order = random.permutation(len(self.captions))
-        longest = np.array([max(map(len, texts)) for texts in self.captions])
-        bucket = self.batch_images * BUCKET_BATCHES
-        batches = []
-        for begin in range(0, len(order), bucket):
-            chosen = order[begin : begin + bucket]
-            chosen = chosen[np.argsort(longest[chosen], kind="stable")]
-            batches += [
-                chosen[i : i + self.batch_images]
-                for i in range(0, len(chosen), self.batch_images)
-            ]
-        return [batches[i] for i in random.permutation(len(batches))]
-
-    def __getitem__(self, index):
-        chosen = self._batches[index]
-        random = np.random.default_rng((self.seed, self.epoch, index))
-        batch = {"captions": self._caption_batch(chosen, random)}
-        if self.features is not None:
-            batch["features"] = self.features[chosen]
-        else:
-            images = load_images([self.paths[i] for i in chosen], self.image_size)
-            mirrored = random.random(len(chosen)) < 0.5
-            images[mirrored] = images[mirrored, :, ::-1]
-            batch["images"] = images
-        return (batch,)
-
-    def _caption_batch(self, chosen, random):
-        rows = []
-        for photograph in chosen:
-            texts = self.captions[photograph]
-            picked = random.permutation(len(texts))[: self.captions_per_image]
-            rows.append([texts[i] for i in picked])
-        longest = max(len(text) for texts in rows for text in texts)
-        shape = (len(rows), self.captions_per_image, longest)
-        token_ids = np.full(shape, PAD, "int32")
-        for row, texts in enumerate(rows):
-            for column, text in enumerate(texts):
-                token_ids[row, column, : len(text)] = text
-        return token_ids
 
 
 def train(config: TrainConfig):
@@ -135,32 +38,42 @@ def train(config: TrainConfig):
         f"words; {len(validation)} photographs for validation"
     )
     checkpoints = Checkpoints(config.output / "checkpoints", dataclasses.asdict(config))
-    network = ShowAttendTell(
-        config.model,
-        len(vocabulary),
-        backbone_weights=_backbone_weights(config.backbone_weights),
-        label_smoothing=config.label_smoothing,
-        doubly_stochastic=config.doubly_stochastic,
-    )
-    network.build()
-    captioner = Captioner(config.model, vocabulary, network)
+    captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
     run = _Run(config, captioner, training, validation, checkpoints)
-    for phase in (run.train_decoder, run.fine_tune)[checkpoints.progress.phase :]:
+    phases = (run.train_decoder, run.fine_tune, run.self_criticise)
+    for phase in phases[checkpoints.progress.phase :]:
         phase()
         checkpoints.next_phase()
     print(f"The best model is in {run.best}")
     return run.best
 
 
-def _backbone_weights(name):
-    if name in ("none", "imagenet"):
-        return None if name == "none" else name
-    if not Path(name).is_file():
+def _build(config, vocabulary_size):
+    """The network before training."""
+    start = config.backbone_weights
+    if start not in ("none", "imagenet") and not start.endswith(".weights.h5"):
         raise UserError(
-            "backbone_weights must be imagenet, none, or an existing .weights.h5 file. "
-            f"Received: {name!r}"
+            "backbone_weights must be imagenet, none, or the path of a .weights.h5 "
+            f"file. Received: {start!r}"
         )
-    return name
+    try:
+        network = ShowAttendTell(
+            config.model,
+            vocabulary_size,
+            backbone_weights=None if start == "none" else start,
+            label_smoothing=config.label_smoothing,
+            doubly_stochastic=config.doubly_stochastic,
+        )
+    except UserError:
+        raise
+    # Downloads and files fail in many ways; Keras does not promise which.
+    except Exception as error:
+        raise UserError(
+            f"the weights {start!r} of {config.model.backbone} cannot be loaded: "
+            f"{' '.join(str(error).split())}"
+        ) from error
+    network.build()
+    return network
 
 
 class _Run:
@@ -184,21 +97,12 @@ class _Run:
 
     def train_decoder(self):
         """Phase 1: the CNN is frozen, its features are computed once."""
-        config, backbone = self.config, self.network.backbone
-        cache = config.cache or Path(keras.config.keras_home()) / "captioner"
-        paths = [image.path for image in self.training]
-        features = cached_features(backbone, paths, cache, name="train")
-        paths = [image.path for image in self.validation]
-        validation = cached_features(backbone, paths, cache, name="dev")
-
-        def batches():
-            for begin in range(0, len(validation), VALIDATION_BATCH):
-                yield {"features": validation[begin : begin + VALIDATION_BATCH]}
-
-        backbone.trainable = False
+        config = self.config
+        features, validation = self._features("frozen")
+        self.network.backbone.trainable = False
         self._fit(
             {"features": features},
-            batches,
+            validation,
             epochs=config.epochs,
             learning_rate=config.learning_rate,
         )
@@ -207,9 +111,7 @@ class _Run:
         """Phase 2: the upper layers of the CNN learn, too."""
         config, backbone = self.config, self.network.backbone
         size = config.model.image_size
-        if (self.best / "config.json").exists():
-            best = Captioner.from_preset(self.best).network
-            self.network.set_weights(best.get_weights())
+        self._load_best()
         backbone.trainable = True
         layers = backbone.cnn.layers
         for layer in layers[: round(len(layers) * (1 - config.fine_tune_share))]:
@@ -217,18 +119,69 @@ class _Run:
         paths = [image.path for image in self.validation]
         photographs = Photographs(paths, size, VALIDATION_BATCH)
 
-        def batches():
+        def validation():
             for index in range(len(photographs)):
                 yield {"images": photographs[index]}
 
         self._fit(
             {"paths": [image.path for image in self.training], "image_size": size},
-            batches,
+            validation,
             epochs=config.fine_tune_epochs,
             learning_rate=config.fine_tune_learning_rate,
         )
 
-    def _fit(self, source, validation_batches, *, epochs, learning_rate):
+    def self_criticise(self):
+        """Phase 3: the decoder learns from the CIDEr-D of its own samples."""
+        config = self.config
+        if not config.self_critical_epochs:
+            return
+        self._load_best()
+        self.network.backbone.trainable = False
+        features, validation = self._features("tuned")
+        batches = SelfCritical(
+            self.captioner,
+            features,
+            [image.captions for image in self.training],
+            batch_images=config.batch_images,
+            samples=config.captions_per_image,
+            seed=config.seed,
+        )
+        epochs = config.self_critical_epochs
+        self._compile(len(batches), epochs, config.self_critical_learning_rate)
+        batches.fit(
+            epochs=epochs,
+            initial_epoch=self.checkpoints.progress.epoch,
+            callbacks=self._callbacks(validation),
+        )
+
+    def _features(self, state):
+        """Features of the CNN as it is: for training, and batches for validation."""
+        cache = self.config.cache or Path(keras.config.keras_home()) / "captioner"
+        training, validation = (
+            cached_features(
+                self.network.backbone,
+                [image.path for image in images],
+                cache,
+                name=f"{state}-{split}",
+            )
+            for split, images in (("train", self.training), ("dev", self.validation))
+        )
+
+        def batches():
+            for begin in range(0, len(validation), VALIDATION_BATCH):
+                yield {"features": validation[begin : begin + VALIDATION_BATCH]}
+
+        return training, batches
+
+    def _load_best(self):
+        """Start a phase with the best model so far, and its own dropout rate."""
+        if (self.best / "config.json").exists():
+            best = Captioner.from_preset(self.best).network
+            self.network.set_weights(best.get_weights())
+        for dropout in self.network.dropouts:
+            dropout.rate = self.config.fine_tune_dropout
+
+    def _fit(self, source, validation, *, epochs, learning_rate):
         config, progress = self.config, self.checkpoints.progress
         if not epochs:
             return
@@ -240,8 +193,19 @@ class _Run:
             seed=config.seed + progress.phase,
             epoch=progress.epoch,
         )
-        steps = len(batches) * epochs
-        warm_up = min(len(batches), steps // 10)
+        self._compile(len(batches), epochs, learning_rate)
+        self.network.fit(
+            batches,
+            initial_epoch=progress.epoch,
+            epochs=epochs,
+            shuffle=False,
+            callbacks=self._callbacks(validation),
+        )
+
+    def _compile(self, steps_per_epoch, epochs, learning_rate):
+        """A fresh optimiser for a phase, or the one that was interrupted."""
+        config, steps = self.config, steps_per_epoch * epochs
+        warm_up = min(steps_per_epoch, steps // 10)
         schedule = keras.optimizers.schedules.CosineDecay(
             learning_rate / 100,
             steps - warm_up,
@@ -259,13 +223,15 @@ class _Run:
             jit_compile=keras.backend.backend() == "jax",
         )
         self.checkpoints.restore(self.network)
-        history = progress.history[len(progress.history) - progress.epoch :]
+
+    def _callbacks(self, validation):
+        config, progress = self.config, self.checkpoints.progress
         callbacks = [
             ValidateDecoded(
-                lambda: self._validate(validation_batches),
+                lambda: self._validate(validation),
                 config.validation_metric,
                 self._keep,
-                history=history,
+                progress=progress,
                 patience=config.patience,
             ),
             SaveEveryEpoch(self.checkpoints),
@@ -273,14 +239,7 @@ class _Run:
         if config.tensorboard:
             logs = config.output / "logs" / f"phase-{progress.phase}"
             callbacks.append(keras.callbacks.TensorBoard(logs))
-        self.network.fit(
-            batches,
-            initial_epoch=progress.epoch,
-            epochs=epochs,
-            shuffle=False,
-            callbacks=callbacks,
-            verbose="auto",
-        )
+        return callbacks
 
     def _validate(self, batches):
         search = self.captioner.search(beam_size=self.config.validation_beam_size)

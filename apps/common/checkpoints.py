@@ -125,16 +125,20 @@ class ValidateDecoded(keras.callbacks.Callback):
         score: Function without arguments that returns a dict of figures.
         metric: The figure that counts, the larger the better.
         keep: Function without arguments that stores the model as the best.
-        history: Figures of the epochs of this phase that were finished before.
-        patience: Epochs without improvement before the training stops.
+        progress: The `Progress` of the training: a model must be better than those
+            of all finished epochs to be kept.
+        patience: Epochs of one phase without improvement before the phase ends.
     """
 
-    def __init__(self, score, metric, keep, *, history, patience):
+    def __init__(self, score, metric, keep, *, progress, patience):
         super().__init__()
         self.score = score
         self.metric = metric
         self.keep = keep
-        self.figures = [figures[metric] for figures in history]
+        figures = [figures[metric] for figures in progress.history]
+        self.best = max(figures, default=float("-inf"))
+        # Of this phase alone.
+        self.figures = figures[len(figures) - progress.epoch :]
         self.patience = patience
         self.averages = keras.callbacks.SwapEMAWeights()
 
@@ -146,10 +150,11 @@ class ValidateDecoded(keras.callbacks.Callback):
         self.averages.on_test_begin()
         figures = self.score()
         logs.update(figures)
-        if figures[self.metric] > max(self.figures, default=float("-inf")):
+        if figures[self.metric] > self.best:
+            self.best = figures[self.metric]
             self.keep()
         self.averages.on_test_end()
         self.figures.append(figures[self.metric])
-        best = self.figures.index(max(self.figures))
-        if len(self.figures) - 1 - best >= self.patience:
+        latest = self.figures[::-1]
+        if latest.index(max(latest)) >= self.patience:
             self.model.stop_training = True

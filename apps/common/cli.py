@@ -13,8 +13,8 @@ class UserError(ValueError):
 def run(program, main):
     """Run a program's main function and exit with its code.
 
-    A `UserError` becomes one line on the standard error and exit code 2, Ctrl-C the
-    exit code 130.
+    A `UserError`, and what the operating system refuses, becomes one line on the
+    standard error and exit code 2, Ctrl-C the exit code 130.
 
     Args:
         program: Name of the program, which begins the error line.
@@ -25,9 +25,6 @@ def run(program, main):
     """
     try:
         return main() or 0
-    except UserError as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
         return 130
@@ -35,6 +32,9 @@ def run(program, main):
         # The reader of a pipe has seen enough.
         sys.stdout = io.StringIO()
         return 0
+    except (UserError, OSError) as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return 2
 
 
 def quiet_tensorflow():

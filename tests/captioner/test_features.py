@@ -38,7 +38,7 @@ def test_features_are_those_of_the_backbone_in_order(backbone, paths, cache):
 def test_the_second_time_nothing_is_computed(backbone, paths, cache, monkeypatch):
     first = cached_features(backbone, paths, cache, name="train")
     monkeypatch.setattr(
-        "keras_attention_apps.captioner.features.read_image", lambda path: 1 / 0
+        "keras_attention_apps.captioner.batches.read_image", lambda path: 1 / 0
     )
     again = cached_features(backbone, paths, cache, name="train")
     np.testing.assert_array_equal(first, again)

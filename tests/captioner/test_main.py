@@ -86,6 +86,19 @@ def test_several_overlays_go_into_a_folder(photographs, model_folder, capsys):
     assert {path.name for path in folder.iterdir()} == {"red-0.png", "blue-0.png"}
 
 
+def test_photographs_of_one_name_get_overlays_of_their_own(
+    photographs, model_folder, capsys
+):
+    other = photographs / "other"
+    other.mkdir()
+    shutil.copy(photographs / "red-0.png", other)
+    folder = photographs / "overlays"
+    paths = [str(photographs / "red-0.png"), str(other / "red-0.png")]
+    main(["caption", *paths, "--model", str(model_folder), "--overlay", str(folder)])
+
+    assert {path.name for path in folder.iterdir()} == {"red-0.png", "red-0-2.png"}
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -109,6 +122,40 @@ def test_a_wrong_command_gets_one_clear_line(
     assert out == ""
     assert len(err.splitlines()) == 1 and said in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "file, content",
+    [("config.json", "{}"), ("model.weights.h5", "no weights"), ("vocabulary.json", 0)],
+)
+def test_a_damaged_model_is_one_line(file, content, model_folder, tmp_path, capsys):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(model_folder, damaged)
+    if content:
+        (damaged / file).write_text(content)
+    else:
+        (damaged / file).unlink()
+    assert main(["caption", "x.jpg", "--model", str(damaged)]) == 2
+
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1 and "not a complete captioner" in err
+
+
+@pytest.mark.parametrize(
+    "option, value, said",
+    [
+        ("backbone-weights", "missing.weights.h5", "missing.weights.h5"),
+        ("backbone-weights", "weights.txt", "Received: 'weights.txt'"),
+        ("model.backbone", "MobileNetV9", "Received: 'MobileNetV9'"),
+    ],
+)
+def test_a_wrong_backbone_is_one_line(option, value, said, squares, tmp_path, capsys):
+    options = ["--data", str(squares), "--output", str(tmp_path / "run")]
+    start = [] if option == "backbone-weights" else ["--backbone-weights", "none"]
+    assert main(["train", *options, *start, f"--{option}", value]) == 2
+
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1 and said in err
 
 
 def test_evaluation_prints_scores_and_writes_coco_results(

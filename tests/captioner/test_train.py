@@ -3,10 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from keras_attention_apps.captioner.batches import TrainingBatches
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.text import END, PAD, START
-from keras_attention_apps.captioner.train import TrainingBatches
 from keras_attention_apps.common.checkpoints import SaveEveryEpoch
 
 SIZES = {
@@ -36,6 +36,7 @@ def command(squares, output, **changes):
         "batch-images": 5,
         "epochs": 2,
         "fine-tune-epochs": 1,
+        "self-critical-epochs": 1,
         **{f"model.{name}": value for name, value in SIZES.items()},
         **changes,
     }
@@ -57,8 +58,8 @@ def test_the_training_is_recorded_with_the_model(trained):
     assert config["training"]["backbone_weights"] == "none"
 
     progress = json.loads((trained / "checkpoints" / "progress.json").read_text())
-    assert progress["phase"] == 2
-    assert len(progress["history"]) == 3
+    assert progress["phase"] == 3
+    assert len(progress["history"]) == 4
     assert {"loss", "bleu-4", "cider"} <= set(progress["history"][0])
 
 

@@ -1,7 +1,11 @@
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.checkpoints import Checkpoints, ValidateDecoded
+from keras_attention_apps.common.checkpoints import (
+    Checkpoints,
+    Progress,
+    ValidateDecoded,
+)
 from keras_attention_apps.common.cli import UserError
 
 
@@ -91,11 +95,12 @@ class Scores:
         self.kept.append(self.model.get_weights()[0])
 
 
-def fit_with_scores(results, *, history=(), patience=2):
+def fit_with_scores(results, *, progress=None, patience=2):
     model = small_model()
+    progress = progress or Progress()
     scores = Scores(model, results)
     validate = ValidateDecoded(
-        scores.score, "cider", scores.keep, history=history, patience=patience
+        scores.score, "cider", scores.keep, progress=progress, patience=patience
     )
     x, y = np.ones((5, 3)), np.ones((5, 2))
     fitted = model.fit(x, y, epochs=len(results), callbacks=[validate], verbose=0)
@@ -110,10 +115,19 @@ def test_training_stops_when_the_decoded_score_no_longer_improves():
 
 
 def test_scores_from_before_an_interruption_count():
-    scores, fitted = fit_with_scores([4.0, 6.0], history=[{"cider": 5.0}], patience=1)
+    progress = Progress(epoch=1, history=[{"cider": 5.0}])
+    scores, fitted = fit_with_scores([4.0, 6.0], progress=progress, patience=1)
 
     assert fitted.history["cider"] == [4.0]
     assert scores.kept == []
+
+
+def test_a_new_phase_must_beat_the_phase_before_but_has_patience_of_its_own():
+    progress = Progress(phase=1, epoch=0, history=[{"cider": 5.0}])
+    scores, fitted = fit_with_scores([3.0, 4.0, 6.0], progress=progress, patience=1)
+
+    assert fitted.history["cider"] == [3.0, 4.0, 6.0]
+    assert len(scores.kept) == 1
 
 
 def test_the_averaged_weights_are_kept_and_training_goes_on_with_its_own():
@@ -124,7 +138,7 @@ def test_the_averaged_weights_are_kept_and_training_goes_on_with_its_own():
         lambda: {"cider": 1.0},
         "cider",
         lambda: seen.update(kept=model.get_weights()[0]),
-        history=[],
+        progress=Progress(),
         patience=1,
     )
     note = keras.callbacks.LambdaCallback(

@@ -1,0 +1,129 @@
+"""What a network is fed with: batches of photographs, and of their captions."""
+
+import keras
+import numpy as np
+from keras_attention_apps.captioner.images import image_to_array, read_image
+from keras_attention_apps.captioner.text import PAD
+
+# Photographs whose longest captions are compared to form batches of similar length.
+BUCKET_BATCHES = 8
+
+
+class Photographs(keras.utils.PyDataset):
+    """Batches of photographs, in order, as the network reads them.
+
+    Args:
+        paths: Paths of the photographs.
+        size: Side of the square in pixels.
+        batch_size: Photographs in a batch.
+    """
+
+    def __init__(self, paths, size, batch_size=32):
+        super().__init__()
+        self.paths = paths
+        self.size = size
+        self.batch_size = batch_size
+
+    def __len__(self):
+        return -(-len(self.paths) // self.batch_size)
+
+    def __getitem__(self, index):
+        batch = self.paths[index * self.batch_size : (index + 1) * self.batch_size]
+        return load_images(batch, self.size)
+
+
+def load_images(paths, size):
+    """Photographs as one array `(B, size, size, 3)` of uint8."""
+    return np.stack([image_to_array(read_image(path), size) for path in paths])
+
+
+class TrainingBatches(keras.utils.PyDataset):
+    """Shuffled batches of photographs, each with several of its captions.
+
+    The order depends on the seed and the epoch alone, so an interrupted training
+    continues with the same batches. Photographs whose longest captions are about equal
+    share a batch, which saves steps of padding.
+
+    Args:
+        captions: For each photograph, its captions as lists of token ids.
+        features: Array `(photographs, S, D)`, or `None` to read the photographs.
+        paths: Their paths.
+        image_size: Side of the square in pixels.
+        batch_images: Photographs in a batch.
+        captions_per_image: Largest number of captions of a photograph in an epoch.
+        seed: Seed of the order.
+        epoch: First epoch.
+    """
+
+    def __init__(
+        self,
+        captions,
+        *,
+        features=None,
+        paths=None,
+        image_size=None,
+        batch_images,
+        captions_per_image,
+        seed,
+        epoch=0,
+    ):
+        super().__init__(workers=2)
+        self.captions = captions
+        self.features = features
+        self.paths = paths
+        self.image_size = image_size
+        self.batch_images = batch_images
+        self.captions_per_image = min(captions_per_image, max(map(len, captions)))
+        self.seed = seed
+        self.epoch = epoch
+        self._batches = self._plan()
+
+    def __len__(self):
+        return len(self._batches)
+
+    def on_epoch_end(self):
+        self.epoch += 1
+        self._batches = self._plan()
+
+    def _plan(self):
+        """The photographs of every batch of this epoch."""
+        random = np.random.default_rng((self.seed, self.epoch))
+        order = random.permutation(len(self.captions))
+        longest = np.array([max(map(len, texts)) for texts in self.captions])
+        bucket = self.batch_images * BUCKET_BATCHES
+        batches = []
+        for begin in range(0, len(order), bucket):
+            chosen = order[begin : begin + bucket]
+            chosen = chosen[np.argsort(longest[chosen], kind="stable")]
+            batches += [
+                chosen[i : i + self.batch_images]
+                for i in range(0, len(chosen), self.batch_images)
+            ]
+        return [batches[i] for i in random.permutation(len(batches))]
+
+    def __getitem__(self, index):
+        chosen = self._batches[index]
+        random = np.random.default_rng((self.seed, self.epoch, index))
+        batch = {"captions": self._caption_batch(chosen, random)}
+        if self.features is not None:
+            batch["features"] = self.features[chosen]
+        else:
+            images = load_images([self.paths[i] for i in chosen], self.image_size)
+            mirrored = random.random(len(chosen)) < 0.5
+            images[mirrored] = images[mirrored, :, ::-1]
+            batch["images"] = images
+        return (batch,)
+
+    def _caption_batch(self, chosen, random):
+        rows = []
+        for photograph in chosen:
+            texts = self.captions[photograph]
+            picked = random.permutation(len(texts))[: self.captions_per_image]
+            rows.append([texts[i] for i in picked])
+        longest = max(len(text) for texts in rows for text in texts)
+        shape = (len(rows), self.captions_per_image, longest)
+        token_ids = np.full(shape, PAD, "int32")
+        for row, texts in enumerate(rows):
+            for column, text in enumerate(texts):
+                token_ids[row, column, : len(text)] = text
+        return token_ids

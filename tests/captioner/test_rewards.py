@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+from keras_attention_apps.captioner.rewards import CiderReward
+from keras_attention_apps.captioner.text import tokenize
+from pycocoevalcap.cider.cider import Cider
+
+REFERENCES = [
+    ["A dog runs over the grass .", "the brown dog is running"],
+    ["Two men play football .", "men in the park play with a ball", "a ball game"],
+    ["A girl in a red dress sits on a swing", "the girl is swinging"],
+]
+CAPTIONS = [
+    "a dog runs",
+    "two men men men play with the ball in the park of the big city today",
+    "something else entirely",
+]
+
+
+def test_it_is_the_cider_of_the_evaluation():
+    reward = CiderReward(REFERENCES)
+    ours = [reward(tokenize(text), i) for i, text in enumerate(CAPTIONS)]
+
+    def ended(text):
+        return " ".join([*tokenize(text), "<end>"])
+
+    truth = {i: [ended(text) for text in texts] for i, texts in enumerate(REFERENCES)}
+    captions = {i: [ended(text)] for i, text in enumerate(CAPTIONS)}
+    _, theirs = Cider().compute_score(truth, captions)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
+    assert ours[0] > 0.1
+
+
+def test_a_caption_that_breaks_off_is_worth_less():
+    reward = CiderReward(REFERENCES)
+
+    whole = reward(tokenize("men in the park play with a ball"), 1)
+    broken = reward(tokenize("men in the park play with a"), 1)
+    assert broken < 0.8 * whole
+
+
+def test_repeating_a_good_word_does_not_pay():
+    reward = CiderReward(REFERENCES)
+
+    assert reward(["dog", "dog", "dog"], 0) < reward(["dog"], 0)
+
+
+@pytest.mark.parametrize("words", [[], ["unheard-of"]])
+def test_worthless_captions_are_worth_nothing_but_finite(words):
+    assert 0 <= CiderReward(REFERENCES)(words, 2) < 0.5

@@ -1,0 +1,108 @@
+import keras
+import numpy as np
+import pytest
+from keras_attention_apps.captioner.config import ModelConfig
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.model import ShowAttendTell
+from keras_attention_apps.captioner.self_critical import SelfCritical
+from keras_attention_apps.captioner.text import END, PAD, START, Vocabulary
+
+SIZES = {
+    "image_size": 64,
+    "region_units": 11,
+    "embedding_units": 7,
+    "units": 13,
+    "attention_units": 5,
+    "max_length": 3,
+    "dropout": 0.0,
+}
+REFERENCES = [["dog", "a dog"], ["cat", "a cat"]]
+
+
+@pytest.fixture
+def batches():
+    keras.utils.set_random_seed(1)
+    vocabulary = Vocabulary(["a", "dog", "cat"])
+    network = ShowAttendTell(ModelConfig(**SIZES), len(vocabulary))
+    network.build()
+    network.compile(keras.optimizers.Adam(0.02), jit_compile=False)
+    features = np.zeros((2, 4, 1280), "float32")
+    features[0, :, :40] = features[1, :, 40:80] = 1.0
+    captioner = Captioner(ModelConfig(**SIZES), vocabulary, network)
+    return SelfCritical(
+        captioner, features, REFERENCES, batch_images=2, samples=7, seed=5
+    )
+
+
+def test_the_baseline_of_a_sample_is_the_mean_of_the_others(batches):
+    batch, mean = batches.sample(np.array([1, 0]), step=0)
+
+    decode = batches.captioner.vocabulary.decode
+    for row, photograph in enumerate((1, 0)):
+        rewards = []
+        for token_ids in batch["captions"][row]:
+            assert token_ids[0] == START
+            words = decode(t for t in token_ids[1:] if t != PAD)
+            rewards.append(batches.reward(words, photograph))
+        for i, advantage in enumerate(batch["advantages"][row]):
+            others = np.mean(rewards[:i] + rewards[i + 1 :])
+            assert advantage == pytest.approx(rewards[i] - others, abs=1e-5)
+    assert mean > 0
+
+
+def test_samples_are_padded_behind_their_end(batches):
+    batch, _ = batches.sample(np.array([0, 1]), step=0)
+
+    for token_ids in batch["captions"].reshape(-1, batch["captions"].shape[-1]):
+        ended = np.flatnonzero(token_ids == END)
+        if len(ended):
+            assert len(ended) == 1
+            assert (token_ids[ended[0] + 1 :] == PAD).all()
+        else:
+            assert (token_ids != PAD).all()
+
+
+def test_samples_depend_on_seed_and_step_alone(batches):
+    first, _ = batches.sample(np.array([0, 1]), step=3)
+    other, _ = batches.sample(np.array([0, 1]), step=4)
+    again, _ = batches.sample(np.array([0, 1]), step=3)
+
+    np.testing.assert_array_equal(first["captions"], again["captions"])
+    assert (first["captions"] != other["captions"]).any()
+
+
+def test_the_gradient_raises_better_samples_and_lowers_worse_ones(batches):
+    network = batches.captioner.network
+    captions = np.array([[[START, 5, END], [START, 6, END]]], "int32")
+    features = batches.features[:1]
+
+    def log_probabilities():
+        logits = network({"features": features, "captions": captions})["logits"]
+        log_probs = keras.ops.convert_to_numpy(keras.ops.log_softmax(logits))
+        return log_probs[0, 0, 0, 5], log_probs[0, 1, 0, 6]
+
+    before = log_probabilities()
+    advantages = np.array([[1.0, -1.0]], "float32")
+    batch = {"features": features, "captions": captions, "advantages": advantages}
+    network.train_on_batch(batch)
+    after = log_probabilities()
+    assert after[0] > before[0]
+    assert after[1] < before[1]
+
+
+def test_training_raises_the_reward(batches):
+    history = []
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: history.append(logs["reward"])
+    )
+    batches.fit(epochs=60, callbacks=[note])
+
+    assert np.mean(history[-5:]) > np.mean(history[:5]) + 0.5
+    words = [c.words for c in batches.captioner.captions_of(search(batches))]
+    assert words[0] != words[1]
+
+
+def search(batches):
+    return batches.captioner.search(beam_size=2).predict_on_batch(
+        {"features": batches.features}
+    )
