@@ -74,9 +74,9 @@ class TrainConfig:
     """Peak learning rate while the CNN learns."""
     fine_tune_dropout: float = 0.3
     """Dropout rate while the CNN learns, instead of the model's."""
-    self_critical_epochs: int = 4
+    self_critical_epochs: int = 3
     """Epochs in which the decoder learns from the CIDEr-D of captions it samples."""
-    self_critical_learning_rate: float = 1e-4
+    self_critical_learning_rate: float = 2e-5
     """Peak learning rate while it does."""
     weight_decay: float = 0.01
     label_smoothing: float = 0.1

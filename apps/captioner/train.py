@@ -111,7 +111,7 @@ class _Run:
         """Phase 2: the upper layers of the CNN learn, too."""
         config, backbone = self.config, self.network.backbone
         size = config.model.image_size
-        self._load_best()
+        self._load_best(config.fine_tune_dropout)
         backbone.trainable = True
         layers = backbone.cnn.layers
         for layer in layers[: round(len(layers) * (1 - config.fine_tune_share))]:
@@ -135,7 +135,8 @@ class _Run:
         config = self.config
         if not config.self_critical_epochs:
             return
-        self._load_best()
+        # The gradient must be that of the distribution which the samples come from.
+        self._load_best(dropout_rate=0.0)
         self.network.backbone.trainable = False
         features, validation = self._features("tuned")
         batches = SelfCritical(
@@ -173,13 +174,13 @@ class _Run:
 
         return training, batches
 
-    def _load_best(self):
-        """Start a phase with the best model so far, and its own dropout rate."""
+    def _load_best(self, dropout_rate):
+        """Start a phase with the best model so far, and a dropout rate of its own."""
         if (self.best / "config.json").exists():
             best = Captioner.from_preset(self.best).network
             self.network.set_weights(best.get_weights())
         for dropout in self.network.dropouts:
-            dropout.rate = self.config.fine_tune_dropout
+            dropout.rate = dropout_rate
 
     def _fit(self, source, validation, *, epochs, learning_rate):
         config, progress = self.config, self.checkpoints.progress
