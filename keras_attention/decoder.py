@@ -5,13 +5,13 @@ An extra axis K after B holds several sequences that look at the same memory, su
 as the captions of one image or the hypotheses of a beam.
 """
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import keras
 from keras import ops, tree
 
 from keras_attention import loops
-from keras_attention.layers.attention import project_rows
+from keras_attention.layers.attention import Attention, project_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -59,12 +59,17 @@ class AttentionCell(keras.layers.Layer):
 
     def __init__(self, cell, attention, *, gate=False, **kwargs):
         super().__init__(**kwargs)
-        for cell_attribute in ("state_size", "get_initial_state"):
-            if not hasattr(cell, cell_attribute):
-                raise ValueError(
-                    "cell must be a Keras RNN cell, such as keras.layers.GRUCell; it "
-                    f"needs the attribute {cell_attribute!r}. Received: {cell!r}"
-                )
+        is_cell = hasattr(cell, "state_size") and hasattr(cell, "get_initial_state")
+        if not is_cell or isinstance(cell, keras.layers.RNN):
+            raise ValueError(
+                "cell must be a Keras RNN cell, such as keras.layers.GRUCell(256). "
+                f"Received: {cell!r}"
+            )
+        if not isinstance(attention, Attention):
+            raise ValueError(
+                "attention must be an attention layer of keras_attention, such as "
+                f"AdditiveAttention(256). Received: {attention!r}"
+            )
         self.cell = cell
         self.attention = attention
         self.gate = gate
@@ -76,7 +81,7 @@ class AttentionCell(keras.layers.Layer):
     def build(self, inputs_shape, state_shape, memory_shape):
         value_shape = tuple(memory_shape["values"])
         rows = (None,)
-        query_shape = (*rows, 1, _last(self.cell.state_size))
+        query_shape = (*rows, 1, _output_units(self.cell))
         if not self.attention.step.built:
             self.attention.step.build(query_shape, memory_shape)
         if self.gate:
@@ -90,7 +95,7 @@ class AttentionCell(keras.layers.Layer):
         return {"cell": self.cell.get_initial_state(batch_size=batch_size)}
 
     @contextmanager
-    def same_dropout(self, *first_step):
+    def same_dropout(self, *first_step, training):
         """Use one dropout mask for all steps within; drawn here, outside of any loop.
 
         Keras cells keep the mask they draw. Drawn inside a compiled loop it would be
@@ -98,10 +103,12 @@ class AttentionCell(keras.layers.Layer):
 
         Args:
             *first_step: The call arguments of any step; only their shapes matter.
+            training: Whether the steps train. Some Keras cells draw masks that they
+                do not use otherwise.
         """
         cells = [c for c in self._flatten_layers() if hasattr(c, "reset_dropout_mask")]
         if any(cell.dropout or cell.recurrent_dropout for cell in cells):
-            self(*first_step, training=True)
+            self(*first_step, training=training)
         try:
             yield
         finally:
@@ -155,6 +162,7 @@ class AttentionCell(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
+        config = dict(config)
         cell = keras.saving.deserialize_keras_object(config.pop("cell"))
         attention = keras.saving.deserialize_keras_object(config.pop("attention"))
         return cls(cell, attention, **config)
@@ -201,7 +209,7 @@ class AttentionDecoder(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, inputs_shape, value_shape, initial_state_shape=None):
-        attention, units = self.cell.attention, _last(self.cell.cell.state_size)
+        attention, units = self.cell.attention, _output_units(self.cell.cell)
         if not attention.built:
             attention.build((None, None, units), value_shape)
         if not self.cell.built:
@@ -241,11 +249,14 @@ class AttentionDecoder(keras.layers.Layer):
                 )
             return new_state, outputs
 
-        sequence = {"inputs": _swap_time(inputs, -2)}
+        sequence = {}
         if inputs_mask is not None:
-            sequence["mask"] = _swap_time(ops.cast(inputs_mask, "bool"), -1)
+            inputs_mask = ops.cast(inputs_mask, "bool")
+            inputs = ops.where(inputs_mask[..., None], inputs, ops.zeros_like(inputs))
+            sequence["mask"] = ops.moveaxis(inputs_mask, -1, 0)
+        sequence["inputs"] = ops.moveaxis(inputs, -2, 0)
         first_step = (sequence["inputs"][0], initial_state, memory)
-        with self.cell.same_dropout(*first_step) if training else nullcontext():
+        with self.cell.same_dropout(*first_step, training=training):
             state, outputs = loops.scan(step, initial_state, sequence)
         outputs = tree.map_structure(lambda x: ops.moveaxis(x, 0, -2), outputs)
         return {**outputs, "state": state}
@@ -269,16 +280,13 @@ class AttentionDecoder(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
+        config = dict(config)
         return cls(keras.saving.deserialize_keras_object(config.pop("cell")), **config)
 
 
-def _last(state_size):
+def _output_units(cell):
     """Units of the topmost cell, whose output asks the question."""
-    while isinstance(state_size, (list, tuple)):
-        top = state_size[-1]
-        state_size = top if isinstance(top, (list, tuple)) else state_size[0]
-    return state_size
-
-
-def _swap_time(x, axis):
-    return ops.moveaxis(x, axis, 0)
+    while hasattr(cell, "cells"):
+        cell = cell.cells[-1]
+    size = cell.state_size
+    return size[0] if isinstance(size, (list, tuple)) else size

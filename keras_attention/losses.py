@@ -3,6 +3,7 @@
 Shapes: B batch, T target steps, S positions, N vocabulary size.
 """
 
+import keras
 from keras import ops
 
 
@@ -19,11 +20,12 @@ def doubly_stochastic_penalty(weights, mask=None):
         mask: Boolean `(..., T)`; steps that are `False` do not count.
 
     Returns:
-        One penalty per sequence, `(...)`.
+        One penalty per sequence, `(...)`, in float32 at least.
 
     Reference:
         [Xu et al., 2015](https://arxiv.org/abs/1502.03044), equation 14.
     """
+    weights = _at_least_float32(weights)
     if mask is not None:
         weights = ops.where(mask[..., None], weights, ops.zeros_like(weights))
     return ops.sum(ops.square(1.0 - ops.sum(weights, axis=-2)), axis=-1)
@@ -56,4 +58,5 @@ def sequence_crossentropy(token_ids, logits, *, label_smoothing=0.0):
 
 
 def _at_least_float32(x):
-    return x if str(x.dtype).endswith("float64") else ops.cast(x, "float32")
+    is_double = keras.backend.standardize_dtype(x.dtype) == "float64"
+    return x if is_double else ops.cast(x, "float32")

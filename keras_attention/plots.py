@@ -54,8 +54,9 @@ def attention_overlay(image, words, weights, *, title=None, columns=5, width=12.
     for axis, word, weight in zip(axes[1:], words, maps, strict=False):
         brightness = _enlarge(weight, height, span)
         axis.imshow(_highlight(image, brightness))
-        axis.set_title(word, fontsize=14)
-    figure.suptitle(" ".join(words) if title is None else title, fontsize=15)
+        axis.set_title(word, fontsize=14, parse_math=False)
+    title = " ".join(words) if title is None else title
+    figure.suptitle(title, fontsize=15, parse_math=False)
     return figure
 
 

@@ -39,6 +39,7 @@ class AdditiveScore(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.units = units
         self.query_projection = keras.layers.Dense(
             units,
@@ -67,6 +68,9 @@ class AdditiveScore(keras.layers.Layer):
     def call(self, query, keys):
         query = project_rows(self.query_projection, query)
         return additive_scores(query, keys, self.scale)
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
 
     def get_config(self):
         projection = self.query_projection.get_config()

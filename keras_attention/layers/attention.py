@@ -24,6 +24,8 @@ class AttentionMemory(keras.layers.Layer):
         key: Tensor of shape `(B, S, key_depth)`; `value` if omitted.
         value_mask: Boolean `(B, S)`, `True` marks a position that may be attended.
         key_mask: Boolean `(B, S)`, combined with `value_mask` by a logical and.
+        mask: What Keras passes when `value` comes alone and carries a mask; used
+            unless there is a `value_mask`.
 
     Returns:
         Dict with `"values"` `(B, S, V)`, `"keys"` `(B, S, projected)` and, if there
@@ -40,8 +42,9 @@ class AttentionMemory(keras.layers.Layer):
             self.key_projection.build(key_shape or value_shape)
         self.built = True
 
-    def call(self, value, key=None, *, value_mask=None, key_mask=None):
+    def call(self, value, key=None, *, value_mask=None, key_mask=None, mask=None):
         key = value if key is None else key
+        value_mask = mask if value_mask is None else value_mask
         masks = [_as_mask(m) for m in (value_mask, key_mask) if m is not None]
         memory = {}
         if masks:
@@ -66,6 +69,7 @@ class AttentionMemory(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
+        config = dict(config)
         projection = config.pop("key_projection")
         if projection is not None:
             projection = keras.saving.deserialize_keras_object(projection)
@@ -91,6 +95,7 @@ class AttentionStep(keras.layers.Layer):
     def __init__(self, score, **kwargs):
         super().__init__(**kwargs)
         self.score = score
+        self.supports_masking = True
 
     def build(self, query_shape, memory_shape):
         if not self.score.built:
@@ -106,6 +111,9 @@ class AttentionStep(keras.layers.Layer):
         weights = ops.cast(weights, self.compute_dtype)
         return ops.matmul(weights, memory["values"]), weights
 
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
     def get_config(self):
         return {
             **super().get_config(),
@@ -114,6 +122,7 @@ class AttentionStep(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
+        config = dict(config)
         score = keras.saving.deserialize_keras_object(config.pop("score"))
         return cls(score, **config)
 

@@ -13,8 +13,9 @@ LOWEST = -1e30
 def masked_softmax(scores, mask=None):
     """Softmax over the last axis that gives masked positions exactly zero.
 
-    A row with no valid position is a row of zeros with zero gradients. The sum is
-    taken in float32 at least, whatever the dtype of the scores.
+    A row with no valid position is a row of zeros with zero gradients; a score of
+    minus infinity counts as not valid. The sum is taken in float32 at least, whatever
+    the dtype of the scores.
 
     Args:
         scores: Scores, `(..., S)`; anything may stand in masked places.
@@ -26,11 +27,13 @@ def masked_softmax(scores, mask=None):
     """
     if keras.backend.standardize_dtype(scores.dtype) != "float64":
         scores = ops.cast(scores, "float32")
-    if mask is None:
-        return ops.softmax(scores, axis=-1)
-    mask = ops.broadcast_to(mask, ops.shape(scores))
-    scores = ops.where(mask, scores, LOWEST)
-    peak = ops.max(scores, axis=-1, keepdims=True)
-    odds = ops.where(mask, ops.exp(scores - ops.stop_gradient(peak)), 0.0)
+    if mask is not None:
+        mask = ops.broadcast_to(mask, ops.shape(scores))
+        scores = ops.where(mask, scores, LOWEST)
+    # Not "greater": a score that is not a number must not pass unnoticed.
+    valid = ops.logical_not(scores <= LOWEST)
+    scores = ops.where(valid, scores, LOWEST)
+    peak = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
+    odds = ops.where(valid, ops.exp(scores - peak), 0.0)
     total = ops.sum(odds, axis=-1, keepdims=True)
     return odds / ops.where(total > 0, total, 1.0)

@@ -1,0 +1,172 @@
+"""How long one photograph takes to be captioned, and where the time goes.
+
+Prints two tables of medians.
+
+Cold: the command `captioner caption PHOTO` in a fresh process, from its start to its
+end; and the same work in other fresh processes, stage by stage. What the stages leave
+of the command's time is the start and the end of Python.
+
+Warm: `Captioner.caption` from the path of the file to the text, again and again in one
+process, and its parts. The search alone starts from features; what the CNN takes is
+the difference between a search from pixels and one from features. The rest turns the
+result into words and maps.
+
+    python benchmarks/caption_latency.py dog.jpg --preset flickr8k-soft
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+WARM_CALLS = 10
+COMMAND = (
+    "import sys; from keras_attention_apps.captioner.main import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
+
+
+class Stopwatch:
+    """Seconds of consecutive stages, by name."""
+
+    def __init__(self):
+        self.seconds = {}
+        self._start = time.perf_counter()
+
+    def lap(self, name):
+        now = time.perf_counter()
+        self.seconds[name] = now - self._start
+        self._start = now
+
+
+def stages(photo, preset, beam_size):
+    """In a fresh process: seconds of every stage up to the first caption."""
+    watch = Stopwatch()
+    from keras_attention_apps.captioner import main as command_line
+
+    watch.lap("import the command line")
+    command_line.quiet_tensorflow()
+    import keras  # noqa: F401
+
+    watch.lap("import Keras and TensorFlow")
+    from keras_attention_apps.captioner.inference import Captioner
+
+    watch.lap("import the captioner")
+    captioner = Captioner.from_preset(preset)
+    watch.lap("build the network, load its weights")
+    captioner.caption(photo, beam_size=beam_size)
+    watch.lap("first caption")
+    return watch.seconds
+
+
+def run(*arguments):
+    """Wall time and standard output of a fresh Python process."""
+    start = time.perf_counter()
+    finished = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True
+    )
+    seconds = time.perf_counter() - start
+    if finished.returncode:
+        sys.exit(f"failed: {arguments}\n{finished.stderr}")
+    return seconds, finished.stdout
+
+
+def cold(photo, preset, beam_size, rounds):
+    """Dict of medians in seconds: the whole command, its stages, what is left."""
+    shared = ["--preset", preset, "--beam-size", str(beam_size)]
+    runs = []
+    for _ in range(rounds):
+        whole, _ = run("-c", COMMAND, "caption", photo, *shared)
+        _, output = run(__file__, photo, *shared, "--stages")
+        runs.append({"whole command": whole, **json.loads(output.splitlines()[-1])})
+    seconds = medians(runs)
+    left = 2 * seconds["whole command"] - sum(seconds.values())
+    return {**seconds, "start and end of Python": left}
+
+
+def warm(photo, preset, beam_size, calls):
+    """Dict of medians in seconds: the whole call and its parts."""
+    import keras
+    from keras_attention_apps.captioner.images import image_to_array, read_image
+    from keras_attention_apps.captioner.inference import Captioner
+
+    captioner = Captioner.from_preset(preset)
+    search = captioner.search(beam_size=beam_size)
+
+    def read():
+        return image_to_array(read_image(photo), captioner.config.image_size)[None]
+
+    pixels = {"images": read()}
+    grid = captioner.network.backbone(pixels["images"])
+    features = {"features": keras.ops.convert_to_numpy(grid)}
+
+    def call():
+        watch = Stopwatch()
+        captioner.caption(photo, beam_size=beam_size)
+        watch.lap("whole caption")
+        read()
+        watch.lap("read and resize the photograph")
+        search.predict_on_batch(pixels)
+        watch.lap("CNN and search")
+        search.predict_on_batch(features)
+        watch.lap("beam search")
+        return watch.seconds
+
+    call()  # traces and compiles
+    return medians([_parts(call()) for _ in range(calls)])
+
+
+def _parts(seconds):
+    both = seconds.pop("CNN and search")
+    reading = seconds["read and resize the photograph"]
+    return {
+        **seconds,
+        "CNN": both - seconds["beam search"],
+        "rest": seconds["whole caption"] - reading - both,
+    }
+
+
+def medians(runs):
+    return {name: statistics.median(x[name] for x in runs) for name in runs[0]}
+
+
+def report(title, seconds):
+    print(f"| {title} | ms |")
+    print("|---|---:|")
+    for name, value in seconds.items():
+        print(f"| {name} | {1000 * value:.1f} |")
+    print()
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("photo")
+    parser.add_argument(
+        "--preset", default="flickr8k-soft", help="name of a preset, or a folder"
+    )
+    parser.add_argument("--beam-size", type=int, default=5)
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        help=f"fresh processes of each kind, and {WARM_CALLS} warm calls for each",
+    )
+    parser.add_argument("--stages", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    what = (arguments.photo, arguments.preset, arguments.beam_size)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if arguments.stages:
+        print(json.dumps(stages(*what)))
+        return
+    rounds, calls = arguments.rounds, arguments.rounds * WARM_CALLS
+    report(f"cold, medians of {rounds}", cold(*what, rounds))
+    report(f"warm, medians of {calls}", warm(*what, calls))
+
+
+if __name__ == "__main__":
+    main()

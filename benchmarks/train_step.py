@@ -1,0 +1,338 @@
+"""One training step of the captioner beside its peer and its matrix products.
+
+Prints the median time of a step on 64 captions of 22 words over 49 regions of depth
+1,280, with an LSTM of 512 units, embeddings of 300, an attention of 512 and 2,539
+words. The features are given: the CNN is no part of it. The candidates:
+
+- ours: `ShowAttendTell` on the paper's own regions, compiled as the trainer compiles
+  it (AdamW, clipping, moving averages, label smoothing), as a graph and under XLA;
+- the peer: the same step in PyTorch the way the tutorials write it, with a loop in
+  Python, in which every step projects all regions anew and reads out its own words;
+- the matrix products: those that our forward and backward passes consist of, alone,
+  one after the other, none of them on a transposed operand (which can be slower).
+
+Every candidate runs in a process of its own on all cores. The candidates take turns
+over several rounds, so that noise meets all of them.
+
+    python benchmarks/train_step.py --rounds 7 --steps 5
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+BATCH, REGIONS, DEPTH = 64, 49, 1280
+WORDS = 22
+STEPS = WORDS + 1  # the start token and each word predict the next token
+UNITS, EMBEDDING_UNITS, ATTENTION_UNITS = 512, 300, 512
+VOCABULARY = 2539
+DROPOUT = 0.5
+CORES = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0))
+
+
+def make_batch():
+    """Features `(BATCH, REGIONS, DEPTH)` and full captions `(BATCH, STEPS + 1)`."""
+    random = np.random.default_rng(0)
+    features = random.random((BATCH, REGIONS, DEPTH), dtype="float32")
+    captions = random.integers(4, VOCABULARY, (BATCH, STEPS + 1))
+    return features, captions
+
+
+def our_step(jit_compile):
+    """The step of `captioner train` with the CNN frozen."""
+    import keras
+    from keras import ops
+    from keras_attention_apps.captioner.config import ModelConfig, TrainConfig
+    from keras_attention_apps.captioner.model import ShowAttendTell
+
+    training = TrainConfig(data=Path(), output=Path())
+    model = ModelConfig(
+        region_units=0,
+        embedding_units=EMBEDDING_UNITS,
+        units=UNITS,
+        attention_units=ATTENTION_UNITS,
+        dropout=DROPOUT,
+    )
+    network = ShowAttendTell(
+        model,
+        VOCABULARY,
+        label_smoothing=training.label_smoothing,
+        doubly_stochastic=training.doubly_stochastic,
+    )
+    network.build()
+    network.backbone.trainable = False
+    network.compile(
+        optimizer=keras.optimizers.AdamW(
+            training.learning_rate,
+            weight_decay=training.weight_decay,
+            global_clipnorm=training.clip_norm,
+            use_ema=True,
+            ema_momentum=training.ema_momentum,
+        ),
+        jit_compile=jit_compile,
+    )
+    features, captions = make_batch()
+    batch = {
+        "features": ops.convert_to_tensor(features),
+        "captions": ops.convert_to_tensor(captions[:, None], dtype="int32"),
+    }
+    return lambda: network.train_on_batch(batch)
+
+
+def peer_step():
+    """The step of the PyTorch tutorials: soft attention with an LSTM cell."""
+    import torch
+    from torch import nn
+    from torch.nn.utils.rnn import pack_padded_sequence
+
+    torch.set_num_threads(CORES)
+
+    class SoftAttention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project_regions = nn.Linear(DEPTH, ATTENTION_UNITS)
+            self.project_state = nn.Linear(UNITS, ATTENTION_UNITS)
+            self.score = nn.Linear(ATTENTION_UNITS, 1)
+
+        def forward(self, regions, state):
+            query = self.project_state(state).unsqueeze(1)
+            hidden = torch.relu(self.project_regions(regions) + query)
+            weights = torch.softmax(self.score(hidden).squeeze(2), dim=1)
+            return (regions * weights.unsqueeze(2)).sum(dim=1), weights
+
+    class Decoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = SoftAttention()
+            self.embedding = nn.Embedding(VOCABULARY, EMBEDDING_UNITS)
+            self.cell = nn.LSTMCell(EMBEDDING_UNITS + DEPTH, UNITS)
+            self.initial_output = nn.Linear(DEPTH, UNITS)
+            self.initial_carry = nn.Linear(DEPTH, UNITS)
+            self.gate = nn.Linear(UNITS, DEPTH)
+            self.dropout = nn.Dropout(DROPOUT)
+            self.readout = nn.Linear(UNITS, VOCABULARY)
+
+        def forward(self, regions, captions, lengths):
+            lengths, order = lengths.sort(descending=True)
+            regions, captions = regions[order], captions[order]
+            embedded = self.embedding(captions)
+            mean = regions.mean(dim=1)
+            output, carry = self.initial_output(mean), self.initial_carry(mean)
+            steps = (lengths - 1).tolist()
+            scores = torch.zeros(len(steps), max(steps), VOCABULARY)
+            maps = torch.zeros(len(steps), max(steps), regions.shape[1])
+            for t in range(max(steps)):
+                alive = sum(length > t for length in steps)
+                output, carry = output[:alive], carry[:alive]
+                context, weights = self.attention(regions[:alive], output)
+                context = torch.sigmoid(self.gate(output)) * context
+                inputs = torch.cat([embedded[:alive, t], context], dim=1)
+                output, carry = self.cell(inputs, (output, carry))
+                scores[:alive, t] = self.readout(self.dropout(output))
+                maps[:alive, t] = weights
+            return scores, captions, steps, maps
+
+    decoder = Decoder()
+    optimizer = torch.optim.Adam(decoder.parameters(), lr=4e-4)
+    crossentropy = nn.CrossEntropyLoss()
+    features, captions = (torch.from_numpy(x) for x in make_batch())
+    lengths = torch.full((BATCH,), STEPS + 1)
+
+    def step():
+        scores, ordered, steps, maps = decoder(features, captions, lengths)
+        predicted = pack_padded_sequence(scores, steps, batch_first=True).data
+        targets = pack_padded_sequence(ordered[:, 1:], steps, batch_first=True).data
+        loss = crossentropy(predicted, targets)
+        loss = loss + ((1 - maps.sum(dim=1)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in decoder.parameters():
+            parameter.grad.clamp_(-5, 5)
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def matrix_products():
+    """The products of our step: pairs of shapes, and how often each is computed.
+
+    A layer on rows `(rows, inputs)` needs its output, the gradient of its kernel and,
+    unless its inputs are data, the gradient of its inputs.
+    """
+
+    def layer(rows, inputs, outputs, times=1, from_data=False):
+        products = [((rows, inputs), (inputs, outputs), times)]
+        products += [((inputs, rows), (rows, outputs), times)]
+        if not from_data:
+            products += [((rows, outputs), (outputs, inputs), times)]
+        return products
+
+    rows = BATCH * STEPS
+    return [
+        *layer(BATCH * REGIONS, DEPTH, ATTENTION_UNITS, from_data=True),  # keys
+        *layer(BATCH, DEPTH, UNITS, times=2, from_data=True),  # initial state
+        # The loop: query, scores, context and its weights' gradient, gate, LSTM.
+        *layer(BATCH, UNITS, ATTENTION_UNITS, times=STEPS),
+        *layer(BATCH * REGIONS, ATTENTION_UNITS, 1, times=STEPS),
+        ((BATCH, 1, REGIONS), (BATCH, REGIONS, DEPTH), STEPS),
+        ((BATCH, 1, DEPTH), (BATCH, DEPTH, REGIONS), STEPS),
+        *layer(BATCH, UNITS, 1, times=STEPS),
+        *layer(BATCH, EMBEDDING_UNITS + DEPTH, 4 * UNITS, times=STEPS),
+        *layer(BATCH, UNITS, 4 * UNITS, times=STEPS),
+        # The readout, for all steps at once.
+        *layer(rows, UNITS, EMBEDDING_UNITS),
+        *layer(rows, DEPTH, EMBEDDING_UNITS),
+        *layer(rows, EMBEDDING_UNITS, VOCABULARY),
+    ]
+
+
+def floating_point_operations():
+    """Additions and multiplications of all matrix products of a step."""
+    return sum(
+        2 * times * np.prod(first) * second[-1]
+        for first, second, times in matrix_products()
+    )
+
+
+def products_step():
+    import tensorflow as tf
+
+    # Run eagerly: a graph would compute equal products only once.
+    operands = [
+        (tf.random.normal(first), tf.random.normal(second), times)
+        for first, second, times in matrix_products()
+    ]
+
+    def step():
+        for first, second, times in operands:
+            for _ in range(times):
+                tf.matmul(first, second)
+
+    return step
+
+
+GRAPH, XLA = "ours, graph", "ours, XLA"
+PEER, PRODUCTS = "PyTorch tutorial", "matrix products"
+CANDIDATES = {
+    GRAPH: lambda: our_step(jit_compile=False),
+    XLA: lambda: our_step(jit_compile=True),
+    PEER: peer_step,
+    PRODUCTS: products_step,
+}
+
+
+def timed(step):
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def work(name):
+    """In a candidate's process: time as many steps as each line of the input asks."""
+    step = CANDIDATES[name]()
+    print(json.dumps(timed(step)), flush=True)
+    for line in sys.stdin:
+        step()
+        print(json.dumps([timed(step) for _ in range(int(line))]), flush=True)
+
+
+class Worker:
+    """A candidate in its own process; `first` is the time of its first step."""
+
+    def __init__(self, name):
+        self.name = name
+        self.times = []
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (see close)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--work", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": "-1",
+                "KERAS_BACKEND": "tensorflow",
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+            },
+        )
+        self.first = self._answer()
+
+    def run(self, steps):
+        self._process.stdin.write(f"{steps}\n")
+        self._process.stdin.flush()
+        self.times += self._answer()
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+        self._errors.close()
+
+    def _answer(self):
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            sys.exit(f"{self.name} failed:\n{self._errors.read()}")
+        return json.loads(line)
+
+
+def measure(names, rounds, steps):
+    """Dict of workers by name, after all rounds."""
+    workers = {name: Worker(name) for name in names}
+    for _ in range(rounds):
+        for worker in workers.values():
+            worker.run(steps)
+    for worker in workers.values():
+        worker.close()
+    return workers
+
+
+def report(workers, rounds, steps):
+    medians = {name: statistics.median(x.times) for name, x in workers.items()}
+    print(
+        f"{BATCH} captions of {WORDS} words, {REGIONS} regions of {DEPTH}; "
+        f"{floating_point_operations() / 1e9:.1f} GFLOP in matrix products a step; "
+        f"{CORES} cores; medians of {rounds} rounds of {steps} steps\n"
+    )
+    print("| step | first step | time | peer / time | time / products |")
+    print("|---|---:|---:|---:|---:|")
+    for name, median in medians.items():
+        to_peer = f"{medians[PEER] / median:.2f}" if PEER in medians else ""
+        print(
+            f"| {name} | {workers[name].first:.1f} s | {1000 * median:.0f} ms "
+            f"| {to_peer} | {median / medians[PRODUCTS]:.2f} |"
+        )
+    print("\nThe first step includes tracing and compiling.")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each candidate")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps in a turn")
+    parser.add_argument("--work", choices=CANDIDATES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(arguments.work)
+        return
+    names = list(CANDIDATES)
+    if importlib.util.find_spec("torch") is None:
+        print("PyTorch is not installed: the peer is left out (pip install torch).\n")
+        names.remove(PEER)
+    workers = measure(names, arguments.rounds, arguments.steps)
+    report(workers, arguments.rounds, arguments.steps)
+
+
+if __name__ == "__main__":
+    main()

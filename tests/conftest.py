@@ -1,0 +1,53 @@
+import pytest
+
+
+@pytest.fixture
+def seeded():
+    """Initial weights and random draws are the same in every run."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+
+
+@pytest.fixture
+def gradients():
+    return _gradients
+
+
+def _gradients(function, arrays=(), variables=()):
+    """Gradients of a scalar function of arrays, as NumPy arrays.
+
+    The gradients with respect to Keras variables that the function reads come after
+    those with respect to its arguments.
+    """
+    import keras
+    from keras import ops
+
+    def scalar(*tensors):
+        values = zip(variables, tensors[len(arrays) :], strict=True)
+        with keras.StatelessScope(state_mapping=values):
+            return function(*tensors[: len(arrays)])
+
+    values = [ops.convert_to_numpy(variable) for variable in variables]
+    tensors = [ops.convert_to_tensor(x) for x in (*arrays, *values)]
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            result = scalar(*tensors)
+        found = tape.gradient(result, tensors, unconnected_gradients="zero")
+    elif backend == "jax":
+        import jax
+
+        # Compiled as a whole it is quicker than operation by operation.
+        found = jax.jit(jax.grad(scalar, argnums=tuple(range(len(tensors)))))(*tensors)
+    else:
+        import torch
+
+        tensors = [x.detach().clone().requires_grad_() for x in tensors]
+        found = torch.autograd.grad(scalar(*tensors), tensors, allow_unused=True)
+        pairs = zip(found, tensors, strict=True)
+        found = [torch.zeros_like(x) if g is None else g for g, x in pairs]
+    return [ops.convert_to_numpy(gradient) for gradient in found]

@@ -1,0 +1,256 @@
+import warnings
+
+import hypothesis
+import keras
+import numpy as np
+import pytest
+from hypothesis import strategies
+from hypothesis.extra import numpy as array_strategies
+from keras import ops
+
+from keras_attention.ops.weightings import masked_softmax
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, QUERIES, POSITIONS = 2, 3, 5
+DTYPES = ["float16", "bfloat16", "float32", "float64"]
+INF, NAN = np.inf, np.nan
+
+
+def tensor(array, dtype="float32"):
+    with warnings.catch_warnings():
+        # JAX has no float64 by default, says so, and computes in float32.
+        warnings.filterwarnings("ignore", "Explicitly requested dtype")
+        return ops.cast(array, dtype)
+
+
+def weights_of(scores, mask=None, dtype="float32"):
+    mask = None if mask is None else np.asarray(mask, "bool")
+    return ops.convert_to_numpy(masked_softmax(tensor(scores, dtype), mask))
+
+
+def by_the_formula(scores, mask):
+    """The softmax of the valid scores of every row, one row at a time."""
+    weights = np.zeros(scores.shape)
+    for row in np.ndindex(*scores.shape[:-1]):
+        valid = mask[row]
+        if valid.any():
+            odds = np.exp(scores[row][valid] - scores[row][valid].max())
+            weights[row][valid] = odds / odds.sum()
+    return weights
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_value_worked_by_hand(dtype):
+    scores = np.log([[1.0, 3.0, 4.0], [2.0, 2.0, 4.0]])
+
+    np.testing.assert_allclose(
+        weights_of(scores, dtype=dtype),
+        [[0.125, 0.375, 0.5], [0.25, 0.25, 0.5]],
+        rtol=1e-6,
+    )
+    np.testing.assert_allclose(
+        weights_of(scores, [[1, 1, 0], [1, 0, 1]], dtype),
+        [[0.25, 0.75, 0], [1 / 3, 0, 2 / 3]],
+        rtol=1e-6,
+    )
+
+
+def test_follows_the_formula(rng):
+    scores = rng.normal(scale=3, size=(BATCH, QUERIES, POSITIONS))
+    mask = rng.random(scores.shape) < 0.5
+
+    weights = weights_of(scores, mask)
+
+    np.testing.assert_allclose(weights, by_the_formula(scores, mask), atol=1e-6)
+
+
+@hypothesis.settings(max_examples=25, derandomize=True, deadline=None, database=None)
+@hypothesis.given(
+    scores=array_strategies.arrays(
+        "float32", (QUERIES, POSITIONS), elements=strategies.floats(-1e4, 1e4, width=32)
+    ),
+    mask=array_strategies.arrays("bool", (QUERIES, POSITIONS)),
+)
+def test_any_scores_and_mask_give_a_distribution_or_nothing(scores, mask):
+    weights = weights_of(scores, mask)
+
+    assert (weights[~mask] == 0).all()
+    assert (weights >= 0).all()
+    np.testing.assert_allclose(weights.sum(-1), mask.any(-1), rtol=1e-5)
+    np.testing.assert_allclose(
+        weights, by_the_formula(scores.astype("float64"), mask), atol=1e-6
+    )
+
+
+def test_without_a_mask_every_position_is_valid(rng):
+    scores = rng.normal(size=(QUERIES, POSITIONS))
+    everything = np.ones(scores.shape)
+
+    np.testing.assert_allclose(
+        weights_of(scores), weights_of(scores, everything), rtol=1e-6
+    )
+    np.testing.assert_allclose(weights_of(scores).sum(-1), 1, rtol=1e-6)
+
+
+def test_adding_a_number_to_a_row_changes_nothing(rng):
+    scores = rng.normal(size=(QUERIES, POSITIONS))
+    mask = rng.random(scores.shape) < 0.7
+
+    shifted = scores + np.array([[-70], [0], [70]])
+
+    np.testing.assert_allclose(
+        weights_of(shifted, mask), weights_of(scores, mask), rtol=1e-4
+    )
+
+
+def test_permuting_the_positions_permutes_the_weights(rng):
+    scores = rng.normal(size=(QUERIES, POSITIONS))
+    mask = rng.random(scores.shape) < 0.7
+    order = rng.permutation(POSITIONS)
+
+    np.testing.assert_allclose(
+        weights_of(scores[:, order], mask[:, order]),
+        weights_of(scores, mask)[:, order],
+        rtol=1e-6,
+    )
+
+
+def test_masking_is_the_same_as_leaving_out(rng):
+    scores = rng.normal(size=(QUERIES, POSITIONS))
+    mask = np.array([1, 0, 1, 1, 0], "bool")
+
+    weights = weights_of(scores, mask)
+
+    np.testing.assert_allclose(weights[:, mask], weights_of(scores[:, mask]), rtol=1e-6)
+
+
+def test_mask_is_broadcast_to_the_scores(rng):
+    scores = rng.normal(size=(BATCH, QUERIES, POSITIONS))
+    of_the_memory = rng.random((BATCH, 1, POSITIONS)) < 0.5
+    of_the_query = rng.random((BATCH, QUERIES, 1)) < 0.5
+
+    for mask in (of_the_memory, of_the_query):
+        np.testing.assert_array_equal(
+            weights_of(scores, mask),
+            weights_of(scores, np.broadcast_to(mask, scores.shape)),
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("stored", [NAN, INF, -INF, 1e4, -1e4])
+def test_masked_places_weigh_exactly_zero_whatever_they_hold(stored, dtype):
+    weights = weights_of([[2, stored, 2], [stored] * 3], [[1, 0, 1], [0, 0, 0]], dtype)
+
+    np.testing.assert_array_equal(weights, [[0.5, 0, 0.5], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("stored", [NAN, INF, -INF, 1e4, -1e4])
+def test_masked_places_leave_no_trace_in_the_gradient(stored, dtype, gradients):
+    scores = np.array([[1, stored, 2, 3], [stored] * 4], "float32")
+    mask = np.array([[1, 0, 1, 1], [0, 0, 0, 0]], "bool")
+    readout = np.array([1, 5, 7, 11], "float32")
+
+    def read(scores):
+        weights = masked_softmax(tensor(scores, dtype), mask)
+        return ops.sum(ops.multiply(ops.cast(weights, "float32"), readout))
+
+    (gradient,) = gradients(read, [scores])
+
+    # The softmax of 1, 2, 3 and its Jacobian, diag(w) - w w^T.
+    weights = np.exp([1, 2, 3]) / np.exp([1, 2, 3]).sum()
+    expected = weights * (readout[[0, 2, 3]] - weights @ readout[[0, 2, 3]])
+    tolerance = 2e-2 if "16" in dtype else 1e-5
+    np.testing.assert_allclose(gradient[0, [0, 2, 3]], expected, atol=tolerance)
+    np.testing.assert_array_equal(gradient[0, 1], 0)
+    np.testing.assert_array_equal(gradient[1], 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_extreme_scores_neither_overflow_nor_vanish(masked, dtype):
+    scores = [[1e4, -1e4, 0], [1e4, 1e4, -1e4], [-1e4, -1e4, -1e4], [1e4, 1e4, 1e4]]
+    mask = np.ones((4, 3)) if masked else None
+
+    weights = weights_of(scores, mask, dtype)
+
+    third = 1 / 3
+    expected = [[1, 0, 0], [0.5, 0.5, 0], [third] * 3, [third] * 3]
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+
+
+def test_score_of_minus_infinity_weighs_nothing(gradients):
+    scores = np.array([[-INF, 1, 1], [-INF, -INF, 1]], "float32")
+    expected = [[0, 0.5, 0.5], [0, 0, 1]]
+
+    for mask in (None, np.ones(scores.shape, "bool")):
+        np.testing.assert_array_equal(weights_of(scores, mask), expected)
+
+        def first_column(scores, mask=mask):
+            return ops.sum(masked_softmax(scores, mask)[:, 1])
+
+        (gradient,) = gradients(first_column, [scores])
+        np.testing.assert_allclose(gradient, [[0, 0.25, -0.25], [0, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    "mask", [None, [[True, True, True]], [[True, True, False]]], ids=repr
+)
+def test_row_of_minus_infinity_has_no_valid_position(mask, gradients):
+    scores = np.full((1, 3), -INF, "float32")
+    mask = None if mask is None else np.array(mask)
+
+    (gradient,) = gradients(lambda x: masked_softmax(x, mask)[0, 0], [scores])
+
+    np.testing.assert_array_equal(weights_of(scores, mask), [[0, 0, 0]])
+    np.testing.assert_array_equal(gradient, [[0, 0, 0]])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_come_back_in_float32_at_least(dtype, masked):
+    scores = tensor(np.zeros((QUERIES, POSITIONS)), dtype)
+    weights = masked_softmax(
+        scores, np.ones((1, POSITIONS), "bool") if masked else None
+    )
+
+    # What JAX makes of float64 depends on its configuration.
+    expected = "float32" if "16" in dtype else scores.dtype
+    assert keras.backend.standardize_dtype(weights.dtype) == (
+        keras.backend.standardize_dtype(expected)
+    )
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_long_rows_in_half_precision_sum_to_one(dtype, masked):
+    # Summed in float16, ones stop adding up at 2048; in bfloat16 at 256.
+    length = 4099
+    mask = np.ones((1, length)) if masked else None
+
+    weights = weights_of(np.zeros((1, length)), mask, dtype)
+
+    np.testing.assert_allclose(weights, np.full((1, length), 1 / length), rtol=1e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradient_is_the_jacobian_of_the_softmax(masked, rng, gradients):
+    scores = rng.normal(size=(1, POSITIONS)).astype("float32")
+    mask = np.array([[1, 1, 0, 1, 1]], "bool") if masked else None
+    weights = weights_of(scores, mask)[0]
+
+    for i in range(POSITIONS):
+        (row,) = gradients(lambda x, i=i: masked_softmax(x, mask)[0, i], [scores])
+
+        expected = weights[i] * (np.eye(POSITIONS)[i] - weights)
+        np.testing.assert_allclose(row[0], expected, atol=1e-6)
+
+
+def test_single_position_takes_everything():
+    np.testing.assert_array_equal(weights_of([[-7.0], [7.0]]), [[1], [1]])
+    np.testing.assert_array_equal(weights_of([[7.0], [7.0]], [[1], [0]]), [[1], [0]])

@@ -1,0 +1,164 @@
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+LIBRARY, APPS = "keras_attention", "keras_attention_apps"
+
+# What each part of the library may import of the library, besides itself.
+BELOW = {
+    "version": set(),
+    "loops": set(),
+    "ops": {"loops"},
+    "layers": {"loops", "ops"},
+    "decoder": {"loops", "ops", "layers"},
+    "search": {"loops", "ops", "layers"},
+    "losses": {"loops", "ops", "layers"},
+    "plots": {"loops", "ops", "layers"},
+}
+
+# Where TensorFlow may be imported, and whether at the top of the file.
+TENSORFLOW = {
+    f"{LIBRARY}.loops": False,
+    f"{APPS}.captioner.export": True,
+    f"{APPS}.captioner.serving_images": True,
+}
+
+
+def source_files(package):
+    """Dotted name and syntax tree of every module of a package."""
+    (folder,) = importlib.util.find_spec(package).submodule_search_locations
+    for path in sorted(Path(folder).rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        name = ".".join([package, *parts]).removesuffix(".__init__")
+        yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports_of(node, inside_function=False):
+    """Every name that is imported below a node, and whether within a function.
+
+    Both `import a.b` and `from a import b` import the name `a.b`.
+    """
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield alias.name, inside_function
+        elif isinstance(child, ast.ImportFrom):
+            # A relative import starts with dots, which no rule allows.
+            module = "." * child.level + (child.module or "")
+            for alias in child.names:
+                yield f"{module}.{alias.name}", inside_function
+        function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        yield from imports_of(child, inside_function or function)
+
+
+IMPORTS = [
+    (module, imported, inside_function)
+    for package in (LIBRARY, APPS)
+    for module, tree in source_files(package)
+    for imported, inside_function in imports_of(tree)
+]
+
+
+def within(name, package):
+    return f"{name}.".startswith(f"{package}.")
+
+
+def part(name, package):
+    """`layers` for `keras_attention.layers.additive`, below `keras_attention`."""
+    return name.removeprefix(f"{package}.").split(".")[0]
+
+
+def arrows(start, end):
+    """Imports from the modules of one package to names of another."""
+    return [
+        (module, imported)
+        for module, imported, _ in IMPORTS
+        if within(module, start) and within(imported, end)
+    ]
+
+
+def public_names():
+    trees = dict(source_files(LIBRARY))
+    (names,) = [
+        ast.literal_eval(node.value)
+        for node in trees[LIBRARY].body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"
+    ]
+    return names
+
+
+def test_every_part_of_the_library_has_its_place():
+    parts = {part(name, LIBRARY) for name, _ in source_files(LIBRARY)} - {LIBRARY}
+
+    assert parts == set(BELOW)
+
+
+def test_arrows_of_the_library_point_one_way():
+    wrong = []
+    for module, imported in arrows(LIBRARY, LIBRARY):
+        if module != LIBRARY:
+            start, end = part(module, LIBRARY), part(imported, LIBRARY)
+            # A name that is no part comes from the public API, above them all.
+            if end not in {start, *BELOW[start]}:
+                wrong.append((module, imported))
+
+    assert wrong == []
+
+
+def test_library_does_not_know_the_programs():
+    assert arrows(LIBRARY, APPS) == arrows(LIBRARY, "apps") == []
+
+
+def test_programs_import_the_public_api_only():
+    allowed = {f"{LIBRARY}.{name}" for name in public_names()}
+
+    assert [x for x in arrows(APPS, LIBRARY) if x[1] not in allowed] == []
+
+
+def test_programs_do_not_know_each_other():
+    wrong = []
+    for module, imported in arrows(APPS, APPS):
+        if part(imported, APPS) not in ("common", part(module, APPS)):
+            wrong.append((module, imported))
+
+    assert wrong == []
+
+
+def test_what_programs_share_knows_no_program():
+    common = f"{APPS}.common"
+
+    assert [x for x in arrows(common, APPS) if not within(x[1], common)] == []
+
+
+def test_every_import_is_absolute():
+    assert [(module, name) for module, name, _ in IMPORTS if name[0] == "."] == []
+    assert arrows(APPS, "apps") == []
+
+
+def test_tensorflow_stays_where_it_belongs():
+    wrong = []
+    for module, imported, inside_function in IMPORTS:
+        if within(imported, "tensorflow"):
+            at_the_top = TENSORFLOW.get(module)
+            if at_the_top is None or not (at_the_top or inside_function):
+                wrong.append((module, imported))
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("other_backend", ["jax", "torch"])
+def test_other_backends_are_never_imported(other_backend):
+    assert [x for x in IMPORTS if within(x[1], other_backend)] == []
+
+
+def test_matplotlib_is_imported_inside_functions_only():
+    found = [x for x in IMPORTS if within(x[1], "matplotlib")]
+
+    assert found
+    assert [x for x in found if not x[2]] == []
+
+
+def test_private_parts_of_keras_are_left_alone():
+    assert [x for x in IMPORTS if within(x[1], "keras.src")] == []

@@ -1,0 +1,680 @@
+import inspect
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import ops, tree
+
+from keras_attention import AdditiveAttention, AttentionCell, AttentionDecoder
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, SEQUENCES, STEPS, POSITIONS = 2, 3, 5, 7
+INPUT_DIM, VALUE_DIM, STATE_UNITS, UNITS = 11, 13, 17, 19
+LOWER_UNITS, WORDS = 23, 29
+
+INPUTS = (BATCH, STEPS, INPUT_DIM)
+VALUE = (BATCH, POSITIONS, VALUE_DIM)
+
+COMPILES = keras.backend.backend() != "torch"
+
+CELLS = {
+    "gru": lambda **options: keras.layers.GRUCell(STATE_UNITS, **options),
+    "lstm": lambda **options: keras.layers.LSTMCell(STATE_UNITS, **options),
+    "simple": lambda **options: keras.layers.SimpleRNNCell(STATE_UNITS, **options),
+    "stacked lstm": lambda **options: keras.layers.StackedRNNCells(
+        [
+            keras.layers.LSTMCell(LOWER_UNITS, **options),
+            keras.layers.LSTMCell(STATE_UNITS, **options),
+        ]
+    ),
+    "stacked gru": lambda **options: keras.layers.StackedRNNCells(
+        [
+            keras.layers.GRUCell(LOWER_UNITS, **options),
+            keras.layers.GRUCell(STATE_UNITS, **options),
+        ]
+    ),
+    "gru over lstm": lambda **options: keras.layers.StackedRNNCells(
+        [
+            keras.layers.LSTMCell(LOWER_UNITS, **options),
+            keras.layers.GRUCell(STATE_UNITS, **options),
+        ]
+    ),
+}
+every_cell = pytest.mark.parametrize("cell", CELLS)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def draw(rng, *shapes):
+    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
+    return arrays if len(arrays) > 1 else arrays[0]
+
+
+def numpy(tensors):
+    return tree.map_structure(ops.convert_to_numpy, tensors)
+
+
+def assert_close(found, expected, atol=1e-5):
+    tree.assert_same_structure(found, expected)
+    for x, y in zip(tree.flatten(found), tree.flatten(expected), strict=True):
+        np.testing.assert_allclose(x, y, atol=atol)
+
+
+def assert_same_config(found, expected):
+    # Tuples are lists in a file.
+    assert json.dumps(found.get_config()) == json.dumps(expected.get_config())
+
+
+def decoder_of(cell, *, gate=False, dtype=None, **options):
+    """A decoder whose weights, biases included, are all drawn at random."""
+    cell = CELLS[cell](dtype=dtype, **options)
+    attention = AdditiveAttention(UNITS, use_bias=True, dtype=dtype)
+    decoder = AttentionDecoder(
+        AttentionCell(cell, attention, gate=gate, dtype=dtype), dtype=dtype
+    )
+    decoder.build(INPUTS, VALUE)
+    rng = np.random.default_rng(2)
+    for variable in decoder.trainable_variables:
+        variable.assign(rng.normal(scale=0.5, size=variable.shape))
+    return decoder
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def attend_as_in_the_paper(attention, s, h):
+    """Context and weights of one state for the annotations of one source."""
+    score, dense = attention.step.score, attention.memory.key_projection
+    w_a, v_a = numpy([score.query_projection.kernel, score.scale])
+    u_a, bias = numpy([dense.kernel, dense.bias])
+    e = [v_a @ np.tanh(w_a.T @ s + u_a.T @ h_j + bias) for h_j in h]
+    alpha = np.exp(e) / np.exp(e).sum()
+    return sum(alpha_j * h_j for alpha_j, h_j in zip(alpha, h, strict=True)), alpha
+
+
+def gru_as_in_the_paper(cell, x, state):
+    """Appendix A.1.1, where the update gate z says how much is new.
+
+    Keras lets its gate say how much is kept, hence the sign.
+    """
+    (s,) = state
+    kernel, recurrent, bias = numpy([cell.kernel, cell.recurrent_kernel, cell.bias])
+    w_z, w_r, w = np.split(kernel, 3, axis=1)
+    u_z, u_r, u = np.split(recurrent, 3, axis=1)
+    b_z, b_r, b = np.split(bias, 3)
+    z = sigmoid(-(x @ w_z + s @ u_z + b_z))
+    r = sigmoid(x @ w_r + s @ u_r + b_r)
+    proposal = np.tanh(x @ w + (r * s) @ u + b)
+    s = (1 - z) * s + z * proposal
+    return s, [s]
+
+
+def lstm_as_in_the_paper(cell, x, state):
+    """Show, Attend and Tell, equations 1 to 3."""
+    h, c = state
+    kernel, recurrent, bias = numpy([cell.kernel, cell.recurrent_kernel, cell.bias])
+    i, f, g, o = np.split(x @ kernel + h @ recurrent + bias, 4)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    h = sigmoid(o) * np.tanh(c)
+    return h, [h, c]
+
+
+PAPERS = {"gru": gru_as_in_the_paper, "lstm": lstm_as_in_the_paper}
+
+
+def decode_as_in_the_paper(name, cell, words, annotations, state):
+    """One sequence, one step at a time; `state` is a list of vectors."""
+    found = {"output": [], "context": [], "weights": []}
+    for word in words:
+        context, weights = attend_as_in_the_paper(cell.attention, state[0], annotations)
+        if cell.gate:
+            kernel, bias = numpy([cell.context_gate.kernel, cell.context_gate.bias])
+            context = sigmoid(state[0] @ kernel + bias) * context
+        step_input = np.concatenate([word, context])
+        output, state = PAPERS[name](cell.cell, step_input, state)
+        found["output"].append(output)
+        found["context"].append(context)
+        found["weights"].append(weights)
+    outputs = {key: np.stack(steps) for key, steps in found.items()}
+    return {**outputs, "state": {"cell": state}}
+
+
+def step_by_step(decoder, inputs, value, state, *, inputs_mask=None, value_mask=None):
+    """What the decoder computes, by calling its cell from a Python loop."""
+    cell = decoder.cell
+    memory = cell.attention.memory(value, value_mask=value_mask)
+    found = []
+    for t in range(inputs.shape[-2]):
+        outputs, new_state = cell(inputs[..., t, :], state, memory)
+        if inputs_mask is not None:
+            keep = inputs_mask[..., t, None]
+            new_state = tree.map_structure(
+                lambda new, old, keep=keep: np.where(keep, new, old),
+                numpy(new_state),
+                numpy(state),
+            )
+            outputs = {name: numpy(x) * keep for name, x in outputs.items()}
+        state = new_state
+        found.append(numpy(outputs))
+    outputs = tree.map_structure(lambda *steps: np.stack(steps, axis=-2), *found)
+    return {**outputs, "state": numpy(state)}
+
+
+def random_state(rng, cell, *leading):
+    """An initial state whose every entry is drawn at random."""
+    zeros = cell.get_initial_state(batch_size=1)
+    return tree.map_structure(lambda x: draw(rng, (*leading, x.shape[-1])), zeros)
+
+
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("name", PAPERS)
+def test_follows_the_paper(rng, name, gate):
+    # Keras' default for the GRU resets after the product, which is another function.
+    options = {"reset_after": False} if name == "gru" else {}
+    decoder = decoder_of(name, gate=gate, **options)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    state = random_state(rng, decoder.cell, BATCH)
+
+    found = numpy(decoder(inputs, value, state))
+
+    assert found["output"].shape == (BATCH, STEPS, STATE_UNITS)
+    assert found["context"].shape == (BATCH, STEPS, VALUE_DIM)
+    assert found["weights"].shape == (BATCH, STEPS, POSITIONS)
+    for b in range(BATCH):
+        first = [x[b] for x in state["cell"]]
+        expected = decode_as_in_the_paper(
+            name, decoder.cell, inputs[b], value[b], first
+        )
+        assert_close(tree.map_structure(lambda x, b=b: x[b], found), expected)
+
+
+def test_first_step_looks_with_the_initial_state(rng):
+    decoder = decoder_of("gru")
+    inputs, value = draw(rng, INPUTS, VALUE)
+    state = random_state(rng, decoder.cell, BATCH)
+
+    found = numpy(decoder(inputs, value, state))
+
+    context, weights = decoder.cell.attention(
+        state["cell"][0], value, return_attention_scores=True
+    )
+    np.testing.assert_allclose(found["context"][:, 0], numpy(context), atol=1e-5)
+    np.testing.assert_allclose(found["weights"][:, 0], numpy(weights), atol=1e-5)
+    assert (abs(found["context"][:, 0]) > 1e-3).any()
+
+
+def test_gate_of_zero_hides_the_source(rng):
+    decoder = decoder_of("lstm", gate=True)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    # sigmoid(-1000) is 0.
+    decoder.cell.context_gate.kernel.assign(np.zeros((STATE_UNITS, 1)))
+    decoder.cell.context_gate.bias.assign([-1000.0])
+
+    found = numpy(decoder(inputs, value))
+
+    assert (found["context"] == 0).all()
+    np.testing.assert_allclose(found["weights"].sum(-1), 1, rtol=1e-5)
+    assert_close(found["output"], numpy(decoder(inputs, -value))["output"])
+
+
+def test_weights_change_when_the_state_changes(rng):
+    decoder = decoder_of("lstm", gate=True)
+    inputs, value = draw(rng, INPUTS, VALUE)
+
+    weights = numpy(decoder(inputs, value))["weights"]
+
+    changes = abs(np.diff(weights, axis=1)).max(axis=-1)
+    assert (changes > 1e-3).all()
+
+
+@every_cell
+def test_stepping_equals_the_full_pass(rng, cell):
+    decoder = decoder_of(cell, gate=True)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    state = decoder.cell.get_initial_state(batch_size=BATCH)
+
+    assert_close(
+        numpy(decoder(inputs, value)), step_by_step(decoder, inputs, value, state)
+    )
+
+
+def test_stepping_equals_the_full_pass_with_masks_and_a_state(rng):
+    decoder = decoder_of("stacked lstm")
+    inputs, value = draw(rng, INPUTS, VALUE)
+    given = {
+        "inputs_mask": np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1]], "bool"),
+        "value_mask": np.array([[1, 1, 0, 1, 0, 1, 1], [0] * 7], "bool"),
+    }
+    state = random_state(rng, decoder.cell, BATCH)
+
+    found = numpy(decoder(inputs, value, state, **given))
+
+    assert_close(found, step_by_step(decoder, inputs, value, state, **given))
+    for name in ("output", "context", "weights"):
+        assert (found[name][~given["inputs_mask"]] == 0).all()
+    assert (found["weights"][0][:, ~given["value_mask"][0]] == 0).all()
+    assert (found["context"][1] == 0).all()
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_padded_steps_copy_the_state_through(rng, cell):
+    decoder = decoder_of(cell)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    state = random_state(rng, decoder.cell, BATCH)
+    length = 3
+    mask = np.broadcast_to(np.arange(STEPS) < length, (BATCH, STEPS))
+
+    padded = numpy(decoder(inputs, value, state, inputs_mask=mask))
+    short = numpy(decoder(inputs[:, :length], value, state))
+    nothing = numpy(decoder(inputs, value, state, inputs_mask=np.zeros_like(mask)))
+
+    assert_close(padded["state"], short["state"])
+    assert_close(padded["output"][:, :length], short["output"])
+    assert (padded["output"][:, length:] == 0).all()
+    assert_close(nothing["state"], state, atol=0)
+
+
+@pytest.mark.parametrize("given_state", [False, True])
+@pytest.mark.parametrize("cell", ["gru", "stacked lstm"])
+def test_several_sequences_of_one_memory_equal_each_alone(rng, cell, given_state):
+    decoder = decoder_of(cell, gate=True)
+    inputs, value = draw(rng, (BATCH, SEQUENCES, STEPS, INPUT_DIM), VALUE)
+    inputs_mask = rng.random((BATCH, SEQUENCES, STEPS)) < 0.7
+    value_mask = np.array([[1, 1, 0, 1, 0, 1, 1], [1, 0, 1, 1, 1, 1, 0]], "bool")
+    state = random_state(rng, decoder.cell, BATCH, SEQUENCES) if given_state else None
+
+    together = numpy(
+        decoder(inputs, value, state, inputs_mask=inputs_mask, value_mask=value_mask)
+    )
+
+    assert together["output"].shape == (BATCH, SEQUENCES, STEPS, STATE_UNITS)
+    for k in range(SEQUENCES):
+
+        def of_this_sequence(x, k=k):
+            return x[:, k]
+
+        alone = decoder(
+            inputs[:, k],
+            value,
+            tree.map_structure(of_this_sequence, state) if given_state else None,
+            inputs_mask=inputs_mask[:, k],
+            value_mask=value_mask,
+        )
+        assert_close(tree.map_structure(of_this_sequence, together), numpy(alone))
+
+
+def test_several_sequences_step_together(rng):
+    decoder = decoder_of("lstm", gate=True)
+    inputs, value = draw(rng, (BATCH, SEQUENCES, STEPS, INPUT_DIM), VALUE)
+    state = random_state(rng, decoder.cell, BATCH, SEQUENCES)
+
+    assert_close(
+        numpy(decoder(inputs, value, state)),
+        step_by_step(decoder, inputs, value, state),
+    )
+
+
+def test_masked_positions_may_hold_anything(rng, gradients):
+    decoder = decoder_of("gru", gate=True)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    mask = np.array([[1, 1, 0, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0, 0]], "bool")
+    expected = numpy(decoder(inputs, value, value_mask=mask))
+    value[~mask] = np.nan
+
+    def read(inputs, value):
+        return ops.sum(decoder(inputs, value, value_mask=mask)["output"] ** 2)
+
+    found = numpy(decoder(inputs, value, value_mask=mask))
+    assert_close(found, expected)
+    for gradient in gradients(read, [inputs, value], decoder.trainable_variables):
+        assert np.isfinite(gradient).all()
+        assert (gradient != 0).any()
+
+
+def test_padded_steps_may_hold_anything(rng, gradients):
+    decoder = decoder_of("gru")
+    inputs, value = draw(rng, INPUTS, VALUE)
+    mask = np.array([[1, 1, 1, 0, 0], [0, 1, 0, 1, 1]], "bool")
+    expected = numpy(decoder(inputs, value, inputs_mask=mask))
+    inputs[~mask] = np.nan
+
+    def read(inputs, value):
+        return ops.sum(decoder(inputs, value, inputs_mask=mask)["output"] ** 2)
+
+    assert_close(numpy(decoder(inputs, value, inputs_mask=mask)), expected)
+    for gradient in gradients(read, [inputs, value], decoder.trainable_variables):
+        assert np.isfinite(gradient).all()
+
+
+def test_implicit_masks_are_honoured(rng):
+    decoder = decoder_of("gru")
+    input_ids = rng.integers(1, WORDS, (BATCH, STEPS))
+    value_ids = rng.integers(1, WORDS, (BATCH, POSITIONS))
+    input_ids[:, -1] = 0
+    value_ids[0, 2:] = 0
+    inputs = keras.layers.Embedding(WORDS, INPUT_DIM, mask_zero=True)(input_ids)
+    value = keras.layers.Embedding(WORDS, VALUE_DIM, mask_zero=True)(value_ids)
+
+    implicit = numpy(decoder(inputs, value))
+
+    explicit = decoder(
+        numpy(inputs),
+        numpy(value),
+        inputs_mask=input_ids != 0,
+        value_mask=value_ids != 0,
+    )
+    assert_close(implicit, numpy(explicit), atol=0)
+    assert (implicit["weights"][0, :, 2:] == 0).all()
+    assert (implicit["output"][:, -1] == 0).all()
+
+
+def test_explicit_mask_wins_over_an_implicit_one(rng):
+    decoder = decoder_of("gru")
+    input_ids = np.zeros((BATCH, STEPS), "int32")
+    value_ids = np.zeros((BATCH, POSITIONS), "int32")
+    inputs = keras.layers.Embedding(WORDS, INPUT_DIM, mask_zero=True)(input_ids)
+    value = keras.layers.Embedding(WORDS, VALUE_DIM, mask_zero=True)(value_ids)
+
+    found = decoder(
+        inputs, value, inputs_mask=input_ids == 0, value_mask=value_ids == 0
+    )
+
+    assert_close(numpy(found), numpy(decoder(numpy(inputs), numpy(value))))
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("given_state", [False, True])
+def test_mixed_precision(rng, half, given_state):
+    decoder = decoder_of("lstm", gate=True, dtype=f"mixed_{half}")
+    inputs, value = draw(rng, INPUTS, VALUE)
+    mask = np.array([[1, 1, 0, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0, 0]], "bool")
+    state = random_state(rng, decoder.cell, BATCH)
+    if not given_state:
+        state = tree.map_structure(np.zeros_like, state)
+
+    found = decoder(inputs, value, state if given_state else None, value_mask=mask)
+
+    for tensor in tree.flatten(found):
+        assert keras.backend.standardize_dtype(tensor.dtype) == half
+    precise = decoder_of("lstm", gate=True)
+    expected = numpy(precise(inputs, value, state, value_mask=mask))
+    found = numpy(tree.map_structure(lambda x: ops.cast(x, "float32"), found))
+    assert_close(found, expected, atol=0.25 if half == "bfloat16" else 0.05)
+    assert (found["context"][1] == 0).all()
+    assert {v.dtype for v in decoder.trainable_variables} == {"float32"}
+
+
+class DropoutProbe(keras.Model):
+    """Shows the dropout masks of a decoder, in training and in use.
+
+    Its cell adds the input to the state, and the memory that it reads is zero.
+    """
+
+    units = 101
+
+    def __init__(self, **rates):
+        super().__init__()
+        cell = keras.layers.SimpleRNNCell(
+            self.units,
+            activation="linear",
+            kernel_initializer="identity",
+            recurrent_initializer="identity",
+            **rates,
+        )
+        self.decoder = AttentionDecoder(AttentionCell(cell, AdditiveAttention(UNITS)))
+
+    def call(self, inputs):
+        value = ops.zeros((ops.shape(inputs)[0], POSITIONS, VALUE_DIM))
+        trained = self.decoder(inputs, value, training=True)
+        used = self.decoder(inputs, value, training=False)
+        return trained["output"], used["output"]
+
+
+@pytest.fixture(params=["eager", "compiled"])
+def run(request):
+    def run(model, inputs):
+        if request.param == "eager":
+            return numpy(model(inputs))
+        model.compile(jit_compile=COMPILES)
+        return model.predict(inputs, verbose=0)
+
+    return run
+
+
+def test_recurrent_dropout_is_the_same_at_all_steps_and_redrawn_per_call(run):
+    probe = DropoutProbe(recurrent_dropout=0.5)
+    inputs = np.zeros((BATCH, STEPS, probe.units), "float32")
+    inputs[:, 0] = 1
+
+    first, used = run(probe, inputs)
+    second, _ = run(probe, inputs)
+
+    # The mask holds 0 and 2, so one mask for all steps makes powers of it.
+    mask = first[:, 1]
+    assert set(np.unique(mask)) == {0, 2}
+    for t in range(STEPS):
+        np.testing.assert_allclose(first[:, t], mask**t)
+    assert (first[0] != first[1]).any()
+    assert (first != second).any()
+    np.testing.assert_allclose(used, np.ones_like(used))
+
+
+def test_input_dropout_is_the_same_at_all_steps_and_redrawn_per_call(run):
+    probe = DropoutProbe(dropout=0.5)
+    inputs = np.ones((BATCH, STEPS, probe.units), "float32")
+
+    first, used = run(probe, inputs)
+    second, _ = run(probe, inputs)
+
+    mask = first[:, 0]
+    assert set(np.unique(mask)) == {0, 2}
+    for t in range(STEPS):
+        np.testing.assert_allclose(first[:, t], (t + 1) * mask)
+        np.testing.assert_allclose(used[:, t], np.full_like(mask, t + 1))
+    assert (first != second).any()
+
+
+def test_training_with_dropout_compiles_and_leaves_nothing_behind(rng):
+    decoder = decoder_of("gru", gate=True, dropout=0.3, recurrent_dropout=0.3)
+    inputs, value = keras.Input((None, INPUT_DIM)), keras.Input((None, VALUE_DIM))
+    model = keras.Model([inputs, value], decoder(inputs, value)["output"])
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=COMPILES)
+    before = numpy(list(decoder.trainable_variables))
+
+    data = draw(rng, (3, STEPS, INPUT_DIM), (3, POSITIONS, VALUE_DIM))
+    target = np.zeros((3, STEPS, STATE_UNITS))
+    history = model.fit(data, target, epochs=2, verbose=0)
+
+    assert np.isfinite(history.history["loss"]).all()
+    after = numpy(list(decoder.trainable_variables))
+    for old, new in zip(before, after, strict=True):
+        assert np.isfinite(new).all()
+        assert (old != new).any()
+    without_dropout = decoder_of("gru", gate=True)
+    pairs = zip(without_dropout.trainable_variables, after, strict=True)
+    for variable, array in pairs:
+        variable.assign(array)
+    # Another batch size: a mask that was kept would not fit.
+    inputs, value = draw(rng, INPUTS, VALUE)
+    decoder(inputs, value, training=True)
+    assert_close(numpy(decoder(inputs, value)), numpy(without_dropout(inputs, value)))
+
+
+def test_training_with_dropout_runs_several_sequences(rng):
+    decoder = decoder_of("lstm", dropout=0.3, recurrent_dropout=0.3)
+    inputs = keras.Input((SEQUENCES, None, INPUT_DIM))
+    value = keras.Input((None, VALUE_DIM))
+    model = keras.Model([inputs, value], decoder(inputs, value)["output"])
+    model.compile("sgd", "mse", jit_compile=COMPILES)
+    shape = (BATCH, SEQUENCES, STEPS)
+
+    history = model.fit(
+        draw(rng, (*shape, INPUT_DIM), VALUE),
+        np.zeros((*shape, STATE_UNITS)),
+        verbose=0,
+    )
+
+    assert np.isfinite(history.history["loss"]).all()
+
+
+def test_every_weight_has_a_finite_gradient(rng, gradients):
+    decoder = decoder_of("lstm", gate=True)
+    inputs, value = draw(rng, INPUTS, VALUE)
+
+    found = gradients(
+        lambda inputs, value: ops.sum(decoder(inputs, value)["output"] ** 2),
+        [inputs, value],
+        decoder.trainable_variables,
+    )
+
+    # Four of the attention, three of the cell, two of the gate, beside two inputs.
+    assert len(found) == 2 + 4 + 3 + 2
+    for gradient in found:
+        assert np.isfinite(gradient).all()
+        assert (gradient != 0).any()
+
+
+def test_functional_model_comes_back_from_its_file(rng, tmp_path):
+    input_ids = keras.Input((None,), dtype="int32")
+    value = keras.Input((None, VALUE_DIM))
+    start = keras.Input((VALUE_DIM,))
+    cell = AttentionCell(
+        keras.layers.StackedRNNCells(
+            [keras.layers.LSTMCell(LOWER_UNITS), keras.layers.LSTMCell(STATE_UNITS)]
+        ),
+        AdditiveAttention(UNITS, use_bias=True),
+        gate=True,
+    )
+    state = {
+        "cell": [
+            [keras.layers.Dense(units, activation="tanh")(start) for _ in range(2)]
+            for units in (LOWER_UNITS, STATE_UNITS)
+        ]
+    }
+    embedded = keras.layers.Embedding(WORDS, INPUT_DIM, mask_zero=True)(input_ids)
+    outputs = AttentionDecoder(cell, name="decoder")(embedded, value, state)
+    model = keras.Model([input_ids, value, start], outputs)
+    data = [
+        np.array([[3, 5, 7, 11, 13], [2, 3, 0, 0, 0]]),
+        *draw(rng, VALUE, (BATCH, VALUE_DIM)),
+    ]
+    expected = model.predict(data, verbose=0)
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    found = restored.predict(data, verbose=0)
+    assert_close(found, expected)
+    assert (found["weights"][1, 2:] == 0).all()
+    assert_same_config(restored.get_layer("decoder"), model.get_layer("decoder"))
+
+
+def test_model_of_one_step_comes_back_from_its_file(rng, tmp_path):
+    cell = AttentionCell(keras.layers.GRUCell(STATE_UNITS), AdditiveAttention(UNITS))
+    word = keras.Input((INPUT_DIM,))
+    state = keras.Input((STATE_UNITS,))
+    value = keras.Input((None, VALUE_DIM))
+    outputs, next_state = cell(word, {"cell": [state]}, cell.attention.memory(value))
+    model = keras.Model([word, state, value], {**outputs, "next": next_state["cell"]})
+    data = draw(rng, (BATCH, INPUT_DIM), (BATCH, STATE_UNITS), VALUE)
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    assert_close(restored.predict(data, verbose=0), model.predict(data, verbose=0))
+
+
+@pytest.mark.parametrize("leading", [(), (SEQUENCES,)])
+def test_shapes_are_known_before_anything_is_computed(leading):
+    decoder = decoder_of("lstm", gate=True)
+    inputs = keras.Input((*leading, STEPS, INPUT_DIM), batch_size=BATCH)
+    value = keras.Input((None, VALUE_DIM), batch_size=BATCH)
+
+    found = decoder(inputs, value)
+
+    known = (BATCH, *leading)
+    assert found["output"].shape == (*known, STEPS, STATE_UNITS)
+    assert found["context"].shape == (*known, STEPS, VALUE_DIM)
+    assert found["weights"].shape == (*known, STEPS, None)
+    assert [x.shape for x in found["state"]["cell"]] == [(*known, STATE_UNITS)] * 2
+
+
+@every_cell
+def test_decoder_comes_back_from_its_config(rng, cell):
+    decoder = decoder_of(cell, gate=True)
+    inputs, value = draw(rng, INPUTS, VALUE)
+
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(decoder)))
+    restored = keras.saving.deserialize_keras_object(config)
+    restored.build(INPUTS, VALUE)
+    restored.set_weights(decoder.get_weights())
+
+    assert_same_config(restored, decoder)
+    assert_close(numpy(restored(inputs, value)), numpy(decoder(inputs, value)))
+
+
+@pytest.mark.parametrize("layer", [AttentionCell, AttentionDecoder])
+def test_config_names_every_argument(layer):
+    cell = AttentionCell(
+        keras.layers.GRUCell(STATE_UNITS), AdditiveAttention(UNITS), gate=True
+    )
+    instance = cell if layer is AttentionCell else AttentionDecoder(cell)
+
+    config = instance.get_config()
+
+    arguments = set(inspect.signature(layer).parameters) - {"kwargs"}
+    assert set(config) == {"name", "trainable", "dtype"} | arguments
+    assert config.get("gate", True) is True
+
+
+@pytest.mark.parametrize("layer", [AttentionCell, AttentionDecoder])
+def test_config_may_be_used_twice(layer):
+    decoder = decoder_of("gru")
+    config = (decoder if layer is AttentionDecoder else decoder.cell).get_config()
+
+    for _ in range(2):
+        assert isinstance(layer.from_config(config), layer)
+
+
+def test_initial_state_is_zero(rng):
+    decoder = decoder_of("lstm")
+    state = decoder.cell.get_initial_state(batch_size=BATCH)
+    inputs, value = draw(rng, INPUTS, VALUE)
+
+    assert [tuple(x.shape) for x in state["cell"]] == [(BATCH, STATE_UNITS)] * 2
+    assert all((numpy(x) == 0).all() for x in state["cell"])
+    assert_close(numpy(decoder(inputs, value)), numpy(decoder(inputs, value, state)))
+
+
+@pytest.mark.parametrize(
+    "cell", [keras.layers.Dense(8), keras.layers.GRU(8), "gru", None], ids=repr
+)
+def test_cell_must_be_a_recurrent_cell(cell):
+    message = f"cell must be a Keras RNN cell.*Received: {re.escape(repr(cell))}"
+
+    with pytest.raises(ValueError, match=message):
+        AttentionCell(cell, AdditiveAttention(UNITS))
+
+
+@pytest.mark.parametrize("attention", [keras.layers.Attention(), None], ids=repr)
+def test_attention_must_be_of_this_package(attention):
+    message = f"attention must be.*Received: {re.escape(repr(attention))}"
+
+    with pytest.raises(ValueError, match=message):
+        AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention)
+
+
+@pytest.mark.parametrize("cell", [keras.layers.GRUCell(8), None], ids=repr)
+def test_decoder_needs_an_attention_cell(cell):
+    message = f"cell must be an AttentionCell. Received: {re.escape(repr(cell))}"
+
+    with pytest.raises(ValueError, match=message):
+        AttentionDecoder(cell)

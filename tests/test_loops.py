@@ -1,0 +1,227 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops, tree
+
+from keras_attention import loops
+
+# Every dimension is a different prime, so that no two axes can be confused.
+STEPS, BATCH, DIM, UNITS = 5, 2, 3, 7
+
+BACKEND = keras.backend.backend()
+needs_tensorflow = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="only TensorFlow has unknown sizes"
+)
+
+
+def step(state, now):
+    """A step with nested state, inputs and outputs that all differ in structure."""
+    total, (hidden, count) = state["total"], state["rest"]
+    hidden = ops.tanh(ops.matmul(now["x"], now["w"]) + hidden)
+    kept = ops.where(now["mask"][:, None], hidden, total)
+    outputs = {"pair": (kept, hidden * 2.0), "seen": count, "mask": now["mask"]}
+    return {"total": total + kept, "rest": (hidden, count + 1)}, outputs
+
+
+@pytest.fixture
+def arguments():
+    rng = np.random.default_rng(1)
+    state = {
+        "total": rng.normal(size=(BATCH, UNITS)).astype("float32"),
+        "rest": (
+            rng.normal(size=(BATCH, UNITS)).astype("float32"),
+            np.array(0, "int32"),
+        ),
+    }
+    inputs = {
+        "x": rng.normal(size=(STEPS, BATCH, DIM)).astype("float32"),
+        "w": rng.normal(size=(STEPS, DIM, UNITS)).astype("float32"),
+        "mask": rng.random((STEPS, BATCH)) < 0.5,
+    }
+    return tree.map_structure(ops.convert_to_tensor, (state, inputs))
+
+
+def loop(state, inputs):
+    """What `scan` computes, in Python."""
+    found = []
+    for t in range(len(tree.flatten(inputs)[0])):
+        state, outputs = step(state, tree.map_structure(lambda x, t=t: x[t], inputs))
+        found.append(outputs)
+    return state, tree.map_structure(lambda *steps: ops.stack(steps), *found)
+
+
+def assert_same(found, expected, atol=1e-6):
+    tree.assert_same_structure(found, expected)
+    for x, y in zip(tree.flatten(found), tree.flatten(expected), strict=True):
+        x, y = ops.convert_to_numpy(x), ops.convert_to_numpy(y)
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=atol)
+
+
+def compiled(function, signature=None, *, xla=False):
+    """The function as its backend compiles it; PyTorch runs it as it is."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, input_signature=signature, jit_compile=xla)
+    if BACKEND == "jax":
+        import jax
+
+        return jax.jit(function)
+    return function
+
+
+def scan(state, inputs):
+    return loops.scan(step, state, inputs)
+
+
+def test_sum_worked_by_hand():
+    numbers = np.array([2.0, 3.0, 5.0], "float32")
+
+    total, sums = loops.scan(
+        lambda state, x: (state + x, state + x), ops.zeros(()), numbers
+    )
+
+    assert float(total) == 10
+    np.testing.assert_array_equal(ops.convert_to_numpy(sums), [2, 5, 10])
+
+
+def test_equals_a_python_loop(arguments):
+    assert_same(scan(*arguments), loop(*arguments))
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_equals_a_python_loop_when_compiled(arguments, xla):
+    assert_same(compiled(scan, xla=xla)(*arguments), loop(*arguments))
+
+
+def test_one_step_is_a_loop_too(arguments):
+    state, inputs = arguments
+    inputs = tree.map_structure(lambda x: x[:1], inputs)
+
+    assert_same(scan(state, inputs), loop(state, inputs))
+    assert_same(compiled(scan)(state, inputs), loop(state, inputs))
+
+
+def test_order_of_the_steps_matters(arguments):
+    state, inputs = arguments
+    backwards = tree.map_structure(lambda x: ops.flip(x, axis=0), inputs)
+
+    ahead = ops.convert_to_numpy(scan(state, inputs)[0]["total"])
+    back = ops.convert_to_numpy(scan(state, backwards)[0]["total"])
+
+    assert abs(ahead - back).max() > 1e-2
+
+
+def test_gradient_flows_through_the_loop(arguments, gradients):
+    state, inputs = arguments
+    names = "x", "w", "hidden"
+    arrays = [inputs["x"], inputs["w"], state["rest"][0]]
+
+    def read(run, x, w, hidden):
+        start = {"total": state["total"], "rest": (hidden, state["rest"][1])}
+        last, outputs = run(start, {**inputs, "x": x, "w": w})
+        return ops.sum(last["total"] ** 2) + ops.sum(outputs["pair"][1] ** 3)
+
+    quick = compiled(lambda *tensors: read(scan, *tensors))
+    found = gradients(quick, arrays)
+
+    expected = gradients(lambda *tensors: read(loop, *tensors), arrays)
+    for name, x, y in zip(names, found, expected, strict=True):
+        assert (y != 0).all(), name
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def test_step_is_traced_a_fixed_number_of_times():
+    # A loop that is unrolled takes ever longer to compile.
+    if BACKEND == "torch":
+        pytest.skip("PyTorch runs the loop and compiles nothing")
+    traced = []
+
+    def count(state, x):
+        traced.append(x)
+        return state + x, state
+
+    compiled(lambda numbers: loops.scan(count, ops.zeros(()), numbers))(
+        ops.ones((101,))
+    )
+
+    assert len(traced) < 5
+
+
+def test_step_is_run_once_per_input_when_eager():
+    if BACKEND == "jax":
+        pytest.skip("JAX traces the step and compiles the loop")
+    seen = []
+
+    def remember(state, x):
+        seen.append(float(x))
+        return state, x
+
+    loops.scan(remember, ops.zeros(()), np.arange(STEPS, dtype="float32"))
+
+    assert seen == [0, 1, 2, 3, 4]
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("xla", [False, True])
+def test_length_and_batch_may_be_unknown(arguments, xla):
+    import tensorflow as tf
+
+    state, inputs = arguments
+    unknown = {
+        "x": tf.TensorSpec((None, None, DIM)),
+        "w": tf.TensorSpec((None, DIM, UNITS)),
+        "mask": tf.TensorSpec((None, None), "bool"),
+    }
+    row = tf.TensorSpec((None, UNITS))
+    start = {"total": row, "rest": (row, tf.TensorSpec((), "int32"))}
+    run = compiled(scan, [start, unknown], xla=xla)
+
+    for length, batch in ((5, 2), (2, 2), (3, 1)):
+        some = {name: x[:length] for name, x in inputs.items()}
+        some["x"], some["mask"] = some["x"][:, :batch], some["mask"][:, :batch]
+        first = {
+            "total": state["total"][:batch],
+            "rest": (state["rest"][0][:batch], state["rest"][1]),
+        }
+        assert_same(run(first, some), loop(first, some))
+
+
+@needs_tensorflow
+def test_gradient_compiles_for_a_known_length_and_an_unknown_batch(arguments):
+    import tensorflow as tf
+
+    state, inputs = arguments
+
+    def read(run, x):
+        hidden = ops.zeros((ops.shape(x)[1], UNITS))
+        start = {"total": hidden, "rest": (hidden, state["rest"][1])}
+        last, _ = run(start, {**inputs, "x": x})
+        return ops.sum(last["total"] ** 2)
+
+    @tf.function(input_signature=[tf.TensorSpec((STEPS, None, DIM))], jit_compile=True)
+    def compiled_gradient(x):
+        return tf.gradients(read(scan, x), x)[0]
+
+    x = inputs["x"]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        result = read(loop, x)
+    np.testing.assert_allclose(
+        compiled_gradient(x), tape.gradient(result, x), rtol=1e-4, atol=1e-5
+    )
+
+
+@needs_tensorflow
+def test_stacked_outputs_keep_their_known_sizes():
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec((STEPS, None, UNITS))])
+    def run(x):
+        state, outputs = loops.scan(lambda s, now: (s + now, now), x[0], x)
+        assert state.shape.as_list() == [None, UNITS]
+        assert outputs.shape.as_list()[1:] == [None, UNITS]
+        return outputs
+
+    assert run(tf.zeros((STEPS, BATCH, UNITS))).shape == (STEPS, BATCH, UNITS)
