@@ -104,7 +104,7 @@ class SearchConfig:
 
     beam_size: int = 5
     """Hypotheses that are kept at every step; 1 is greedy search."""
-    length_penalty: float = 1.0
+    length_penalty: float = 0.7
     """Hypotheses are ranked by log-probability / length ** length_penalty."""
     batch_size: int = 32
     """Photographs that are captioned together."""

@@ -98,7 +98,7 @@ class Captioner:
             write_json(temporary / "vocabulary.json", self.vocabulary.words[4:])
             save_half(self.network, temporary / WEIGHTS)
 
-    def caption(self, images, *, beam_size=5, length_penalty=1.0, batch_size=32):
+    def caption(self, images, *, beam_size=5, length_penalty=0.7, batch_size=32):
         """Caption one photograph or several.
 
         Args:
@@ -128,7 +128,7 @@ class Captioner:
             captions.append(caption)
         return captions[0] if single else captions
 
-    def caption_each(self, images, *, beam_size=5, length_penalty=1.0, batch_size=32):
+    def caption_each(self, images, *, beam_size=5, length_penalty=0.7, batch_size=32):
         """Caption any number of photographs, a batch at a time.
 
         Args:
@@ -156,7 +156,7 @@ class Captioner:
             for image, result in zip(batch, results, strict=True):
                 yield image, next(captions) if result is None else result
 
-    def search(self, *, beam_size=5, length_penalty=1.0):
+    def search(self, *, beam_size=5, length_penalty=0.7):
         """The compiled search as a Keras model; see `CaptionSearch`."""
         key = (beam_size, length_penalty)
         if key not in self._searches:

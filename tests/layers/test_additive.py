@@ -551,7 +551,8 @@ def test_layer_comes_back_from_its_config():
     assert restored.dtype_policy.name == "mixed_bfloat16"
     restored.build(QUERY, VALUE)
     assert {v.dtype for v in restored.variables} == {"float32"}
-    assert restored.step.compute_dtype == restored.memory.compute_dtype == "bfloat16"
+    parts = restored.step, restored.step.score, restored.memory
+    assert [part.compute_dtype for part in parts] == ["bfloat16"] * 3
 
 
 def test_defaults_come_back_from_their_config():
@@ -628,8 +629,7 @@ def test_constraints_take_effect(rng):
 
 
 @pytest.mark.parametrize("queries", [(), (QUERIES,), (None,)])
-@pytest.mark.parametrize("positions", [POSITIONS, None])
-@pytest.mark.parametrize("batch", [BATCH, None])
+@pytest.mark.parametrize(("batch", "positions"), [(BATCH, POSITIONS), (None, None)])
 def test_shapes_and_dtypes_are_known_before_anything_is_computed(
     rng, batch, positions, queries
 ):
