@@ -144,7 +144,8 @@ def test_the_averaged_weights_are_kept_and_training_goes_on_with_its_own():
     note = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: seen.update(after=model.get_weights()[0])
     )
-    x, y = np.ones((2, 3)), np.ones((2, 2))
+    # A target so far away that both steps go towards it.
+    x, y = np.ones((2, 3)), np.full((2, 2), 100.0)
     model.fit(x, y, batch_size=1, epochs=1, callbacks=[validate, note], verbose=0)
 
     # Two steps with momentum 0.5: the average lies between them.
