@@ -109,7 +109,9 @@ class AttentionStep(keras.layers.Layer):
             mask = valid if mask is None else ops.logical_and(valid, mask)
         weights = masked_softmax(self.score(query, memory["keys"]), mask)
         weights = ops.cast(weights, self.compute_dtype)
-        return ops.matmul(weights, memory["values"]), weights
+        context = ops.matmul(weights, memory["values"])
+        # On PyTorch, Keras multiplies float64 in float32.
+        return ops.cast(context, self.compute_dtype), weights
 
     def compute_mask(self, inputs, previous_mask):
         return None

@@ -621,7 +621,7 @@ def test_constraints_take_effect(rng):
         scale_constraint="non_neg",
     )
     model = functional(layer, QUERY[1:], VALUE[1:])
-    model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=False)
+    model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=COMPILES)
 
     model.fit(draw(rng, QUERY, VALUE), np.zeros((BATCH, QUERIES, VALUE_DIM)), verbose=0)
 
