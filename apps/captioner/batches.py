@@ -8,6 +8,9 @@ from keras_attention_apps.captioner.text import PAD
 # Photographs whose longest captions are compared to form batches of similar length.
 BUCKET_BATCHES = 8
 
+# Smallest share of a photograph's width, and of its height, that a crop keeps.
+SMALLEST_CROP = 0.8
+
 
 class Photographs(keras.utils.PyDataset):
     """Batches of photographs, in order, as the network reads them.
@@ -35,6 +38,19 @@ class Photographs(keras.utils.PyDataset):
 def load_images(paths, size):
     """Photographs as one array `(B, size, size, 3)` of uint8."""
     return np.stack([image_to_array(read_image(path), size) for path in paths])
+
+
+def load_varied_images(paths, size, random):
+    """Photographs as `load_images` has them, each cropped and mirrored at random."""
+    images = []
+    for path in paths:
+        image = read_image(path)
+        kept = random.uniform(SMALLEST_CROP, 1, 2)
+        begin = random.random(2) * (1 - kept)
+        box = np.concatenate([begin, begin + kept]) * np.tile(image.size, 2)
+        array = image_to_array(image, size, tuple(box.tolist()))
+        images.append(array[:, ::-1] if random.random() < 0.5 else array)
+    return np.stack(images)
 
 
 class TrainingBatches(keras.utils.PyDataset):
@@ -108,10 +124,8 @@ class TrainingBatches(keras.utils.PyDataset):
         if self.features is not None:
             batch["features"] = self.features[chosen]
         else:
-            images = load_images([self.paths[i] for i in chosen], self.image_size)
-            mirrored = random.random(len(chosen)) < 0.5
-            images[mirrored] = images[mirrored, :, ::-1]
-            batch["images"] = images
+            paths = [self.paths[i] for i in chosen]
+            batch["images"] = load_varied_images(paths, self.image_size, random)
         return (batch,)
 
     def _caption_batch(self, chosen, random):

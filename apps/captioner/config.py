@@ -91,6 +91,9 @@ class TrainConfig:
     validation_beam_size: int = 3
     patience: int = 4
     """Epochs without improvement after which a phase ends."""
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    """Numbers to compute with; the weights are always float32. Half precision is
+    faster where the hardware has it."""
     seed: int = 0
     cache: Path | None = None
     """Folder for CNN features; below Keras' home folder if omitted."""

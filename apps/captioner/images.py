@@ -51,12 +51,14 @@ def read_image(source):
         raise ImageError(f"Cannot read {name}: {reason}") from error
 
 
-def image_to_array(image, size):
-    """Resizes a whole picture to a square; nothing is cropped.
+def image_to_array(image, size, box=None):
+    """Resizes a picture, or a rectangle of it, to a square.
 
     Args:
         image: RGB picture, as `read_image` returns it.
         size: Positive integer, height and width of the result.
+        box: What to keep, `(left, top, right, bottom)` in pixels, which may be
+            fractions; all of the picture if omitted.
 
     Returns:
         uint8 array of shape `(size, size, 3)`.
@@ -69,8 +71,8 @@ def image_to_array(image, size):
             "expected a picture of mode RGB and a positive size, "
             f"got mode {image.mode} and size {size}"
         )
-    if image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    if image.size != (size, size) or box:
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box)
     return np.array(image)
 
 

@@ -29,6 +29,15 @@ def train(config: TrainConfig):
         config, data=config.data.resolve(), output=config.output.resolve()
     )
     keras.utils.set_random_seed(config.seed)
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(config.precision)
+    try:
+        return _train(config)
+    finally:
+        keras.config.set_dtype_policy(policy)
+
+
+def _train(config):
     training = read_dataset(config.data, "train")
     validation = read_dataset(config.data, "dev")
     texts = [text for image in training for text in image.captions]

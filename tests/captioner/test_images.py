@@ -622,6 +622,13 @@ class TestImageToArray:
 
         assert image_to_array(picture, 1).ravel().tolist() == [155, 50, 0]
 
+    def test_only_the_box_is_kept(self):
+        picture = noise(7, 5)
+
+        array = image_to_array(Image.fromarray(picture), 3, box=(2, 1, 5, 4))
+
+        np.testing.assert_array_equal(array, picture[1:4, 2:5])
+
     def test_what_came_is_told(self):
         with pytest.raises(ValueError, match=r"mode RGB.*got mode L and size 3"):
             image_to_array(Image.new("L", (3, 3)), 3)

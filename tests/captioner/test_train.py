@@ -1,13 +1,15 @@
 import json
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.batches import TrainingBatches
+from keras_attention_apps.captioner.batches import TrainingBatches, load_varied_images
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.text import END, PAD, START
 from keras_attention_apps.common.checkpoints import SaveEveryEpoch
+from PIL import Image
 
 SIZES = {
     "image-size": 64,
@@ -98,6 +100,18 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
             assert ours[name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
 
 
+def test_half_precision_trains_float32_weights(squares, tmp_path):
+    output = tmp_path / "run"
+    changes = {"fine-tune-epochs": 0, "self-critical-epochs": 0, "epochs": 1}
+    changes["precision"] = "mixed_bfloat16"
+
+    assert main(command(squares, output, **changes)) == 0
+
+    assert keras.config.dtype_policy().name == "float32"
+    network = Captioner.from_preset(output / "model").network
+    assert {variable.dtype for variable in network.weights} == {"float32"}
+
+
 def batches(**changes):
     captions = [[[START, 4, END]] * (1 + n % 3) for n in range(11)]
     captions[7] = [[START, *range(4, 9), END]]
@@ -160,3 +174,25 @@ def test_photographs_are_mirrored_at_random(squares):
         seen |= {bool(image[:32, :32].any()) for image in images}
         data.on_epoch_end()
     assert seen == {True, False}
+
+
+def test_photographs_are_cropped_a_little_at_random(tmp_path):
+    # Brightness is the place: the corners of a picture tell what was kept of it.
+    width, height = 100, 50
+    across = np.broadcast_to(np.arange(width), (height, width))
+    down = np.broadcast_to(np.arange(height)[:, None], (height, width))
+    picture = np.stack([across, down, across], axis=-1).astype("uint8")
+    Image.fromarray(picture).save(tmp_path / "ramp.png")
+
+    random = np.random.default_rng(1)
+    images = load_varied_images([tmp_path / "ramp.png"] * 40, 50, random)
+
+    assert images.shape == (40, 50, 50, 3)
+    kept = [np.ptp(images[..., 0], (1, 2)), np.ptp(images[..., 1], (1, 2))]
+    for shares in (kept[0] / width, kept[1] / height):
+        assert shares.min() >= 0.76
+        assert shares.max() > 0.9
+        assert np.ptp(shares) > 0.1
+    # What is cut off lies on either side.
+    assert images[..., 0].min(axis=(1, 2)).max() > 5
+    assert images[..., 0].max(axis=(1, 2)).min() < 94
