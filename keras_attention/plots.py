@@ -49,14 +49,92 @@ def attention_overlay(image, words, weights, *, title=None, columns=5, width=12.
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes:
         axis.set_axis_off()
+    title = " ".join(words) if title is None else title
+    font = {"fontfamily": _font_families([*words, title]), "parse_math": False}
     axes[0].imshow(image)
     axes[0].set_title("photograph", fontsize=12, color="0.45")
     for axis, word, weight in zip(axes[1:], words, maps, strict=False):
         brightness = _enlarge(weight, height, span)
         axis.imshow(_highlight(image, brightness))
-        axis.set_title(word, fontsize=14, parse_math=False)
-    title = " ".join(words) if title is None else title
-    figure.suptitle(title, fontsize=15, parse_math=False)
+        axis.set_title(word, fontsize=14, **font)
+    figure.suptitle(title, fontsize=15, **font)
+    return figure
+
+
+def attention_heatmap(weights, source_words, target_words, *, title=None):
+    """Show which source words every target word looked at.
+
+    Source words are the columns and target words the rows of a grid of squares, the
+    darker the larger the weight. The scale is always 0 to 1, so that pictures can be
+    compared. Source words that are wider than their column are written upwards; 60
+    words a side are readable. Words in a script that the default font lacks are
+    drawn in an installed font that has it, if there is one.
+
+    Args:
+        weights: Attention weights in `[0, 1]`,
+            `(len(target_words), len(source_words))`.
+        source_words: The words that were looked at.
+        target_words: The words that looked.
+        title: Text above the words, if any.
+
+    Returns:
+        A `matplotlib.figure.Figure` as large as the words need, not registered with
+        pyplot: write it with `figure.savefig(path)`.
+
+    Raises:
+        ValueError: If there are no words, or the weights do not fit them or do not lie
+            in `[0, 1]`.
+
+    Example:
+
+    >>> weights = np.array([[0.9, 0.1, 0.0], [0.1, 0.2, 0.7]])
+    >>> figure = attention_heatmap(weights, ["le", "chat", "dort"], ["cats", "sleep"])
+    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    ['cats', 'sleep']
+
+    Reference:
+        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), figure 3.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    source_words, target_words = list(source_words), list(target_words)
+    weights = _as_grid(weights, len(target_words), len(source_words))
+    # Cells shrink with the number of words until their labels are as small as may be.
+    cell = float(np.clip(5.0 / max(weights.shape), 0.16, 0.36))
+    height, width = cell * weights.shape[0], cell * weights.shape[1]
+    figure = Figure(figsize=(width, height))
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    font = {
+        "fontfamily": _font_families([*source_words, *target_words, title or ""]),
+        "parse_math": False,
+    }
+
+    grid = figure.add_axes((0, 0, 1, 1))
+    image = grid.imshow(weights, cmap="Blues", vmin=0, vmax=1)
+    lines = {"color": "0.85", "linewidth": 0.5}
+    grid.vlines(np.arange(1, len(source_words)) - 0.5, *grid.get_ylim(), **lines)
+    grid.hlines(np.arange(1, len(target_words)) - 0.5, *grid.get_xlim(), **lines)
+    size = min(11.0, 0.66 * 72 * cell)
+    grid.xaxis.tick_top()
+    grid.set_xticks(range(len(source_words)), source_words, fontsize=size, **font)
+    grid.set_yticks(range(len(target_words)), target_words, fontsize=size, **font)
+    labels = grid.get_xticklabels()
+    widest = max(label.get_window_extent(renderer).width for label in labels)
+    if widest > 0.9 * cell * figure.dpi:
+        for label in labels:
+            label.set_rotation(90)
+    if title is not None:
+        grid.set_title(title, fontsize=13, pad=10, **font)
+
+    bar = figure.add_axes((1 + 0.12 / width, 0, 0.1 / width, 1))
+    figure.colorbar(image, cax=bar, ticks=[0, 0.5, 1])
+    bar.set_ylabel("attention", fontsize=9)
+    bar.tick_params(labelsize=9)
+    for axis in (grid, bar):
+        axis.tick_params(length=0)
+        axis.spines[:].set(color="0.6", linewidth=0.6)
+    _fit_figure(figure, renderer)
     return figure
 
 
@@ -96,3 +174,73 @@ def _highlight(image, brightness):
     grey = 0.25 * image.mean(axis=-1, keepdims=True) + 0.05
     share = brightness[..., None]
     return np.clip(share * image + (1 - share) * grey, 0.0, 1.0)
+
+
+def _as_grid(weights, rows, columns):
+    weights = np.asarray(weights, "float64")
+    if weights.shape != (rows, columns) or not weights.size:
+        raise ValueError(
+            "weights must have one row for each target word and one column for each "
+            f"source word, at least one of each, here the shape ({rows}, {columns}). "
+            f"Received: {weights.shape}"
+        )
+    # Written so that a weight that is not a number does not pass.
+    if not (weights.min() >= 0 and weights.max() <= 1 + 1e-6):
+        raise ValueError(
+            "weights must lie between 0 and 1. "
+            f"Received: {weights.min()} to {weights.max()}"
+        )
+    return weights
+
+
+def _font_families(texts):
+    """The default font, and others that have the characters which it lacks."""
+    import matplotlib
+    from matplotlib import font_manager
+
+    families = list(matplotlib.rcParams["font.family"])
+    default = font_manager.get_font(
+        font_manager.findfont(font_manager.FontProperties())
+    )
+    missing = {c for c in "".join(texts) if not default.get_char_index(ord(c))}
+    missing = {c for c in missing if c.isprintable()}
+    if not missing:
+        return families
+    found = {}
+    for entry in font_manager.fontManager.ttflist:
+        # Its glyphs stand for characters that no font has.
+        if entry.name.startswith("Last Resort"):
+            continue
+        try:
+            font = font_manager.get_font(entry.fname)
+        except (OSError, RuntimeError):
+            continue
+        # Fonts of pictures, such as emoji, cannot be drawn at any size.
+        if font.scalable:
+            has = {c for c in missing if font.get_char_index(ord(c))}
+            found[entry.name] = found.get(entry.name, set()) | has
+    while found:
+        best = max(sorted(found), key=lambda name: len(found[name] & missing))
+        if not found[best] & missing:
+            break
+        missing -= found.pop(best)
+        families.append(best)
+    return families
+
+
+def _fit_figure(figure, renderer):
+    """Enlarge a figure to all that is drawn, its axes as large as before."""
+    margin = 0.08
+    width, height = figure.get_size_inches()
+    drawn = figure.get_tightbbox(renderer).padded(margin)
+    figure.set_size_inches(drawn.width, drawn.height)
+    for axis in figure.axes:
+        place = axis.get_position(original=True)
+        axis.set_position(
+            (
+                (place.x0 * width - drawn.x0) / drawn.width,
+                (place.y0 * height - drawn.y0) / drawn.height,
+                place.width * width / drawn.width,
+                place.height * height / drawn.height,
+            )
+        )

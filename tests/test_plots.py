@@ -1,9 +1,12 @@
+import itertools
 import re
+import warnings
 
 import numpy as np
 import pytest
 
 from keras_attention import attention_overlay
+from keras_attention.plots import attention_heatmap
 
 pytest.importorskip("matplotlib")
 
@@ -172,3 +175,167 @@ def test_weights_of_the_wrong_shape_are_named(image, shape):
         attention_overlay(image, WORDS, np.zeros(shape))
 
     assert str(caught.value).endswith(f"Received: {shape}")
+
+
+SOURCE = ["the", "cat", "sleeps", "very", "peacefully"]
+TARGET = ["le", "chat", "dort"]
+
+
+@pytest.fixture
+def weights():
+    rng = np.random.default_rng(1)
+    return rng.dirichlet(np.ones(len(SOURCE)), size=len(TARGET))
+
+
+def texts(labels):
+    return [label.get_text() for label in labels]
+
+
+def inches(axis):
+    """Left, bottom, right and top."""
+    return axis.get_position().extents * np.tile(axis.figure.get_size_inches(), 2)
+
+
+def test_heatmap_leaves_pyplot_alone(weights, monkeypatch):
+    import matplotlib
+    from matplotlib import pyplot
+    from matplotlib.figure import Figure
+
+    def shown(*arguments, **options):
+        raise AssertionError("a library does not open windows")
+
+    monkeypatch.setattr(pyplot, "show", shown)
+    monkeypatch.setattr(Figure, "show", shown)
+    settings = dict(matplotlib.rcParams)
+
+    figure = attention_heatmap(weights, SOURCE, TARGET)
+
+    assert isinstance(figure, Figure)
+    assert pyplot.get_fignums() == []
+    assert dict(matplotlib.rcParams) == settings
+
+
+def test_heatmap_shows_every_weight_beside_its_words(weights):
+    figure = attention_heatmap(weights, SOURCE, TARGET)
+
+    grid, _ = figure.axes
+    np.testing.assert_array_equal(picture(grid), weights)
+    assert texts(grid.get_xticklabels()) == SOURCE
+    assert texts(grid.get_yticklabels()) == TARGET
+    np.testing.assert_array_equal(grid.get_xticks(), range(len(SOURCE)))
+    np.testing.assert_array_equal(grid.get_yticks(), range(len(TARGET)))
+    # The first target word is on top, and the source words are above it.
+    bottom, top = grid.get_ylim()
+    assert bottom > top
+    assert grid.xaxis.get_ticks_position() == "top"
+
+
+@pytest.mark.parametrize("largest", [0.2, 1.0])
+def test_scale_of_the_heatmap_is_always_zero_to_one(weights, largest):
+    figure = attention_heatmap(weights / weights.max() * largest, SOURCE, TARGET)
+
+    grid, bar = figure.axes
+    assert grid.images[0].get_clim() == (0, 1)
+    assert texts(bar.get_yticklabels()) == ["0.0", "0.5", "1.0"]
+    dark, light = (sum(grid.images[0].to_rgba(x)[:3]) for x in (1.0, 0.0))
+    assert dark < light
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 5), (40, 7), (60, 60)])
+@pytest.mark.parametrize("title", [None, "A title that is longer than three words"])
+def test_everything_fits_and_cells_are_square(rows, columns, title):
+    source = [f"{'extra' * (n % 3)}ordinary{n}" for n in range(columns)]
+    target = [f"außer{'gewöhnlich' * (n % 3)}{n}" for n in range(rows)]
+
+    figure = attention_heatmap(np.zeros((rows, columns)), source, target, title=title)
+
+    grid, bar = figure.axes
+    left, bottom, right, top = inches(grid)
+    cell = (right - left) / columns
+    assert cell == pytest.approx((top - bottom) / rows)
+    assert cell > 0.15
+    assert min(x.get_fontsize() for x in grid.get_xticklabels()) >= 7
+    drawn = figure.get_tightbbox()
+    assert min(drawn.x0, drawn.y0) > 0
+    assert drawn.x1 < figure.get_figwidth()
+    assert drawn.y1 < figure.get_figheight()
+    # Neighbouring labels do not touch, and the bar is as high as the grid.
+    for labels in (grid.get_xticklabels(), grid.get_yticklabels()):
+        boxes = [label.get_window_extent() for label in labels]
+        assert not any(a.overlaps(b) for a, b in itertools.pairwise(boxes))
+    np.testing.assert_allclose(inches(bar)[[1, 3]], [bottom, top])
+    assert right < inches(bar)[0] < inches(bar)[2] < right + 0.5
+    assert grid.get_title() == (title or "")
+
+
+@pytest.mark.parametrize(
+    ("source", "angle"), [(["a", "b", "c"], 0), (["a", "very", "long"], 90)]
+)
+def test_source_words_are_turned_where_they_are_long(source, angle):
+    figure = attention_heatmap(np.zeros((2, 3)), source, ["extraordinary", "word"])
+
+    grid = figure.axes[0]
+    assert {label.get_rotation() for label in grid.get_xticklabels()} == {angle}
+    assert {label.get_rotation() for label in grid.get_yticklabels()} == {0}
+
+
+def characters(file):
+    from matplotlib import font_manager
+
+    return set(font_manager.get_font(font_manager.findfont(file)).get_charmap())
+
+
+def test_words_of_any_script_can_be_drawn(tmp_path):
+    # Of the fonts that come with matplotlib, another one than the default has them.
+    lacking = sorted(characters("STIXGeneral") - characters("DejaVu Sans"))
+    rare = [chr(c) for c in lacking if chr(c).isprintable()][:2]
+    source = ["мама", "γάτα", "שלום", "مرحبا", rare[0]]
+    target = ["$", "\\frac", "$x^$", rare[1]]
+
+    figures = [
+        attention_heatmap(np.zeros((4, 5)), source, target, title="$^"),
+        attention_overlay(np.zeros((9, 9, 3)), rare, np.zeros((2, 4)), title=rare[0]),
+    ]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for figure in figures:
+            figure.savefig(tmp_path / "figure.pdf")
+    label = figures[0].axes[0].get_xticklabels()[-1]
+    families = label.get_fontfamily()
+    assert any(ord(rare[0]) in characters(x) for x in families[1:])
+    assert not any("Last Resort" in family for family in families)
+
+
+def test_words_of_the_default_font_do_not_look_for_another(weights):
+    import matplotlib
+
+    figure = attention_heatmap(weights, SOURCE, TARGET)
+
+    families = figure.axes[0].get_xticklabels()[0].get_fontfamily()
+    assert families == matplotlib.rcParams["font.family"]
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 4), (2, 5), (15,), (1, 3, 5)])
+def test_weights_that_do_not_fit_the_words_are_named(shape):
+    with pytest.raises(ValueError, match=re.escape("the shape (3, 5)")) as caught:
+        attention_heatmap(np.zeros(shape), SOURCE, TARGET)
+
+    assert str(caught.value).endswith(f"Received: {shape}")
+
+
+def test_heatmap_without_words_is_refused():
+    with pytest.raises(
+        ValueError, match=re.escape("at least one") + ".*" + r"\(0, 5\)"
+    ):
+        attention_heatmap(np.zeros((0, 5)), SOURCE, [])
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, np.nan, np.inf])
+def test_weights_beyond_zero_and_one_are_named(weights, value):
+    weights[1, 2] = value
+
+    with pytest.raises(ValueError, match="between 0 and 1") as caught:
+        attention_heatmap(weights, SOURCE, TARGET)
+
+    assert f"{value}" in str(caught.value).split("Received: ")[1]

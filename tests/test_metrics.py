@@ -1,0 +1,305 @@
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attention.metrics import AlignmentErrorRate, PointingAccuracy
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, STEPS, POSITIONS = 2, 3, 5
+
+METRICS = {"alignment": AlignmentErrorRate, "pointing": PointingAccuracy}
+every_metric = pytest.mark.parametrize("metric_class", METRICS.values(), ids=METRICS)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.fixture
+def weights(rng):
+    return rng.dirichlet(np.ones(POSITIONS), size=(BATCH, STEPS)).astype("float32")
+
+
+@pytest.fixture
+def reference(rng):
+    """Of every kind of link, and a row without any."""
+    reference = rng.integers(3, size=(BATCH, STEPS, POSITIONS))
+    reference[1, 2] = 0
+    return reference
+
+
+def value_of(metric, *batches):
+    for batch in batches:
+        metric.update_state(*batch)
+    return float(metric.result())
+
+
+def error_rate(*batches):
+    """Of word pairs `(sentence, target, source)`, as in the paper."""
+    sure, possible, found = set(), set(), set()
+    for number, (reference, weights) in enumerate(batches):
+        for b, t, s in np.ndindex(reference.shape):
+            if reference[b, t, s] == 2:
+                sure.add((number, b, t, s))
+            if reference[b, t, s] >= 1:
+                possible.add((number, b, t, s))
+            if weights[b, t, s] == max(weights[b, t]):
+                found.add((number, b, t, s))
+    right = len(found & sure) + len(found & possible)
+    return 1 - right / (len(found) + len(sure))
+
+
+def test_error_rate_worked_by_hand():
+    # Sure links: first to 0, second to 1 and 2. Possible, too: third to 0.
+    reference = np.array([[[2, 0, 0], [0, 2, 2], [1, 0, 0], [0, 0, 0]]])
+    # One sure link, one wrong one, the possible one, one where there is none.
+    weights = np.eye(3)[None, [0, 0, 0, 2]]
+
+    found = value_of(AlignmentErrorRate(), (reference, weights))
+
+    assert found == pytest.approx(1 - (1 + 2) / (4 + 3))
+
+
+def test_error_rate_is_that_of_the_corpus(reference, weights, rng):
+    batches = [
+        (reference, weights),
+        (reference[:1, ::-1], weights[1:]),
+        (rng.integers(3, size=(1, 7, 11)), rng.random((1, 7, 11))),
+    ]
+
+    found = value_of(AlignmentErrorRate(), *batches)
+
+    expected = error_rate(*batches)
+    assert found == pytest.approx(expected, rel=1e-5)
+    single = [error_rate(batch) for batch in batches]
+    assert abs(np.mean(single) - expected) > 1e-3
+
+
+def test_booleans_are_sure_links(reference, weights):
+    sure = reference == 2
+
+    found = value_of(AlignmentErrorRate(), (sure, weights))
+
+    assert found == pytest.approx(error_rate((2 * sure, weights)), rel=1e-5)
+    # Neither all right nor all wrong, and links are missing.
+    assert 0 < found < 1
+    assert sure.sum() != BATCH * STEPS
+
+
+def test_error_rate_of_all_right_and_all_wrong(weights):
+    right = 2 * np.eye(POSITIONS, dtype="int32")[weights.argmax(-1)]
+
+    assert value_of(AlignmentErrorRate(), (right, weights)) == 0
+    assert value_of(AlignmentErrorRate(), (np.roll(right, 1, -1), weights)) == 1
+
+
+def test_possible_links_only_are_a_matter_of_precision(reference, weights):
+    reference = np.minimum(reference, 1)
+
+    found = value_of(AlignmentErrorRate(), (reference, weights))
+
+    hits = np.take_along_axis(reference, weights.argmax(-1)[..., None], -1)
+    assert found == pytest.approx(1 - hits.mean(), rel=1e-5)
+
+
+def test_pointing_worked_by_hand():
+    inside = np.array([[[1, 1, 0], [0, 0, 1], [0, 0, 0], [0, 1, 0]]], "bool")
+    weights = np.eye(3)[None, [1, 0, 2, 1]]
+
+    assert value_of(PointingAccuracy(), (inside, weights)) == pytest.approx(2 / 3)
+
+
+def test_pointing_follows_its_definition(reference, weights, rng):
+    batches = [
+        (reference > 1, weights),
+        (rng.random((7, 11)) < 0.5, rng.random((7, 11))),
+        (rng.random((2, 3, 5, 7)) < 0.1, rng.random((2, 3, 5, 7))),
+    ]
+    hits = []
+    for inside, maps in batches:
+        for row in np.ndindex(maps.shape[:-1]):
+            if inside[row].any():
+                hits.append(inside[row][np.argmax(maps[row])])
+
+    found = value_of(PointingAccuracy(), *batches)
+
+    assert 0 < np.mean(hits) < 1
+    assert found == pytest.approx(np.mean(hits), rel=1e-6)
+
+
+def test_attention_that_looks_nowhere_links_nothing(reference, weights):
+    # Were the first position taken instead, it would hit.
+    reference[0, 1] = reference[1, 0] = [2, 0, 0, 0, 0]
+    weights[0, 1], weights[1, 0] = 0, np.nan
+
+    rate = value_of(AlignmentErrorRate(), (reference, weights))
+    accuracy = value_of(PointingAccuracy(), (reference > 0, weights))
+
+    weights[0, 1] = weights[1, 0] = 0
+    links = (weights == weights.max(-1, keepdims=True)) & (weights > 0)
+    right = (links & (reference == 2)).sum() + (links & (reference >= 1)).sum()
+    expected = 1 - right / (links.sum() + (reference == 2).sum())
+    assert rate == pytest.approx(expected, rel=1e-5)
+    hits = (links & (reference > 0)).any(-1)
+    assert accuracy == pytest.approx(
+        hits.sum() / (reference > 0).any(-1).sum(), rel=1e-5
+    )
+
+
+@every_metric
+def test_weights_of_zero_leave_rows_out(metric_class, reference, weights):
+    mask = np.array([[1, 0, 1], [1, 1, 0]], "bool")
+    kept = reference[mask][None], weights[mask][None]
+
+    expected = value_of(metric_class(), kept)
+    reference[~mask], weights[~mask] = 2, np.nan
+    found = value_of(metric_class(), (reference, weights, mask))
+
+    assert 0 < expected < 1
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+@every_metric
+def test_a_weight_of_two_counts_twice(metric_class, rng):
+    # As many examples as steps: they must not be mistaken for each other.
+    reference, weights = rng.integers(3, size=(3, 3, 5)), rng.random((3, 3, 5))
+    of_examples = np.array([1, 2, 0])
+    of_steps = rng.integers(3, size=(3, 3))
+
+    for weight in (of_examples, of_steps):
+        count = np.broadcast_to(weight.reshape(3, -1), (3, 3))
+        rows = [
+            np.repeat(x.reshape(9, 5), count.ravel(), 0) for x in (reference, weights)
+        ]
+
+        found = value_of(metric_class(), (reference, weights, weight))
+
+        expected = value_of(metric_class(), [x[None] for x in rows])
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
+@every_metric
+def test_nothing_seen_gives_zero(metric_class):
+    metric = metric_class()
+
+    assert float(metric.result()) == 0
+    metric.update_state(np.zeros((1, 3, 5)), np.zeros((1, 3, 5)))
+    assert float(metric.result()) == 0
+
+
+@every_metric
+def test_state_is_reset_and_merged(metric_class, reference, weights):
+    first, second = (reference[:1], weights[:1]), (reference[1:], weights[1:])
+    both = value_of(metric_class(), first, second)
+    metrics = [metric_class() for _ in range(3)]
+    for metric, batch in zip(metrics, (first, second), strict=False):
+        metric.update_state(*batch)
+
+    metrics[0].merge_state(metrics[1:])
+    merged = float(metrics[0].result())
+    metrics[0].reset_state()
+
+    assert merged == pytest.approx(both, rel=1e-6)
+    assert merged not in (value_of(metric_class(), x) for x in (first, second))
+    assert float(metrics[0].result()) == 0
+    assert value_of(metrics[0], second) == value_of(metric_class(), second)
+
+
+@every_metric
+def test_metric_is_rebuilt_from_its_config(metric_class):
+    metric = metric_class(name="found", dtype="float64")
+
+    again = keras.metrics.deserialize(keras.metrics.serialize(metric))
+
+    assert type(again) is metric_class
+    assert again.get_config() == metric.get_config()
+    assert (again.name, again.dtype) == ("found", "float64")
+    assert (
+        metric_class().name
+        == {
+            AlignmentErrorRate: "alignment_error_rate",
+            PointingAccuracy: "pointing_accuracy",
+        }[metric_class]
+    )
+
+
+@every_metric
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_counts_every_row(metric_class, dtype):
+    # Counted one by one in bfloat16, ones stop adding up at 256.
+    metric = metric_class(dtype=dtype)
+    reference = np.array([[[True, False]]])
+    # A wrong link and a missing one, or one hit.
+    is_rate = metric_class is AlignmentErrorRate
+    weights = ops.cast(reference != is_rate, dtype)
+    gain = 1 + is_rate
+    metric.part.assign(5000)
+    metric.whole.assign(8001)
+
+    metric.update_state(reference, weights)
+
+    assert float(metric.part) == 5000 + gain
+    assert float(metric.whole) == 8001 + gain
+    assert keras.backend.standardize_dtype(metric.result().dtype) == dtype
+
+
+@every_metric
+def test_metric_in_compile(metric_class, reference, weights):
+    # Sources of any length, and targets that are padded.
+    inputs = keras.Input((STEPS, None))
+    model = keras.Model(inputs, keras.layers.ReLU()(inputs))
+    metric = metric_class(name="weighted")
+    model.compile(
+        loss="mse", metrics=[metric_class(name="plain")], weighted_metrics=[metric]
+    )
+    mask = np.array([[1, 1, 0], [1, 0, 0]], "float32")
+    reference[0, 1] = reference[1, 0] = 2
+
+    found = model.evaluate(
+        weights,
+        reference,
+        sample_weight=mask,
+        batch_size=1,
+        verbose=0,
+        return_dict=True,
+    )
+
+    assert found["plain"] == pytest.approx(
+        value_of(metric_class(), (reference, weights)), rel=1e-6
+    )
+    assert found["weighted"] == pytest.approx(
+        value_of(metric_class(), (reference, weights, mask)), rel=1e-6
+    )
+    assert found["plain"] != found["weighted"]
+
+
+@every_metric
+def test_metric_starts_anew_in_every_epoch(metric_class, reference, weights):
+    model = keras.Sequential([keras.layers.Dense(POSITIONS, "softmax")])
+    model.compile("sgd", loss="mse", metrics=[metric_class(name="found")])
+    model.build(weights.shape)
+    model.optimizer.learning_rate = 0.0
+
+    history = model.fit(
+        weights, reference, batch_size=1, epochs=2, shuffle=False, verbose=0
+    ).history
+
+    found = model.predict(weights, verbose=0)
+    expected = value_of(metric_class(), (reference, found))
+    assert history["found"] == pytest.approx([expected] * 2, rel=1e-6)
+
+
+@every_metric
+@pytest.mark.parametrize("shape", [(2, 3, 7), (3, 5), (1, 3, 5)])
+def test_reference_of_another_shape_is_named(metric_class, weights, shape):
+    message = (
+        "y_true and y_pred must have the same shape. "
+        f"Received: {shape} and {weights.shape}"
+    )
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        metric_class().update_state(np.zeros(shape), weights)
