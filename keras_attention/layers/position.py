@@ -1,0 +1,170 @@
+"""Where in a sequence a step stands: attention alone does not see it.
+
+Shapes: B batch, T steps, D depth.
+"""
+
+import keras
+import numpy as np
+from keras import constraints, initializers, ops, regularizers
+
+KINDS = ("sinusoidal", "learned")
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class PositionEncoding(keras.layers.Layer):
+    """Adds to every step of a sequence a vector that tells its position.
+
+    Sinusoidal, the position p is told by waves, sines and cosines in turns, whose
+    lengths grow from 2 pi to 10000 * 2 pi:
+
+        encoding[p, 2 i]     = sin(p / 10000 ^ (2 i / D))
+        encoding[p, 2 i + 1] = cos(p / 10000 ^ (2 i / D))
+
+    An odd depth ends with a sine. Learned, `encoding` is a table of `max_length` rows.
+
+    The waves are computed in float32 at least, whatever the compute dtype. The mask
+    of the input is passed on.
+
+    Args:
+        kind: `"sinusoidal"` or `"learned"`.
+        max_length: Positive integer, number of positions; needed if learned. Positions
+            are checked against it where they are known in advance; a tensor `start`
+            is not looked into.
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: For the
+            table that is learned.
+
+    Call arguments:
+        inputs: Embeddings of shape `(..., steps, depth)`, or those of a single step
+            `(batch, depth)`.
+        start: Position of the first step: an integer, or an integer tensor, one
+            number or `(batch,)`.
+
+    Returns:
+        Tensor like `inputs`.
+
+    Raises:
+        ValueError: If an argument does not fit, or a position is beyond `max_length`.
+
+    Example:
+
+    >>> words = np.zeros((2, 11, 4), "float32")
+    >>> told = PositionEncoding()(words)
+    >>> [f"{x:.4f}" for x in told[0, 1]]
+    ['0.8415', '0.5403', '0.0100', '0.9999']
+
+    Decoding step by step, a step tells where it stands:
+
+    >>> step = PositionEncoding()(words[:, 1], start=1)
+    >>> [f"{x:.4f}" for x in step[0]]
+    ['0.8415', '0.5403', '0.0100', '0.9999']
+
+    Reference:
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5; learned:
+        [Gehring et al., 2017](https://arxiv.org/abs/1705.03122), section 3.1.
+    """
+
+    def __init__(
+        self,
+        kind="sinusoidal",
+        *,
+        max_length=None,
+        embeddings_initializer="uniform",
+        embeddings_regularizer=None,
+        embeddings_constraint=None,
+        **kwargs,
+    ):
+        if kind not in KINDS:
+            raise ValueError(f"kind must be one of {KINDS}. Received: {kind!r}")
+        if max_length is None and kind == "learned":
+            raise ValueError(
+                "max_length must be given for learned positions. Received: None"
+            )
+        is_size = isinstance(max_length, int) and not isinstance(max_length, bool)
+        if max_length is not None and not (is_size and max_length > 0):
+            raise ValueError(
+                f"max_length must be a positive integer. Received: {max_length!r}"
+            )
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.kind = kind
+        self.max_length = max_length
+        self.embeddings_initializer = initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = regularizers.get(embeddings_regularizer)
+        self.embeddings_constraint = constraints.get(embeddings_constraint)
+
+    def build(self, inputs_shape):
+        if self.kind == "learned":
+            self.embeddings = self.add_weight(
+                name="embeddings",
+                shape=(self.max_length, inputs_shape[-1]),
+                initializer=self.embeddings_initializer,
+                regularizer=self.embeddings_regularizer,
+                constraint=self.embeddings_constraint,
+            )
+        self.built = True
+
+    def call(self, inputs, start=0):
+        self._check_positions(inputs.shape, start)
+        positions = ops.cast(start, "int32")
+        if len(inputs.shape) > 2:
+            positions = positions[..., None] + ops.arange(ops.shape(inputs)[-2])
+        if self.kind == "learned":
+            encoding = ops.take(self.embeddings, positions, axis=0)
+        else:
+            exact = "float64" if self.compute_dtype == "float64" else "float32"
+            encoding = sinusoids(ops.cast(positions, exact), inputs.shape[-1])
+        if len(positions.shape) == 2:
+            # Axes between the batch and the steps share the positions of their row.
+            between = (1,) * (len(inputs.shape) - 3)
+            shape = ops.shape(encoding)
+            encoding = ops.reshape(encoding, (shape[0], *between, *shape[1:]))
+        return inputs + ops.cast(encoding, self.compute_dtype)
+
+    def _check_positions(self, shape, start):
+        if len(shape) < 2:
+            raise ValueError(
+                "inputs must have the shape (..., steps, depth) or (batch, depth). "
+                f"Received: {tuple(shape)}"
+            )
+        steps = shape[-2] if len(shape) > 2 else 1
+        if isinstance(start, int) and start < 0:
+            raise ValueError(f"start must not be negative. Received: {start}")
+        if self.max_length is None or steps is None:
+            return
+        first = start if isinstance(start, int) else 0
+        if first + steps > self.max_length:
+            raise ValueError(
+                f"Positions must be below max_length={self.max_length}. Received: "
+                f"{steps} steps from position {first}"
+            )
+
+    def compute_output_shape(self, inputs_shape):
+        return tuple(inputs_shape)
+
+    def compute_output_spec(self, inputs, start=0):
+        self._check_positions(inputs.shape, start)
+        return keras.KerasTensor(inputs.shape, self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "kind": self.kind,
+            "max_length": self.max_length,
+            "embeddings_initializer": initializers.serialize(
+                self.embeddings_initializer
+            ),
+            "embeddings_regularizer": regularizers.serialize(
+                self.embeddings_regularizer
+            ),
+            "embeddings_constraint": constraints.serialize(self.embeddings_constraint),
+        }
+
+
+def sinusoids(positions, depth):
+    """Sines and cosines of positions `(...)`, interleaved to `(..., depth)`."""
+    lengths = 10000.0 ** (np.arange(0, depth, 2) / depth)
+    lengths = ops.convert_to_tensor(lengths, positions.dtype)
+    angles = positions[..., None] / lengths
+    waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+    waves = ops.reshape(waves, (*ops.shape(angles)[:-1], 2 * angles.shape[-1]))
+    return waves[..., :depth]

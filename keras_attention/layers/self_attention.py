@@ -1,0 +1,657 @@
+"""Scaled dot products of learned projections, in several heads.
+
+Shapes: B batch, T queries, S positions, L places of a cache, N heads, Q query depth,
+V value depth, D depth of a head.
+"""
+
+import keras
+from keras import ops
+
+from keras_attention.layers.attention import _check_shapes, project_rows
+from keras_attention.ops.weightings import masked_softmax
+
+# What a name stands for: a function `(scores, mask) -> weights` over the last axis.
+WEIGHTINGS = {"softmax": masked_softmax}
+
+# Arguments of the layer that describe its projections; each is one of `Dense`, too.
+PROJECTION = (
+    "use_bias",
+    "kernel_initializer",
+    "kernel_regularizer",
+    "kernel_constraint",
+    "bias_initializer",
+    "bias_regularizer",
+    "bias_constraint",
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class MultiHeadMemory(keras.layers.Layer):
+    """Projects once the keys and values that every query will look at.
+
+    Masked positions are cleared first, so that nothing stored there (NaN and inf
+    included) can reach a result or a gradient.
+
+    Args:
+        num_heads: Number of heads N.
+        key_dim, value_dim: Depth of a key and of a value in one head.
+        projection: Dict of `keras.layers.Dense` arguments, for both projections.
+
+    Call arguments:
+        value: Tensor of shape `(B, S, V)`.
+        key: Tensor of shape `(B, S, key_depth)`; `value` if omitted.
+        value_mask: Boolean `(B, S)`, `True` marks a position that may be attended.
+        key_mask: Boolean `(B, S)`, combined with `value_mask` by a logical and.
+        mask: What Keras passes when `value` comes alone and carries a mask; used
+            unless there is a `value_mask`.
+
+    Returns:
+        Dict with `"keys"` `(B, S, N, key_dim)`, `"values"` `(B, S, N, value_dim)`
+        and, if there is a mask, the boolean `"mask"` `(B, S)`.
+    """
+
+    def __init__(self, num_heads, key_dim, value_dim, projection, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.projection = projection
+        self.key_projection = _projection(self, "key_projection", num_heads * key_dim)
+        self.value_projection = _projection(
+            self, "value_projection", num_heads * value_dim
+        )
+
+    def build(self, value_shape, key_shape=None):
+        self.key_projection.build((None, (key_shape or value_shape)[-1]))
+        self.value_projection.build((None, value_shape[-1]))
+        self.built = True
+
+    def call(self, value, key=None, *, value_mask=None, key_mask=None, mask=None):
+        key = value if key is None else key
+        mask = _both(mask if value_mask is None else value_mask, key_mask)
+        memory = {}
+        if mask is not None:
+            memory["mask"] = mask
+            value, key = (_clear(x, mask) for x in (value, key))
+        for name, dense, x in (
+            ("keys", self.key_projection, key),
+            ("values", self.value_projection, value),
+        ):
+            memory[name] = _split_heads(project_rows(dense, x), self.num_heads)
+        return memory
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "projection": dict(self.projection),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class MultiHeadStep(keras.layers.Layer):
+    """Projects queries, looks at a memory with every head, and joins what they read.
+
+    Where no weights are wanted, the backend's fused attention may do the work.
+
+    Args:
+        num_heads: Number of heads N.
+        key_dim: Depth of a query in one head.
+        output_dim: Depth of the output; `None` for the depth of the queries.
+        use_output_projection: Whether the joined heads are projected.
+        scale: Number that multiplies the scores.
+        weighting: Name of what turns scores into weights.
+        dropout: Rate at which weights are dropped in training.
+        seed: Integer, for the dropout.
+        projection: Dict of `keras.layers.Dense` arguments, for both projections.
+
+    Call arguments:
+        query: Tensor of shape `(B, T, Q)`.
+        memory: Dict that `MultiHeadMemory` returned.
+        query_mask: Boolean `(B, T)`; a masked query gives zeros.
+        mask: Boolean, broadcastable to `(B, T, S)`, combined with the memory's.
+        causal: Whether query t sees the positions up to t only.
+        return_attention_scores: Whether to return the weights, too.
+
+    Returns:
+        `output` `(B, T, output_dim)` and, if wanted, `weights` `(B, N, T, S)`.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        output_dim,
+        use_output_projection,
+        scale,
+        weighting,
+        dropout,
+        seed,
+        projection,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.output_dim = output_dim
+        self.use_output_projection = use_output_projection
+        self.scale = scale
+        self.weighting = weighting
+        self.dropout = dropout
+        self.seed = seed
+        self.projection = projection
+        self.query_projection = _projection(
+            self, "query_projection", num_heads * key_dim
+        )
+        self.weight_dropout = keras.layers.Dropout(
+            dropout, seed=seed, dtype=self.dtype_policy, name="weight_dropout"
+        )
+
+    def build(self, query_shape, memory_shape):
+        self.query_projection.build((None, query_shape[-1]))
+        if self.use_output_projection:
+            self.output_projection = _projection(
+                self, "output_projection", self.output_dim or query_shape[-1]
+            )
+            joined = self.num_heads * memory_shape["values"][-1]
+            self.output_projection.build((None, joined))
+        self.built = True
+
+    def call(
+        self,
+        query,
+        memory,
+        *,
+        query_mask=None,
+        mask=None,
+        causal=False,
+        return_attention_scores=False,
+        training=None,
+    ):
+        keys, values = memory["keys"], memory["values"]
+        positions = memory.get("mask")
+        mask = _both(mask, None if positions is None else positions[:, None, :])
+        if query_mask is not None:
+            query = _clear(query, query_mask)
+        query = _split_heads(project_rows(self.query_projection, query), self.num_heads)
+        # Scaled before the product, which might overflow in half precision.
+        query = query * self.scale
+        fused = not return_attention_scores and self._fuses(keys, values, training)
+        if causal and not (fused and mask is None):
+            mask = _both(mask, _up_to_each_query(query, keys))
+        if fused:
+            context = ops.dot_product_attention(
+                query,
+                keys,
+                values,
+                mask=None if mask is None else mask[:, None],
+                scale=1.0,
+                is_causal=causal and mask is None,
+                flash_attention=keras.config.is_flash_attention_enabled(),
+            )
+        else:
+            asking = None if query_mask is None else query_mask[..., None]
+            weights = self._weigh(query, keys, _both(mask, asking), training)
+            context = ops.matmul(weights, ops.transpose(values, (0, 2, 1, 3)))
+            context = ops.transpose(context, (0, 2, 1, 3))
+        output = _join_heads(context)
+        if self.use_output_projection:
+            output = project_rows(self.output_projection, output)
+        sighted = None if mask is None else ops.any(mask, axis=-1)
+        sighted = _both(sighted, query_mask)
+        if sighted is not None:
+            output = _clear(output, sighted)
+        # On PyTorch, Keras multiplies float64 in float32.
+        output = ops.cast(output, self.compute_dtype)
+        return (output, weights) if return_attention_scores else output
+
+    def _fuses(self, keys, values, training):
+        """Whether the backend's fused attention computes the same as `_weigh`."""
+        on_jax = keras.backend.backend() == "jax"
+        return (
+            self.weighting == "softmax"
+            and not (self.dropout and training)
+            # JAX takes one depth for keys and values, its softmax is in float32 for
+            # float64, too, and what it asks for in float16 fails on CPUs.
+            and not (on_jax and keys.shape[-1] != values.shape[-1])
+            and not (on_jax and self.compute_dtype in ("float16", "float64"))
+        )
+
+    def _weigh(self, query, keys, mask, training):
+        """Weights `(B, N, T, S)` of scaled queries `(B, T, N, D)`."""
+        query = ops.transpose(query, (0, 2, 1, 3))
+        scores = ops.matmul(query, ops.transpose(keys, (0, 2, 3, 1)))
+        mask = None if mask is None else mask[:, None]
+        weights = WEIGHTINGS[self.weighting](scores, mask)
+        weights = ops.cast(weights, self.compute_dtype)
+        return self.weight_dropout(weights, training=training)
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "output_dim": self.output_dim,
+            "use_output_projection": self.use_output_projection,
+            "scale": self.scale,
+            "weighting": self.weighting,
+            "dropout": self.dropout,
+            "seed": self.seed,
+            "projection": dict(self.projection),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class SelfAttention(keras.layers.Layer):
+    """Multi-head attention of a sequence to itself, or to another sequence.
+
+    Each of the heads n projects queries, keys and values, and compares queries and
+    keys by their scaled dot product; what the heads read is joined and projected:
+
+        scores[n, t, s] = scale * (W_query[n] query[t]) . (W_key[n] key[s])
+        weights[n, t]   = softmax(scores[n, t]) over s
+        head[n, t]      = sum over s of weights[n, t, s] * (W_value[n] value[s])
+        output[t]       = W_output [head[1, t]; ...; head[N, t]]
+
+    With `query` alone, it is the value and the key, too: self-attention, which without
+    position encodings is equivariant to permutations. With `value`, queries look at
+    another sequence (cross-attention). Every projection has a bias if `use_bias`.
+
+    Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
+    `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
+    positions that `value_mask` or `key_mask` excludes. A masked query, and a query
+    with no valid position, gives zero weights and a zero **output**, the bias of the
+    output projection notwithstanding, whether or not weights are returned. In
+    self-attention the query's mask is the value's, too, unless there is a
+    `value_mask`. Implicit Keras masks are used where no explicit one is given; the
+    query's mask is passed on.
+
+    Where no weights are asked for and none are dropped, the work is left to
+    `keras.ops.dot_product_attention`, which on a GPU may use flash attention.
+
+    Step by step: a causal layer handles a sequence one step at a time with a `cache`
+    of the keys and values so far. The outputs are those of the full pass:
+
+        cache = layer.get_initial_cache(batch_size, max_length)
+        for t in range(max_length):
+            output[:, t], cache = layer(x[:, t], cache=cache)
+
+    All shapes are fixed and every tensor of the cache has the batch first, so the loop
+    compiles, and a search can gather rows. A step that is masked is not remembered,
+    so that each row may have its own length; steps beyond `max_length` are not
+    remembered, either. Weights are over the places of the cache.
+
+    For cross-attention step by step, project the sequence that is looked at once:
+    `memory = layer.memory(value, value_mask=...)`, then `layer.step(query, memory)` as
+    often as needed equals `layer(query, value, value_mask=...)`.
+
+    Args:
+        num_heads: Positive integer, number of heads.
+        key_dim: Positive integer, depth of queries and keys in one head.
+        value_dim: Positive integer, depth of values in one head; `key_dim` if `None`.
+        output_dim: Positive integer, depth of the output; that of the query if `None`.
+        use_output_projection: Whether the joined heads are projected. Without it, the
+            depth of the output is `num_heads * value_dim`.
+        causal: Whether query t sees the positions up to and including t only.
+        weighting: What turns scores into weights: `"softmax"`.
+        dropout: Rate at which weights are dropped in training; the others grow.
+        scale: Number that multiplies the scores; `1 / sqrt(key_dim)` if `None`.
+        use_bias: Whether the projections have a bias.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For the projections.
+        bias_initializer, bias_regularizer, bias_constraint: For their biases.
+        seed: Integer, makes the dropout repeatable.
+
+    Call arguments:
+        query: Tensor of shape `(batch, query_length, query_dim)`, or one query
+            `(batch, query_dim)`.
+        value: Tensor of shape `(batch, value_length, value_depth)`; the query if
+            omitted.
+        key: Tensor of shape `(batch, value_length, key_depth)`; `value` if omitted.
+        query_mask, mask: Boolean `(batch, query_length)`; `(batch,)` for one query.
+            Two names for the same.
+        value_mask, key_mask: Boolean `(batch, value_length)`.
+        attention_mask: Boolean `(batch, query_length, value_length)`;
+            `(batch, value_length)` for one query.
+        return_attention_scores: Whether to return the weights that were used, too:
+            in training, after dropout.
+        cache: Dict that `get_initial_cache` or the previous step returned. The query
+            is then what follows: one step, or several at once.
+
+    Returns:
+        output: Tensor of shape `(batch, query_length, output_dim)`, or
+            `(batch, output_dim)` for one query.
+        weights: Tensor of shape `(batch, num_heads, query_length, value_length)`, or
+            `(batch, num_heads, value_length)` for one query; only if
+            `return_attention_scores` is `True`.
+        cache: Dict for the next step; only if there is a `cache`.
+
+    Raises:
+        ValueError: If an argument or a shape does not fit, if there is a `key` without
+            a `value`, or a `cache` for a layer that is not causal or for
+            cross-attention.
+
+    Example:
+
+    >>> attention = SelfAttention(num_heads=8, key_dim=64)
+    >>> words = np.zeros((2, 11, 512), "float32")
+    >>> output, weights = attention(words, return_attention_scores=True)
+    >>> tuple(output.shape), tuple(weights.shape)
+    ((2, 11, 512), (2, 8, 11, 11))
+
+    Reference:
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), sections 3.2.1 to
+        3.2.3.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        *,
+        value_dim=None,
+        output_dim=None,
+        use_output_projection=True,
+        causal=False,
+        weighting="softmax",
+        dropout=0.0,
+        scale=None,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        bias_initializer="zeros",
+        bias_regularizer=None,
+        bias_constraint=None,
+        seed=None,
+        **kwargs,
+    ):
+        _check_size("num_heads", num_heads)
+        _check_size("key_dim", key_dim)
+        _check_size("value_dim", value_dim, optional=True)
+        _check_size("output_dim", output_dim, optional=True)
+        if output_dim is not None and not use_output_projection:
+            raise ValueError(
+                "output_dim must be None without an output projection. "
+                f"Received: {output_dim!r}"
+            )
+        if weighting not in WEIGHTINGS:
+            raise ValueError(
+                f"weighting must be one of {sorted(WEIGHTINGS)}. Received: "
+                f"{weighting!r}"
+            )
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1). Received: {dropout!r}")
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.output_dim = output_dim
+        self.use_output_projection = use_output_projection
+        self.causal = causal
+        self.weighting = weighting
+        self.dropout = dropout
+        self.scale = scale
+        self.seed = seed
+        # From a configuration, every projection makes an initializer of its own: two
+        # that share one would start with the same weights.
+        dense = keras.layers.Dense(
+            1,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_initializer=bias_initializer,
+            bias_regularizer=bias_regularizer,
+            bias_constraint=bias_constraint,
+        ).get_config()
+        self.projection = {name: dense[name] for name in PROJECTION}
+        common = {
+            "projection": self.projection,
+            "dtype": self.dtype_policy,
+            "trainable": self.trainable,
+        }
+        self.memory = MultiHeadMemory(
+            num_heads, key_dim, value_dim or key_dim, name="memory", **common
+        )
+        self.step = MultiHeadStep(
+            num_heads,
+            key_dim,
+            output_dim,
+            use_output_projection,
+            key_dim**-0.5 if scale is None else scale,
+            weighting,
+            dropout,
+            seed,
+            name="step",
+            **common,
+        )
+
+    def build(self, query_shape, value_shape=None, key_shape=None):
+        value_shape = value_shape or query_shape
+        if not self.memory.built:
+            self.memory.build(value_shape, key_shape)
+        if not self.step.built:
+            values_shape = (None, None, self.num_heads, self.memory.value_dim)
+            self.step.build(query_shape, {"values": values_shape})
+        self.built = True
+
+    def get_initial_cache(self, batch_size, max_length):
+        """Cache for `batch_size` sequences of at most `max_length` steps.
+
+        Returns:
+            Dict with `"keys"` and `"values"` `(batch_size, max_length, num_heads,
+            depth)`, in the compute dtype, and the integer `"length"` `(batch_size,)`,
+            the number of steps that are remembered.
+        """
+        _check_size("max_length", max_length)
+        shape = (batch_size, max_length, self.num_heads)
+        return {
+            "keys": ops.zeros((*shape, self.key_dim), self.compute_dtype),
+            "values": ops.zeros((*shape, self.memory.value_dim), self.compute_dtype),
+            "length": ops.zeros((batch_size,), "int32"),
+        }
+
+    def call(
+        self,
+        query,
+        value=None,
+        key=None,
+        *,
+        mask=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        cache=None,
+        training=None,
+    ):
+        self._check_call(query, value, key, cache)
+        query_mask = query_mask if mask is None else mask
+        single = len(query.shape) == 2
+        if single:
+            query = query[:, None]
+            query_mask = None if query_mask is None else query_mask[:, None]
+            attention_mask = None if attention_mask is None else attention_mask[:, None]
+        if value is None:
+            value = query
+            value_mask = query_mask if value_mask is None else value_mask
+        memory = self.memory(value, key, value_mask=value_mask, key_mask=key_mask)
+        if cache is not None:
+            cache, seen = _remember(cache, memory)
+            memory = {"keys": cache["keys"], "values": cache["values"]}
+            attention_mask = _both(attention_mask, seen)
+        output = self.step(
+            query,
+            memory,
+            query_mask=query_mask,
+            mask=attention_mask,
+            causal=self.causal and cache is None,
+            return_attention_scores=return_attention_scores,
+        )
+        outputs = output if return_attention_scores else (output,)
+        if single:
+            outputs = [ops.squeeze(x, axis=-2) for x in outputs]
+        if cache is not None:
+            outputs = (*outputs, cache)
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def _check_call(self, query, value, key, cache):
+        if value is None and key is not None:
+            raise ValueError(
+                "key needs a value of as many positions. Received: key "
+                f"{tuple(key.shape)}, value None"
+            )
+        value_shape = (None,) * 3 if value is None else value.shape
+        _check_shapes(query.shape, value_shape, None if key is None else key.shape)
+        if self.causal and value is not None and len(query.shape) == 2:
+            raise ValueError(
+                "One query has no place in a sequence, which causal attention needs: "
+                "query must have the shape (batch, queries, query_depth). "
+                f"Received: {tuple(query.shape)}"
+            )
+        if cache is None:
+            return
+        if not self.causal or value is not None:
+            raise ValueError(
+                "A cache is for causal self-attention: causal must be True and value "
+                f"None. Received: causal={self.causal}, value "
+                f"{None if value is None else tuple(value.shape)}"
+            )
+        steps, places = (*query.shape[1:-1], 1)[0], cache["keys"].shape[1]
+        if steps is not None and steps > places:
+            raise ValueError(
+                "The cache must have a place for every step. Received: "
+                f"{steps} steps, max_length={places}"
+            )
+
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        depth = self.output_dim or query_shape[-1]
+        if not self.use_output_projection:
+            depth = self.num_heads * self.memory.value_dim
+        return (*query_shape[:-1], depth)
+
+    def compute_output_spec(
+        self,
+        query,
+        value=None,
+        key=None,
+        *,
+        return_attention_scores=False,
+        cache=None,
+        **kwargs,
+    ):
+        self._check_call(query, value, key, cache)
+        shape = self.compute_output_shape(query.shape)
+        outputs = [keras.KerasTensor(shape, self.compute_dtype)]
+        if return_attention_scores:
+            batch, *queries = query.shape[:-1]
+            positions = (*queries, 1)[0] if value is None else value.shape[1]
+            if cache is not None:
+                positions = cache["keys"].shape[1]
+            shape = (batch, self.num_heads, *queries, positions)
+            outputs.append(keras.KerasTensor(shape, self.compute_dtype))
+        if cache is not None:
+            outputs.append(
+                {name: keras.KerasTensor(x.shape, x.dtype) for name, x in cache.items()}
+            )
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "output_dim": self.output_dim,
+            "use_output_projection": self.use_output_projection,
+            "causal": self.causal,
+            "weighting": self.weighting,
+            "dropout": self.dropout,
+            "scale": self.scale,
+            "seed": self.seed,
+            **self.projection,
+        }
+
+
+def _projection(layer, name, units):
+    """One of a layer's projections, frozen if the layer is."""
+    return keras.layers.Dense(
+        units,
+        **layer.projection,
+        dtype=layer.dtype_policy,
+        trainable=layer.trainable,
+        name=name,
+    )
+
+
+def _split_heads(x, num_heads):
+    """`(B, T, N * D)` to `(B, T, N, D)`."""
+    depth = x.shape[-1] // num_heads
+    return ops.reshape(x, (*ops.shape(x)[:-1], num_heads, depth))
+
+
+def _join_heads(x):
+    """`(B, T, N, D)` to `(B, T, N * D)`."""
+    return ops.reshape(x, (*ops.shape(x)[:-2], x.shape[-2] * x.shape[-1]))
+
+
+def _both(mask, other):
+    """Two masks, either of which may be missing, as one."""
+    masks = [ops.cast(m, "bool") for m in (mask, other) if m is not None]
+    return ops.logical_and(*masks) if len(masks) == 2 else next(iter(masks), None)
+
+
+def _clear(x, mask):
+    """Zeros where the mask `(B, T)` of `x` `(B, T, ...)` is `False`."""
+    return ops.where(ops.cast(mask, "bool")[..., None], x, ops.zeros_like(x))
+
+
+def _up_to_each_query(query, keys):
+    """Mask `(1, T, S)` of the positions that are not after the query's."""
+    t, s = (ops.arange(ops.shape(x)[1]) for x in (query, keys))
+    return t[None, :, None] >= s
+
+
+def _remember(cache, memory):
+    """Write the steps of a memory into the next free places of a cache.
+
+    Returns the cache, and which of its places each step may see, `(B, T, L)`.
+    """
+    steps = ops.shape(memory["keys"])[:2]
+    kept = memory.get("mask", ops.ones(steps, "bool"))
+    counted = ops.cast(ops.cumsum(ops.cast(kept, "int32"), axis=1), "int32")
+    last = (cache["length"][:, None] + counted - 1)[..., None]
+    places = ops.arange(cache["keys"].shape[1])
+    # Not a slice: rows of different lengths are written at different places.
+    written = ops.logical_and(places == last, kept[..., None])
+    writer = ops.argmax(ops.cast(written, "int32"), axis=1)[..., None, None]
+    written = ops.any(written, axis=1)[..., None, None]
+    remembered = {"length": cache["length"] + counted[:, -1]}
+    for name in ("keys", "values"):
+        fresh = ops.cast(memory[name], cache[name].dtype)
+        if fresh.shape[1] != 1:
+            fresh = ops.take_along_axis(fresh, writer, axis=1)
+        remembered[name] = ops.where(written, fresh, cache[name])
+    return remembered, places <= last
+
+
+def _check_size(name, size, optional=False):
+    if optional and size is None:
+        return
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        either = " or None" if optional else ""
+        raise ValueError(
+            f"{name} must be a positive integer{either}. Received: {size!r}"
+        )

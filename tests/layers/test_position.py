@@ -1,0 +1,334 @@
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attention.layers.position import PositionEncoding
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+BATCH, STEPS, DEPTH, LONGEST, BEAM = 2, 5, 7, 11, 3
+WORDS = 13
+KINDS = ("sinusoidal", "learned")
+BACKEND = keras.backend.backend()
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def draw(rng, *shape):
+    return rng.normal(size=shape).astype("float32")
+
+
+def table_of_the_paper(positions, depth):
+    """Section 3.5: one number at a time."""
+    encoding = np.zeros((positions, depth))
+    for pos in range(positions):
+        for dimension in range(depth):
+            i = dimension // 2
+            angle = pos / 10000 ** (2 * i / depth)
+            is_even = dimension % 2 == 0
+            encoding[pos, dimension] = np.sin(angle) if is_even else np.cos(angle)
+    return encoding
+
+
+def table(layer):
+    """The encoding of every position that a layer knows."""
+    if layer.kind == "learned":
+        return ops.convert_to_numpy(layer.embeddings)
+    return table_of_the_paper(LONGEST, DEPTH)
+
+
+def built(kind, **options):
+    layer = PositionEncoding(kind, max_length=LONGEST, **options)
+    layer.build((BATCH, STEPS, DEPTH))
+    return layer
+
+
+def add(layer, inputs, **options):
+    return ops.convert_to_numpy(layer(inputs, **options))
+
+
+def test_waves_worked_by_hand():
+    # Of depth 4, the wave lengths are 2 pi and 100 * 2 pi.
+    layer = PositionEncoding()
+
+    found = add(layer, np.zeros((1, 3, 4), "float32"))
+
+    expected = [
+        [0, 1, 0, 1],
+        [np.sin(1), np.cos(1), np.sin(0.01), np.cos(0.01)],
+        [np.sin(2), np.cos(2), np.sin(0.02), np.cos(0.02)],
+    ]
+    np.testing.assert_allclose(found[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("depth", [1, 2, DEPTH, 8])
+def test_waves_follow_the_paper(rng, depth):
+    x = draw(rng, BATCH, STEPS, depth)
+
+    found = add(PositionEncoding(), x)
+
+    np.testing.assert_allclose(found, x + table_of_the_paper(STEPS, depth), atol=1e-5)
+
+
+def test_shift_of_the_waves_is_a_rotation():
+    # The reason that the paper gives: encoding[p + k] is a linear function of
+    # encoding[p], the same for every p.
+    encoding = add(PositionEncoding(), np.zeros((1, STEPS, 8), "float32"))[0]
+    shift = 2
+    for i in range(4):
+        angle = shift / 10000 ** (2 * i / 8)
+        rotation = [
+            [np.cos(angle), np.sin(angle)],
+            [-np.sin(angle), np.cos(angle)],
+        ]
+        wave = encoding[:, 2 * i : 2 * i + 2]
+        np.testing.assert_allclose(
+            wave[shift:], wave[:-shift] @ np.transpose(rotation), atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_positions_are_added(rng, kind):
+    layer = built(kind)
+    x = draw(rng, BATCH, STEPS, DEPTH)
+
+    np.testing.assert_allclose(add(layer, x), x + table(layer)[:STEPS], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_axes_before_the_steps_share_the_positions(rng, kind):
+    layer = built(kind)
+    x = draw(rng, BATCH, BEAM, STEPS, DEPTH)
+    start = np.array([1, 4])
+
+    np.testing.assert_allclose(add(layer, x), x + table(layer)[:STEPS], atol=1e-5)
+    found = add(layer, x, start=start)
+    for b in range(BATCH):
+        expected = x[b] + table(layer)[start[b] : start[b] + STEPS]
+        np.testing.assert_allclose(found[b], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stepping_equals_the_full_pass(rng, kind):
+    layer = built(kind)
+    x = draw(rng, BATCH, STEPS, DEPTH)
+    expected = add(layer, x)
+
+    for t in range(STEPS):
+        for start in (t, np.int32(t), np.full(BATCH, t)):
+            one = add(layer, x[:, t], start=start)
+            np.testing.assert_allclose(one, expected[:, t], atol=1e-6)
+            rest = add(layer, x[:, t:], start=start)
+            np.testing.assert_allclose(rest, expected[:, t:], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_row_may_start_elsewhere(rng, kind):
+    layer = built(kind)
+    x = draw(rng, BATCH, DEPTH)
+
+    found = add(layer, x, start=np.array([2, 3], "int32"))
+
+    np.testing.assert_allclose(found, x + table(layer)[[2, 3]], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_mixed_precision(half, kind):
+    # In bfloat16, positions beyond 256 could not be told apart.
+    far = 300
+    layer = PositionEncoding(kind, max_length=far + STEPS, dtype=f"mixed_{half}")
+
+    found = layer(np.zeros((1, STEPS, DEPTH), "float32"), start=far)
+
+    assert keras.backend.standardize_dtype(found.dtype) == half
+    expected = table_of_the_paper(far + STEPS, DEPTH)
+    if kind == "learned":
+        assert layer.embeddings.dtype == "float32"
+        expected = ops.convert_to_numpy(layer.embeddings)
+    found = ops.convert_to_numpy(ops.cast(found, "float32"))
+    np.testing.assert_allclose(found[0], expected[far:], atol=5e-3)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.parametrize("kind", KINDS)
+def test_float64(rng, kind):
+    layer = built(kind, dtype="float64")
+    x = ops.cast(draw(rng, BATCH, STEPS, DEPTH), "float64")
+
+    found = add(layer, x)
+
+    plain = ops.convert_to_numpy(x)
+    assert found.dtype == plain.dtype
+    exact = plain.dtype == "float64"
+    np.testing.assert_allclose(
+        found, plain + table(layer)[:STEPS], atol=1e-12 if exact else 1e-5
+    )
+
+
+@pytest.mark.parametrize("start", [0, np.array([1, 2], "int32")])
+def test_mask_is_passed_on(rng, start):
+    token_ids = rng.integers(1, WORDS, (BATCH, STEPS))
+    token_ids[:, -2:] = 0
+    x = keras.layers.Embedding(WORDS, DEPTH, mask_zero=True)(token_ids)
+
+    output = PositionEncoding()(x, start=start)
+    average = keras.layers.GlobalAveragePooling1D()(output)
+
+    expected = ops.convert_to_numpy(output)[:, :-2].mean(1)
+    np.testing.assert_allclose(ops.convert_to_numpy(average), expected, atol=1e-6)
+
+
+def test_table_is_learned(rng, gradients):
+    layer = built("learned")
+    x = draw(rng, BATCH, STEPS, DEPTH)
+
+    _, gradient = gradients(
+        lambda x: ops.sum(layer(x, start=2)), [x], layer.trainable_variables
+    )
+
+    expected = np.zeros((LONGEST, DEPTH))
+    expected[2 : 2 + STEPS] = BATCH
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6)
+    assert built("sinusoidal").weights == []
+
+
+# Every argument with a value that is not its default.
+ARGUMENTS = {
+    "kind": "learned",
+    "max_length": LONGEST,
+    "embeddings_initializer": keras.initializers.Constant(0.5),
+    "embeddings_regularizer": keras.regularizers.L1(0.25),
+    "embeddings_constraint": keras.constraints.NonNeg(),
+    "dtype": "mixed_bfloat16",
+    "name": "places",
+    "trainable": False,
+}
+
+
+def test_config_names_every_argument_and_brings_the_layer_back():
+    signature = inspect.signature(PositionEncoding).parameters
+    assert set(signature) - {"kwargs"} <= set(ARGUMENTS)
+    layer = PositionEncoding(**ARGUMENTS)
+
+    config = json.loads(json.dumps(layer.get_config()))
+    restored = PositionEncoding.from_config(config)
+
+    assert set(config) == set(ARGUMENTS)
+    assert restored.get_config() == layer.get_config()
+    for name, argument in ARGUMENTS.items():
+        if hasattr(argument, "get_config"):
+            assert config[name]["class_name"] == type(argument).__name__
+        elif name != "dtype":
+            assert config[name] == argument
+    restored.build((BATCH, STEPS, DEPTH))
+    assert (ops.convert_to_numpy(restored.embeddings) == 0.5).all()
+    assert restored.trainable_variables == []
+    assert not restored.embeddings.trainable
+    assert type(restored.embeddings.constraint).__name__ == "NonNeg"
+    restored.trainable = True
+    (loss,) = restored.losses
+    expected = 0.25 * 0.5 * LONGEST * DEPTH
+    assert ops.convert_to_numpy(loss) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_trains_compiled_and_comes_back_from_its_file(rng, tmp_path, kind):
+    x, start = keras.Input((None, DEPTH)), keras.Input((), dtype="int32")
+    layer = PositionEncoding(kind, max_length=LONGEST)
+    outputs = keras.layers.Dense(1)(layer(x, start=start))
+    model = keras.Model([x, start], outputs)
+    model.compile("sgd", "mse", jit_compile=BACKEND != "torch")
+    data = [draw(rng, BATCH, STEPS, DEPTH), np.array([1, 3], "int32")]
+    model.fit(data, np.zeros((BATCH, STEPS, 1)), verbose=0)
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    np.testing.assert_allclose(add(restored, data), add(model, data), atol=1e-6)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a SavedModel needs TensorFlow")
+@pytest.mark.parametrize("kind", KINDS)
+def test_exported_model_takes_any_batch_and_length(rng, tmp_path, kind):
+    import tensorflow as tf
+
+    x = keras.Input((None, DEPTH))
+    model = keras.Model(x, PositionEncoding(kind, max_length=LONGEST)(x))
+
+    model.export(tmp_path / "model", verbose=False)
+    saved = tf.saved_model.load(tmp_path / "model")
+
+    for batch, steps in ((3, 7), (1, 1), (2, LONGEST)):
+        data = draw(rng, batch, steps, DEPTH)
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(saved.serve(data)), add(model, data), atol=1e-5
+        )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(BATCH, STEPS, DEPTH), (BATCH, DEPTH)])
+def test_passes_the_contract_test_of_keras(kind, shape):
+    from keras.src.testing import TestCase
+
+    TestCase().run_layer_test(
+        PositionEncoding,
+        init_kwargs={"kind": kind, "max_length": LONGEST},
+        input_shape=shape,
+        expected_output_shape=shape,
+        expected_num_trainable_weights=int(kind == "learned"),
+        expected_num_non_trainable_weights=0,
+        expected_num_seed_generators=0,
+        expected_num_losses=0,
+        supports_masking=True,
+        run_training_check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "rotary"}, "kind must be one of.*Received: 'rotary'"),
+        ({"kind": "learned"}, "max_length must be given.*Received: None"),
+        ({"max_length": 0}, "max_length must be a positive integer. Received: 0"),
+        ({"max_length": 2.5}, "max_length must be a positive integer. Received: 2.5"),
+        ({"max_length": True}, "max_length must be a positive.* Received: True"),
+    ],
+)
+def test_argument_that_does_not_fit_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PositionEncoding(**arguments)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("shape", "start", "message"),
+    [
+        ((BATCH, LONGEST + 1, DEPTH), 0, "max_length=11. Received: 12 steps from .* 0"),
+        ((BATCH, STEPS, DEPTH), 7, "max_length=11. Received: 5 steps from position 7"),
+        ((BATCH, DEPTH), LONGEST, "max_length=11. Received: 1 steps from position 11"),
+        ((BATCH, DEPTH), -1, "start must not be negative. Received: -1"),
+        ((DEPTH,), 0, r"inputs must have the shape .*Received: \(7,\)"),
+    ],
+)
+def test_position_that_does_not_exist_is_named(kind, shape, start, message):
+    layer = built(kind)
+
+    with pytest.raises(ValueError, match=message):
+        layer(np.zeros(shape, "float32"), start=start)
+    with pytest.raises(ValueError, match=message):
+        layer(keras.KerasTensor(shape), start=start)
+
+
+def test_last_position_exists():
+    found = add(built("learned"), np.zeros((1, STEPS, DEPTH)), start=LONGEST - STEPS)
+
+    assert np.isfinite(found).all()
