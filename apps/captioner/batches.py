@@ -92,6 +92,7 @@ class TrainingBatches(keras.utils.PyDataset):
         self.captions_per_image = min(captions_per_image, max(map(len, captions)))
         self.seed = seed
         self.epoch = epoch
+        self._longest = max(len(text) for texts in captions for text in texts)
         self._batches = self._plan()
 
     def __len__(self):
@@ -120,7 +121,10 @@ class TrainingBatches(keras.utils.PyDataset):
     def __getitem__(self, index):
         chosen = self._batches[index]
         random = np.random.default_rng((self.seed, self.epoch, index))
-        batch = {"captions": self._caption_batch(chosen, random)}
+        # Keras takes a length that the first two batches share for that of all; so
+        # the first one is longer than any other.
+        least = self._longest + 1 if index == 0 else 0
+        batch = {"captions": self._caption_batch(chosen, least, random)}
         if self.features is not None:
             batch["features"] = self.features[chosen]
         else:
@@ -128,13 +132,13 @@ class TrainingBatches(keras.utils.PyDataset):
             batch["images"] = load_varied_images(paths, self.image_size, random)
         return (batch,)
 
-    def _caption_batch(self, chosen, random):
+    def _caption_batch(self, chosen, least, random):
         rows = []
         for photograph in chosen:
             texts = self.captions[photograph]
             picked = random.permutation(len(texts))[: self.captions_per_image]
             rows.append([texts[i] for i in picked])
-        longest = max(len(text) for texts in rows for text in texts)
+        longest = max(least, *(len(text) for texts in rows for text in texts))
         shape = (len(rows), self.captions_per_image, longest)
         token_ids = np.full(shape, PAD, "int32")
         for row, texts in enumerate(rows):
