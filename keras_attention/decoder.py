@@ -23,7 +23,8 @@ class AttentionCell(keras.layers.Layer):
         h[t], ...              = cell([input[t]; context[t]], h[t-1], ...)
 
     The query is the **previous** state, and the context enters the cell in the
-    **same** step, as in the paper. There is no hidden state between calls.
+    **same** step, as in the paper. There is no hidden state between calls: a cell
+    with dropout draws another mask at every step, unless within `same_dropout`.
 
     Args:
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
@@ -42,6 +43,10 @@ class AttentionCell(keras.layers.Layer):
         outputs: Dict with `"output"` `(B, U)`, `"context"` `(B, V)` and `"weights"`
             `(B, S)`, each with the axis K if the inputs have it.
         state: Dict for the next step.
+
+    Raises:
+        ValueError: If `cell` is no Keras RNN cell, or `attention` no attention layer
+            of this package; if `inputs`, `state` or `memory` is not as above.
 
     Example:
 
@@ -73,12 +78,16 @@ class AttentionCell(keras.layers.Layer):
         self.cell = cell
         self.attention = attention
         self.gate = gate
+        self._shares_dropout = False
         if gate:
             self.context_gate = keras.layers.Dense(
                 1, activation="sigmoid", dtype=self.dtype_policy, name="context_gate"
             )
+        _freeze_parts(self)
 
-    def build(self, inputs_shape, state_shape, memory_shape):
+    def build(self, inputs_shape, state_shape=None, memory_shape=None):
+        _check_rank("inputs", inputs_shape, (2, 3), "(batch, [sequences,] depth)")
+        _check_memory(memory_shape)
         value_shape = tuple(memory_shape["values"])
         rows = (None,)
         query_shape = (*rows, 1, _output_units(self.cell))
@@ -106,17 +115,30 @@ class AttentionCell(keras.layers.Layer):
             training: Whether the steps train. Some Keras cells draw masks that they
                 do not use otherwise.
         """
-        cells = [c for c in self._flatten_layers() if hasattr(c, "reset_dropout_mask")]
-        if any(cell.dropout or cell.recurrent_dropout for cell in cells):
-            self(*first_step, training=training)
+        self._forget_dropout()
+        self._shares_dropout = True
         try:
+            cells = self._cells_with_dropout()
+            if any(cell.dropout or cell.recurrent_dropout for cell in cells):
+                self(*first_step, training=training)
             yield
         finally:
-            for cell in cells:
-                cell.reset_dropout_mask()
-                cell.reset_recurrent_dropout_mask()
+            self._shares_dropout = False
+            self._forget_dropout()
+
+    def _forget_dropout(self):
+        for cell in self._cells_with_dropout():
+            cell.reset_dropout_mask()
+            cell.reset_recurrent_dropout_mask()
+
+    def _cells_with_dropout(self):
+        layers = self._flatten_layers()
+        return [layer for layer in layers if hasattr(layer, "reset_dropout_mask")]
 
     def call(self, inputs, state, memory, training=None):
+        _check_rank("inputs", inputs.shape, (2, 3), "(batch, [sequences,] depth)")
+        _check_state("state", state, self.cell, len(inputs.shape))
+        _check_memory(memory)
         several = len(inputs.shape) == 3
         query = self._query(state["cell"])
         context, weights = self.attention.step(
@@ -126,9 +148,13 @@ class AttentionCell(keras.layers.Layer):
             context, weights = context[:, 0], weights[:, 0]
         if self.gate:
             context = project_rows(self.context_gate, query) * context
-        output, cell_state = self._run_cell(
-            ops.concatenate([inputs, context], axis=-1), state["cell"], training
-        )
+        try:
+            output, cell_state = self._run_cell(
+                ops.concatenate([inputs, context], axis=-1), state["cell"], training
+            )
+        finally:
+            if not self._shares_dropout:
+                self._forget_dropout()
         outputs = {"output": output, "context": context, "weights": weights}
         return outputs, {"cell": cell_state}
 
@@ -184,9 +210,16 @@ class AttentionDecoder(keras.layers.Layer):
             through and returns zero output, context and weights.
         value_mask: Boolean `(B, S)`; see the attention layer.
 
+    Implicit Keras masks are used where no explicit one is given; that of `inputs` is
+    passed on with `"output"`, `"context"` and `"weights"`.
+
     Returns:
         Dict with `"output"` `(B, [K,] T, U)`, `"context"` `(B, [K,] T, V)`,
         `"weights"` `(B, [K,] T, S)`, and `"state"`, the state after the last step.
+
+    Raises:
+        ValueError: If `cell` is no `AttentionCell`, or a call argument does not have
+            one of these shapes.
 
     Example:
 
@@ -207,8 +240,10 @@ class AttentionDecoder(keras.layers.Layer):
             raise ValueError(f"cell must be an AttentionCell. Received: {cell!r}")
         self.cell = cell
         self.supports_masking = True
+        _freeze_parts(self)
 
     def build(self, inputs_shape, value_shape, initial_state_shape=None):
+        _check_sequence(inputs_shape, value_shape)
         attention, units = self.cell.attention, _output_units(self.cell.cell)
         if not attention.built:
             attention.build((None, None, units), value_shape)
@@ -231,9 +266,14 @@ class AttentionDecoder(keras.layers.Layer):
         value_mask=None,
         training=None,
     ):
-        memory = self.cell.attention.memory(value, value_mask=value_mask)
+        if inputs_mask is not None:
+            inputs_mask = ops.cast(inputs_mask, "bool")
+        _check_sequence(inputs.shape, value.shape, inputs_mask)
         if initial_state is None:
             initial_state = self._zero_state(inputs)
+        rank = len(inputs.shape) - 1
+        _check_state("initial_state", initial_state, self.cell.cell, rank)
+        memory = self.cell.attention.memory(value, value_mask=value_mask)
 
         def step(state, now):
             outputs, new_state = self.cell(
@@ -251,7 +291,6 @@ class AttentionDecoder(keras.layers.Layer):
 
         sequence = {}
         if inputs_mask is not None:
-            inputs_mask = ops.cast(inputs_mask, "bool")
             inputs = ops.where(inputs_mask[..., None], inputs, ops.zeros_like(inputs))
             sequence["mask"] = ops.moveaxis(inputs_mask, -1, 0)
         sequence["inputs"] = ops.moveaxis(inputs, -2, 0)
@@ -262,7 +301,11 @@ class AttentionDecoder(keras.layers.Layer):
         return {**outputs, "state": state}
 
     def compute_mask(self, inputs, previous_mask):
-        return None
+        if previous_mask is None:
+            return None
+        state = self.cell.get_initial_state(batch_size=1)
+        masks = dict.fromkeys(("output", "context", "weights"), previous_mask)
+        return {**masks, "state": tree.map_structure(lambda x: None, state)}
 
     def _zero_state(self, inputs):
         """Zero state, `(B, units)` or `(B, K, units)`, for these inputs."""
@@ -284,9 +327,60 @@ class AttentionDecoder(keras.layers.Layer):
         return cls(keras.saving.deserialize_keras_object(config.pop("cell")), **config)
 
 
+def _freeze_parts(layer):
+    """Freeze what was assigned to a frozen layer; Keras only does so the other way."""
+    if not layer.trainable:
+        for part in layer._flatten_layers(include_self=False):
+            part.trainable = False
+
+
 def _output_units(cell):
     """Units of the topmost cell, whose output asks the question."""
     while hasattr(cell, "cells"):
         cell = cell.cells[-1]
     size = cell.state_size
     return size[0] if isinstance(size, (list, tuple)) else size
+
+
+def _check_sequence(inputs_shape, value_shape, inputs_mask=None):
+    steps = "(batch, [sequences,] steps"
+    _check_rank("inputs", inputs_shape, (3, 4), f"{steps}, depth)")
+    _check_rank("value", value_shape, (3,), "(batch, positions, depth)")
+    if inputs_mask is not None:
+        rank = len(inputs_shape) - 1
+        _check_rank("inputs_mask", inputs_mask.shape, (rank,), f"{steps})")
+
+
+def _check_rank(name, shape, ranks, expected):
+    if len(shape) not in ranks:
+        raise ValueError(
+            f"{name} must have the shape {expected}. Received: {tuple(shape)}"
+        )
+
+
+def _check_memory(memory):
+    if not isinstance(memory, dict) or not {"values", "keys"} <= memory.keys():
+        raise ValueError(
+            "memory must be the dict that attention.memory(value) returns. "
+            f"Received: {_shapes(memory)}"
+        )
+
+
+def _check_state(name, state, cell, rank):
+    """Whether there is a tensor `(B, [K,] units)` for everything the cell remembers."""
+    expected = [(rank, units) for units in tree.flatten(cell.state_size)]
+    found = state.get("cell") if isinstance(state, dict) else None
+    shapes = [getattr(x, "shape", ()) for x in tree.flatten(found)]
+    is_nested = isinstance(found, (list, tuple))
+    if not is_nested or [(len(shape), *shape[-1:]) for shape in shapes] != expected:
+        raise ValueError(
+            f"{name} must be a dict like that of cell.get_initial_state: 'cell' with "
+            f"tensors of rank {rank} for units {cell.state_size}. "
+            f"Received: {_shapes(state)}"
+        )
+
+
+def _shapes(nested):
+    return tree.map_structure(
+        lambda x: tuple(x.shape) if hasattr(x, "shape") else x, nested
+    )

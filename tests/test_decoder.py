@@ -386,6 +386,66 @@ def test_explicit_mask_wins_over_an_implicit_one(rng):
     assert_close(numpy(found), numpy(decoder(numpy(inputs), numpy(value))))
 
 
+@keras.saving.register_keras_serializable(package="keras_attention_tests")
+class ShowMask(keras.layers.Layer):
+    """Returns the mask that comes with a tensor; minus ones where none comes."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, x, mask=None):
+        if mask is None:
+            return ops.full_like(x[..., 0], -1.0)
+        return ops.cast(mask, "float32")
+
+    def compute_output_shape(self, x_shape):
+        return x_shape[:-1]
+
+
+@pytest.mark.parametrize("leading", [(), (SEQUENCES,)])
+def test_the_mask_of_the_inputs_goes_on_with_all_but_the_state(rng, leading, tmp_path):
+    input_ids = keras.Input((*leading, None), dtype="int32")
+    value = keras.Input((None, VALUE_DIM))
+    embedding = keras.layers.Embedding(WORDS, INPUT_DIM, mask_zero=True)
+    decoder = AttentionDecoder(
+        AttentionCell(CELLS["gru over lstm"](), AdditiveAttention(UNITS))
+    )
+    outputs = decoder(embedding(input_ids), value)
+    masks = tree.map_structure(lambda x: ShowMask()(x), outputs)
+    model = keras.Model([input_ids, value], {**masks, "steps": outputs["output"]})
+    ids, values = rng.integers(3, size=(BATCH, *leading, STEPS)), draw(rng, VALUE)
+    expected = model.predict([ids, values], verbose=0)
+
+    eager = tree.map_structure(ShowMask(), decoder(embedding(ids), values))
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+    found = restored.predict([ids, values], verbose=0)
+
+    assert (expected["steps"] != 0).any(axis=-1).tolist() == (ids != 0).tolist()
+    assert_close(found.pop("steps"), expected.pop("steps"))
+    for masks in (expected, numpy(eager), found):
+        for name in ("output", "context", "weights"):
+            np.testing.assert_array_equal(masks[name], ids != 0)
+        assert all((x == -1).all() for x in tree.flatten(masks["state"]))
+
+
+def test_padded_steps_do_not_count_in_the_loss(rng):
+    input_ids = keras.Input((STEPS,), dtype="int32")
+    value = keras.Input((None, VALUE_DIM))
+    embedded = keras.layers.Embedding(WORDS, INPUT_DIM, mask_zero=True)(input_ids)
+    model = keras.Model([input_ids, value], decoder_of("gru")(embedded, value))
+    model = keras.Model(model.inputs, model.output["output"])
+    model.compile(loss="mse", jit_compile=False)
+    ids, values = np.array([[3, 5, 7, 0, 0], [2, 3, 5, 7, 0]]), draw(rng, VALUE)
+    target = draw(rng, (BATCH, STEPS, STATE_UNITS))
+
+    loss = model.evaluate([ids, values], target, verbose=0)
+
+    errors = (model.predict([ids, values], verbose=0) - target) ** 2
+    assert loss == pytest.approx(errors[ids != 0].mean(), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("half", "given_state"), [("float16", True), ("bfloat16", False)]
 )
@@ -461,6 +521,42 @@ def test_dropout_is_the_same_at_all_steps_and_redrawn_per_call(compiled):
     assert (states[:, 0] != others[:, 0]).any()
     seen = (states[:, 0] > 0) & (others[:, 0] > 0)
     assert (states[:, 1] != others[:, 1])[seen].any()
+
+
+def test_a_step_by_hand_draws_its_own_dropout_mask():
+    cell, units = DropoutProbe().decoder.cell, DropoutProbe.units
+
+    def step(batch):
+        value = np.zeros((batch, POSITIONS, VALUE_DIM), "float32")
+        arguments = (
+            np.ones((batch, units), "float32"),
+            cell.get_initial_state(batch_size=batch),
+            cell.attention.memory(value),
+        )
+        outputs, _ = cell(*arguments, training=True)
+        return arguments, numpy(outputs["output"])
+
+    # Traced, not run: a mask that was kept would be unusable.
+    word, value = keras.Input((units,)), keras.Input((POSITIONS, VALUE_DIM))
+    memory = cell.attention.memory(value)
+    cell(word, {"cell": [keras.Input((units,))]}, memory, training=True)
+
+    arguments, first = step(BATCH)
+    _, second = step(BATCH)
+    _, other = step(BATCH + 1)
+    with cell.same_dropout(*arguments, training=True):
+        (_, third), (_, again) = step(BATCH), step(BATCH)
+
+    # The state is zero: the output is the mask of the inputs.
+    for mask in (first, second, other, third):
+        assert set(np.unique(mask)) == {0, 2}
+    assert (first != second).any()
+    assert (third != first).any()
+    assert (third != second).any()
+    assert (other[0] != other[1]).any()
+    np.testing.assert_array_equal(again, third)
+    _, last = step(BATCH)
+    assert (last != third).any()
 
 
 def test_training_with_dropout_compiles_and_leaves_nothing_behind(rng):
@@ -599,6 +695,49 @@ def test_config_names_every_argument(layer):
     assert config.get("gate", True) is True
 
 
+def frozen_decoder(how):
+    frozen = {"trainable": False}
+    cell = AttentionCell(
+        CELLS["stacked gru"](),
+        AdditiveAttention(UNITS, use_bias=True),
+        gate=True,
+        **(frozen if how == "cell" else {}),
+    )
+    decoder = AttentionDecoder(cell, **(frozen if how == "decoder" else {}))
+    if how == "decoder before it is built":
+        decoder.trainable = False
+    return decoder
+
+
+@pytest.mark.parametrize("how", ["cell", "decoder", "decoder before it is built"])
+def test_what_is_frozen_has_nothing_to_train(how, tmp_path):
+    inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
+    decoder = frozen_decoder(how)
+    model = keras.Model([inputs, value], decoder(inputs, value)["output"])
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    for frozen in (model, restored):
+        # Four weights of the attention, three of each cell, two of the gate.
+        assert len(frozen.weights) == 4 + 2 * 3 + 2
+        assert frozen.trainable_weights == []
+    decoder.trainable = decoder.cell.trainable = True
+    assert len(decoder.trainable_weights) == len(decoder.weights)
+
+
+def test_a_frozen_cell_on_its_own_has_nothing_to_train():
+    cell = frozen_decoder("cell").cell
+    memory = cell.attention.memory(keras.Input(VALUE[1:]))
+    word = keras.Input((INPUT_DIM,))
+    state = {"cell": [[keras.Input((n,))] for n in (LOWER_UNITS, STATE_UNITS)]}
+
+    cell(word, state, memory)
+
+    assert len(cell.weights) == 4 + 2 * 3 + 2
+    assert not any(variable.trainable for variable in cell.weights)
+
+
 @pytest.mark.parametrize("layer", [AttentionCell, AttentionDecoder])
 def test_config_may_be_used_twice(layer):
     decoder = decoder_of("gru")
@@ -642,3 +781,94 @@ def test_decoder_needs_an_attention_cell(cell):
 
     with pytest.raises(ValueError, match=message):
         AttentionDecoder(cell)
+
+
+def new_decoder(cell="lstm"):
+    return AttentionDecoder(AttentionCell(CELLS[cell](), AdditiveAttention(UNITS)))
+
+
+SHAPES = {"inputs": INPUTS, "value": VALUE, "inputs_mask": INPUTS[:-1]}
+
+
+@pytest.mark.parametrize("make", [decoder_of, new_decoder])
+@pytest.mark.parametrize(
+    ("wrong", "shape", "expected"),
+    [
+        ("inputs", (2, 11), "(batch, [sequences,] steps, depth)"),
+        ("inputs", (2, 3, 5, 7, 11), "(batch, [sequences,] steps, depth)"),
+        ("value", (2, 13), "(batch, positions, depth)"),
+        ("value", (2, 3, 7, 13), "(batch, positions, depth)"),
+        ("inputs_mask", (2, 5, 1), "(batch, [sequences,] steps)"),
+    ],
+)
+def test_shape_of_the_wrong_rank_is_named(make, wrong, shape, expected):
+    arrays = {
+        name: np.zeros(shape, "float32")
+        for name, shape in {**SHAPES, wrong: shape}.items()
+    }
+    message = f"{wrong} must have the shape {expected}. Received: {shape}"
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make("lstm")(
+            arrays["inputs"], arrays["value"], inputs_mask=arrays["inputs_mask"]
+        )
+
+
+def zeros(*shape):
+    return np.zeros(shape, "float32")
+
+
+STATES = [
+    zeros(2, 17),
+    {"state": [zeros(2, 17), zeros(2, 17)]},
+    {"cell": zeros(2, 17)},
+    {"cell": [zeros(2, 17)]},
+    {"cell": [zeros(2, 17), zeros(2, 19)]},
+    {"cell": [zeros(2, 3, 17), zeros(2, 17)]},
+]
+
+
+def shapes(nested):
+    return tree.map_structure(lambda x: x.shape, nested)
+
+
+@pytest.mark.parametrize("make", [decoder_of, new_decoder])
+@pytest.mark.parametrize("state", STATES, ids=lambda state: str(shapes(state)))
+def test_a_state_that_is_not_the_cells_is_named(make, state):
+    decoder = make("lstm")
+    inputs, value = zeros(*INPUTS), zeros(*VALUE)
+    told = re.escape(f"units [17, 17]. Received: {shapes(state)}")
+
+    with pytest.raises(ValueError, match=f"initial_state must be a dict.*{told}"):
+        decoder(inputs, value, state)
+    memory = decoder.cell.attention.memory(value)
+    with pytest.raises(ValueError, match=f"(?<!initial_)state must be a dict.*{told}"):
+        decoder.cell(inputs[:, 0], state, memory)
+
+
+@pytest.mark.parametrize("make", [decoder_of, new_decoder])
+@pytest.mark.parametrize(
+    "memory",
+    [zeros(*VALUE), {"values": zeros(*VALUE)}, None],
+    ids=["x", "dict", "none"],
+)
+def test_a_memory_that_is_none_is_named(make, memory):
+    cell = make("lstm").cell
+    state = cell.get_initial_state(batch_size=BATCH)
+    told = re.escape(f"Received: {shapes(memory) if memory is not None else None}")
+
+    with pytest.raises(ValueError, match=f"memory must be the dict that.*{told}"):
+        cell(zeros(BATCH, INPUT_DIM), state, memory)
+
+
+@pytest.mark.parametrize("make", [decoder_of, new_decoder])
+@pytest.mark.parametrize("shape", [(2,), (2, 3, 5, 11)])
+def test_a_step_of_the_wrong_rank_is_named(make, shape):
+    cell = make("lstm").cell
+    memory = cell.attention.memory(zeros(*VALUE))
+    message = (
+        f"inputs must have the shape (batch, [sequences,] depth). Received: {shape}"
+    )
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        cell(zeros(*shape), cell.get_initial_state(batch_size=BATCH), memory)

@@ -16,7 +16,7 @@ from keras_attention.search import beam_search, greedy_search, sample_search
 BATCH, BEAM, LENGTH, POSITIONS, VOCABULARY = 2, 3, 5, 7, 11
 START, END = 1, 2
 HISTORIES = 1009
-EXACT_BEAM = 37
+EXACT_BEAM = 53
 PENALTY = 0.7
 BANNED = (0, 3, VOCABULARY - 1)
 
@@ -166,6 +166,7 @@ def assert_sound(
         "lengths": "int32",
         "scores": "float32",
         "log_probs": "float32",
+        "token_log_probs": "float32",
         "weights": "float32",
     }
     for row in range(batch):
@@ -183,6 +184,15 @@ def assert_sound(
             np.testing.assert_array_equal(
                 result["weights"][row, place],
                 expected_weights(tokens, state["seen"][row], max_length),
+            )
+            gains = [
+                next_log_probs(table, state, row, tokens[:t])[token]
+                for t, token in enumerate(tokens)
+            ]
+            np.testing.assert_allclose(
+                result["token_log_probs"][row, place],
+                [*gains, *[0.0] * (max_length - len(tokens))],
+                rtol=1e-5,
             )
             if not tokens:
                 continue
@@ -211,7 +221,7 @@ def assert_agree(first, second):
     assert first.keys() == second.keys()
     for key in ("token_ids", "lengths", "weights"):
         np.testing.assert_array_equal(first[key], second[key], err_msg=key)
-    for key in ("scores", "log_probs"):
+    for key in ("scores", "log_probs", "token_log_probs"):
         np.testing.assert_allclose(first[key], second[key], rtol=1e-6, err_msg=key)
 
 
@@ -234,7 +244,23 @@ def all_hypotheses(table, state, row, length_penalty, max_length=LENGTH):
     ]
 
 
-def plain_beam_search(table, state, row, *, beam_size, length_penalty):
+def is_allowed(
+    tokens, token, row, *, banned=(), min_length=0, no_repeat_ngrams=None, prefix=None
+):
+    """Whether the token may follow these, as the constraints are told."""
+    length, n = len(tokens), no_repeat_ngrams
+    if prefix and length < len(prefix[row]) and prefix[row][length] >= 0:
+        return token == prefix[row][length]
+    if token in banned or (token == END and length + 1 < min_length):
+        return False
+    longer = (*tokens, token)
+    grams = [longer[i : i + n] for i in range(length + 2 - n)] if n else []
+    return not grams or grams[-1] not in grams[:-1]
+
+
+def plain_beam_search(
+    table, state, row, *, beam_size, length_penalty, form="power", **constraints
+):
     """The search as its docstring tells it, for one row, and never stopping early.
 
     Hypotheses are pairs of tokens and log-probability. The second result is the
@@ -250,7 +276,9 @@ def plain_beam_search(table, state, row, *, beam_size, length_penalty):
         return hypotheses[:count]
 
     def penalized(hypothesis):
-        return hypothesis[1] / len(hypothesis[0]) ** length_penalty
+        length = len(hypothesis[0])
+        base = length if form == "power" else (5 + length) / 6
+        return hypothesis[1] / base**length_penalty
 
     alive, finished = [((), 0.0)], []
     for _ in range(LENGTH):
@@ -258,21 +286,24 @@ def plain_beam_search(table, state, row, *, beam_size, length_penalty):
             ((*tokens, token), total + gain)
             for tokens, total in alive
             for token, gain in enumerate(next_log_probs(table, state, row, tokens))
+            if is_allowed(tokens, token, row, **constraints)
         ]
-        candidates = best(candidates, 2 * beam_size)
-        ended = [candidate for candidate in candidates if candidate[0][-1] == END]
         going = [candidate for candidate in candidates if candidate[0][-1] != END]
+        candidates = best(candidates, beam_size)
+        ended = [candidate for candidate in candidates if candidate[0][-1] == END]
         finished = best(finished + ended, beam_size, penalized)
         alive = best(going, beam_size)
     found = (finished + best(alive, beam_size, penalized))[:beam_size]
     return [tokens for tokens, _ in found], closest
 
 
-def plain_greedy_search(table, state, row, banned=()):
+def plain_greedy_search(table, state, row, **constraints):
     tokens, closest = [], math.inf
     while len(tokens) < LENGTH and END not in tokens:
         log_probs = next_log_probs(table, state, row, tokens)
-        log_probs[list(banned)] = -np.inf
+        for token in range(table.shape[-1]):
+            if not is_allowed(tokens, token, row, **constraints):
+                log_probs[token] = -np.inf
         tokens.append(int(np.argmax(log_probs)))
         second, first = np.sort(log_probs)[-2:]
         closest = min(closest, first - second)
@@ -357,7 +388,7 @@ def test_beam_worked_by_hand():
 @pytest.mark.parametrize("length_penalty", [0, 0.7, 1])
 def test_wide_beam_finds_what_enumeration_finds(length_penalty):
     # 31 finished and 32 unfinished sequences exist, and at most 16 are alive when
-    # the last token is chosen: nothing is ever dropped before the end.
+    # the last of three tokens is chosen: nothing is ever dropped before the end.
     table, state = random_table(3, vocabulary=3), random_state(3, vocabulary=3)
     options = {"beam_size": EXACT_BEAM, "length_penalty": length_penalty}
 
@@ -401,18 +432,27 @@ def test_greedy_equals_a_plain_loop(language):
         assert hypotheses(result, row) == [expected[row][0]]
 
 
-@pytest.mark.parametrize(
-    "ends",
-    [
-        "certain or impossible",
-        pytest.param(
-            "at random",
-            marks=pytest.mark.xfail(
-                strict=True, reason="an end that comes second counts as finished too"
-            ),
-        ),
-    ],
-)
+def test_an_end_counts_only_among_the_best_of_its_step():
+    table, state = random_table(2), random_state(2)
+    a, b, c = 3, 4, 5
+    for row in range(BATCH):
+        first = table[code_after(table, state, row, ())]
+        first[:] = -30.0
+        first[[a, b, c, END]] = -1.0, -1.1, -1.2, -1.3
+        for token in (a, b, c):
+            then = table[code_after(table, state, row, (token,))]
+            then[:], then[END] = -30.0, -1.0
+
+    narrow = run_beam(table, state)
+    wide = run_beam(table, state, beam_size=4)
+
+    # By their scores, -2 / 2 ** .7 and so on, the end at once is the third of all.
+    for row in range(BATCH):
+        assert hypotheses(narrow, row) == [(a, END), (b, END), (c, END)]
+        assert hypotheses(wide, row) == [(a, END), (b, END), (END,), (c, END)]
+
+
+@pytest.mark.parametrize("ends", ["certain or impossible", "at random"])
 def test_beam_of_one_without_length_penalty_is_greedy(ends):
     lengths = set()
     for seed in range(5):
@@ -537,12 +577,12 @@ def test_rows_that_end_and_rows_that_do_not_share_a_batch():
 
 def test_unfinished_hypotheses_fill_up_behind_finished_ones():
     table, state = random_table(13), random_state(13)
-    # The end is hardly possible as the first token, and not at all as a later one.
+    # The end comes third as the first token, and not at all as a later one.
     table[:, END] = -np.inf
     for row in range(BATCH):
         first = table[code_after(table, state, row, ())]
         first[END] = -20.0
-        first[END + 3 :] = -50.0
+        first[END + 1 :] = -50.0
 
     result = run_beam(table, state)
 
@@ -584,9 +624,10 @@ def test_with_a_single_step_the_best_tokens_come_back():
     for row in range(BATCH):
         order = np.argsort(-next_log_probs(table, state, row, ()))
         assert hypotheses(greedy, row) == [(order[0],)]
-        # Where the end is among the candidates, it is finished and so comes first.
-        order = sorted(order[: 2 * BEAM], key=lambda token: token != END)
-        assert hypotheses(beam, row) == [(token,) for token in order[:BEAM]]
+        # Where the end is among the best, it is finished and so comes first.
+        finished = [token for token in order[:BEAM] if token == END]
+        best = [*finished, *(token for token in order if token != END)]
+        assert hypotheses(beam, row) == [(token,) for token in best[:BEAM]]
 
 
 def test_an_end_at_the_first_step_is_a_hypothesis_of_one_token():
@@ -637,7 +678,7 @@ def test_banned_tokens_never_appear():
     assert not np.isin(beam["token_ids"], BANNED).any()
     assert_sound(beam, table, state)
     for row in range(BATCH):
-        expected, _ = plain_greedy_search(table, state, row, BANNED)
+        expected, _ = plain_greedy_search(table, state, row, banned=BANNED)
         assert hypotheses(greedy, row) == [expected]
     assert_sound(greedy, table, state, beam_size=1, length_penalty=0)
 
@@ -652,18 +693,7 @@ def test_a_banned_token_is_a_token_of_probability_zero():
     tree.map_structure(np.testing.assert_array_equal, with_ban, with_zeros)
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        run_beam,
-        pytest.param(
-            run_greedy,
-            marks=pytest.mark.xfail(
-                strict=True, reason="takes a banned token where all are impossible"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
 def test_banned_tokens_do_not_appear_even_where_no_other_is_possible(run):
     table, state = random_table(41), random_state(41)
     state["offset"][:] = -np.inf
@@ -672,6 +702,106 @@ def test_banned_tokens_do_not_appear_even_where_no_other_is_possible(run):
     result = run(table, state, banned=BANNED)
 
     assert not np.isin(result["token_ids"], BANNED).any()
+
+
+# Few words, so that they come twice where nothing forbids it.
+FEW_WORDS = 5
+CONSTRAINTS = {
+    "min_length": {"min_length": 4},
+    "no token twice": {"no_repeat_ngrams": 1},
+    "no pair twice": {"no_repeat_ngrams": 2},
+    "prefix": {"prefix": ((3, -1, 4), (0, 0, -1))},
+    "all": {
+        "banned": (0, 3),
+        "min_length": 3,
+        "no_repeat_ngrams": 1,
+        "prefix": ((3,), (-1,)),
+    },
+}
+
+
+@pytest.mark.parametrize("constraints", CONSTRAINTS.values(), ids=CONSTRAINTS.keys())
+def test_constraints_hold_for_every_hypothesis(constraints):
+    different = 0
+    for seed in range(7):
+        table = random_table(seed, vocabulary=FEW_WORDS, sharpness=1.0)
+        state = random_state(seed, vocabulary=FEW_WORDS)
+        state["offset"][:, :3] = -2.0
+        options = {"beam_size": BEAM, "length_penalty": PENALTY}
+        plain = [
+            plain_beam_search(table, state, row, **options, **constraints)
+            for row in range(BATCH)
+        ]
+        plain_greedy = [
+            plain_greedy_search(table, state, row, **constraints)
+            for row in range(BATCH)
+        ]
+        closest = [closest for _, closest in plain + plain_greedy]
+        assert min(closest) > 1e-5, "the example decides by rounding"
+
+        beam = run_beam(table, state, **options, **constraints)
+        greedy = run_greedy(table, state, **constraints)
+        drawn = run_sample(table, state, samples=BEAM, **constraints)
+
+        assert_sound(beam, table, state)
+        assert_sound(greedy, table, state, beam_size=1, length_penalty=0)
+        assert_sound(drawn, table, state, length_penalty=0, drawn=True)
+        for row in range(BATCH):
+            found = plain[row][0]
+            assert hypotheses(beam, row) == found + [()] * (BEAM - len(found))
+            assert hypotheses(greedy, row) == [plain_greedy[row][0]]
+            for tokens in hypotheses(drawn, row):
+                for t, token in enumerate(tokens):
+                    assert is_allowed(tokens[:t], token, row, **constraints)
+            free = plain_beam_search(table, state, row, **options)
+            different += free[0] != found
+    assert different >= 5, "the example is too easy"
+
+
+def test_long_ngrams_never_come_twice():
+    table, state = random_table(3), random_state(3)
+
+    assert_agree(
+        run_beam(table, state, no_repeat_ngrams=LENGTH), run_beam(table, state)
+    )
+
+
+def test_gnmt_length_penalty_worked_by_hand():
+    # After one token (5 + 1) / 6 = 1, after seven 2.
+    table, state = np.full((HISTORIES, VOCABULARY), -20.0, "float32"), random_state(3)
+    path = 3, 4, 5, 6, 7, 8, END
+    for row in range(BATCH):
+        first = table[code_after(table, state, row, ())]
+        first[[END, path[0]]] = -1.0, -1.5
+        for t, token in enumerate(path[1:], 1):
+            table[code_after(table, state, row, path[:t]), token] = 0.0
+
+    options = {"max_length": 7, "length_penalty_form": "gnmt"}
+    one = run_beam(table, state, length_penalty=1.0, **options)
+    none = run_beam(table, state, length_penalty=0.0, **options)
+
+    np.testing.assert_allclose(one["scores"][:, :2], [[-0.75, -1.0]] * BATCH)
+    np.testing.assert_allclose(none["scores"][:, :2], [[-1.0, -1.5]] * BATCH)
+    for row in range(BATCH):
+        assert hypotheses(one, row)[:2] == [path, (END,)]
+        assert hypotheses(none, row)[:2] == [(END,), path]
+
+
+@few_examples
+@hypothesis.given(language=languages)
+def test_gnmt_beam_equals_a_plain_beam_search(language):
+    table, state = language
+    options = {"beam_size": BEAM, "length_penalty": 1.5}
+    expected = [
+        plain_beam_search(table, state, row, form="gnmt", **options)
+        for row in range(BATCH)
+    ]
+    hypothesis.assume(min(closest for _, closest in expected) > 1e-4)
+
+    result = run_beam(table, state, length_penalty_form="gnmt", **options)
+
+    for row in range(BATCH):
+        assert hypotheses(result, row) == expected[row][0]
 
 
 @pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
@@ -773,8 +903,11 @@ def under_xla(function):
 @pytest.mark.parametrize("run", [run_greedy, run_beam])
 def test_xla_changes_nothing(run):
     table, state = random_table(61), random_state(61)
+    options = {"no_repeat_ngrams": 2, "min_length": 3, "prefix": ((3, -1), (-1, 5))}
 
-    assert_agree(run(table, state, how=under_xla), run(table, state))
+    assert_agree(
+        run(table, state, how=under_xla, **options), run(table, state, **options)
+    )
 
 
 @only_tensorflow
@@ -811,8 +944,9 @@ def test_a_graph_takes_any_batch_and_knows_all_other_dimensions(run, beam_size):
 
     for batch in (BATCH, 2 * BATCH):
         part = {key: value[:batch] for key, value in state.items()}
-        result = run(table, part, how=for_any_batch)
-        assert_agree(result, run(table, part, how=eagerly))
+        options = {"no_repeat_ngrams": 2, "min_length": 3}
+        result = run(table, part, how=for_any_batch, **options)
+        assert_agree(result, run(table, part, how=eagerly, **options))
     shapes = {
         key: tuple(value.shape)
         for key, value in graphs[0].get_concrete_function().structured_outputs.items()
@@ -822,6 +956,7 @@ def test_a_graph_takes_any_batch_and_knows_all_other_dimensions(run, beam_size):
         "lengths": (None, beam_size),
         "scores": (None, beam_size),
         "log_probs": (None, beam_size),
+        "token_log_probs": (None, beam_size, LENGTH),
         "weights": (None, beam_size, LENGTH, POSITIONS),
     }
 
@@ -912,6 +1047,12 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
         (run_greedy, {"max_length": -5}, "max_length must be.* Received: -5"),
         (run_beam, {"banned": (3, 11)}, r"between 0 and 10\..*: \[11\]"),
         (run_greedy, {"banned": (-1, 3)}, r"between 0 and 10\..*: \[-1\]"),
+        (run_beam, {"length_penalty_form": "wu"}, "'power' or 'gnmt'.*: 'wu'"),
+        (run_greedy, {"min_length": 6}, "between 0 and max_length, 5. .*: 6"),
+        (run_sample, {"min_length": -1}, "between 0 and max_length, 5. .*: -1"),
+        (run_beam, {"no_repeat_ngrams": 0}, "no_repeat_ngrams must be .*: 0"),
+        (run_beam, {"prefix": (3, 4)}, r"prefix must have.*: \(2,\)"),
+        (run_beam, {"prefix": ((3,) * 6,) * 2}, r"at most 5 tokens.*: \(2, 6\)"),
     ],
 )
 def test_wrong_arguments_are_named_with_what_came(run, options, message):
