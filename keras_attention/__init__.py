@@ -2,18 +2,79 @@
 
 from keras_attention.decoder import AttentionCell, AttentionDecoder
 from keras_attention.layers.additive import AdditiveAttention
-from keras_attention.losses import doubly_stochastic_penalty, sequence_crossentropy
-from keras_attention.plots import attention_overlay
+from keras_attention.layers.attention import Attention
+from keras_attention.layers.luong import LuongAttention
+from keras_attention.layers.parts import AttentionPart
+from keras_attention.layers.pooling import AttentionPooling
+from keras_attention.layers.position import PositionEncoding
+from keras_attention.layers.scores import (
+    AdditiveScore,
+    DotScore,
+    GeneralScore,
+    LocationScore,
+    Score,
+)
+from keras_attention.layers.self_attention import SelfAttention
+from keras_attention.layers.weightings import (
+    EntmaxWeighting,
+    HardWeighting,
+    MonotonicWeighting,
+    SoftmaxWeighting,
+    SparsemaxWeighting,
+    Weighting,
+)
+from keras_attention.layers.windows import (
+    LocalMonotonicWindow,
+    LocalPredictiveWindow,
+    LocalWindow,
+)
+from keras_attention.losses import (
+    ReinforceLoss,
+    SequenceCrossentropy,
+    attention_supervision,
+    coverage_loss,
+    doubly_stochastic_penalty,
+    sequence_crossentropy,
+)
+from keras_attention.metrics import AlignmentErrorRate, PointingAccuracy
+from keras_attention.plots import attention_heatmap, attention_overlay
 from keras_attention.search import beam_search, greedy_search, sample_search
 from keras_attention.version import __version__
 
 __all__ = [
     "AdditiveAttention",
+    "AdditiveScore",
+    "AlignmentErrorRate",
+    "Attention",
     "AttentionCell",
     "AttentionDecoder",
+    "AttentionPart",
+    "AttentionPooling",
+    "DotScore",
+    "EntmaxWeighting",
+    "GeneralScore",
+    "HardWeighting",
+    "LocalMonotonicWindow",
+    "LocalPredictiveWindow",
+    "LocalWindow",
+    "LocationScore",
+    "LuongAttention",
+    "MonotonicWeighting",
+    "PointingAccuracy",
+    "PositionEncoding",
+    "ReinforceLoss",
+    "Score",
+    "SelfAttention",
+    "SequenceCrossentropy",
+    "SoftmaxWeighting",
+    "SparsemaxWeighting",
+    "Weighting",
     "__version__",
+    "attention_heatmap",
     "attention_overlay",
+    "attention_supervision",
     "beam_search",
+    "coverage_loss",
     "doubly_stochastic_penalty",
     "greedy_search",
     "sample_search",

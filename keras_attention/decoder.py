@@ -11,7 +11,9 @@ import keras
 from keras import ops, tree
 
 from keras_attention import loops
-from keras_attention.layers.attention import Attention, project_rows
+from keras_attention.cells import split_cell
+from keras_attention.layers.attention import BaseAttention
+from keras_attention.layers.parts import project_rows, stay_frozen
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -36,12 +38,18 @@ class AttentionCell(keras.layers.Layer):
     Call arguments:
         inputs: Input of this step, `(B, D)` or `(B, K, D)`.
         state: Dict of states, each `(B, ...)` or `(B, K, ...)`: what
-            `get_initial_state` or the previous step returned.
+            `get_initial_state` or the previous step returned. `"cell"` is that of the
+            cell, `"attention"`, if there is any, that of the attention.
         memory: Dict that `attention.memory(value, ...)` returned, for batch B.
+        noise: Dict as `attention.step.draw` returns it, for one step; drawn if omitted
+            in training.
+        split: What runs instead of the cell on a dict of sums that replaces `inputs`;
+            how a decoder computes the products of all steps at once.
 
     Returns:
-        outputs: Dict with `"output"` `(B, U)`, `"context"` `(B, V)` and `"weights"`
-            `(B, S)`, each with the axis K if the inputs have it.
+        outputs: Dict with `"output"` `(B, U)`, `"context"` `(B, V)`, `"weights"`
+            `(B, S)`, and what else the attention reports, each with the axis K if the
+            inputs have it.
         state: Dict for the next step.
 
     Raises:
@@ -63,14 +71,15 @@ class AttentionCell(keras.layers.Layer):
     """
 
     def __init__(self, cell, attention, *, gate=False, **kwargs):
-        super().__init__(**kwargs)
+        # States and noise keep their precision whatever the layer computes in.
+        super().__init__(autocast=False, **kwargs)
         is_cell = hasattr(cell, "state_size") and hasattr(cell, "get_initial_state")
         if not is_cell or isinstance(cell, keras.layers.RNN):
             raise ValueError(
                 "cell must be a Keras RNN cell, such as keras.layers.GRUCell(256). "
                 f"Received: {cell!r}"
             )
-        if not isinstance(attention, Attention):
+        if not isinstance(attention, BaseAttention):
             raise ValueError(
                 "attention must be an attention layer of keras_attention, such as "
                 f"AdditiveAttention(256). Received: {attention!r}"
@@ -83,7 +92,6 @@ class AttentionCell(keras.layers.Layer):
             self.context_gate = keras.layers.Dense(
                 1, activation="sigmoid", dtype=self.dtype_policy, name="context_gate"
             )
-        _freeze_parts(self)
 
     def build(self, inputs_shape, state_shape=None, memory_shape=None):
         _check_rank("inputs", inputs_shape, (2, 3), "(batch, [sequences,] depth)")
@@ -97,11 +105,42 @@ class AttentionCell(keras.layers.Layer):
             self.context_gate.build((*rows, query_shape[-1]))
         if not self.cell.built:
             self.cell.build((*rows, inputs_shape[-1] + value_shape[-1]))
+        stay_frozen(self)
         self.built = True
 
-    def get_initial_state(self, batch_size):
-        """Zero state for `batch_size` sequences."""
-        return {"cell": self.cell.get_initial_state(batch_size=batch_size)}
+    def get_initial_state(self, batch_size, memory=None):
+        """State before the first step of `batch_size` sequences.
+
+        Args:
+            batch_size: Number of rows B.
+            memory: Dict that `attention.memory(value, ...)` returned; needed where
+                the attention remembers something about every position.
+        """
+        state = {"cell": self.cell.get_initial_state(batch_size=batch_size)}
+        return self.with_attention_state(state, memory)
+
+    def with_attention_state(self, state, memory):
+        """A state of the cell with what the attention remembers before the first step.
+
+        Args:
+            state: Dict with `"cell"`, tensors `(B, U)` or `(B, K, U)`; returned as it
+                is where the attention remembers nothing.
+            memory: As for `get_initial_state`.
+        """
+        step = self.attention.step
+        if not step.state_names or "attention" in state:
+            return state
+        if memory is None:
+            raise ValueError(
+                "memory must be given: this attention starts with a state for every "
+                f"position. Received: memory={memory!r}"
+            )
+        output = tree.flatten(state["cell"])[0]
+        several = len(output.shape) == 3
+        first = step.initial_state(memory, ops.shape(output)[1] if several else 1)
+        if not several:
+            first = tree.map_structure(lambda x: x[:, 0], first)
+        return {**state, "attention": first}
 
     @contextmanager
     def same_dropout(self, *first_step, training):
@@ -135,28 +174,42 @@ class AttentionCell(keras.layers.Layer):
         layers = self._flatten_layers()
         return [layer for layer in layers if hasattr(layer, "reset_dropout_mask")]
 
-    def call(self, inputs, state, memory, training=None):
-        _check_rank("inputs", inputs.shape, (2, 3), "(batch, [sequences,] depth)")
-        _check_state("state", state, self.cell, len(inputs.shape))
+    def call(self, inputs, state, memory, noise=None, split=None, training=None):
+        rank = len(tree.flatten(inputs)[0].shape)
+        if split is None:
+            _check_rank("inputs", inputs.shape, (2, 3), "(batch, [sequences,] depth)")
+        _check_state("state", state, self.cell, rank)
         _check_memory(memory)
-        several = len(inputs.shape) == 3
+        several = rank == 3
         query = self._query(state["cell"])
-        context, weights = self.attention.step(
-            query if several else query[:, None], memory
+        looked, attention_state = self._attend(
+            query, state.get("attention"), memory, noise, several, training
         )
-        if not several:
-            context, weights = context[:, 0], weights[:, 0]
+        context = looked["context"]
         if self.gate:
             context = project_rows(self.context_gate, query) * context
-        try:
-            output, cell_state = self._run_cell(
-                ops.concatenate([inputs, context], axis=-1), state["cell"], training
+        if split is None:
+            inputs = ops.cast(inputs, self.compute_dtype)
+            inputs = ops.concatenate([inputs, context], axis=-1)
+            arguments = inputs, state["cell"]
+        else:
+            arguments = inputs, context, state["cell"]
+        output, cell_state = self._run_cell(split, arguments, several, training)
+        outputs = {**looked, "context": context, "output": output}
+        new_state = {"cell": cell_state}
+        if attention_state:
+            new_state["attention"] = attention_state
+        return outputs, new_state
+
+    def _attend(self, query, state, memory, noise, several, training):
+        arguments = {"query": query, "state": state or {}, "noise": noise}
+        if not several:
+            # One sequence of several.
+            arguments = tree.map_structure(
+                lambda x: None if x is None else x[:, None], arguments
             )
-        finally:
-            if not self._shares_dropout:
-                self._forget_dropout()
-        outputs = {"output": output, "context": context, "weights": weights}
-        return outputs, {"cell": cell_state}
+        found = self.attention.step(memory=memory, training=training, **arguments)
+        return found if several else tree.map_structure(lambda x: x[:, 0], found)
 
     def _query(self, cell_state):
         """The topmost cell's output state, `(B, [K,] U)`."""
@@ -164,19 +217,28 @@ class AttentionCell(keras.layers.Layer):
             cell_state = cell_state[-1]
         return cell_state[0]
 
-    def _run_cell(self, inputs, state, training):
-        if len(inputs.shape) == 2:
-            output, new_state = self.cell(inputs, state, training=training)
-            return output, tree.pack_sequence_as(state, tree.flatten(new_state))
-        # Keras cells know one batch axis only.
-        leading = ops.shape(inputs)[:2]
-        inputs, state = tree.map_structure(
-            lambda x: ops.reshape(x, (-1, x.shape[-1])), (inputs, state)
-        )
-        output, new_state = self._run_cell(inputs, state, training)
-        return tree.map_structure(
-            lambda x: ops.reshape(x, (*leading, x.shape[-1])), (output, new_state)
-        )
+    def _run_cell(self, split, arguments, several, training):
+        """Output and new state, in the structure of the state, the last argument."""
+        leading = ops.shape(tree.flatten(arguments)[0])[:-1]
+        if several:
+            # Keras cells know one batch axis only.
+            arguments = tree.map_structure(
+                lambda x: ops.reshape(x, (-1, x.shape[-1])), arguments
+            )
+        if split is None:
+            try:
+                output, state = self.cell(*arguments, training=training)
+            finally:
+                if not self._shares_dropout:
+                    self._forget_dropout()
+        else:
+            output, state = split(*arguments)
+        found = output, tree.pack_sequence_as(arguments[-1], tree.flatten(state))
+        if several:
+            found = tree.map_structure(
+                lambda x: ops.reshape(x, (*leading, x.shape[-1])), found
+            )
+        return found
 
     def get_config(self):
         return {
@@ -215,7 +277,8 @@ class AttentionDecoder(keras.layers.Layer):
 
     Returns:
         Dict with `"output"` `(B, [K,] T, U)`, `"context"` `(B, [K,] T, V)`,
-        `"weights"` `(B, [K,] T, S)`, and `"state"`, the state after the last step.
+        `"weights"` `(B, [K,] T, S)`, what else the attention reports, and `"state"`,
+        the state after the last step.
 
     Raises:
         ValueError: If `cell` is no `AttentionCell`, or a call argument does not have
@@ -240,7 +303,6 @@ class AttentionDecoder(keras.layers.Layer):
             raise ValueError(f"cell must be an AttentionCell. Received: {cell!r}")
         self.cell = cell
         self.supports_masking = True
-        _freeze_parts(self)
 
     def build(self, inputs_shape, value_shape, initial_state_shape=None):
         _check_sequence(inputs_shape, value_shape)
@@ -254,6 +316,7 @@ class AttentionDecoder(keras.layers.Layer):
                 keys_shape = tuple(projection.compute_output_shape(keys_shape))
             memory_shape = {"values": tuple(value_shape), "keys": keys_shape}
             self.cell.build((None, inputs_shape[-1]), None, memory_shape)
+        stay_frozen(self)
         self.built = True
 
     def call(
@@ -273,44 +336,73 @@ class AttentionDecoder(keras.layers.Layer):
             initial_state = self._zero_state(inputs)
         rank = len(inputs.shape) - 1
         _check_state("initial_state", initial_state, self.cell.cell, rank)
-        memory = self.cell.attention.memory(value, value_mask=value_mask)
-
-        def step(state, now):
-            outputs, new_state = self.cell(
-                now["inputs"], state, memory, training=training
-            )
-            if "mask" in now:
-                keep = now["mask"][..., None]
-                new_state = tree.map_structure(
-                    lambda new, old: ops.where(keep, new, old), new_state, state
-                )
-                outputs = tree.map_structure(
-                    lambda x: ops.where(keep, x, ops.zeros_like(x)), outputs
-                )
-            return new_state, outputs
+        attention = self.cell.attention
+        memory = attention.memory(value, value_mask=value_mask)
+        initial_state = self.cell.with_attention_state(initial_state, memory)
 
         sequence = {}
         if inputs_mask is not None:
             inputs = ops.where(inputs_mask[..., None], inputs, ops.zeros_like(inputs))
             sequence["mask"] = ops.moveaxis(inputs_mask, -1, 0)
-        sequence["inputs"] = ops.moveaxis(inputs, -2, 0)
-        first_step = (sequence["inputs"][0], initial_state, memory)
+        if training:
+            sequence["noise"] = self._draw(inputs, memory)
+        time = len(inputs.shape) - 2
+        inputs = ops.moveaxis(inputs, time, 0)
+        split = split_cell(self.cell.cell, inputs, self.compute_dtype)
+        sequence["inputs"] = inputs if split is None else split.sequences
+
+        def step(state, now):
+            outputs, new_state = self.cell(
+                now["inputs"],
+                state,
+                memory,
+                now.get("noise", {}),
+                split=split,
+                training=training,
+            )
+            if "mask" in now:
+                new_state = tree.map_structure(
+                    lambda new, old: _where(now["mask"], new, old), new_state, state
+                )
+                outputs = tree.map_structure(
+                    lambda x: _where(now["mask"], x, ops.zeros_like(x)), outputs
+                )
+            return new_state, {**outputs, "before": tree.flatten(state["cell"])[0]}
+
+        first_step = (inputs[0], initial_state, memory)
         with self.cell.same_dropout(*first_step, training=training):
             state, outputs = loops.scan(step, initial_state, sequence)
-        outputs = tree.map_structure(lambda x: ops.moveaxis(x, 0, -2), outputs)
+        before = outputs.pop("before")
+        if split is not None:
+            split.see(outputs["context"], before)
+        outputs = tree.map_structure(lambda x: ops.moveaxis(x, 0, time), outputs)
         return {**outputs, "state": state}
+
+    def _draw(self, inputs, memory):
+        """Noise for all steps, tensors `(T, B, [K,] ...)`."""
+        several = len(inputs.shape) == 4
+        noise = self.cell.attention.step.draw(
+            memory, ops.shape(inputs)[-2], ops.shape(inputs)[1] if several else 1
+        )
+        return noise if several else tree.map_structure(lambda x: x[:, :, 0], noise)
 
     def compute_mask(self, inputs, previous_mask):
         if previous_mask is None:
             return None
-        state = self.cell.get_initial_state(batch_size=1)
-        masks = dict.fromkeys(("output", "context", "weights"), previous_mask)
-        return {**masks, "state": tree.map_structure(lambda x: None, state)}
+        step = self.cell.attention.step
+        reported = ("output", "context", "weights", *step.weighting.reports)
+        state = {"cell": self.cell.cell.get_initial_state(batch_size=1)}
+        if step.state_names:
+            state["attention"] = step.state_names
+        return {
+            **dict.fromkeys(reported, previous_mask),
+            "state": tree.map_structure(lambda x: None, state),
+        }
 
     def _zero_state(self, inputs):
         """Zero state, `(B, units)` or `(B, K, units)`, for these inputs."""
         leading = ops.shape(inputs)[:-2]
-        state = self.cell.get_initial_state(batch_size=1)
+        state = {"cell": self.cell.cell.get_initial_state(batch_size=1)}
         return tree.map_structure(
             lambda x: ops.zeros((*leading, x.shape[-1]), dtype=x.dtype), state
         )
@@ -327,19 +419,19 @@ class AttentionDecoder(keras.layers.Layer):
         return cls(keras.saving.deserialize_keras_object(config.pop("cell")), **config)
 
 
-def _freeze_parts(layer):
-    """Freeze what was assigned to a frozen layer; Keras only does so the other way."""
-    if not layer.trainable:
-        for part in layer._flatten_layers(include_self=False):
-            part.trainable = False
-
-
 def _output_units(cell):
     """Units of the topmost cell, whose output asks the question."""
     while hasattr(cell, "cells"):
         cell = cell.cells[-1]
     size = cell.state_size
     return size[0] if isinstance(size, (list, tuple)) else size
+
+
+def _where(mask, x, otherwise):
+    """`ops.where` with a mask `(B, [K])` for tensors `(B, [K,] ...)`."""
+    missing = len(x.shape) - len(mask.shape)
+    mask = ops.reshape(mask, (*ops.shape(mask), *[1] * missing))
+    return ops.where(mask, x, otherwise)
 
 
 def _check_sequence(inputs_shape, value_shape, inputs_mask=None):

@@ -1,5 +1,7 @@
 """The loop over time steps: the one place that knows what each backend does best."""
 
+import functools
+
 import keras
 from keras import ops, tree
 
@@ -45,8 +47,15 @@ def _scan_tensorflow(step, state, inputs):
     first = tree.flatten(inputs)[0]
     length = ops.shape(first)[0]
 
+    def unstack(x):
+        array = tf.TensorArray(x.dtype, size=length, element_shape=x.shape[1:])
+        return array.unstack(x)
+
+    # Indexing would add up a gradient of the whole sequence at every step.
+    unstacked = [unstack(x) for x in tree.flatten(inputs)]
+
     def read(t):
-        return tree.map_structure(lambda x: tf.gather(x, t), inputs)
+        return tree.pack_sequence_as(inputs, [array.read(t) for array in unstacked])
 
     # This call only tells the structure of the outputs; graph pruning removes it.
     _, template = step(state, read(0))
@@ -68,3 +77,34 @@ def _scan_tensorflow(step, state, inputs):
     )
     stacked = [array.stack() for array in arrays]
     return state, tree.pack_sequence_as(template, stacked)
+
+
+def fuses():
+    """Whether a compiler makes one loop of several operations on large tensors."""
+    return keras.backend.backend() != "torch"
+
+
+def fused(function):
+    """The same function of tensors, compiled as a whole even inside a plain graph.
+
+    TensorFlow compiles it by itself, once for every set of shapes; JAX compiles
+    what its caller compiles; PyTorch runs it as it is.
+    """
+
+    @functools.cache
+    def compiled():
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=True, autograph=False)
+
+    def call(*tensors):
+        if keras.backend.backend() != "tensorflow":
+            return function(*tensors)
+        return compiled()(*tensors)
+
+    return call
+
+
+def looks_back():
+    """Whether the gradient of an operation may use what was computed after it."""
+    return keras.backend.backend() != "jax"

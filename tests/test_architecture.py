@@ -12,9 +12,11 @@ BELOW = {
     "loops": set(),
     "ops": {"loops"},
     "layers": {"loops", "ops"},
-    "decoder": {"loops", "ops", "layers"},
+    "cells": {"loops", "ops"},
+    "decoder": {"loops", "ops", "layers", "cells"},
     "search": {"loops", "ops", "layers"},
     "losses": {"loops", "ops", "layers"},
+    "metrics": {"loops", "ops", "layers"},
     "plots": {"loops", "ops", "layers"},
 }
 

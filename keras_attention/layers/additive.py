@@ -1,100 +1,21 @@
 """Additive attention: queries and keys meet in a small neural network."""
 
 import keras
-from keras import constraints, initializers, regularizers
 
-from keras_attention.layers.attention import Attention, project_rows
-from keras_attention.ops.scores import additive_scores
-
-
-@keras.saving.register_keras_serializable(package="keras_attention")
-class AdditiveScore(keras.layers.Layer):
-    """The query's half of the additive score, and the vector that reads it.
-
-        scores[t, s] = scale . tanh(W_query query[t] + keys[s])
-
-    Args:
-        units: Positive integer, depth of the shared projection.
-        kernel_initializer, kernel_regularizer, kernel_constraint: For `W_query`.
-        scale_initializer, scale_regularizer, scale_constraint: For `scale`.
-
-    Call arguments:
-        query: Tensor of shape `(B, T, Q)`.
-        keys: Projected keys of shape `(B, S, units)`.
-
-    Returns:
-        Scores of shape `(B, T, S)`.
-    """
-
-    def __init__(
-        self,
-        units,
-        *,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        scale_initializer="glorot_uniform",
-        scale_regularizer=None,
-        scale_constraint=None,
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        self.supports_masking = True
-        self.units = units
-        self.query_projection = keras.layers.Dense(
-            units,
-            use_bias=False,
-            kernel_initializer=kernel_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            dtype=self.dtype_policy,
-            name="query_projection",
-        )
-        self.scale_initializer = initializers.get(scale_initializer)
-        self.scale_regularizer = regularizers.get(scale_regularizer)
-        self.scale_constraint = constraints.get(scale_constraint)
-
-    def build(self, query_shape, keys_shape):
-        self.query_projection.build(query_shape)
-        self.scale = self.add_weight(
-            name="scale",
-            shape=(self.units,),
-            initializer=self.scale_initializer,
-            regularizer=self.scale_regularizer,
-            constraint=self.scale_constraint,
-        )
-        self.built = True
-
-    def call(self, query, keys):
-        query = project_rows(self.query_projection, query)
-        return additive_scores(query, keys, self.scale)
-
-    def compute_mask(self, inputs, previous_mask):
-        return None
-
-    def get_config(self):
-        projection = self.query_projection.get_config()
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "kernel_initializer": projection["kernel_initializer"],
-            "kernel_regularizer": projection["kernel_regularizer"],
-            "kernel_constraint": projection["kernel_constraint"],
-            "scale_initializer": initializers.serialize(self.scale_initializer),
-            "scale_regularizer": regularizers.serialize(self.scale_regularizer),
-            "scale_constraint": constraints.serialize(self.scale_constraint),
-        }
+from keras_attention.layers.attention import BaseAttention
+from keras_attention.layers.parts import check_positive_integer, serialize_part
+from keras_attention.layers.scores import AdditiveScore
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AdditiveAttention(Attention):
-    """Soft attention that scores queries against keys with a small network.
+class AdditiveAttention(BaseAttention):
+    """Attention that scores queries against keys with a small network.
 
     Query and key are projected to `units` dimensions, added, and passed through
     a `tanh`; a learned vector turns the result into one score per position:
 
         scores[t, s] = scale . tanh(W_query query[t] + W_key key[s] + bias)
-        weights      = softmax(scores) over s
+        weights      = weighting(scores) over s, a softmax by default
         context[t]   = sum over s of weights[t, s] * value[s]
 
     Unlike `keras.layers.AdditiveAttention`, the layer owns both projections, so
@@ -108,9 +29,15 @@ class AdditiveAttention(Attention):
 
     Args:
         units: Positive integer, depth of the shared projection.
+        weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
+            `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
+        coverage: Whether the hidden layer is told how much attention every position
+            has had from earlier queries: `+ w_coverage * sum of earlier weights`.
+        normalize: Whether `scale` is normalised to a learned length, `sqrt(1 / units)`
+            at first.
         use_bias: Whether the hidden layer has a bias.
         kernel_initializer, kernel_regularizer, kernel_constraint: For both
-            projections, `W_query` and `W_key`.
+            projections, `W_query` and `W_key`, and for `w_coverage`.
         bias_initializer, bias_regularizer, bias_constraint: For the bias.
         scale_initializer, scale_regularizer, scale_constraint: For the vector `scale`.
 
@@ -124,6 +51,8 @@ class AdditiveAttention(Attention):
         attention_mask: Boolean `(batch, query_length, value_length)`;
             `(batch, value_length)` for one query.
         return_attention_scores: Whether to return the weights, too.
+        return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
+            what else the weighting reports.
 
     Returns:
         context: Tensor of shape `(batch, query_length, value_dim)`, or
@@ -147,13 +76,17 @@ class AdditiveAttention(Attention):
     ((8, 1, 1280), (8, 1, 49))
 
     Reference:
-        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2.
+        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2;
+        [Tu et al., 2016](https://arxiv.org/abs/1601.04811), for the coverage.
     """
 
     def __init__(
         self,
         units,
         *,
+        weighting="softmax",
+        coverage=False,
+        normalize=False,
         use_bias=False,
         kernel_initializer="glorot_uniform",
         kernel_regularizer=None,
@@ -167,8 +100,7 @@ class AdditiveAttention(Attention):
         dtype=None,
         **kwargs,
     ):
-        if isinstance(units, bool) or not isinstance(units, int) or units < 1:
-            raise ValueError(f"units must be a positive integer. Received: {units!r}")
+        check_positive_integer("units", units)
         kernel = {
             "kernel_initializer": kernel_initializer,
             "kernel_regularizer": kernel_regularizer,
@@ -176,6 +108,8 @@ class AdditiveAttention(Attention):
         }
         score = AdditiveScore(
             units,
+            coverage=coverage,
+            normalize=normalize,
             **kernel,
             scale_initializer=scale_initializer,
             scale_regularizer=scale_regularizer,
@@ -193,7 +127,9 @@ class AdditiveAttention(Attention):
             dtype=dtype,
             name="key_projection",
         )
-        super().__init__(score, key_projection, dtype=dtype, **kwargs)
+        super().__init__(
+            score, key_projection, weighting=weighting, dtype=dtype, **kwargs
+        )
         self.units = units
 
     def get_config(self):
@@ -202,6 +138,9 @@ class AdditiveAttention(Attention):
         config = {
             **super().get_config(),
             "units": self.units,
+            "weighting": serialize_part(self.step.weighting),
+            "coverage": score["coverage"],
+            "normalize": score["normalize"],
             "use_bias": dense["use_bias"],
         }
         for part in ("kernel", "bias", "scale"):

@@ -4,9 +4,17 @@ Shapes: B batch, T queries, S positions, Q query depth, V value depth.
 """
 
 import keras
-from keras import ops
+from keras import ops, tree
 
-from keras_attention.ops.weightings import masked_softmax
+from keras_attention import loops
+from keras_attention.layers.coverage import Coverage
+from keras_attention.layers.parts import (
+    deserialize_parts,
+    serialize_part,
+    stay_frozen,
+)
+from keras_attention.layers.weightings import get_weighting
+from keras_attention.ops.windows import spread_window
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -60,58 +68,163 @@ class AttentionMemory(keras.layers.Layer):
         return None
 
     def get_config(self):
-        projection = self.key_projection
         return {
             **super().get_config(),
-            "key_projection": projection
-            and keras.saving.serialize_keras_object(projection),
+            "key_projection": serialize_part(self.key_projection),
         }
 
     @classmethod
     def from_config(cls, config):
-        config = dict(config)
-        projection = config.pop("key_projection")
-        if projection is not None:
-            projection = keras.saving.deserialize_keras_object(projection)
-        return cls(projection, **config)
+        return cls(**deserialize_parts(config))
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class AttentionStep(keras.layers.Layer):
-    """Scores queries against a memory, weighs, and reads: the parts meet here.
+    """Where the parts meet: window, score, weighting and coverage.
 
     Args:
-        score: Layer called as `score(query, keys)` that returns scores `(B, T, S)`.
+        score: Part that is called as `score(query, keys)`; see `Score`.
+        weighting: Part that turns scores into weights; see `Weighting`.
+        window: Part that selects what is looked at, or `None` for everything.
 
     Call arguments:
         query: Tensor of shape `(B, T, Q)`.
         memory: Dict that `AttentionMemory` returned.
+        state: Dict of the states of the parts, tensors `(B, T, ...)`: what
+            `initial_state` or the previous step returned. The T queries of one row
+            belong to T sequences that do not know of each other.
         mask: Boolean, broadcastable to `(B, T, S)`, combined with the memory's.
+        noise: Dict as `draw` returns it, for one step; drawn if omitted in training.
+        return_weights: Whether weights in a window are spread over all positions.
 
     Returns:
-        `context` `(B, T, V)` and `weights` `(B, T, S)`.
+        outputs: Dict with `"context"` `(B, T, V)`, `"weights"` `(B, T, S)`, and what
+            else the weighting reports.
+        state: Dict for the next step.
     """
 
-    def __init__(self, score, **kwargs):
-        super().__init__(**kwargs)
-        self.score = score
+    def __init__(self, score, weighting="softmax", window=None, **kwargs):
+        # States and noise keep their precision whatever the layer computes in.
+        super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
+        self.score = score
+        self.weighting = get_weighting(weighting, self.dtype_policy)
+        self.window = window
+        takes_coverage = getattr(score, "takes_coverage", False)
+        self.coverage = (
+            Coverage(dtype=self.dtype_policy, name="coverage")
+            if takes_coverage
+            else None
+        )
+        _check_parts(self)
+        for part in (score, *self.parts.values()):
+            _compute_in(part, self.dtype_policy)
+
+    @property
+    def parts(self):
+        """The parts that may have a state, by name."""
+        parts = {"window": self.window, "weighting": self.weighting}
+        parts["coverage"] = self.coverage
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    def sequential(self):
+        """Whether queries have to come one after the other."""
+        return any(part.sequential for part in self.parts.values())
+
+    @property
+    def state_names(self):
+        """Names of the tensors in the state, by part: a dict of dicts."""
+        names = {name: part.state_names for name, part in self.parts.items()}
+        return {name: dict.fromkeys(x) for name, x in names.items() if x}
+
+    def initial_state(self, memory, queries=1):
+        """States of the parts before the first step, tensors `(B, queries, ...)`."""
+        return self._states("initial_state", memory, queries)
+
+    def state_of_all(self, memory, queries):
+        """States in which the queries of one sequence find the parts in turn."""
+        return self._states("state_of_all", memory, queries)
+
+    def _states(self, method, memory, queries):
+        states = {
+            name: getattr(part, method)(memory, queries)
+            for name, part in self.parts.items()
+        }
+        return {name: state for name, state in states.items() if state}
+
+    def draw(self, memory, steps, queries=1):
+        """Noise for some steps of training: dict of tensors `(steps, B, queries, ...)`.
+
+        To be called outside of any loop.
+        """
+        batch, length = ops.shape(memory["values"])[:2]
+        length = self.window.width if self.window else length
+        return self.weighting.draw((steps, batch, queries, length))
 
     def build(self, query_shape, memory_shape):
-        if not self.score.built:
-            self.score.build(query_shape, memory_shape["keys"])
+        for part, shapes in (
+            (self.window, (query_shape, memory_shape)),
+            (self.score, (query_shape, memory_shape["keys"])),
+            (self.weighting, ((*query_shape[:2], None),)),
+            (self.coverage, ((*query_shape[:2], None),)),
+        ):
+            if part is not None and not part.built:
+                part.build(*shapes)
+        stay_frozen(self)
         self.built = True
 
-    def call(self, query, memory, *, mask=None):
+    def call(
+        self,
+        query,
+        memory,
+        state=None,
+        *,
+        mask=None,
+        noise=None,
+        return_weights=True,
+        training=None,
+    ):
+        queries = ops.shape(query)[1]
+        query = ops.cast(query, self.compute_dtype)
+        state = self.initial_state(memory, queries) if state is None else state
+        if noise is None and training:
+            noise = tree.map_structure(lambda x: x[0], self.draw(memory, 1, queries))
+        new_state = {}
+
+        view = self._whole(memory, mask)
+        if self.window is not None:
+            view, window_state = self.window(query, memory, state.get("window"), mask)
+            new_state["window"] = window_state
+        if self.coverage is None:
+            scores = self.score(query, view["keys"])
+        else:
+            scores = self.score(query, view["keys"], state["coverage"]["total"])
+        outputs, new_state["weighting"] = self.weighting(
+            scores, view.get("mask"), state.get("weighting"), noise, training=training
+        )
+        weights = outputs["weights"]
+        if "prior" in view:
+            weights = weights * view["prior"]
+        if self.coverage is not None:
+            new_state["coverage"] = self.coverage(weights, state["coverage"])
+        weights = ops.cast(weights, self.compute_dtype)
+        context = read(weights, view["values"])
+        # On PyTorch, Keras multiplies float64 in float32.
+        context = ops.cast(context, self.compute_dtype)
+        if "positions" in view and return_weights:
+            length = ops.shape(memory["values"])[1]
+            weights = spread_window(weights, view["positions"], length)
+        outputs = {**outputs, "context": context, "weights": weights}
+        return outputs, {name: part for name, part in new_state.items() if part}
+
+    def _whole(self, memory, mask):
+        """What a query may look at where there is no window."""
         valid = memory.get("mask")
         if valid is not None:
             valid = valid[:, None, :]
             mask = valid if mask is None else ops.logical_and(valid, mask)
-        weights = masked_softmax(self.score(query, memory["keys"]), mask)
-        weights = ops.cast(weights, self.compute_dtype)
-        context = ops.matmul(weights, memory["values"])
-        # On PyTorch, Keras multiplies float64 in float32.
-        return ops.cast(context, self.compute_dtype), weights
+        return {**memory, "mask": mask}
 
     def compute_mask(self, inputs, previous_mask):
         return None
@@ -119,38 +232,78 @@ class AttentionStep(keras.layers.Layer):
     def get_config(self):
         return {
             **super().get_config(),
-            "score": keras.saving.serialize_keras_object(self.score),
+            "score": serialize_part(self.score),
+            "weighting": serialize_part(self.weighting),
+            "window": serialize_part(self.window),
         }
 
     @classmethod
     def from_config(cls, config):
-        config = dict(config)
-        score = keras.saving.deserialize_keras_object(config.pop("score"))
-        return cls(score, **config)
+        return cls(**deserialize_parts(config))
 
 
-class Attention(keras.layers.Layer):
-    """Base of the attention layers: the call contract over a memory and a step.
+def read(weights, values):
+    """Sum of `values` `(B, [T,] S, V)` under weights `(B, T, S)`."""
+    if len(values.shape) == 4:
+        return ops.matmul(weights[:, :, None, :], values)[:, :, 0]
+    return ops.matmul(weights, values)
 
-    Subclasses choose the parts. `memory(value, ...)` prepares what is looked at,
-    once; `step(query, memory)` looks at it, as often as needed: this is what a
-    decoder uses. Calling the layer does both.
 
-    Args:
-        score: Layer that scores queries against projected keys.
-        key_projection: Layer applied to the keys, or `None`.
+def _check_parts(step):
+    """Raise `ValueError` for parts that make no sense together."""
+    local = step.window is not None
+    scaled = local and step.window.scales
+    for wrong, reason in (
+        (
+            local and not step.score.uses_keys,
+            "a location score has a weight for every position and knows no window",
+        ),
+        (
+            local and step.weighting.everywhere,
+            "monotonic attention moves over all positions and takes no window",
+        ),
+        (
+            scaled and not step.weighting.scalable,
+            "a hard choice cannot be multiplied with the prior of a local-p window",
+        ),
+        (
+            local and step.coverage is not None,
+            "coverage sums the weights of all positions and takes no window",
+        ),
+    ):
+        if wrong:
+            names = [type(part).__name__ for part in (step.score, step.weighting)]
+            names += [type(step.window).__name__] if local else []
+            raise ValueError(f"{reason}. Received: {', '.join(names)}")
+
+
+def _compute_in(part, policy):
+    """Make a part, which may have been made elsewhere, compute like its attention."""
+    for layer in part._flatten_layers():
+        if not layer.built:
+            layer.dtype_policy = policy
+
+
+class BaseAttention(keras.layers.Layer):
+    """Base of the attention layers: their call contract over a memory and a step.
+
+    Subclasses choose the parts; see `Attention` for the arguments and for the call.
     """
 
-    def __init__(self, score, key_projection=None, **kwargs):
+    def __init__(
+        self, score, key_projection=None, *, weighting="softmax", window=None, **kwargs
+    ):
         super().__init__(**kwargs)
         self.memory = AttentionMemory(
             key_projection, dtype=self.dtype_policy, name="memory"
         )
-        self.step = AttentionStep(score, dtype=self.dtype_policy, name="step")
+        self.step = AttentionStep(
+            score, weighting, window, dtype=self.dtype_policy, name="step"
+        )
         self.supports_masking = True
 
     def build(self, query_shape, value_shape, key_shape=None):
-        _check_shapes(query_shape, value_shape, key_shape)
+        check_shapes(query_shape, value_shape, key_shape)
         self.memory.build(value_shape, key_shape)
         projection = self.memory.key_projection
         keys_shape = tuple(key_shape or value_shape)
@@ -160,6 +313,7 @@ class Attention(keras.layers.Layer):
             (query_shape[0], None, query_shape[-1]),
             {"values": tuple(value_shape), "keys": keys_shape},
         )
+        stay_frozen(self)
         self.built = True
 
     def call(
@@ -173,32 +327,100 @@ class Attention(keras.layers.Layer):
         key_mask=None,
         attention_mask=None,
         return_attention_scores=False,
+        return_details=False,
         training=None,
     ):
-        _check_shapes(query.shape, value.shape, None if key is None else key.shape)
+        check_shapes(query.shape, value.shape, None if key is None else key.shape)
         single = len(query.shape) == 2
         if single:
             query = query[:, None]
             attention_mask = None if attention_mask is None else attention_mask[:, None]
         mask = None if attention_mask is None else _as_mask(attention_mask)
+        asking = None
         if query_mask is not None:
             asking = _as_mask(query_mask)
             asking = ops.reshape(asking, (-1, 1, 1)) if single else asking[..., None]
             query = ops.where(asking, query, ops.zeros_like(query))
             mask = asking if mask is None else ops.logical_and(asking, mask)
         memory = self.memory(value, key, value_mask=value_mask, key_mask=key_mask)
-        context, weights = self.step(query, memory, mask=mask)
+        if mask is not None:
+            shape = (*ops.shape(query)[:2], ops.shape(value)[1])
+            mask = ops.broadcast_to(mask, shape)
+        run = self._one_by_one if self.step.sequential else self._all_at_once
+        outputs = run(
+            query,
+            memory,
+            mask,
+            asking,
+            return_weights=return_attention_scores or return_details,
+            training=training,
+        )
         if single:
-            context, weights = context[:, 0], weights[:, 0]
+            outputs = tree.map_structure(lambda x: x[:, 0], outputs)
+        if return_details:
+            return outputs
+        context, weights = outputs["context"], outputs["weights"]
         return (context, weights) if return_attention_scores else context
+
+    def _all_at_once(self, query, memory, mask, asking, **options):
+        queries = ops.shape(query)[1]
+        noise = {}
+        if options["training"]:
+            noise = self.step.draw(memory, queries)
+            noise = tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), noise)
+        state = self.step.state_of_all(memory, queries)
+        outputs, _ = self.step(query, memory, state, mask=mask, noise=noise, **options)
+        return outputs
+
+    def _one_by_one(self, query, memory, mask, asking, **options):
+        sequence = {"query": query, "mask": mask, "asking": asking}
+        sequence = {
+            name: ops.swapaxes(x, 0, 1)[:, :, None]
+            for name, x in sequence.items()
+            if x is not None
+        }
+        if options["training"]:
+            sequence["noise"] = self.step.draw(memory, ops.shape(query)[1])
+
+        def step(state, now):
+            outputs, new_state = self.step(
+                now["query"],
+                memory,
+                state,
+                mask=now.get("mask"),
+                noise=now.get("noise", {}),
+                **options,
+            )
+            if "asking" in now:
+                # A padded query leaves no trace.
+                new_state = tree.map_structure(
+                    lambda new, old: ops.where(now["asking"], new, old),
+                    new_state,
+                    state,
+                )
+            return new_state, outputs
+
+        _, outputs = loops.scan(step, self.step.initial_state(memory), sequence)
+        return tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), outputs)
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         return (*query_shape[:-1], value_shape[-1])
 
     def compute_output_spec(
-        self, query, value, key=None, *, return_attention_scores=False, **kwargs
+        self,
+        query,
+        value,
+        key=None,
+        *,
+        return_attention_scores=False,
+        return_details=False,
+        **kwargs,
     ):
-        _check_shapes(query.shape, value.shape, None if key is None else key.shape)
+        check_shapes(query.shape, value.shape, None if key is None else key.shape)
+        if return_details:
+            return keras.Operation.compute_output_spec(
+                self, query, value, key, return_details=True, **kwargs
+            )
         context = keras.KerasTensor(
             self.compute_output_shape(query.shape, value.shape), self.compute_dtype
         )
@@ -208,23 +430,79 @@ class Attention(keras.layers.Layer):
         return context, keras.KerasTensor(weights_shape, self.compute_dtype)
 
 
-def project_rows(dense, x):
-    """Apply a `Dense` layer to the last axis of `x` as to the rows of one matrix.
+@keras.saving.register_keras_serializable(package="keras_attention")
+class Attention(BaseAttention):
+    """Attention made of parts: the base of the layers with a name of their own.
 
-    On more than two axes Keras' own product does not compile under XLA inside a loop
-    over a batch of unknown size.
+    `memory(value, ...)` prepares what is looked at, once; `step(query, memory)` looks
+    at it, as often as needed: this is what a decoder uses. Calling the layer does both.
+
+    Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
+    `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
+    positions that `value_mask` or `key_mask` excludes. A query with no valid
+    position, and a masked query, gives zero weights and a zero context. Implicit
+    Keras masks are used where no explicit one is given; the query's mask is passed on.
+
+    Args:
+        score: How well a query fits a key, such as `DotScore()`; a part of your own
+            derives from `Score`.
+        key_projection: Layer applied to the keys, once, or `None`.
+        weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
+            `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
+        window: What a query looks at: `None` for everything, or a window such as
+            `LocalPredictiveWindow(half_width=10)`.
+
+    Call arguments:
+        query: Tensor of shape `(batch, query_length, query_dim)`, or one query
+            `(batch, query_dim)`.
+        value: Tensor of shape `(batch, value_length, value_dim)`.
+        key: Tensor of shape `(batch, value_length, key_dim)`; `value` if omitted.
+        query_mask: Boolean `(batch, query_length)`; `(batch,)` for one query.
+        value_mask, key_mask: Boolean `(batch, value_length)`.
+        attention_mask: Boolean `(batch, query_length, value_length)`;
+            `(batch, value_length)` for one query.
+        return_attention_scores: Whether to return the weights, too.
+        return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
+            what else the weighting reports, such as the `"log_probability"` of a hard
+            choice.
+
+    Returns:
+        context: Tensor of shape `(batch, query_length, value_dim)`, or
+            `(batch, value_dim)` for one query.
+        weights: Tensor of shape `(batch, query_length, value_length)`, or
+            `(batch, value_length)` for one query; only if
+            `return_attention_scores` is `True`.
+
+    Raises:
+        ValueError: If parts make no sense together, or if a shape does not fit.
+
+    Example:
+
+    >>> attention = Attention(DotScore(scaled=True), weighting="sparsemax")
+    >>> query, value = np.ones((2, 3, 8), "float32"), np.ones((2, 5, 8), "float32")
+    >>> tuple(attention(query, value).shape)
+    (2, 3, 8)
     """
-    if len(x.shape) == 2:
-        return dense(x)
-    rows = dense(ops.reshape(x, (-1, x.shape[-1])))
-    return ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "score": serialize_part(self.step.score),
+            "key_projection": serialize_part(self.memory.key_projection),
+            "weighting": serialize_part(self.step.weighting),
+            "window": serialize_part(self.step.window),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**deserialize_parts(config))
 
 
 def _as_mask(mask):
     return ops.cast(mask, "bool")
 
 
-def _check_shapes(query_shape, value_shape, key_shape):
+def check_shapes(query_shape, value_shape, key_shape):
     if len(query_shape) not in (2, 3):
         raise ValueError(
             "query must have the shape (batch, query_depth) or "

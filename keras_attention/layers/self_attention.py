@@ -7,11 +7,20 @@ V value depth, D depth of a head.
 import keras
 from keras import ops
 
-from keras_attention.layers.attention import _check_shapes, project_rows
-from keras_attention.ops.weightings import masked_softmax
+from keras_attention.layers.attention import check_shapes
+from keras_attention.layers.parts import project_rows
+from keras_attention.ops.weightings import (
+    masked_entmax15,
+    masked_softmax,
+    masked_sparsemax,
+)
 
 # What a name stands for: a function `(scores, mask) -> weights` over the last axis.
-WEIGHTINGS = {"softmax": masked_softmax}
+WEIGHTINGS = {
+    "softmax": masked_softmax,
+    "sparsemax": masked_sparsemax,
+    "entmax": masked_entmax15,
+}
 
 # Arguments of the layer that describe its projections; each is one of `Dense`, too.
 PROJECTION = (
@@ -303,7 +312,9 @@ class SelfAttention(keras.layers.Layer):
         use_output_projection: Whether the joined heads are projected. Without it, the
             depth of the output is `num_heads * value_dim`.
         causal: Whether query t sees the positions up to and including t only.
-        weighting: What turns scores into weights: `"softmax"`.
+        weighting: What turns scores into weights: `"softmax"`, `"sparsemax"` or
+            `"entmax"`. Hard and monotonic weightings follow one choice from query to
+            query; several heads have no such choice.
         dropout: Rate at which weights are dropped in training; the others grow.
         scale: Number that multiplies the scores; `1 / sqrt(key_dim)` if `None`.
         use_bias: Whether the projections have a bias.
@@ -386,8 +397,7 @@ class SelfAttention(keras.layers.Layer):
             )
         if weighting not in WEIGHTINGS:
             raise ValueError(
-                f"weighting must be one of {sorted(WEIGHTINGS)}. Received: "
-                f"{weighting!r}"
+                f"weighting must be one of {list(WEIGHTINGS)}. Received: {weighting!r}"
             )
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be in [0, 1). Received: {dropout!r}")
@@ -514,7 +524,7 @@ class SelfAttention(keras.layers.Layer):
                 f"{tuple(key.shape)}, value None"
             )
         value_shape = (None,) * 3 if value is None else value.shape
-        _check_shapes(query.shape, value_shape, None if key is None else key.shape)
+        check_shapes(query.shape, value_shape, None if key is None else key.shape)
         if self.causal and value is not None and len(query.shape) == 2:
             raise ValueError(
                 "One query has no place in a sequence, which causal attention needs: "

@@ -1,20 +1,51 @@
 """How well a query fits a key: scores before any normalisation.
 
-Shapes: B batch, T queries, S positions, U units of the shared projection.
+Shapes: B batch, T queries, S positions, U depth of projected queries and keys. Keys are
+`(B, S, U)`, or `(B, T, S, U)` where every query has positions of its own.
 """
 
+import functools
+
+import keras
 from keras import ops
 
+from keras_attention import loops
 
-def additive_scores(query, keys, scale):
+
+def dot_scores(query, keys):
+    """Multiply every query with every key.
+
+        scores[b, t, s] = query[b, t] . keys[b, s]
+
+    Args:
+        query: Tensor `(B, T, U)`.
+        keys: Tensor `(B, [T,] S, U)`.
+
+    Returns:
+        Scores, `(B, T, S)`.
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), equation 8.
+    """
+    if len(keys.shape) == 4:
+        return ops.matmul(keys, query[..., None])[..., 0]
+    return ops.matmul(query, ops.swapaxes(keys, 1, 2))
+
+
+def additive_scores(query, keys, scale, shift=None):
     """Score every projected query against every projected key.
 
-        scores[b, t, s] = sum over u of scale[u] * tanh(query[b, t, u] + keys[b, s, u])
+        scores[b, t, s] = scale . tanh(query[b, t] + keys[b, s] + shift[b, t, s])
+
+    Many queries are worked off in blocks, forwards and backwards, so that the hidden
+    layer `(B, T, S, U)` never exists as a whole: the memory that is needed beside the
+    operands and the scores does not grow with T.
 
     Args:
         query: Projected queries, `(B, T, U)`.
-        keys: Projected keys, `(B, S, U)`.
+        keys: Projected keys, `(B, [T,] S, U)`.
         scale: Vector that turns the hidden layer into one number, `(U,)`.
+        shift: What else the hidden layer is to know, `(B, T, S, U)`; optional.
 
     Returns:
         Scores, `(B, T, S)`.
@@ -22,7 +53,167 @@ def additive_scores(query, keys, scale):
     Reference:
         [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2.
     """
-    hidden = ops.tanh(query[:, :, None, :] + keys[:, None, :, :])
+    if shift is None and len(keys.shape) == 3 and _is_large(query, keys):
+        return _in_blocks(query, keys, scale)
+    hidden = _sums(query, keys)
+    return _dot(ops.tanh(hidden if shift is None else hidden + shift), scale)
+
+
+# Elements of the hidden layer of one example: in a block, and where blocks pay.
+BLOCK = 2**18
+LARGE = 2**22
+
+# What is assumed where a number of queries or positions is not known.
+USUAL_LENGTH = 1024
+
+# Up to this |x|, neither exp(x) nor its inverse leaves the range of float32.
+SMALL = 80.0
+
+
+def _sums(query, keys):
+    # The gradient of an index would be another array of the size of the keys.
+    if len(keys.shape) == 3:
+        keys = ops.expand_dims(keys, 1)
+    return ops.expand_dims(query, 2) + keys
+
+
+def _dot(hidden, scale):
     # One product of matrices: far quicker than a product and a sum over the last axis.
-    flat = ops.reshape(hidden, (-1, scale.shape[0]))
+    flat = ops.reshape(hidden, (-1, hidden.shape[-1]))
     return ops.reshape(ops.matmul(flat, scale[:, None]), ops.shape(hidden)[:-1])
+
+
+def _is_large(query, keys):
+    (_, queries, units), positions = query.shape, keys.shape[1]
+    if queries == 1:
+        return False
+    return (queries or USUAL_LENGTH) * (positions or USUAL_LENGTH) * units > LARGE
+
+
+def _in_blocks(query, keys, scale):
+    """`additive_scores` with the backward pass written out.
+
+    It works with `r = (1 - tanh(x)) / 2 = sigmoid(-2 x)`: tanh is `1 - 2 r` then, and
+    its slope `4 r (1 - r)`.
+    """
+    known = None not in (query.shape[1], keys.shape[1])
+    forward, backward = _fused if known and loops.fuses() else _plain
+
+    @ops.custom_gradient
+    def scores(query, keys, scale):
+        def gradient(*upstreams, upstream=None):
+            upstream = upstreams[0] if upstream is None else upstream
+            return backward(query, keys, scale, upstream)
+
+        # Nobody is to differentiate the loop itself.
+        constants = (ops.stop_gradient(x) for x in (query, keys, scale))
+        return forward(*constants), gradient
+
+    return scores(query, keys, ops.convert_to_tensor(scale))
+
+
+def _forward(query, keys, scale, sigmoid):
+    dtype, scale = query.dtype, _exactly(scale)
+    keys = sigmoid.prepare(-2 * _exactly(keys))
+
+    def step(state, block):
+        r = sigmoid(-2 * block["query"], keys)
+        return state, ops.sum(scale) - 2 * _dot(r, scale)
+
+    _, scores = loops.scan(step, {}, _split(keys[0], query=query))
+    return ops.cast(_join(scores, query), dtype)
+
+
+def _backward(query, keys, scale, upstream, sigmoid):
+    """Gradients for query, keys and scale."""
+    dtypes = [x.dtype for x in (query, keys, scale)]
+    scale = _exactly(scale)
+    keys = sigmoid.prepare(-2 * _exactly(keys))
+
+    def step(of_keys, block):
+        up = block["upstream"]
+        r = sigmoid(-2 * block["query"], keys)
+        slope = r * (1 - r)
+        of_keys = of_keys + ops.sum(up[..., None] * slope, axis=1)
+        of_query = ops.matmul(up[:, :, None], slope)[:, :, 0]
+        return of_keys, {"query": of_query, "r": ops.matmul(up[:, :, None], r)[:, :, 0]}
+
+    blocks = _split(keys[0], query=query, upstream=upstream)
+    of_keys, sums = loops.scan(step, ops.zeros_like(keys[0]), blocks)
+    gradients = (
+        4 * scale * _join(sums["query"], query),
+        4 * scale * of_keys,
+        ops.sum(_exactly(upstream)) - 2 * ops.sum(sums["r"], axis=(0, 1, 2)),
+    )
+    return tuple(ops.cast(x, t) for x, t in zip(gradients, dtypes, strict=True))
+
+
+class _Sigmoid:
+    """`sigmoid(query + keys)` by its definition."""
+
+    def prepare(self, keys):
+        return (keys,)
+
+    def __call__(self, query, keys):
+        return ops.sigmoid(_sums(query, keys[0]))
+
+
+class _FactorisedSigmoid(_Sigmoid):
+    """`1 / (1 + exp(-query) exp(-keys))`: no exponential for every element.
+
+    Right only while both factors stay within the range of the numbers; a block with
+    larger ones goes by the definition. Pays where a compiler makes one loop of it.
+    """
+
+    def prepare(self, keys):
+        return keys, ops.exp(-keys), ops.max(ops.abs(keys)) <= SMALL
+
+    def __call__(self, query, keys):
+        _, exp_keys, small_keys = keys
+        small = ops.logical_and(small_keys, ops.max(ops.abs(query)) <= SMALL)
+        exp_query = ops.exp(-query)
+        return ops.cond(
+            small,
+            lambda: 1 / (1 + exp_query[:, :, None] * exp_keys[:, None]),
+            lambda: _Sigmoid.__call__(self, query, keys),
+        )
+
+
+def _of(sigmoid):
+    return (
+        functools.partial(_forward, sigmoid=sigmoid),
+        functools.partial(_backward, sigmoid=sigmoid),
+    )
+
+
+_plain = _of(_Sigmoid())
+_fused = tuple(loops.fused(function) for function in _of(_FactorisedSigmoid()))
+
+
+def _split(keys, **sequences):
+    """Blocks `(blocks, B, queries of a block, ...)` of sequences `(B, T, ...)`."""
+    positions = keys.shape[1] or USUAL_LENGTH
+    size = max(1, BLOCK // (positions * keys.shape[2]))
+    # No more than there are, where that is known.
+    size = min(size, sequences["query"].shape[1] or size)
+
+    def split(x):
+        batch, queries, depth = ops.shape(x)
+        padding = ops.zeros((batch, -queries % size, depth), x.dtype)
+        x = ops.concatenate([x, padding], axis=1)
+        return ops.swapaxes(ops.reshape(_exactly(x), (batch, -1, size, depth)), 0, 1)
+
+    return {name: split(x) for name, x in sequences.items()}
+
+
+def _join(blocks, query):
+    """What `_split` had split, `(B, T, ...)` with the T queries of `query`."""
+    batch, queries, _ = ops.shape(query)
+    depth = ops.shape(blocks)[3]
+    joined = ops.reshape(ops.swapaxes(blocks, 0, 1), (batch, -1, depth))
+    return joined[:, :queries]
+
+
+def _exactly(x):
+    is_double = keras.backend.standardize_dtype(x.dtype) == "float64"
+    return x if is_double else ops.cast(x, "float32")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import AdditiveAttention
+from keras_attention import AdditiveAttention, SparsemaxWeighting
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -508,6 +508,9 @@ def test_gradients_equal_finite_differences_of_the_paper(rng, gradients):
 # Every argument with a value that is not its default.
 ARGUMENTS = {
     "units": UNITS,
+    "weighting": SparsemaxWeighting(0.5),
+    "coverage": True,
+    "normalize": True,
     "use_bias": True,
     "kernel_initializer": keras.initializers.RandomNormal(stddev=0.3, seed=2),
     "kernel_regularizer": keras.regularizers.L2(0.5),
@@ -533,7 +536,10 @@ def test_config_names_every_argument():
 
     assert set(config) == set(ARGUMENTS)
     for name, argument in ARGUMENTS.items():
-        if hasattr(argument, "get_config"):
+        if name == "weighting":
+            assert config[name]["class_name"] == "SparsemaxWeighting"
+            assert config[name]["config"]["temperature"] == 0.5
+        elif hasattr(argument, "get_config"):
             assert config[name]["class_name"] == type(argument).__name__
             for setting, number in argument.get_config().items():
                 assert config[name]["config"][setting] == pytest.approx(number)

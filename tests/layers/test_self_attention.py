@@ -1086,7 +1086,10 @@ def test_sizes_must_be_positive_integers(name, size):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weighting": "hard"}, r"one of \['softmax'.*Received: 'hard'"),
+        (
+            {"weighting": "hard"},
+            r"one of \['softmax', 'sparsemax', 'entmax'\].*Received: 'hard'",
+        ),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\). Received: 1.0"),
         (
             {"output_dim": 3, "use_output_projection": False},

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_attention.ops import scores as scores_module
 from keras_attention.ops.scores import additive_scores
 
 # Every dimension is a different prime, so that no two axes can be confused.
@@ -84,3 +85,101 @@ def test_batch_and_lengths_may_be_unknown(arrays, jit_compile):
     )
 
     np.testing.assert_allclose(compiled(*arrays), scores_of(*arrays), atol=1e-6)
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Work in blocks of two queries, however small the tensors are."""
+    monkeypatch.setattr(scores_module, "LARGE", 0)
+    monkeypatch.setattr(scores_module, "BLOCK", 2 * POSITIONS * UNITS)
+
+
+def exact_scores(query, keys, scale):
+    query, keys, scale = (np.float64(x) for x in (query, keys, scale))
+    return np.tanh(query[:, :, None] + keys[:, None]) @ scale
+
+
+@pytest.mark.parametrize("queries", [2, 3, 7])
+@pytest.mark.parametrize("known", [True, False])
+def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
+    arrays, blocks, gradients, queries, known
+):
+    rng = np.random.default_rng(2)
+    query = rng.normal(size=(BATCH, queries, UNITS)).astype("float32")
+    arrays = [query, *arrays[1:]]
+    upstream = rng.normal(size=(BATCH, queries, POSITIONS)).astype("float32")
+
+    def total(query, keys, scale):
+        if not known:
+            # A length that a graph does not know is worked off without a compiler.
+            scores = _of_unknown_length(query, keys, scale)
+        else:
+            scores = additive_scores(query, keys, scale)
+        return ops.sum(ops.multiply(scores, upstream))
+
+    found = gradients(total, arrays)
+
+    hidden = np.tanh(np.float64(query)[:, :, None] + np.float64(arrays[1])[:, None])
+    slope = upstream[..., None] * arrays[2] * (1 - hidden**2)
+    expected = slope.sum(2), slope.sum(1), (upstream[..., None] * hidden).sum((0, 1, 2))
+    for gradient, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(gradient, wanted, atol=1e-5)
+    np.testing.assert_allclose(
+        scores_of(*arrays), exact_scores(*arrays), rtol=0, atol=1e-5
+    )
+
+
+def _of_unknown_length(query, keys, scale):
+    forward, backward = scores_module._plain
+
+    @ops.custom_gradient
+    def scores(query, keys, scale):
+        def gradient(*upstreams, upstream=None):
+            upstream = upstreams[0] if upstream is None else upstream
+            return backward(query, keys, scale, upstream)
+
+        return forward(query, keys, scale), gradient
+
+    return scores(query, keys, scale)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 20.0, 39.0, 41.0, 100.0, 1e4, 1e30])
+def test_blocks_are_exact_for_numbers_of_any_size(blocks, size):
+    # Query and key may nearly cancel out, however large they are.
+    rng = np.random.default_rng(3)
+    query = rng.normal(size=(BATCH, 5, UNITS)) * size
+    keys = rng.normal(size=(BATCH, POSITIONS, UNITS)) - query[:, :1]
+    query, keys = query.astype("float32"), keys.astype("float32")
+    scale = rng.normal(size=UNITS).astype("float32")
+
+    found = scores_of(query, keys, scale)
+
+    # What is exact is the sum of the float32 numbers, rounded once.
+    hidden = np.tanh(query[:, :, None] + keys[:, None], dtype="float64")
+    np.testing.assert_allclose(found, hidden @ scale, rtol=0, atol=1e-5)
+
+
+def test_blocks_do_not_clamp(blocks):
+    query = np.full((1, 3, 1), 100, "float32")
+    keys = np.array([[[-90], [-100], [-110]]], "float32")
+
+    found = scores_of(query, keys, np.ones(1, "float32"))
+
+    np.testing.assert_allclose(found, [[[1, 0, -1]] * 3], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_blocks_sum_up_half_precision_exactly(arrays, blocks, gradients, dtype):
+    def total(query, keys, scale):
+        scores = additive_scores(*(ops.cast(x, dtype) for x in (query, keys, scale)))
+        assert keras.backend.standardize_dtype(scores.dtype) == dtype
+        return ops.sum(ops.cast(scores, "float32"))
+
+    for gradient in gradients(total, arrays):
+        assert np.isfinite(gradient).all()
+    found = scores_of(*(ops.cast(x, dtype) for x in arrays))
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(ops.cast(found, "float32")),
+        exact_scores(*arrays),
+        atol=0.1,
+    )

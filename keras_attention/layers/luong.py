@@ -1,0 +1,175 @@
+"""Luong's attention: four scores, looked at everywhere or in a window."""
+
+import keras
+
+from keras_attention.layers.attention import BaseAttention
+from keras_attention.layers.parts import (
+    check_choice,
+    check_positive_integer,
+    serialize_part,
+)
+from keras_attention.layers.scores import (
+    AdditiveScore,
+    DotScore,
+    GeneralScore,
+    LocationScore,
+    dense_options,
+    serialize_options,
+)
+from keras_attention.layers.windows import LocalMonotonicWindow, LocalPredictiveWindow
+
+SCORES = ("dot", "scaled-dot", "general", "concat", "location")
+WINDOWS = ("global", "local-m", "local-p")
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class LuongAttention(BaseAttention):
+    """Attention with the scores and the windows of Luong, Pham and Manning.
+
+        scores[t, s] = query[t] . key[s]                          (dot)
+                       query[t] . key[s] / sqrt(depth)            (scaled-dot)
+                       (W query[t] + bias) . key[s]               (general)
+                       scale . tanh(W [query[t]; key[s]] + bias)  (concat)
+                       (W query[t] + bias)[s]                     (location)
+        weights      = weighting(scores) over s, a softmax by default
+        context[t]   = sum over s of weights[t, s] * value[s]
+
+    Every query looks at all positions (global), or only at `2 * half_width + 1` of
+    them. The softmax is then taken inside the window, and time and memory grow with the
+    window instead of the source:
+
+        center[t] = t                                                      (local-m)
+        center[t] = length * sigmoid(window_scale . tanh(W_window query[t]))
+        weights   = softmax * exp(-(s - center[t])^2 / (2 (half_width / 2)^2))
+                                                                           (local-p)
+
+    The window spans `floor(center) - half_width` to `floor(center) + half_width`;
+    positions count from zero, and `length` is that of the source without its padding.
+    The weights of local-p are not normalised again, so they sum to less than one. A
+    window wholly beyond the source is a query with no valid position.
+
+    Masking, and the call: as for `AdditiveAttention`.
+
+    Args:
+        score: `"dot"`, `"scaled-dot"`, `"general"`, `"concat"` or `"location"`.
+        units: Depth of the hidden layer of `"concat"`. Required there.
+        positions: Number of positions that `"location"` has weights for: the longest
+            source. Required there.
+        window: `"global"`, `"local-m"` or `"local-p"`.
+        half_width: Positions on either side of a window's centre, D in the paper.
+        weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
+            `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
+        coverage: Whether `"concat"` is told how much attention every position has had
+            from earlier queries.
+        use_bias: Whether the score has a bias; the dot scores have none.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For every `W`.
+        bias_initializer, bias_regularizer, bias_constraint: For the bias.
+
+    Raises:
+        ValueError: If an argument is none of its choices, if choices make no sense
+            together, or if a shape does not fit.
+
+    Example:
+
+    >>> attention = LuongAttention("general", window="local-p", half_width=3)
+    >>> query, value = np.ones((2, 5, 8), "float32"), np.ones((2, 40, 16), "float32")
+    >>> context, weights = attention(query, value, return_attention_scores=True)
+    >>> tuple(context.shape), tuple(weights.shape)
+    ((2, 5, 16), (2, 5, 40))
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.
+    """
+
+    def __init__(
+        self,
+        score="general",
+        *,
+        units=None,
+        positions=None,
+        window="global",
+        half_width=10,
+        weighting="softmax",
+        coverage=False,
+        use_bias=False,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        bias_initializer="zeros",
+        bias_regularizer=None,
+        bias_constraint=None,
+        dtype=None,
+        **kwargs,
+    ):
+        check_choice("score", score, SCORES)
+        check_choice("window", window, WINDOWS)
+        if score == "location":
+            check_positive_integer("positions", positions)
+        if score == "concat":
+            check_positive_integer("units", units)
+        if coverage and score != "concat":
+            raise ValueError(
+                "coverage is defined inside the tanh of the concat score only. "
+                f"Received: score={score!r}"
+            )
+        options = dense_options(
+            kernel_initializer,
+            kernel_regularizer,
+            kernel_constraint,
+            bias_initializer,
+            bias_regularizer,
+            bias_constraint,
+        )
+        kernel = {k: v for k, v in options.items() if k.startswith("kernel")}
+        common = {"dtype": dtype, "name": "score"}
+        key_projection = None
+        if score in ("dot", "scaled-dot"):
+            part = DotScore(scaled=score == "scaled-dot", **common)
+        elif score == "general":
+            part = GeneralScore(use_bias=use_bias, **options, **common)
+        elif score == "location":
+            part = LocationScore(positions, use_bias=use_bias, **options, **common)
+        else:
+            # W [query; key] is the sum of two projections.
+            part = AdditiveScore(units, coverage=coverage, **kernel, **common)
+            key_projection = keras.layers.Dense(
+                units, use_bias=use_bias, **options, dtype=dtype, name="key_projection"
+            )
+        super().__init__(
+            part,
+            key_projection,
+            weighting=weighting,
+            window=_build_window(window, half_width, kernel, dtype),
+            dtype=dtype,
+            **kwargs,
+        )
+        self.score = score
+        self.units = units
+        self.positions = positions
+        self.window = window
+        self.half_width = half_width
+        self.coverage = coverage
+        self.use_bias = use_bias
+        self.options = options
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "score": self.score,
+            "units": self.units,
+            "positions": self.positions,
+            "window": self.window,
+            "half_width": self.half_width,
+            "weighting": serialize_part(self.step.weighting),
+            "coverage": self.coverage,
+            "use_bias": self.use_bias,
+            **serialize_options(self.options),
+        }
+
+
+def _build_window(window, half_width, kernel, dtype):
+    if window == "global":
+        return None
+    if window == "local-m":
+        return LocalMonotonicWindow(half_width, dtype=dtype, name="window")
+    return LocalPredictiveWindow(half_width, **kernel, dtype=dtype, name="window")

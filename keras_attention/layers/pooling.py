@@ -1,0 +1,251 @@
+"""Attention without a query: a sequence becomes one vector, or a few.
+
+Shapes: B batch, S positions, V value depth, U units, H hops.
+"""
+
+import keras
+from keras import ops, tree
+
+from keras_attention.layers.attention import read
+from keras_attention.layers.parts import (
+    check_positive_integer,
+    fresh,
+    project_rows,
+    serialize_part,
+    stay_frozen,
+)
+from keras_attention.layers.scores import dense_options, serialize_options
+from keras_attention.layers.weightings import get_weighting
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AttentionPooling(keras.layers.Layer):
+    """Reads a sequence into one vector: a learned question asks every position.
+
+        scores[s] = scale . tanh(W value[s] + bias)
+        weights   = weighting(scores) over s, a softmax by default
+        pooled    = activation(sum over s of weights[s] * value[s])
+
+    The positions may be words, time steps, the columns of a table, or the cells of a
+    1-D convolution. With several hops, each has a `scale` of its own and reads a vector
+    of its own; so that they do not all read the same, `penalty * |A A^T - I|^2`, with
+    the weights `A` `(hops, positions)`, is added to the loss of the model, a mean over
+    the batch.
+
+    Axes before the positions are kept: `(batch, sentences, words, depth)` becomes
+    `(batch, sentences, depth)`, and a sentence without any valid word is masked.
+
+    Masking: `True` means attend. A masked position weighs exactly zero, whatever is
+    stored there. A sequence with no valid position gives zeros (before `activation`).
+
+    Args:
+        units: Depth U of the hidden layer, or `None` for `tanh(value[s])`, without
+            `W` and bias.
+        hops: Number H of vectors that are read.
+        penalty: Weight of the penalty on hops that look alike.
+        activation: Applied to what was read, such as `"tanh"`.
+        weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
+            `"hard"`, or a `Weighting` such as `HardWeighting()`.
+        use_bias: Whether the hidden layer has a bias.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For `W` and `scale`.
+        bias_initializer, bias_regularizer, bias_constraint: For the bias.
+
+    Call arguments:
+        value: Tensor of shape `(batch, ..., value_length, value_dim)`.
+        value_mask: Boolean `(batch, ..., value_length)`; `mask` is another name.
+        return_attention_scores: Whether to return the weights, too.
+        return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
+            what else the weighting reports.
+
+    Returns:
+        pooled: Tensor `(batch, ..., value_dim)`, or `(batch, ..., hops, value_dim)`
+            for more than one hop.
+        weights: Tensor `(batch, ..., [hops,] value_length)`; only if
+            `return_attention_scores` is `True`.
+
+    Raises:
+        ValueError: If an argument is out of range, or the weighting is monotonic.
+
+    Example:
+
+    >>> pooling = AttentionPooling(units=16)
+    >>> pooled, weights = pooling(
+    ...     np.ones((2, 7, 8), "float32"), return_attention_scores=True
+    ... )
+    >>> tuple(pooled.shape), tuple(weights.shape)
+    ((2, 8), (2, 7))
+
+    Reference:
+        [Yang et al., 2016](https://aclanthology.org/N16-1174), section 2.2;
+        [Zhou et al., 2016](https://aclanthology.org/P16-2034), section 3.3, with
+        `units=None, activation="tanh"`;
+        [Lin et al., 2017](https://arxiv.org/abs/1703.03130), section 2, for the hops.
+    """
+
+    def __init__(
+        self,
+        units=None,
+        *,
+        hops=1,
+        penalty=0.0,
+        activation=None,
+        weighting="softmax",
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        bias_initializer="zeros",
+        bias_regularizer=None,
+        bias_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if units is not None:
+            check_positive_integer("units", units)
+        check_positive_integer("hops", hops)
+        if not penalty >= 0:
+            raise ValueError(f"penalty must not be negative. Received: {penalty!r}")
+        self.units = units
+        self.hops = hops
+        self.penalty = penalty
+        self.activation = keras.activations.get(activation)
+        self.weighting = get_weighting(weighting, self.dtype_policy)
+        if self.weighting.sequential:
+            raise ValueError(
+                "pooling has no sequence of queries that monotonic attention could "
+                f"follow. Received: weighting={weighting!r}"
+            )
+        self.use_bias = use_bias
+        self.options = dense_options(
+            kernel_initializer,
+            kernel_regularizer,
+            kernel_constraint,
+            bias_initializer,
+            bias_regularizer,
+            bias_constraint,
+        )
+        self.supports_masking = True
+
+    def build(self, value_shape):
+        _check_rank(value_shape)
+        depth = value_shape[-1]
+        self.hidden = None
+        if self.units is not None:
+            self.hidden = keras.layers.Dense(
+                self.units,
+                "tanh",
+                use_bias=self.use_bias,
+                **self.options,
+                dtype=self.dtype_policy,
+                name="hidden",
+            )
+            self.hidden.build((None, depth))
+        self.scale = self.add_weight(
+            name="scale",
+            shape=(self.units or depth, self.hops),
+            initializer=fresh(self.options["kernel_initializer"]),
+            regularizer=self.options["kernel_regularizer"],
+            constraint=self.options["kernel_constraint"],
+        )
+        if not self.weighting.built:
+            self.weighting.build((None, self.hops, None))
+        stay_frozen(self)
+        self.built = True
+
+    def call(
+        self,
+        value,
+        *,
+        value_mask=None,
+        mask=None,
+        return_attention_scores=False,
+        return_details=False,
+        training=None,
+    ):
+        _check_rank(value.shape)
+        leading = ops.shape(value)[:-2]
+        length = ops.shape(value)[-2]
+        valid = mask if value_mask is None else value_mask
+        value = ops.reshape(value, (-1, length, value.shape[-1]))
+        if valid is not None:
+            valid = ops.reshape(ops.cast(valid, "bool"), (-1, 1, length))
+            present = ops.swapaxes(valid, 1, 2)
+            value = ops.where(present, value, ops.zeros_like(value))
+
+        hidden = project_rows(self.hidden, value) if self.hidden else ops.tanh(value)
+        rows = ops.reshape(hidden, (-1, hidden.shape[-1]))
+        scores = ops.reshape(ops.matmul(rows, self.scale), (-1, length, self.hops))
+        noise = {}
+        if training:
+            shape = (1, ops.shape(value)[0], self.hops, length)
+            noise = tree.map_structure(lambda x: x[0], self.weighting.draw(shape))
+        outputs, _ = self.weighting(
+            ops.swapaxes(scores, 1, 2), valid, {}, noise, training=training
+        )
+        if self.penalty:
+            self.add_loss(self.penalty * ops.mean(_overlap(outputs["weights"])))
+        weights = ops.cast(outputs["weights"], self.compute_dtype)
+        context = ops.cast(read(weights, value), self.compute_dtype)
+        outputs = {**outputs, "context": self.activation(context), "weights": weights}
+
+        def restore(x):
+            kept = x.shape[1:] if self.hops > 1 else x.shape[2:]
+            kept = [size or length for size in kept]
+            return ops.reshape(x, (*leading, *kept))
+
+        outputs = tree.map_structure(restore, outputs)
+        if return_details:
+            return outputs
+        context, weights = outputs["context"], outputs["weights"]
+        return (context, weights) if return_attention_scores else context
+
+    def compute_mask(self, value, previous_mask=None):
+        if previous_mask is None or len(value.shape) == 3:
+            return None
+        return ops.any(previous_mask, axis=-1)
+
+    def compute_output_shape(self, value_shape):
+        hops = (self.hops,) if self.hops > 1 else ()
+        return (*value_shape[:-2], *hops, value_shape[-1])
+
+    def compute_output_spec(
+        self, value, *, return_attention_scores=False, return_details=False, **kwargs
+    ):
+        _check_rank(value.shape)
+        if return_details:
+            return keras.Operation.compute_output_spec(
+                self, value, return_details=True, **kwargs
+            )
+        shape = self.compute_output_shape(value.shape)
+        pooled = keras.KerasTensor(shape, self.compute_dtype)
+        if not return_attention_scores:
+            return pooled
+        weights_shape = (*shape[:-1], value.shape[-2])
+        return pooled, keras.KerasTensor(weights_shape, self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "hops": self.hops,
+            "penalty": self.penalty,
+            "activation": keras.activations.serialize(self.activation),
+            "weighting": serialize_part(self.weighting),
+            "use_bias": self.use_bias,
+            **serialize_options(self.options),
+        }
+
+
+def _overlap(weights):
+    """Squared distance of `A A^T` from the identity, for `A` `(B, H, S)`: `(B,)`."""
+    products = ops.matmul(weights, ops.swapaxes(weights, 1, 2))
+    identity = ops.eye(products.shape[1], dtype=products.dtype)
+    return ops.sum(ops.square(products - identity), axis=(1, 2))
+
+
+def _check_rank(shape):
+    if len(shape) < 3:
+        raise ValueError(
+            "value must have the shape (batch, ..., positions, depth). "
+            f"Received: {tuple(shape)}"
+        )

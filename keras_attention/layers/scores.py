@@ -1,0 +1,350 @@
+"""How well a query fits a key: the scores, each with its own weights.
+
+Shapes: B batch, T queries, Q query depth, S positions, U depth of projected keys. Keys
+are `(B, S, U)`, or `(B, T, S, U)` where every query has a window of its own.
+"""
+
+import math
+
+import keras
+from keras import constraints, initializers, ops, regularizers
+
+from keras_attention.layers.parts import AttentionPart, fresh, project_rows
+from keras_attention.ops.scores import additive_scores, dot_scores
+
+
+class Score(AttentionPart):
+    """Base of the scores.
+
+    A score of your own implements `build(query_shape, keys_shape)` and `call(query,
+    keys)`, or, with `takes_coverage`, `call(query, keys, coverage=None)`.
+
+    Attributes:
+        takes_coverage: Whether it can use how much attention every position has had.
+        uses_keys: Whether it compares the query with what stands at the positions.
+
+    Call arguments:
+        query: Tensor of shape `(B, T, Q)`.
+        keys: Projected keys, `(B, [T,] S, U)`.
+
+    Returns:
+        Scores, `(B, T, S)`.
+    """
+
+    takes_coverage = False
+    uses_keys = True
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.autocast = True
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class DotScore(Score):
+    """The product of query and key, which must be of one depth.
+
+        scores[t, s] = query[t] . keys[s]                 (dot)
+        scores[t, s] = query[t] . keys[s] / sqrt(depth)   (scaled)
+
+    Args:
+        scaled: Whether to divide by the square root of the depth.
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), equation 8;
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1.
+    """
+
+    def __init__(self, scaled=False, **kwargs):
+        super().__init__(**kwargs)
+        self.scaled = scaled
+
+    def build(self, query_shape, keys_shape):
+        if query_shape[-1] != keys_shape[-1]:
+            raise ValueError(
+                "query and key must have the same depth for a dot score; the general "
+                f"score has no such limit. Received: query depth {query_shape[-1]}, "
+                f"key depth {keys_shape[-1]}"
+            )
+        self.built = True
+
+    def call(self, query, keys):
+        if self.scaled:
+            query = query / math.sqrt(query.shape[-1])
+        return ops.cast(dot_scores(query, keys), self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "scaled": self.scaled}
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class GeneralScore(Score):
+    """A bilinear form, also called multiplicative.
+
+        scores[t, s] = (W query[t] + bias) . keys[s]
+
+    The query is projected, not the keys: that is the cheaper side.
+
+    Args:
+        use_bias: Whether the projection has a bias.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For `W`.
+        bias_initializer, bias_regularizer, bias_constraint: For the bias.
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), equation 8.
+    """
+
+    def __init__(
+        self,
+        *,
+        use_bias=False,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        bias_initializer="zeros",
+        bias_regularizer=None,
+        bias_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.use_bias = use_bias
+        self.options = dense_options(
+            kernel_initializer,
+            kernel_regularizer,
+            kernel_constraint,
+            bias_initializer,
+            bias_regularizer,
+            bias_constraint,
+        )
+
+    def build(self, query_shape, keys_shape):
+        self.query_projection = keras.layers.Dense(
+            keys_shape[-1],
+            use_bias=self.use_bias,
+            **self.options,
+            dtype=self.dtype_policy,
+            name="query_projection",
+        )
+        self.query_projection.build((None, query_shape[-1]))
+        self.built = True
+
+    def call(self, query, keys):
+        query = project_rows(self.query_projection, query)
+        return ops.cast(dot_scores(query, keys), self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "use_bias": self.use_bias,
+            **serialize_options(self.options),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AdditiveScore(Score):
+    """The query's half of the additive score, and the vector that reads it.
+
+        scores[t, s] = scale . tanh(W_query query[t] + keys[s])
+
+    With coverage, `w_coverage * coverage[t, s]` is added inside the tanh. Normalised,
+    `scale` is `gain * scale / |scale|` with a learned gain, `sqrt(1 / units)` at first.
+
+    Args:
+        units: Positive integer, depth of the shared projection.
+        coverage: Whether the score uses how much attention a position has had.
+        normalize: Whether the length of `scale` is a weight of its own.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For `W_query`
+            and `w_coverage`.
+        scale_initializer, scale_regularizer, scale_constraint: For `scale`.
+
+    Call arguments:
+        query: Tensor of shape `(B, T, Q)`.
+        keys: Projected keys of shape `(B, [T,] S, units)`.
+        coverage: Sum of the weights so far, `(B, T, S)`.
+
+    Returns:
+        Scores of shape `(B, T, S)`.
+
+    Reference:
+        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2;
+        [Salimans and Kingma, 2016](https://arxiv.org/abs/1602.07868), section 2;
+        [See et al., 2017](https://arxiv.org/abs/1704.04368), equation 11.
+    """
+
+    def __init__(
+        self,
+        units,
+        *,
+        coverage=False,
+        normalize=False,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        scale_initializer="glorot_uniform",
+        scale_regularizer=None,
+        scale_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.units = units
+        self.takes_coverage = coverage
+        self.normalize = normalize
+        self.query_projection = keras.layers.Dense(
+            units,
+            use_bias=False,
+            kernel_initializer=kernel_initializer,
+            kernel_regularizer=kernel_regularizer,
+            kernel_constraint=kernel_constraint,
+            dtype=self.dtype_policy,
+            name="query_projection",
+        )
+        self.scale_initializer = initializers.get(scale_initializer)
+        self.scale_regularizer = regularizers.get(scale_regularizer)
+        self.scale_constraint = constraints.get(scale_constraint)
+
+    def build(self, query_shape, keys_shape):
+        self.query_projection.build((None, query_shape[-1]))
+        self.scale = self.add_weight(
+            name="scale",
+            shape=(self.units,),
+            initializer=self.scale_initializer,
+            regularizer=self.scale_regularizer,
+            constraint=self.scale_constraint,
+        )
+        if self.normalize:
+            self.gain = self.add_weight(
+                name="gain",
+                shape=(),
+                initializer=initializers.Constant(math.sqrt(1 / self.units)),
+            )
+        if self.takes_coverage:
+            dense = self.query_projection
+            self.coverage_kernel = self.add_weight(
+                name="coverage_kernel",
+                shape=(self.units,),
+                initializer=fresh(dense.kernel_initializer),
+                regularizer=dense.kernel_regularizer,
+                constraint=dense.kernel_constraint,
+            )
+        self.built = True
+
+    def call(self, query, keys, coverage=None):
+        query = project_rows(self.query_projection, query)
+        scale, shift = ops.convert_to_tensor(self.scale), None
+        if self.normalize:
+            scale = self.gain * scale / ops.norm(scale)
+        if self.takes_coverage:
+            shift = coverage[..., None] * self.coverage_kernel
+        return additive_scores(query, keys, scale, shift)
+
+    def get_config(self):
+        projection = self.query_projection.get_config()
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "coverage": self.takes_coverage,
+            "normalize": self.normalize,
+            "kernel_initializer": projection["kernel_initializer"],
+            "kernel_regularizer": projection["kernel_regularizer"],
+            "kernel_constraint": projection["kernel_constraint"],
+            "scale_initializer": initializers.serialize(self.scale_initializer),
+            "scale_regularizer": regularizers.serialize(self.scale_regularizer),
+            "scale_constraint": constraints.serialize(self.scale_constraint),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class LocationScore(Score):
+    """One score for every position from the query alone, whatever stands there.
+
+        scores[t] = W query[t] + bias
+
+    Args:
+        positions: Number of positions that have weights: the longest source.
+        use_bias: Whether there is a bias.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For `W`.
+        bias_initializer, bias_regularizer, bias_constraint: For the bias.
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), equation 9 of
+        section 3.1.
+    """
+
+    uses_keys = False
+
+    def __init__(
+        self,
+        positions,
+        *,
+        use_bias=False,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        bias_initializer="zeros",
+        bias_regularizer=None,
+        bias_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.positions = positions
+        self.use_bias = use_bias
+        self.options = dense_options(
+            kernel_initializer,
+            kernel_regularizer,
+            kernel_constraint,
+            bias_initializer,
+            bias_regularizer,
+            bias_constraint,
+        )
+        self.projection = keras.layers.Dense(
+            positions,
+            use_bias=use_bias,
+            **self.options,
+            dtype=self.dtype_policy,
+            name="projection",
+        )
+
+    def build(self, query_shape, keys_shape):
+        self.projection.build((None, query_shape[-1]))
+        self.built = True
+
+    def call(self, query, keys):
+        length = keys.shape[-2]
+        if length is not None and length > self.positions:
+            raise ValueError(
+                f"value must have at most {self.positions} positions, for which the "
+                f"location score has weights. Received: {length}"
+            )
+        scores = project_rows(self.projection, query)
+        return scores[..., : ops.shape(keys)[-2]]
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "positions": self.positions,
+            "use_bias": self.use_bias,
+            **serialize_options(self.options),
+        }
+
+
+_KINDS = {
+    "initializer": initializers,
+    "regularizer": regularizers,
+    "constraint": constraints,
+}
+
+
+def dense_options(*values):
+    """What a `Dense` layer takes for its kernel and its bias, as objects."""
+    names = [f"{part}_{kind}" for part in ("kernel", "bias") for kind in _KINDS]
+    return {
+        name: _KINDS[name.split("_")[1]].get(value)
+        for name, value in zip(names, values, strict=True)
+    }
+
+
+def serialize_options(options):
+    """What `dense_options` returned, for a config."""
+    return {
+        name: _KINDS[name.split("_")[1]].serialize(value)
+        for name, value in options.items()
+    }

@@ -1,0 +1,347 @@
+"""From scores to weights: how the attention is shared out among the positions.
+
+Shapes: B batch, T queries, S scores of a query.
+"""
+
+import keras
+from keras import ops
+
+from keras_attention.layers.parts import AttentionPart, check_choice, exact_dtype
+from keras_attention.ops.weightings import (
+    entropy,
+    log_probability,
+    masked_entmax15,
+    masked_gumbel_max,
+    masked_hardmax,
+    masked_sigmoid,
+    masked_softmax,
+    masked_sparsemax,
+    monotonic_hard,
+    monotonic_parallel,
+    monotonic_recursive,
+    straight_through,
+)
+
+
+class Weighting(AttentionPart):
+    """Base of the weightings.
+
+    A weighting of your own implements `call`; see `AttentionPart` for its state and
+    its noise.
+
+    Attributes:
+        reports: Names of what it reports beside the weights.
+        everywhere: Whether it needs the scores of all positions, so that there can be
+            no window.
+        scalable: Whether its weights may be multiplied with a prior.
+
+    Call arguments:
+        scores: Tensor of shape `(B, T, S)`.
+        valid: Boolean, broadcastable to the scores: positions that may have weight;
+            `None` for all.
+        state: Dict of tensors, as `initial_state` returns it.
+        noise: Dict of tensors, as `draw` returns it for one step; empty or `None`
+            where nothing is to be random.
+        training: Whether the layer trains.
+
+    Returns:
+        outputs: Dict with `"weights"` `(B, T, S)`, in float32 at least, and what else
+            a loss may want to know.
+        state: Dict for the next step.
+    """
+
+    reports = ()
+    everywhere = False
+    scalable = True
+
+
+class _Soft(Weighting):
+    """A deterministic function of the scores, divided by a temperature."""
+
+    def __init__(self, temperature=1.0, **kwargs):
+        super().__init__(**kwargs)
+        if not temperature > 0:
+            raise ValueError(f"temperature must be positive. Received: {temperature!r}")
+        self.temperature = temperature
+
+    def call(self, scores, valid=None, state=None, noise=None, training=None):
+        scores = ops.cast(scores, exact_dtype(self)) / self.temperature
+        return {"weights": self.share(scores, valid)}, {}
+
+    def get_config(self):
+        return {**super().get_config(), "temperature": self.temperature}
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class SoftmaxWeighting(_Soft):
+    """Every position counts, in proportion to `exp(score / temperature)`.
+
+    Args:
+        temperature: Positive; small ones sharpen the weights, large ones level them.
+    """
+
+    share = staticmethod(masked_softmax)
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class SparsemaxWeighting(_Soft):
+    """The point of the simplex that is nearest to `scores / temperature`.
+
+    Positions whose score is far below the best weigh exactly zero.
+
+    Args:
+        temperature: Positive; small ones leave fewer positions.
+
+    Reference:
+        [Martins and Astudillo, 2016](https://arxiv.org/abs/1602.02068), section 2.
+    """
+
+    share = staticmethod(masked_sparsemax)
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class EntmaxWeighting(_Soft):
+    """1.5-entmax, half way between softmax and sparsemax: smooth, yet sparse.
+
+    Args:
+        temperature: Positive; small ones leave fewer positions.
+
+    Reference:
+        [Peters et al., 2019](https://arxiv.org/abs/1905.05702), section 3.
+    """
+
+    share = staticmethod(masked_entmax15)
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class HardWeighting(Weighting):
+    """One position is looked at, drawn from the softmax of the scores.
+
+        choice[t] ~ softmax(scores[t] / temperature)
+        weights   = one-hot(choice)
+
+    In training the position is drawn (Gumbel-max). With `soft_probability`, the whole
+    sequence of queries of an example is given the softmax itself instead, which makes
+    the training steadier. How the scores learn is up to the `estimator`:
+
+    - `"score-function"`: no gradient passes through the choice. A loss such as
+      `ReinforceLoss` uses its log-probability and the entropy.
+    - `"straight-through"`: the gradient is that of the softmax.
+
+    Beside the weights, a step reports `"probabilities"` `(B, T, S)`, the softmax; and,
+    each `(B, T)`, `"log_probability"` of the choice (zero for an example that was
+    given the softmax), `"entropy"` of the softmax, and the boolean `"sampled"`.
+
+    Args:
+        estimator: `"score-function"` or `"straight-through"`.
+        inference: What is used when the layer does not train: `"argmax"`, the most
+            probable position; `"expectation"`, the softmax.
+        soft_probability: Probability, for each example, of using the softmax in
+            training.
+        temperature: Positive; scores are divided by it.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`.
+
+    Reference:
+        [Xu et al., 2015](https://arxiv.org/abs/1502.03044), section 4.1;
+        [Jang et al., 2017](https://arxiv.org/abs/1611.01144), section 2.2.
+    """
+
+    reports = ("probabilities", "log_probability", "entropy", "sampled")
+    scalable = False
+
+    def __init__(
+        self,
+        estimator="score-function",
+        *,
+        inference="argmax",
+        soft_probability=0.0,
+        temperature=1.0,
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_choice("estimator", estimator, ("score-function", "straight-through"))
+        check_choice("inference", inference, ("argmax", "expectation"))
+        if not 0 <= soft_probability <= 1:
+            raise ValueError(
+                f"soft_probability must be from 0 to 1. Received: {soft_probability!r}"
+            )
+        if not temperature > 0:
+            raise ValueError(f"temperature must be positive. Received: {temperature!r}")
+        self.estimator = estimator
+        self.inference = inference
+        self.soft_probability = soft_probability
+        self.temperature = temperature
+        self.seed = seed
+        self.seed_generator = _seed_generator(seed)
+
+    def draw(self, shape):
+        dtype, seed = exact_dtype(self), self.seed_generator
+        steps, batch, queries, _ = shape
+        coin = keras.random.uniform((1, batch, queries, 1), dtype=dtype, seed=seed)
+        return {
+            "uniform": keras.random.uniform(shape, dtype=dtype, seed=seed),
+            "soft": ops.repeat(coin < self.soft_probability, steps, axis=0),
+        }
+
+    def call(self, scores, valid=None, state=None, noise=None, training=None):
+        scores = ops.cast(scores, exact_dtype(self)) / self.temperature
+        probabilities = masked_softmax(scores, valid)
+        if noise:
+            soft = noise["soft"]
+            chosen = masked_gumbel_max(scores, noise["uniform"], valid)
+        else:
+            soft = ops.full_like(
+                probabilities[..., :1], self.inference == "expectation", dtype="bool"
+            )
+            chosen = masked_hardmax(scores, valid)
+        sampled = ops.logical_not(soft)[..., 0]
+        log_probabilities = log_probability(scores, chosen, valid)
+        if self.estimator == "straight-through":
+            chosen = straight_through(chosen, probabilities)
+        return {
+            "weights": ops.where(soft, probabilities, chosen),
+            "probabilities": probabilities,
+            "log_probability": ops.where(sampled, log_probabilities, 0.0),
+            "entropy": entropy(scores, valid),
+            "sampled": sampled,
+        }, {}
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "estimator": self.estimator,
+            "inference": self.inference,
+            "soft_probability": self.soft_probability,
+            "temperature": self.temperature,
+            "seed": self.seed,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class MonotonicWeighting(Weighting):
+    """The attention moves forward only: every query goes on where the last one stopped.
+
+        p[t, s]       = sigmoid(scores[t, s] + bias + noise)
+        weights[t, s] = p[t, s] * sum over r <= s of
+                        weights[t-1, r] * product over r <= k < s of (1 - p[t, k])
+
+    is the probability of stopping at `s` for somebody who starts where the last query
+    stopped (the first starts at position 0) and at every position decides with
+    probability `p` to stop. Weights may sum to less than one: nobody has to stop.
+
+    Args:
+        mode: How the expected weights are computed: `"recursive"`, exact, or
+            `"parallel"`, the paper's cumulative products, which lose their precision
+            where the product of `1 - p` underflows. `"hard"` stops at the first
+            position with `p > 0.5` and gives no gradient to the scores.
+        inference: `"expectation"`, as in training, or `"hard"`.
+        noise: Standard deviation of the Gaussian noise that is added to the scores in
+            training, so that the model learns to be sure.
+        score_bias: Initial value of the bias; a negative one lets the attention reach
+            far at first.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`.
+
+    Reference:
+        [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), sections 2.2 to 2.4.
+    """
+
+    state_names = ("previous",)
+    sequential = True
+    everywhere = True
+
+    def __init__(
+        self,
+        mode="recursive",
+        *,
+        inference="expectation",
+        noise=1.0,
+        score_bias=-2.0,
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_choice("mode", mode, ("recursive", "parallel", "hard"))
+        check_choice("inference", inference, ("expectation", "hard"))
+        if not noise >= 0:
+            raise ValueError(f"noise must not be negative. Received: {noise!r}")
+        self.mode = mode
+        self.inference = inference
+        self.noise = noise
+        self.score_bias = score_bias
+        self.seed = seed
+        self.seed_generator = _seed_generator(seed)
+
+    def build(self, scores_shape):
+        self.bias = self.add_weight(
+            name="score_bias",
+            shape=(),
+            initializer=keras.initializers.Constant(self.score_bias),
+        )
+        self.built = True
+
+    def initial_state(self, memory, queries):
+        batch, length = ops.shape(memory["values"])[:2]
+        first = ops.cast(ops.equal(ops.arange(length), 0), exact_dtype(self))
+        return {"previous": ops.broadcast_to(first, (batch, queries, length))}
+
+    def draw(self, shape):
+        if not self.noise:
+            return {}
+        noise = keras.random.normal(
+            shape, stddev=self.noise, dtype=exact_dtype(self), seed=self.seed_generator
+        )
+        return {"normal": noise}
+
+    def call(self, scores, valid=None, state=None, noise=None, training=None):
+        scores = ops.cast(scores, exact_dtype(self))
+        scores = scores + ops.cast(self.bias, scores.dtype)
+        if noise:
+            scores = scores + noise["normal"]
+        p = masked_sigmoid(scores, valid)
+        if self.mode == "hard" or (self.inference == "hard" and not training):
+            weights = monotonic_hard(p, state["previous"])
+        elif self.mode == "parallel":
+            weights = monotonic_parallel(p, state["previous"])
+        else:
+            weights = monotonic_recursive(p, state["previous"])
+        return {"weights": weights}, {"previous": weights}
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mode": self.mode,
+            "inference": self.inference,
+            "noise": self.noise,
+            "score_bias": self.score_bias,
+            "seed": self.seed,
+        }
+
+
+WEIGHTINGS = {
+    "softmax": SoftmaxWeighting,
+    "sparsemax": SparsemaxWeighting,
+    "entmax": EntmaxWeighting,
+    "hard": HardWeighting,
+    "monotonic": MonotonicWeighting,
+}
+
+
+def get_weighting(identifier, dtype=None):
+    """The weighting of a name, a config, or itself."""
+    if isinstance(identifier, dict):
+        identifier = keras.saving.deserialize_keras_object(identifier)
+    if isinstance(identifier, Weighting):
+        return identifier
+    if identifier not in WEIGHTINGS:
+        raise ValueError(
+            f"weighting must be one of {', '.join(map(repr, WEIGHTINGS))}, or a "
+            f"weighting such as HardWeighting(). Received: {identifier!r}"
+        )
+    return WEIGHTINGS[identifier](dtype=dtype, name="weighting")
+
+
+def _seed_generator(seed):
+    if isinstance(seed, keras.random.SeedGenerator):
+        return seed
+    return keras.random.SeedGenerator(seed)

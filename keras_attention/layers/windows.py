@@ -1,0 +1,204 @@
+"""Where an attention looks: Luong's two kinds of local attention.
+
+Shapes: B batch, T queries, Q query depth, S positions, W positions in a window,
+U depth of the keys, V depth of the values.
+"""
+
+import keras
+from keras import ops
+
+from keras_attention.layers.parts import (
+    AttentionPart,
+    check_positive_integer,
+    exact_dtype,
+    fresh,
+    project_rows,
+)
+from keras_attention.ops.windows import (
+    gaussian,
+    inside,
+    take_window,
+    window_positions,
+)
+
+
+class LocalWindow(AttentionPart):
+    """Base of the windows: `2 * half_width + 1` positions around a centre.
+
+    Args:
+        half_width: Positions on either side of the centre, D in the paper.
+
+    Attributes:
+        scales: Whether it multiplies the weights with a prior.
+
+    Call arguments:
+        query: Tensor of shape `(B, T, Q)`.
+        memory: Dict that `AttentionMemory` returned.
+        state: Dict of tensors, as `initial_state` returns it.
+        valid: Boolean `(B, T, S)`, positions that may be looked at; `None` for all.
+
+    Returns:
+        view: Dict with what the queries may look at, `"keys"` `(B, T, W, U)`,
+            `"values"` `(B, T, W, V)`, the boolean `"mask"` and the int32
+            `"positions"`, both `(B, T, W)`, and `"prior"` `(B, T, W)` if the weights
+            are to be multiplied with something.
+        state: Dict for the next step.
+    """
+
+    scales = False
+
+    def __init__(self, half_width=10, **kwargs):
+        super().__init__(**kwargs)
+        check_positive_integer("half_width", half_width)
+        self.half_width = half_width
+
+    @property
+    def width(self):
+        """Number of positions in the window."""
+        return 2 * self.half_width + 1
+
+    def view(self, centers, memory, valid):
+        """What stands in the windows around `centers`, `(B, T)`."""
+        positions = window_positions(centers, self.half_width)
+        mask = inside(positions, ops.shape(memory["values"])[1])
+        if "mask" in memory:
+            mask = ops.logical_and(mask, take_window(memory["mask"], positions))
+        if valid is not None:
+            mask = ops.logical_and(mask, _take_own(valid, positions))
+        return {
+            "keys": take_window(memory["keys"], positions),
+            "values": take_window(memory["values"], positions),
+            "mask": mask,
+            "positions": positions,
+        }
+
+    def get_config(self):
+        return {**super().get_config(), "half_width": self.half_width}
+
+
+def _take_own(mask, positions):
+    """The entries at `positions` of a mask `(B, T, S)` that every query has."""
+    queries, length = ops.shape(mask)[1:]
+    own = ops.reshape(mask, (-1, length))[:, :, None]
+    rows = ops.reshape(positions, (-1, 1, positions.shape[-1]))
+    taken = take_window(own, rows)
+    return ops.reshape(taken, (-1, queries, positions.shape[-1]))
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class LocalMonotonicWindow(LocalWindow):
+    """The window moves by one position with every query (local-m).
+
+        center[t] = t
+
+    Args:
+        half_width: Positions on either side of the centre.
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.2.
+    """
+
+    state_names = ("step",)
+
+    def build(self, query_shape, memory_shape=None):
+        self.built = True
+
+    def initial_state(self, memory, queries):
+        batch = ops.shape(memory["values"])[0]
+        return {"step": ops.zeros((batch, queries), "int32")}
+
+    def state_of_all(self, memory, queries):
+        batch = ops.shape(memory["values"])[0]
+        steps = ops.arange(queries, dtype="int32")
+        return {"step": ops.broadcast_to(steps, (batch, queries))}
+
+    def call(self, query, memory, state, valid=None):
+        centers = ops.cast(state["step"], "float32")
+        return self.view(centers, memory, valid), {"step": state["step"] + 1}
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class LocalPredictiveWindow(LocalWindow):
+    """The query predicts where to look, and nearer positions count more (local-p).
+
+        center[t]   = length * sigmoid(scale . tanh(W query[t]))
+        prior[t, s] = exp(-(s - center[t])^2 / (2 (half_width / 2)^2))
+
+    The window spans `floor(center) - half_width` to `floor(center) + half_width`.
+    Positions count from zero; `length` is that of the source without its padding.
+
+    Args:
+        half_width: Positions on either side of the centre.
+        units: Depth of the hidden layer; that of the query if omitted.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For `W` and `scale`.
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.2,
+        equations 9 and 10.
+    """
+
+    scales = True
+
+    def __init__(
+        self,
+        half_width=10,
+        *,
+        units=None,
+        kernel_initializer="glorot_uniform",
+        kernel_regularizer=None,
+        kernel_constraint=None,
+        **kwargs,
+    ):
+        super().__init__(half_width, **kwargs)
+        self.units = units
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+
+    def build(self, query_shape, memory_shape=None):
+        units = self.units or query_shape[-1]
+        self.hidden = self._dense(units, "tanh", "hidden")
+        self.hidden.build((None, query_shape[-1]))
+        self.center = self._dense(1, "sigmoid", "center")
+        self.center.build((None, units))
+        self.built = True
+
+    def _dense(self, units, activation, name):
+        return keras.layers.Dense(
+            units,
+            activation,
+            use_bias=False,
+            kernel_initializer=fresh(self.kernel_initializer),
+            kernel_regularizer=self.kernel_regularizer,
+            kernel_constraint=self.kernel_constraint,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def call(self, query, memory, state, valid=None):
+        share = project_rows(self.center, project_rows(self.hidden, query))[..., 0]
+        # In half precision not every position of a long source has a number.
+        exact = exact_dtype(self)
+        lengths = ops.cast(_lengths(memory), exact)
+        centers = ops.cast(share, exact) * ops.reshape(lengths, (-1, 1))
+        view = self.view(centers, memory, valid)
+        view["prior"] = gaussian(view["positions"], centers, self.half_width / 2)
+        return view, state
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+        }
+
+
+def _lengths(memory):
+    """Length of every source, `(B,)` or one for all: its last valid position + 1."""
+    length = ops.shape(memory["values"])[1]
+    if "mask" not in memory:
+        return length
+    numbers = ops.arange(1, length + 1, dtype="int32")
+    return ops.max(ops.where(memory["mask"], numbers, 0), axis=1)

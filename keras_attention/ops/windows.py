@@ -1,0 +1,77 @@
+"""A few positions around a centre, instead of all.
+
+Shapes: B batch, T queries, S positions, W positions in a window, D depth.
+"""
+
+from keras import ops
+
+
+def window_positions(centers, half_width):
+    """The positions of the window around each centre, inside the source or not.
+
+    Args:
+        centers: Real-valued positions, `(B, T)`, counted from zero.
+        half_width: Positions on either side of `floor(center)`, so W is
+            `2 * half_width + 1`.
+
+    Returns:
+        int32 tensor `(B, T, W)`.
+    """
+    middle = ops.cast(ops.floor(centers), "int32")
+    return middle[..., None] + ops.arange(-half_width, half_width + 1, dtype="int32")
+
+
+def inside(positions, lengths):
+    """Whether positions `(B, T, W)` exist in sources of `lengths`, `(B,)` or scalar."""
+    lengths = ops.reshape(ops.cast(lengths, "int32"), (-1, 1, 1))
+    return ops.logical_and(positions >= 0, positions < lengths)
+
+
+def take_window(x, positions):
+    """What stands at the positions of every window.
+
+    The cost grows with the window and not with the source.
+
+    Args:
+        x: Tensor `(B, S, ...)`.
+        positions: int32 `(B, T, W)`; those outside give what stands at the next end.
+
+    Returns:
+        Tensor `(B, T, W, ...)`.
+    """
+    batch, length = ops.shape(x)[:2]
+    flat = ops.reshape(x, (-1, *x.shape[2:]))
+    rows = ops.reshape(ops.arange(batch, dtype="int32") * length, (-1, 1, 1))
+    return ops.take(flat, rows + ops.clip(positions, 0, length - 1), axis=0)
+
+
+def spread_window(weights, positions, length):
+    """Weights inside windows, put at their places in the whole source.
+
+    Args:
+        weights: `(B, T, W)`, zero at positions outside of the source.
+        positions: int32 `(B, T, W)`.
+        length: S.
+
+    Returns:
+        Tensor `(B, T, S)`, zero outside of the windows.
+    """
+    batch, queries = ops.shape(weights)[:2]
+    rows = ops.reshape(
+        ops.arange(batch * queries, dtype="int32") * length, (batch, queries, 1)
+    )
+    places = ops.reshape(rows + ops.clip(positions, 0, length - 1), (-1, 1))
+    flat = ops.scatter(places, ops.reshape(weights, (-1,)), (batch * queries * length,))
+    return ops.reshape(flat, (batch, queries, length))
+
+
+def gaussian(positions, centers, deviation):
+    """How near positions are to real-valued centres.
+
+        prior[b, t, w] = exp(-(positions[b, t, w] - centers[b, t])^2 / (2 deviation^2))
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), equation 10.
+    """
+    distance = ops.cast(positions, centers.dtype) - centers[..., None]
+    return ops.exp(-ops.square(distance / deviation) / 2)

@@ -1,0 +1,432 @@
+"""What every attention layer promises, whatever it computes."""
+
+import dataclasses
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_attention
+from keras_attention import (
+    AdditiveAttention,
+    Attention,
+    AttentionPooling,
+    DotScore,
+    EntmaxWeighting,
+    HardWeighting,
+    LocalPredictiveWindow,
+    LuongAttention,
+    MonotonicWeighting,
+    SelfAttention,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, QUERIES, POSITIONS = 2, 3, 5
+QUERY_DIM, VALUE_DIM, UNITS = 7, 11, 13
+
+BACKEND = keras.backend.backend()
+COMPILES = BACKEND != "torch"
+
+
+@dataclasses.dataclass
+class Case:
+    """A layer, its arguments, and the depths of the tensors that it is called with.
+
+    The arguments come from a function: parts belong to one layer only.
+    """
+
+    layer: type
+    arguments: Callable
+    depths: tuple = (QUERY_DIM, VALUE_DIM)
+
+    def build(self, **more):
+        return self.layer(**self.arguments(), **more)
+
+    def shapes(self, batch=BATCH, queries=QUERIES, positions=POSITIONS):
+        lengths = (queries, positions)[-len(self.depths) :]
+        return [
+            (batch, *(() if length == () else (length,)), depth)
+            for length, depth in zip(lengths, self.depths, strict=True)
+        ]
+
+    def draw(self, rng, **lengths):
+        return [
+            rng.normal(size=shape).astype("float32") for shape in self.shapes(**lengths)
+        ]
+
+    @property
+    def asks(self):
+        """Whether there are queries."""
+        return len(self.depths) == 2
+
+
+SAME_DEPTH = (VALUE_DIM, VALUE_DIM)
+CASES = {
+    "additive": Case(AdditiveAttention, lambda: {"units": UNITS, "use_bias": True}),
+    "normalised": Case(AdditiveAttention, lambda: {"units": UNITS, "normalize": True}),
+    "coverage": Case(AdditiveAttention, lambda: {"units": UNITS, "coverage": True}),
+    "sparsemax": Case(
+        AdditiveAttention, lambda: {"units": UNITS, "weighting": "sparsemax"}
+    ),
+    "entmax": Case(
+        AdditiveAttention, lambda: {"units": UNITS, "weighting": EntmaxWeighting(0.5)}
+    ),
+    "straight-through": Case(
+        AdditiveAttention,
+        lambda: {
+            "units": UNITS,
+            "weighting": HardWeighting("straight-through", seed=3),
+        },
+    ),
+    "hard": Case(
+        AdditiveAttention,
+        lambda: {
+            "units": UNITS,
+            "weighting": HardWeighting(soft_probability=0.5, seed=3),
+        },
+    ),
+    "monotonic": Case(
+        AdditiveAttention,
+        lambda: {
+            "units": UNITS,
+            "weighting": MonotonicWeighting(score_bias=0.5, seed=3),
+        },
+    ),
+    "parallel": Case(
+        AdditiveAttention,
+        lambda: {
+            "units": UNITS,
+            "weighting": MonotonicWeighting("parallel", seed=3),
+        },
+    ),
+    "dot": Case(LuongAttention, lambda: {"score": "dot"}, SAME_DEPTH),
+    "scaled-dot": Case(LuongAttention, lambda: {"score": "scaled-dot"}, SAME_DEPTH),
+    "general": Case(LuongAttention, lambda: {"score": "general", "use_bias": True}),
+    "concat": Case(LuongAttention, lambda: {"score": "concat", "units": UNITS}),
+    "location": Case(LuongAttention, lambda: {"score": "location", "positions": 19}),
+    "local-m": Case(LuongAttention, lambda: {"window": "local-m", "half_width": 2}),
+    "local-p": Case(LuongAttention, lambda: {"window": "local-p", "half_width": 2}),
+    "local-p concat": Case(
+        LuongAttention,
+        lambda: {
+            "score": "concat",
+            "units": UNITS,
+            "window": "local-p",
+            "half_width": 1,
+        },
+    ),
+    "parts": Case(
+        Attention,
+        lambda: {"score": DotScore(scaled=True), "window": LocalPredictiveWindow(2)},
+        SAME_DEPTH,
+    ),
+    "pooling": Case(AttentionPooling, lambda: {"units": UNITS}, (VALUE_DIM,)),
+    "hops": Case(
+        AttentionPooling,
+        lambda: {"hops": 2, "penalty": 0.5, "use_bias": False},
+        (VALUE_DIM,),
+    ),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def numpy(tensors):
+    return [ops.convert_to_numpy(x) for x in tensors]
+
+
+def attend(layer, tensors, **options):
+    """Context and weights, as NumPy arrays."""
+    return numpy(layer(*tensors, return_attention_scores=True, **options))
+
+
+def functional(case, layer):
+    shapes = case.shapes(batch=None, queries=None, positions=None)
+    inputs = [keras.Input(shape[1:]) for shape in shapes]
+    return keras.Model(inputs, layer(*inputs))
+
+
+def test_config_names_every_argument(case):
+    layer = case.build(name="reader", dtype="mixed_bfloat16", trainable=False)
+    config = layer.get_config()
+
+    signature = set(inspect.signature(type(layer)).parameters) - {"kwargs"}
+    assert signature | {"name", "dtype", "trainable"} <= set(config)
+    copy = type(layer).from_config(json.loads(json.dumps(config)))
+    assert copy.get_config() == config
+    assert copy.compute_dtype == "bfloat16"
+    for name, value in case.arguments().items():
+        if isinstance(value, (int, float, str, bool)) and name != "weighting":
+            assert config[name] == value
+
+
+def test_model_comes_back_from_its_file(case, rng, tmp_path):
+    model = functional(case, case.build())
+    data = case.draw(rng)
+    expected = model.predict(data, verbose=0)
+    model.save(tmp_path / "model.keras")
+
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    np.testing.assert_allclose(restored.predict(data, verbose=0), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_shapes_are_known_before_anything_is_computed(case, rng, known):
+    layer = case.build(dtype="mixed_float16")
+    lengths = {} if known else {"batch": None, "queries": None, "positions": None}
+    shapes = case.shapes(**lengths)
+    symbols = [keras.KerasTensor(shape) for shape in shapes]
+
+    promised = layer(*symbols, return_attention_scores=True)
+
+    assert layer.compute_output_shape(*shapes) == tuple(promised[0].shape)
+    real = layer(*case.draw(rng), return_attention_scores=True)
+    for symbol, tensor in zip(promised, real, strict=True):
+        assert symbol.dtype == "float16"
+        assert keras.backend.standardize_dtype(tensor.dtype) == "float16"
+        pairs = zip(symbol.shape, tensor.shape, strict=True)
+        assert all(size in (None, actual) for size, actual in pairs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_compiled_training_is_finite_and_reaches_the_weights(case, rng, dtype):
+    layer = case.build(dtype=dtype)
+    model = functional(case, layer)
+    before = [ops.convert_to_numpy(x) for x in layer.trainable_variables]
+    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=COMPILES)
+    data = case.draw(rng)
+    target = rng.normal(size=layer.compute_output_shape(*case.shapes()))
+
+    history = model.fit(data, target, verbose=0)
+
+    assert np.isfinite(history.history["loss"]).all()
+    after = [ops.convert_to_numpy(x) for x in layer.trainable_variables]
+    assert all(np.isfinite(x).all() for x in after)
+    moved = [(old != new).any() for old, new in zip(before, after, strict=True)]
+    assert all(moved) or dtype != "float32" or case is CASES["hard"], moved
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16", "float64"])
+def test_other_dtypes_give_nearly_the_same(case, rng, dtype):
+    layer, other = case.build(), case.build(dtype=dtype)
+    data = case.draw(rng)
+    context, weights = attend(layer, data)
+    attend(other, data)
+    other.set_weights(layer.get_weights())
+
+    found = other(*data, return_attention_scores=True)
+
+    for tensor, expected in zip(found, (context, weights), strict=True):
+        if not (BACKEND == "jax" and dtype == "float64"):
+            assert keras.backend.standardize_dtype(tensor.dtype) == other.compute_dtype
+        tensor = ops.convert_to_numpy(ops.cast(tensor, "float32"))
+        tolerance = 1e-5 if dtype == "float64" else 0.05
+        np.testing.assert_allclose(tensor, expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_masked_is_never_seen(case, rng, bad):
+    layer = case.build()
+    data = case.draw(rng)
+    mask = np.array([[1, 1, 0, 1, 1], [1, 1, 1, 0, 0]], "bool")
+    spoiled = [*data[:-1], np.where(mask[..., None], data[-1], bad).astype("float32")]
+
+    expected = attend(layer, data, value_mask=mask)
+    found = attend(layer, spoiled, value_mask=mask)
+
+    for array, wanted in zip(found, expected, strict=True):
+        assert np.isfinite(array).all()
+        np.testing.assert_allclose(array, wanted, atol=1e-6)
+    between = [1] * (found[1].ndim - 2)
+    hidden = np.broadcast_to(~mask.reshape(BATCH, *between, POSITIONS), found[1].shape)
+    assert (found[1][hidden] == 0).all()
+
+
+def test_without_any_valid_position_nothing_is_read(case, rng, gradients):
+    layer = case.build()
+    data = case.draw(rng)
+    mask = np.array([[0] * POSITIONS, [1] * POSITIONS], "bool")
+
+    context, weights = attend(layer, data, value_mask=mask)
+
+    assert (context[0] == 0).all()
+    assert (weights[0] == 0).all()
+    assert (context[1] != 0).any()
+
+    def read(*tensors):
+        return ops.sum(layer(*tensors, value_mask=mask) ** 2)
+
+    for gradient in gradients(read, data, layer.trainable_variables):
+        assert np.isfinite(gradient).all()
+
+
+def test_masked_query_reads_nothing(case, rng):
+    if not case.asks:
+        pytest.skip("there are no queries")
+    layer = case.build()
+    data = case.draw(rng)
+    asking = np.array([[1, 1, 0], [1, 0, 0]], "bool")
+    spoiled = [np.where(asking[..., None], data[0], np.nan).astype("float32"), data[1]]
+
+    context, weights = attend(layer, spoiled, query_mask=asking)
+
+    expected = attend(layer, data)
+    for found, wanted in zip((context, weights), expected, strict=True):
+        assert (found[~asking] == 0).all()
+        np.testing.assert_allclose(found[asking], wanted[asking], atol=1e-6)
+
+
+def test_one_query_is_the_first_of_many(case, rng):
+    if not case.asks:
+        pytest.skip("there are no queries")
+    layer = case.build()
+    query, value = case.draw(rng)
+
+    expected = attend(layer, (query, value))
+    found = attend(layer, (query[:, 0], value))
+
+    for one, many in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, many[:, 0], atol=1e-6)
+
+
+def test_attention_mask_is_exact_for_every_query(case, rng):
+    if not case.asks:
+        pytest.skip("there are no queries")
+    layer = case.build()
+    data = case.draw(rng)
+    mask = rng.random((BATCH, QUERIES, POSITIONS)) < 0.6
+
+    context, weights = attend(layer, data, attention_mask=mask)
+
+    assert np.isfinite(context).all()
+    assert (weights[~mask] == 0).all()
+
+
+def test_implicit_masks_are_honoured(case, rng):
+    layer = case.build()
+    data = case.draw(rng)
+    mask = np.array([[0, 0, 1, 1, 0], [0, 1, 0, 1, 0]], "bool")
+    data[-1][~mask] = 0
+    inputs = [keras.Input(shape[1:]) for shape in case.shapes()]
+    model = keras.Model(inputs, layer(*inputs[:-1], keras.layers.Masking()(inputs[-1])))
+
+    found = model.predict(data, verbose=0)
+
+    expected = ops.convert_to_numpy(layer(*data, value_mask=mask))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    if case not in (CASES["hard"], CASES["straight-through"]):
+        assert (found != ops.convert_to_numpy(layer(*data))).any()
+
+
+def test_frozen_layer_stays_frozen(case, tmp_path):
+    layer = case.build(trainable=False, name="reader")
+    model = functional(case, layer)
+    assert layer.trainable_variables == []
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras").get_layer("reader")
+
+    assert restored.trainable_variables == []
+    other = case.build()
+    functional(case, other)
+    restored.trainable = True
+    assert len(restored.trainable_variables) == len(other.trainable_variables)
+
+
+def test_same_seed_draws_the_same(case, rng):
+    data = case.draw(rng)
+    first, second = case.build(), case.build()
+    attend(first, data)
+    attend(second, data)
+    second.set_weights(first.get_weights())
+
+    for one, other in zip(
+        attend(first, data, training=True),
+        attend(second, data, training=True),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_details_have_context_and_weights(case, rng):
+    layer = case.build()
+    data = case.draw(rng)
+
+    details = layer(*data, return_details=True)
+
+    for name, expected in zip(("context", "weights"), attend(layer, data), strict=True):
+        found = ops.convert_to_numpy(details[name])
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    symbols = [keras.KerasTensor(shape) for shape in case.shapes()]
+    promised = layer(*symbols, return_details=True)
+    assert {name: tuple(x.shape) for name, x in promised.items()} == {
+        name: tuple(x.shape) for name, x in details.items()
+    }
+
+
+SERVE = """
+import sys
+import numpy as np
+import tensorflow as tf
+
+assert "keras_attention" not in sys.modules
+for folder in sys.argv[1:]:
+    data = np.load(folder + ".npz")
+    served = tf.saved_model.load(folder)
+    tensors = [data[name] for name in sorted(data.files) if name.startswith("input")]
+    found = served.serve(tensors)
+    np.testing.assert_allclose(found, data["expected"], atol=1e-5, err_msg=folder)
+"""
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a SavedModel needs TensorFlow")
+def test_exported_models_serve_other_batches_and_lengths(rng, tmp_path):
+    folders = []
+    for number, case in enumerate(CASES.values()):
+        model = functional(case, case.build())
+        data = case.draw(rng, batch=3, queries=4, positions=17)
+        folder = tmp_path / str(number)
+        model.export(folder, verbose=False)
+        tensors = {f"input{i}": x for i, x in enumerate(data)}
+        expected = model.predict(data, verbose=0)
+        np.savez(tmp_path / f"{number}.npz", expected=expected, **tensors)
+        folders.append(str(folder))
+
+    subprocess.run([sys.executable, "-c", SERVE, *folders], check=True)
+
+
+def test_wrong_rank_is_told(case):
+    layer = case.build()
+    shapes = case.shapes()
+    wrong = [*shapes[:-1], shapes[-1][1:]]
+
+    with pytest.raises(ValueError, match="value must have the shape") as caught:
+        layer(*(np.zeros(shape, "float32") for shape in wrong))
+
+    assert str(tuple(wrong[-1])) in str(caught.value)
+
+
+def test_every_layer_is_here():
+    layers = {case.layer for case in CASES.values()}
+    public = {getattr(keras_attention, name) for name in keras_attention.__all__}
+    names = ("Attention", "Pooling")
+    found = {x for x in public if inspect.isclass(x) and x.__name__.endswith(names)}
+    # Its weights have an axis for the heads, and it has tests of its own.
+    assert found == {*layers, SelfAttention}

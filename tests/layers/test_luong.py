@@ -1,0 +1,286 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attention import Attention, DotScore, HardWeighting, LuongAttention
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+BATCH, QUERIES, POSITIONS = 2, 3, 17
+QUERY_DIM, VALUE_DIM, UNITS = 7, 11, 13
+ONES = {"kernel_initializer": "ones"}
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.fixture
+def query(rng):
+    return rng.normal(size=(BATCH, QUERIES, QUERY_DIM)).astype("float32")
+
+
+@pytest.fixture
+def value(rng):
+    return rng.normal(size=(BATCH, POSITIONS, VALUE_DIM)).astype("float32")
+
+
+def attend(layer, *tensors, **options):
+    found = layer(*tensors, return_attention_scores=True, **options)
+    return [ops.convert_to_numpy(x) for x in found]
+
+
+def softmax(scores):
+    odds = np.exp(scores - scores.max())
+    return odds / odds.sum()
+
+
+def weights_of(layer):
+    return {
+        variable.path.split("/", 1)[1]: np.float64(ops.convert_to_numpy(variable))
+        for variable in layer.variables
+    }
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        # One query (1, 2) and the keys (1, 0), (0, 1), (1, 1).
+        ("dot", [1, 2, 3]),
+        ("scaled-dot", [1 / np.sqrt(2), np.sqrt(2), 3 / np.sqrt(2)]),
+        # W of ones makes of the query (3, 3).
+        ("general", [3, 3, 6]),
+        # tanh(1 + 2 + the sum of the key), read by ones.
+        ("concat", [2 * np.tanh(4), 2 * np.tanh(4), 2 * np.tanh(5)]),
+        # The same for every position, whatever stands there.
+        ("location", [3, 3, 3]),
+    ],
+)
+def test_scores_worked_by_hand(score, expected):
+    sizes = {"concat": {"units": 2}, "location": {"positions": 3}}
+    layer = LuongAttention(score, **sizes.get(score, {}), **ONES)
+    query = np.array([[[1, 2]]], "float32")
+    key = np.array([[[1, 0], [0, 1], [1, 1]]], "float32")
+    layer.build(query.shape, key.shape)
+    if score == "concat":
+        layer.step.score.scale.assign(np.ones(2))
+
+    _, weights = attend(layer, query, key)
+
+    np.testing.assert_allclose(weights[0, 0], softmax(np.array(expected)), rtol=1e-5)
+
+
+def test_general_score_is_a_bilinear_form(query, value):
+    layer = LuongAttention("general", use_bias=True, bias_initializer="ones")
+
+    context, weights = attend(layer, query, value)
+
+    named = weights_of(layer)
+    kernel = named["step/score/query_projection/kernel"]
+    bias = named["step/score/query_projection/bias"]
+    for b in range(BATCH):
+        for t in range(QUERIES):
+            asked = query[b, t] @ kernel + bias
+            expected = softmax(
+                np.array([asked @ value[b, s] for s in range(POSITIONS)])
+            )
+            np.testing.assert_allclose(weights[b, t], expected, rtol=1e-4, atol=1e-7)
+            np.testing.assert_allclose(context[b, t], expected @ value[b], atol=1e-5)
+
+
+def local_by_the_paper(center, half_width, scores, length, gaussian):
+    """Section 3.2, position by position, with positions from zero."""
+    middle = int(np.floor(center))
+    inside = [
+        s
+        for s in range(middle - half_width, middle + half_width + 1)
+        if 0 <= s < length
+    ]
+    weights = np.zeros(len(scores))
+    if inside:
+        weights[inside] = softmax(np.array([scores[s] for s in inside]))
+    if gaussian:
+        for s in inside:
+            weights[s] *= np.exp(-((s - center) ** 2) / (2 * (half_width / 2) ** 2))
+    return weights
+
+
+@pytest.mark.parametrize("lengths", [(POSITIONS, POSITIONS), (POSITIONS, 2)])
+def test_local_m_moves_on_with_every_query(value, lengths):
+    layer = LuongAttention("dot", window="local-m", half_width=1)
+    query = value[:, 5 : 5 + QUERIES]
+    mask = np.arange(POSITIONS) < np.array(lengths)[:, None]
+
+    _, weights = attend(layer, query, value, value_mask=mask)
+
+    for b in range(BATCH):
+        for t in range(QUERIES):
+            scores = value[b] @ query[b, t]
+            expected = local_by_the_paper(t, 1, scores, lengths[b], gaussian=False)
+            np.testing.assert_allclose(weights[b, t], expected, atol=1e-6)
+
+
+def test_window_wholly_beyond_the_source_reads_nothing(value):
+    layer = LuongAttention("dot", window="local-m", half_width=1)
+    mask = np.arange(POSITIONS) < np.array([[POSITIONS], [1]])
+
+    context, weights = attend(layer, value[:, :QUERIES], value, value_mask=mask)
+
+    # The third query looks at the positions 1 to 3 of a source of one.
+    assert (weights[1, 2] == 0).all()
+    assert (context[1, 2] == 0).all()
+    assert weights[1, 1, 0] == 1
+
+
+@pytest.mark.parametrize("lengths", [(POSITIONS, POSITIONS), (POSITIONS, 9)])
+def test_local_p_predicts_its_centre(query, value, lengths):
+    layer = LuongAttention("general", window="local-p", half_width=3)
+    mask = np.arange(POSITIONS) < np.array(lengths)[:, None]
+
+    context, weights = attend(layer, query, value, value_mask=mask)
+
+    named = weights_of(layer)
+    for b in range(BATCH):
+        for t in range(QUERIES):
+            hidden = np.tanh(query[b, t] @ named["step/window/hidden/kernel"])
+            share = 1 / (1 + np.exp(-hidden @ named["step/window/center/kernel"][:, 0]))
+            asked = query[b, t] @ named["step/score/query_projection/kernel"]
+            expected = local_by_the_paper(
+                lengths[b] * share, 3, value[b] @ asked, lengths[b], gaussian=True
+            )
+            np.testing.assert_allclose(weights[b, t], expected, atol=1e-5)
+            np.testing.assert_allclose(context[b, t], expected @ value[b], atol=1e-4)
+
+
+def test_local_p_learns_where_to_look(query, value, gradients):
+    layer = LuongAttention("dot", window="local-p", half_width=3)
+    query = value[:, :QUERIES]
+    layer.build(query.shape, value.shape)
+
+    def read(query):
+        return ops.sum(layer(query, value) ** 2)
+
+    found = gradients(read, [query], layer.trainable_variables)
+
+    assert len(found) == 3
+    assert all(np.isfinite(x).all() and (x != 0).any() for x in found)
+
+
+def test_wide_window_is_global_attention(query, value):
+    local = LuongAttention("general", window="local-m", half_width=POSITIONS)
+    everywhere = LuongAttention("general")
+    for layer in (local, everywhere):
+        layer.build(query.shape, value.shape)
+    everywhere.set_weights(local.get_weights())
+
+    for found, expected in zip(
+        attend(local, query, value), attend(everywhere, query, value), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_nothing_outside_of_the_window_is_touched(value):
+    # NaN is not masked here: whoever multiplied it with zero would spread it.
+    layer = LuongAttention("dot", window="local-m", half_width=1)
+    value = value.copy()
+    value[:, 5:] = np.nan
+
+    context = ops.convert_to_numpy(layer(value[:, :QUERIES], value))
+
+    assert np.isfinite(context).all()
+
+
+def test_attention_mask_is_that_of_the_positions(value, rng):
+    layer = LuongAttention("dot", window="local-m", half_width=2)
+    mask = rng.random((BATCH, QUERIES, POSITIONS)) < 0.5
+
+    _, weights = attend(layer, value[:, :QUERIES], value, attention_mask=mask)
+
+    positions = np.arange(POSITIONS)
+    inside = abs(positions - np.arange(QUERIES)[:, None]) <= 2
+    np.testing.assert_array_equal(weights > 0, mask & inside)
+
+
+def test_location_score_takes_shorter_sources(query, value):
+    layer = LuongAttention("location", positions=POSITIONS + 2)
+
+    _, weights = attend(layer, query, value)
+
+    kernel = weights_of(layer)["step/score/projection/kernel"]
+    expected = softmax((query[1, 2] @ kernel)[:POSITIONS])
+    np.testing.assert_allclose(weights[1, 2], expected, rtol=1e-4)
+    with pytest.raises(ValueError, match=r"at most 4 positions.*Received: 17"):
+        LuongAttention("location", positions=4)(query, value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"score": "cosine"}, "score must be one of 'dot'.*Received: 'cosine'"),
+        ({"window": "local"}, "window must be one of 'global'.*Received: 'local'"),
+        ({"score": "location"}, "positions must be a positive integer.*None"),
+        ({"score": "concat"}, "units must be a positive integer.*None"),
+        ({"window": "local-m", "half_width": 0}, "half_width must be.*Received: 0"),
+        ({"weighting": "max"}, "weighting must be one of 'softmax'.*Received: 'max'"),
+        ({"coverage": True}, "coverage is defined.*Received: score='general'"),
+        (
+            {"score": "location", "positions": 5, "window": "local-m"},
+            "knows no window.*Received: LocationScore",
+        ),
+        ({"weighting": "monotonic", "window": "local-p"}, "over all positions"),
+        ({"weighting": "hard", "window": "local-p"}, "hard choice"),
+        (
+            {"score": "concat", "units": 3, "coverage": True, "window": "local-m"},
+            "coverage sums the weights of all positions",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_told(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        LuongAttention(**arguments)
+
+
+def test_dot_score_wants_one_depth(query, value):
+    with pytest.raises(ValueError, match="query depth 7, key depth 11"):
+        LuongAttention("dot")(query, value)
+
+
+def test_hard_choice_inside_a_window(value):
+    layer = LuongAttention("dot", window="local-m", half_width=1, weighting="hard")
+    query = value[:, 5 : 5 + QUERIES]
+
+    _, weights = attend(layer, query, value)
+
+    for b in range(BATCH):
+        for t in range(QUERIES):
+            inside = [s for s in (t - 1, t, t + 1) if s >= 0]
+            best = max(inside, key=lambda s: value[b, s] @ query[b, t])
+            np.testing.assert_array_equal(weights[b, t], np.eye(POSITIONS)[best])
+
+
+@keras.saving.register_keras_serializable(package="keras_attention_tests")
+class Nearness(DotScore):
+    """A part of somebody's own: minus the squared distance."""
+
+    def call(self, query, keys):
+        difference = query[:, :, None] - keys[:, None]
+        return -ops.sum(ops.square(difference), axis=-1)
+
+
+def test_a_part_of_your_own(value, tmp_path):
+    layer = Attention(Nearness(), weighting=HardWeighting())
+    query = value[:, 4:7] + 0.01
+
+    _, weights = attend(layer, query, value)
+
+    for t in range(QUERIES):
+        assert weights[:, t].argmax(axis=-1).tolist() == [4 + t] * BATCH
+    inputs = [keras.Input((None, VALUE_DIM)) for _ in range(2)]
+    model = keras.Model(inputs, layer(*inputs))
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(
+        restored.predict([query, value], verbose=0), value[:, 4:7], atol=1e-6
+    )

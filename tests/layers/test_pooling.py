@@ -1,0 +1,130 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attention import AttentionPooling
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+BATCH, SENTENCES, POSITIONS, DEPTH, UNITS = 2, 3, 5, 7, 11
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.fixture
+def value(rng):
+    return rng.normal(size=(BATCH, POSITIONS, DEPTH)).astype("float32")
+
+
+def softmax(scores):
+    odds = np.exp(scores - scores.max())
+    return odds / odds.sum()
+
+
+def weights_of(layer):
+    return [np.float64(ops.convert_to_numpy(x)) for x in layer.variables]
+
+
+def test_follows_yang(value):
+    layer = AttentionPooling(UNITS, bias_initializer="ones")
+
+    pooled, weights = layer(value, return_attention_scores=True)
+
+    variables = layer.scale, layer.hidden.kernel, layer.hidden.bias
+    scale, kernel, bias = (np.float64(ops.convert_to_numpy(x)) for x in variables)
+    for b in range(BATCH):
+        expected = softmax(np.tanh(value[b] @ kernel + bias) @ scale[:, 0])
+        np.testing.assert_allclose(ops.convert_to_numpy(weights)[b], expected, 1e-4)
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(pooled)[b], expected @ value[b], atol=1e-5
+        )
+
+
+def test_follows_zhou(value):
+    layer = AttentionPooling(activation="tanh")
+
+    pooled = ops.convert_to_numpy(layer(value))
+
+    (scale,) = weights_of(layer)
+    for b in range(BATCH):
+        expected = softmax(np.tanh(value[b]) @ scale[:, 0])
+        np.testing.assert_allclose(pooled[b], np.tanh(expected @ value[b]), atol=1e-5)
+
+
+def test_hops_read_a_vector_each(value):
+    layer = AttentionPooling(hops=3, penalty=0.5)
+
+    pooled, weights = layer(value, return_attention_scores=True)
+
+    (scale,) = weights_of(layer)
+    penalty = 0
+    for b in range(BATCH):
+        rows = [softmax(np.tanh(value[b]) @ scale[:, h]) for h in range(3)]
+        np.testing.assert_allclose(ops.convert_to_numpy(weights)[b], rows, rtol=1e-4)
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(pooled)[b], np.array(rows) @ value[b], atol=1e-5
+        )
+        overlap = np.array(rows) @ np.array(rows).T - np.eye(3)
+        penalty += 0.5 * (overlap**2).sum() / BATCH
+    np.testing.assert_allclose(ops.convert_to_numpy(layer.losses[0]), penalty, 1e-4)
+
+
+def test_sentences_are_pooled_one_by_one(rng):
+    layer = AttentionPooling(UNITS)
+    words = rng.normal(size=(BATCH, SENTENCES, POSITIONS, DEPTH)).astype("float32")
+    mask = rng.random((BATCH, SENTENCES, POSITIONS)) < 0.6
+
+    pooled, weights = layer(words, value_mask=mask, return_attention_scores=True)
+
+    assert tuple(weights.shape) == (BATCH, SENTENCES, POSITIONS)
+    for s in range(SENTENCES):
+        one = ops.convert_to_numpy(layer(words[:, s], value_mask=mask[:, s]))
+        np.testing.assert_allclose(ops.convert_to_numpy(pooled)[:, s], one, atol=1e-6)
+
+
+def test_hierarchy_ignores_sentences_without_words(rng):
+    # Words, then sentences: an empty sentence must not count in the second pooling.
+    ids = keras.Input((SENTENCES, POSITIONS), dtype="int32")
+    embedded = keras.layers.Embedding(13, DEPTH, mask_zero=True)(ids)
+    sentences = AttentionPooling(UNITS)(embedded)
+    _, weights = AttentionPooling(UNITS, name="document")(
+        sentences, return_attention_scores=True
+    )
+    model = keras.Model(ids, weights)
+    data = rng.integers(1, 13, size=(BATCH, SENTENCES, POSITIONS))
+    data[0, 1] = 0
+
+    found = model.predict(data, verbose=0)
+
+    assert found[0, 1] == 0
+    np.testing.assert_allclose(found.sum(axis=-1), 1, rtol=1e-6)
+    assert (found[1] > 0).all()
+
+
+def test_order_of_the_positions_does_not_matter(value, rng):
+    layer = AttentionPooling(UNITS)
+    order = rng.permutation(POSITIONS)
+
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(layer(value[:, order])),
+        ops.convert_to_numpy(layer(value)),
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"units": 0}, "units must be a positive integer. Received: 0"),
+        ({"hops": 0}, "hops must be a positive integer. Received: 0"),
+        ({"penalty": -1}, "penalty must not be negative. Received: -1"),
+        ({"weighting": "monotonic"}, "no sequence of queries.*'monotonic'"),
+    ],
+)
+def test_arguments_out_of_range_are_told(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        AttentionPooling(**arguments)

@@ -1,0 +1,308 @@
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    EntmaxWeighting,
+    HardWeighting,
+    LuongAttention,
+    MonotonicWeighting,
+    SoftmaxWeighting,
+    SparsemaxWeighting,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+BATCH, QUERIES, POSITIONS, DEPTH = 2, 3, 5, 7
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.fixture
+def value(rng):
+    return rng.normal(size=(BATCH, POSITIONS, DEPTH)).astype("float32")
+
+
+@pytest.fixture
+def query(rng):
+    return rng.normal(size=(BATCH, QUERIES, DEPTH)).astype("float32")
+
+
+def numpy(tensors):
+    return [ops.convert_to_numpy(x) for x in tensors]
+
+
+def softmax(scores):
+    odds = np.exp(scores - scores.max(-1, keepdims=True))
+    return odds / odds.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("weighting", "expected"),
+    [
+        (SparsemaxWeighting(), [0, 0.25, 0.75]),
+        (EntmaxWeighting(), [0, 0.326, 0.674]),
+        (SoftmaxWeighting(), softmax(np.array([-2, 0, 0.5]))),
+        (SoftmaxWeighting(0.5), softmax(np.array([-4, 0, 1]))),
+        (SparsemaxWeighting(0.25), [0, 0, 1]),
+    ],
+)
+def test_weights_worked_by_hand(weighting, expected):
+    scores = np.array([[[-2, 0, 0.5]]], "float32")
+
+    outputs, state = weighting(scores)
+
+    weights = ops.convert_to_numpy(outputs["weights"])
+    np.testing.assert_allclose(weights[0, 0], expected, atol=1e-3)
+    assert state == {}
+
+
+def test_hard_attention_looks_at_one_position(query, value):
+    layer = LuongAttention("dot", weighting="hard")
+    scores = query @ value.swapaxes(1, 2)
+
+    context, weights = numpy(layer(query, value, return_attention_scores=True))
+
+    best = scores.argmax(-1)
+    np.testing.assert_array_equal(weights, np.eye(POSITIONS)[best])
+    np.testing.assert_allclose(context, np.take_along_axis(value, best[..., None], 1))
+
+
+def test_hard_attention_may_expect_instead(query, value):
+    layer = LuongAttention("dot", weighting=HardWeighting(inference="expectation"))
+
+    details = layer(query, value, return_details=True)
+
+    expected = softmax(query @ value.swapaxes(1, 2))
+    weights = ops.convert_to_numpy(details["weights"])
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    assert not ops.convert_to_numpy(details["sampled"]).any()
+    assert (ops.convert_to_numpy(details["log_probability"]) == 0).all()
+
+
+def test_positions_are_drawn_as_often_as_they_weigh():
+    layer = LuongAttention("dot", weighting=HardWeighting(seed=2))
+    draws = 20_000
+    query = np.ones((1, draws, 1), "float32")
+    value = np.log(np.array([0.5, 0.3, 0.2], "float32"))[None, :, None]
+
+    details = layer(query, value, training=True, return_details=True)
+
+    weights, logs = numpy([details["weights"], details["log_probability"]])
+    assert set(np.unique(weights)) == {0, 1}
+    share = weights[0].mean(axis=0)
+    np.testing.assert_allclose(share, [0.5, 0.3, 0.2], atol=4 * 0.5 / np.sqrt(draws))
+    chosen = weights[0].argmax(-1)
+    np.testing.assert_allclose(np.exp(logs[0]), np.array([0.5, 0.3, 0.2])[chosen], 1e-4)
+    entropy = ops.convert_to_numpy(details["entropy"])[0, 0]
+    np.testing.assert_allclose(
+        entropy, -sum(p * np.log(p) for p in (0.5, 0.3, 0.2)), rtol=1e-5
+    )
+
+
+def test_the_coin_is_thrown_for_every_example():
+    layer = LuongAttention("dot", weighting=HardWeighting(soft_probability=0.3, seed=5))
+    rows = 3000
+    query = np.ones((rows, QUERIES, 1), "float32")
+    value = np.zeros((rows, POSITIONS, 1), "float32")
+
+    details = layer(query, value, training=True, return_details=True)
+
+    weights, sampled, logs = numpy(
+        details[name] for name in ("weights", "sampled", "log_probability")
+    )
+    # All queries of an example share its coin.
+    assert (sampled == sampled[:, :1]).all()
+    np.testing.assert_allclose(sampled[:, 0].mean(), 0.7, atol=0.04)
+    soft = ~sampled[:, 0]
+    np.testing.assert_allclose(weights[soft], 1 / POSITIONS, rtol=1e-5)
+    assert (logs[soft] == 0).all()
+    np.testing.assert_allclose(logs[~soft], -np.log(POSITIONS), rtol=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ["score-function", "straight-through"])
+def test_gradient_of_a_choice_is_that_of_its_estimator(
+    query, value, gradients, estimator
+):
+    hard = LuongAttention("dot", weighting=HardWeighting(estimator))
+    soft = LuongAttention("dot")
+    readout = np.cos(np.arange(DEPTH)).astype("float32")
+
+    def through(layer):
+        def read(query):
+            weights = layer(query, value, return_attention_scores=True)[1]
+            return ops.sum(ops.multiply(ops.matmul(weights, value), readout))
+
+        return gradients(read, [query])[0]
+
+    expected = through(soft) if estimator == "straight-through" else 0 * query
+    np.testing.assert_allclose(through(hard), expected, atol=1e-5)
+
+
+def monotonic_by_the_paper(p, previous):
+    weights = np.zeros_like(p)
+    for j in range(len(p)):
+        weights[j] = p[j] * sum(previous[k] * np.prod(1 - p[k:j]) for k in range(j + 1))
+    return weights
+
+
+@pytest.mark.parametrize("mode", ["recursive", "parallel"])
+def test_monotonic_attention_goes_on_where_it_was(query, value, mode):
+    weighting = MonotonicWeighting(mode, score_bias=-0.5)
+    layer = LuongAttention("dot", weighting=weighting)
+    p = 1 / (1 + np.exp(-(query @ value.swapaxes(1, 2) - 0.5)))
+
+    _, weights = numpy(layer(query, value, return_attention_scores=True))
+
+    for b in range(BATCH):
+        previous = np.eye(POSITIONS)[0]
+        for t in range(QUERIES):
+            previous = monotonic_by_the_paper(p[b, t], previous)
+            np.testing.assert_allclose(weights[b, t], previous, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{"mode": "hard"}, {"inference": "hard"}], ids=["mode", "inference"]
+)
+def test_hard_monotonic_attention_never_goes_back(rng, options):
+    layer = LuongAttention(
+        "dot", weighting=MonotonicWeighting(**options, score_bias=0.0)
+    )
+    query = rng.normal(size=(BATCH, 6, DEPTH)).astype("float32")
+    value = rng.normal(size=(BATCH, 29, DEPTH)).astype("float32")
+
+    _, weights = numpy(layer(query, value, return_attention_scores=True))
+
+    for b in range(BATCH):
+        place = 0
+        for t in range(6):
+            after = range(place, 29)
+            place = next(s for s in after if value[b, s] @ query[b, t] > 0)
+            np.testing.assert_array_equal(weights[b, t], np.eye(29)[place])
+
+
+def test_monotonic_noise_is_for_training(query, value):
+    layer = LuongAttention("dot", weighting=MonotonicWeighting(noise=3.0, seed=1))
+
+    calm = [ops.convert_to_numpy(layer(query, value)) for _ in range(2)]
+    noisy = [ops.convert_to_numpy(layer(query, value, training=True)) for _ in range(2)]
+
+    np.testing.assert_array_equal(*calm)
+    assert (noisy[0] != noisy[1]).any()
+    assert (noisy[0] != calm[0]).any()
+
+
+def test_padded_query_leaves_no_trace(query, value):
+    layer = AdditiveAttention(
+        DEPTH, coverage=True, weighting=MonotonicWeighting(score_bias=0.0)
+    )
+    padded = np.insert(query, 1, 9.0, axis=1)
+    asking = np.array([[1, 0, 1, 1]] * BATCH, "bool")
+
+    found = numpy(layer(padded, value, query_mask=asking, return_attention_scores=True))
+
+    expected = numpy(layer(query, value, return_attention_scores=True))
+    for array, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(array[:, [0, 2, 3]], wanted, atol=1e-6)
+
+
+def test_coverage_is_the_sum_of_the_weights_before(query, value):
+    layer = AdditiveAttention(DEPTH, coverage=True)
+    _, weights = numpy(layer(query, value, return_attention_scores=True))
+
+    score, dense = layer.step.score, layer.memory.key_projection
+    w, u, v, c = (
+        np.float64(ops.convert_to_numpy(x))
+        for x in (
+            score.query_projection.kernel,
+            dense.kernel,
+            score.scale,
+            score.coverage_kernel,
+        )
+    )
+    for b in range(BATCH):
+        total = np.zeros(POSITIONS)
+        for t in range(QUERIES):
+            hidden = query[b, t] @ w + value[b] @ u + total[:, None] * c
+            expected = softmax(np.tanh(hidden) @ v)
+            np.testing.assert_allclose(weights[b, t], expected, atol=1e-5)
+            total += expected
+
+
+def test_normalised_score_starts_with_a_scale_of_its_own_length(query, value):
+    layer = AdditiveAttention(11, normalize=True, scale_initializer="ones")
+    plain = AdditiveAttention(11, scale_initializer="ones")
+    for each in (layer, plain):
+        each.build(query.shape, value.shape)
+    score = layer.step.score
+    np.testing.assert_allclose(ops.convert_to_numpy(score.gain), np.sqrt(1 / 11))
+    plain.step.score.query_projection.kernel.assign(score.query_projection.kernel)
+    plain.memory.key_projection.kernel.assign(layer.memory.key_projection.kernel)
+    # Eleven ones have the length sqrt(11): each becomes sqrt(1 / 11) / sqrt(11).
+    plain.step.score.scale.assign(np.full(11, 1 / 11))
+
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(layer(query, value)),
+        ops.convert_to_numpy(plain(query, value)),
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: AdditiveAttention(DEPTH, coverage=True),
+        lambda: AdditiveAttention(DEPTH, weighting=MonotonicWeighting(score_bias=0.0)),
+        lambda: LuongAttention("general", window="local-m", half_width=1),
+        lambda: LuongAttention("general", window="local-p", half_width=1),
+        lambda: LuongAttention("general", weighting="hard"),
+    ],
+    ids=["coverage", "monotonic", "local-m", "local-p", "hard"],
+)
+@pytest.mark.parametrize("sequences", [None, 2])
+def test_a_decoder_keeps_the_state_of_its_attention(rng, value, build, sequences):
+    import keras
+
+    cell = AttentionCell(keras.layers.GRUCell(DEPTH), build())
+    decoder = AttentionDecoder(cell)
+    several = () if sequences is None else (sequences,)
+    words = rng.normal(size=(BATCH, *several, QUERIES, 4)).astype("float32")
+    whole = decoder(words, value)
+
+    memory = cell.attention.memory(value)
+    state = keras.tree.map_structure(
+        lambda x: x if sequences is None else ops.repeat(x[:, None], sequences, axis=1),
+        {"cell": cell.cell.get_initial_state(batch_size=BATCH)},
+    )
+    state = cell.with_attention_state(state, memory)
+    for t in range(QUERIES):
+        outputs, state = cell(words[..., t, :], state, memory)
+        for name, found in outputs.items():
+            expected = ops.convert_to_numpy(whole[name])
+            expected = expected[:, t] if sequences is None else expected[:, :, t]
+            np.testing.assert_allclose(
+                ops.convert_to_numpy(found), expected, atol=1e-5, err_msg=name
+            )
+    assert set(state) == set(whole["state"])
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: SoftmaxWeighting(0.0), "temperature must be positive.*0.0"),
+        (lambda: HardWeighting("gumbel"), "estimator must be one of.*'gumbel'"),
+        (lambda: HardWeighting(inference="sample"), "inference must be.*'sample'"),
+        (lambda: HardWeighting(soft_probability=2), "from 0 to 1. Received: 2"),
+        (lambda: MonotonicWeighting("soft"), "mode must be one of.*'soft'"),
+        (lambda: MonotonicWeighting(noise=-1.0), "noise must not be negative.*-1.0"),
+    ],
+)
+def test_arguments_out_of_range_are_told(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
