@@ -19,16 +19,11 @@ over several rounds, so that noise meets all of them.
 
 import argparse
 import importlib.util
-import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
+import workers
 
 BATCH, REGIONS, DEPTH = 64, 49, 1280
 WORDS = 22
@@ -36,7 +31,6 @@ STEPS = WORDS + 1  # the start token and each word predict the next token
 UNITS, EMBEDDING_UNITS, ATTENTION_UNITS = 512, 300, 512
 VOCABULARY = 2539
 DROPOUT = 0.5
-CORES = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0))
 
 
 def make_batch():
@@ -94,7 +88,7 @@ def peer_step():
     from torch import nn
     from torch.nn.utils.rnn import pack_padded_sequence
 
-    torch.set_num_threads(CORES)
+    torch.set_num_threads(workers.CORES)
 
     class SoftAttention(nn.Module):
         def __init__(self):
@@ -231,85 +225,19 @@ CANDIDATES = {
 }
 
 
-def timed(step):
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
-
-
-def work(name):
-    """In a candidate's process: time as many steps as each line of the input asks."""
-    step = CANDIDATES[name]()
-    print(json.dumps(timed(step)), flush=True)
-    for line in sys.stdin:
-        step()
-        print(json.dumps([timed(step) for _ in range(int(line))]), flush=True)
-
-
-class Worker:
-    """A candidate in its own process; `first` is the time of its first step."""
-
-    def __init__(self, name):
-        self.name = name
-        self.times = []
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (see close)
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, "--work", name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env={
-                **os.environ,
-                "CUDA_VISIBLE_DEVICES": "-1",
-                "KERAS_BACKEND": "tensorflow",
-                "TF_CPP_MIN_LOG_LEVEL": "3",
-            },
-        )
-        self.first = self._answer()
-
-    def run(self, steps):
-        self._process.stdin.write(f"{steps}\n")
-        self._process.stdin.flush()
-        self.times += self._answer()
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait()
-        self._errors.close()
-
-    def _answer(self):
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            sys.exit(f"{self.name} failed:\n{self._errors.read()}")
-        return json.loads(line)
-
-
-def measure(names, rounds, steps):
-    """Dict of workers by name, after all rounds."""
-    workers = {name: Worker(name) for name in names}
-    for _ in range(rounds):
-        for worker in workers.values():
-            worker.run(steps)
-    for worker in workers.values():
-        worker.close()
-    return workers
-
-
-def report(workers, rounds, steps):
-    medians = {name: statistics.median(x.times) for name, x in workers.items()}
+def report(found, rounds, steps):
+    medians = {name: statistics.median(x.times) for name, x in found.items()}
     print(
         f"{BATCH} captions of {WORDS} words, {REGIONS} regions of {DEPTH}; "
         f"{floating_point_operations() / 1e9:.1f} GFLOP in matrix products a step; "
-        f"{CORES} cores; medians of {rounds} rounds of {steps} steps\n"
+        f"{workers.CORES} cores; medians of {rounds} rounds of {steps} steps\n"
     )
     print("| step | first step | time | peer / time | time / products |")
     print("|---|---:|---:|---:|---:|")
     for name, median in medians.items():
         to_peer = f"{medians[PEER] / median:.2f}" if PEER in medians else ""
         print(
-            f"| {name} | {workers[name].first:.1f} s | {1000 * median:.0f} ms "
+            f"| {name} | {found[name].first:.1f} s | {1000 * median:.0f} ms "
             f"| {to_peer} | {median / medians[PRODUCTS]:.2f} |"
         )
     print("\nThe first step includes tracing and compiling.")
@@ -324,14 +252,14 @@ def main():
     parser.add_argument("--work", choices=CANDIDATES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
-        work(arguments.work)
+        workers.work(CANDIDATES[arguments.work]())
         return
     names = list(CANDIDATES)
     if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed: the peer is left out (pip install torch).\n")
         names.remove(PEER)
-    workers = measure(names, arguments.rounds, arguments.steps)
-    report(workers, arguments.rounds, arguments.steps)
+    found = workers.take_turns(__file__, names, arguments.rounds, arguments.steps)
+    report(found, arguments.rounds, arguments.steps)
 
 
 if __name__ == "__main__":

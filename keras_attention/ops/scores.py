@@ -109,7 +109,8 @@ def _in_blocks(query, keys, scale):
         constants = (ops.stop_gradient(x) for x in (query, keys, scale))
         return forward(*constants), gradient
 
-    return scores(query, keys, ops.convert_to_tensor(scale))
+    # TensorFlow wants to know of every variable; a reshaped one is a tensor.
+    return scores(query, keys, ops.reshape(scale, (-1,)))
 
 
 def _forward(query, keys, scale, sigmoid):

@@ -505,6 +505,26 @@ def test_gradients_equal_finite_differences_of_the_paper(rng, gradients):
             )
 
 
+def test_many_queries_are_worked_off_in_blocks(rng, gradients, monkeypatch):
+    layer = AdditiveAttention(UNITS, use_bias=True)
+    arrays = draw(rng, QUERY, VALUE)
+    readout = draw(rng, (BATCH, QUERIES, VALUE_DIM))
+
+    def read(query, value):
+        return ops.sum(ops.multiply(layer(query, value), readout))
+
+    expected_context = ops.convert_to_numpy(layer(*arrays))
+    expected = gradients(read, arrays, layer.variables)
+
+    monkeypatch.setattr("keras_attention.ops.scores.LARGE", 0)
+
+    context = ops.convert_to_numpy(layer(*arrays))
+    np.testing.assert_allclose(context, expected_context, atol=1e-6)
+    found = gradients(read, arrays, layer.variables)
+    for gradient, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(gradient, wanted, atol=1e-5)
+
+
 # Every argument with a value that is not its default.
 ARGUMENTS = {
     "units": UNITS,

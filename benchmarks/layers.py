@@ -1,0 +1,179 @@
+"""Attention layers beside their nearest peers in Keras.
+
+Prints, for every layer and its peer on the same tensors, the median time forward and
+forward with backward, and how much memory the latter needs at its peak beside what was
+there before, as a graph and under XLA. The gradients are those of all inputs and of all
+weights. Every candidate runs in a process of its own on all cores; the two of a pair
+take turns over several rounds, so that noise meets both.
+
+    python benchmarks/layers.py --rounds 5 --steps 3
+    python benchmarks/layers.py additive self-attention
+"""
+
+import argparse
+import statistics
+import sys
+
+import workers
+
+BATCH, DEPTH = 8, 256
+
+
+def additive(queries, positions):
+    """Additive attention; the peer has no projections of its own."""
+    import keras
+
+    from keras_attention import AdditiveAttention
+
+    ours = AdditiveAttention(DEPTH)
+    peer = keras.layers.AdditiveAttention()
+    tensors = _tensors(queries, positions)
+    return tensors, lambda q, v: ours(q, v), lambda q, v: peer([q, v]), (ours, peer)
+
+
+def dot(queries, positions):
+    """Luong's dot score beside the dot-product layer of Keras."""
+    import keras
+
+    from keras_attention import LuongAttention
+
+    ours, peer = LuongAttention("dot"), keras.layers.Attention()
+    tensors = _tensors(queries, positions)
+    return tensors, lambda q, v: ours(q, v), lambda q, v: peer([q, v]), (ours, peer)
+
+
+def self_attention(queries, positions):
+    """Eight heads, causal."""
+    import keras
+
+    from keras_attention import SelfAttention
+
+    ours = SelfAttention(8, DEPTH // 8, causal=True)
+    peer = keras.layers.MultiHeadAttention(8, DEPTH // 8)
+    tensors = _tensors(queries, positions)[:1]
+
+    def theirs(x):
+        return peer(x, x, use_causal_mask=True)
+
+    return tensors, lambda x: ours(x), theirs, (ours, peer)
+
+
+def local(queries, positions):
+    """Luong's local-p of 21 positions, beside the same layer on 256 positions.
+
+    The memory is given: what is projected once per source is no part of it.
+    """
+    import keras
+
+    from keras_attention import LuongAttention
+
+    layer = LuongAttention("general", window="local-p", half_width=10)
+    query, value = _tensors(queries, positions)
+    short = _tensors(queries, 256)[1]
+    layer.build(query.shape, value.shape)
+
+    def look(query, value):
+        memory = {"values": value, "keys": value}
+        return layer.step(query, memory, return_weights=False)[0]["context"]
+
+    def theirs(query, value):
+        return look(query, short)
+
+    return (query, value), look, theirs, (layer, keras.layers.Identity())
+
+
+CASES = {
+    "additive": (additive, 128, 512),
+    "additive, one query": (additive, 1, 512),
+    "dot": (dot, 128, 512),
+    "self-attention": (self_attention, 512, 512),
+    "local-p": (local, 1, 16384),
+}
+# The hidden layer of this one would be 8 GiB: only ours is run.
+LARGE = {"additive, large": (additive, 1024, 1024)}
+MODES = {"graph": False, "XLA": True}
+PASSES = ("forward", "both")
+OURS, PEER = "ours", "peer"
+
+
+def _tensors(queries, positions):
+    import tensorflow as tf
+
+    shapes = (BATCH, queries, DEPTH), (BATCH, positions, DEPTH)
+    return tuple(tf.random.normal(shape) for shape in shapes)
+
+
+def build_step(name):
+    """The step of a candidate such as `"additive|ours|graph|both"`."""
+    import tensorflow as tf
+
+    case, whose, mode, passes = name.split("|")
+    make, queries, positions = {**CASES, **LARGE}[case]
+    tensors, ours, theirs, layers = make(queries, positions)
+    look = ours if whose == OURS else theirs
+    # Makes the weights, without the tensors that the measurement is about.
+    look(*(x[:, :1] for x in tensors) if case != "local-p" else tensors)
+    upstream = tf.random.normal((BATCH, queries, DEPTH))
+    variables = [v.value for layer in layers for v in layer.trainable_variables]
+
+    def both(*tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            found = look(*tensors)
+        return tape.gradient(found, [*tensors, *variables], upstream)
+
+    run = tf.function(both if passes == "both" else look, jit_compile=MODES[mode])
+
+    def step():
+        for found in tf.nest.flatten(run(*tensors)):
+            if found is not None:
+                tf.convert_to_tensor(found)[..., :1].numpy()
+
+    return step
+
+
+def report(case, rounds, steps, only_ours=False):
+    for mode in MODES:
+        for passes in PASSES if not only_ours else ("both",):
+            names = [f"{case}|{whose}|{mode}|{passes}" for whose in (OURS, PEER)]
+            names = names[:1] if only_ours else names
+            found = workers.take_turns(__file__, names, rounds, steps)
+            medians = [statistics.median(found[name].times) for name in names]
+            memory = [found[name].memory / 2**20 for name in names]
+            if only_ours:
+                medians, memory = [*medians, float("nan")], [*memory, float("nan")]
+            print(
+                f"| {case} | {mode} | {passes} | {1000 * medians[0]:.1f} ms "
+                f"| {1000 * medians[1]:.1f} ms | {medians[1] / medians[0]:.2f} "
+                f"| {memory[0]:.0f} MiB | {memory[1]:.0f} MiB |",
+                flush=True,
+            )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cases", nargs="*", help=", ".join([*CASES, *LARGE]))
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each candidate")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps in a turn")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        workers.work(build_step(arguments.work))
+        return
+    known = {**CASES, **LARGE}
+    unknown = set(arguments.cases) - set(known)
+    if unknown:
+        sys.exit(f"cases must be among {', '.join(known)}. Received: {unknown}")
+    print(f"batch {BATCH}, depth {DEPTH}, float32, {workers.CORES} cores\n")
+    print(
+        "| layer | mode | passes | ours | peer | peer / ours | memory | of the peer |"
+    )
+    print("|---|---|---|---:|---:|---:|---:|---:|")
+    for case in arguments.cases or known:
+        report(case, arguments.rounds, arguments.steps, only_ours=case in LARGE)
+
+
+if __name__ == "__main__":
+    main()

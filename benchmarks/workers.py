@@ -1,0 +1,97 @@
+"""Candidates of a benchmark, each in a process of its own, that take turns."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+CORES = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0))
+
+
+class Worker:
+    """A candidate in its own process; `first` is the time of its first step.
+
+    Args:
+        script: File that calls `work` when it is run with `--work name`.
+        name: Name of the candidate.
+    """
+
+    def __init__(self, script, name):
+        self.name = name
+        self.times = []
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (see close)
+        self._process = subprocess.Popen(
+            [sys.executable, script, "--work", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": "-1",
+                "KERAS_BACKEND": "tensorflow",
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+            },
+        )
+        self.first, self.memory = self._answer()
+
+    def run(self, steps):
+        self._process.stdin.write(f"{steps}\n")
+        self._process.stdin.flush()
+        self.times += self._answer()
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+        self._errors.close()
+
+    def _answer(self):
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            sys.exit(f"{self.name} failed:\n{self._errors.read()}")
+        return json.loads(line)
+
+
+def work(step):
+    """In a candidate's process: time as many steps as each line of the input asks.
+
+    The first answer is the time of the first step, and by how many bytes steps raise
+    the largest memory of the process.
+    """
+    before = _peak()
+    first = timed(step)
+    step()
+    print(json.dumps([first, _peak() - before]), flush=True)
+    for line in sys.stdin:
+        step()
+        print(json.dumps([timed(step) for _ in range(int(line))]), flush=True)
+
+
+def take_turns(script, names, rounds, steps):
+    """Dict of workers by name, after all rounds."""
+    workers = {name: Worker(script, name) for name in names}
+    for _ in range(rounds):
+        for worker in workers.values():
+            worker.run(steps)
+    for worker in workers.values():
+        worker.close()
+    return workers
+
+
+def timed(step):
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def _peak():
+    """Largest resident memory of this process so far, in bytes; 0 on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
