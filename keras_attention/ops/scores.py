@@ -85,9 +85,11 @@ def _dot(hidden, scale):
 
 def _is_large(query, keys):
     (_, queries, units), positions = query.shape, keys.shape[1]
-    if queries == 1:
+    lengths = [USUAL_LENGTH if n is None else n for n in (queries, positions)]
+    # JAX infers shapes with symbols for lengths.
+    if queries == 1 or not all(isinstance(n, int) for n in lengths):
         return False
-    return (queries or USUAL_LENGTH) * (positions or USUAL_LENGTH) * units > LARGE
+    return lengths[0] * lengths[1] * units > LARGE
 
 
 def _in_blocks(query, keys, scale):
