@@ -62,7 +62,8 @@ class LuongAttention(BaseAttention):
         coverage: Whether `"concat"` is told how much attention every position has had
             from earlier queries.
         use_bias: Whether the score has a bias; the dot scores have none.
-        kernel_initializer, kernel_regularizer, kernel_constraint: For every `W`.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For every `W` and
+            every scale.
         bias_initializer, bias_regularizer, bias_constraint: For the bias.
 
     Raises:
@@ -131,7 +132,8 @@ class LuongAttention(BaseAttention):
             part = LocationScore(positions, use_bias=use_bias, **options, **common)
         else:
             # W [query; key] is the sum of two projections.
-            part = AdditiveScore(units, coverage=coverage, **kernel, **common)
+            scale = {name.replace("kernel", "scale"): x for name, x in kernel.items()}
+            part = AdditiveScore(units, coverage=coverage, **kernel, **scale, **common)
             key_projection = keras.layers.Dense(
                 units, use_bias=use_bias, **options, dtype=dtype, name="key_projection"
             )

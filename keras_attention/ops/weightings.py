@@ -333,8 +333,7 @@ def monotonic_parallel(p, previous):
     [0.2   0.4   0.36  0.004]
 
     Reference:
-        [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3 and
-        appendix C.
+        [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3.
     """
     p, previous = _as_floats(p, previous)
     # Not a product: its gradient is not finite everywhere where a factor is zero. The
