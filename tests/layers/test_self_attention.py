@@ -161,6 +161,27 @@ def test_scale_worked_by_hand():
     np.testing.assert_allclose(read(layer, query, value), [[3 * share]], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("weighting", "expected"),
+    [("sparsemax", [0, 0.25, 0.75, 0]), ("entmax", [0, 0.326, 0.674, 0])],
+)
+def test_sparse_weights_worked_by_hand(weighting, expected):
+    # Identity projections: the scores are the values, the last of which is masked.
+    layer = SelfAttention(
+        1, 1, weighting=weighting, use_bias=False, kernel_initializer="ones"
+    )
+    query = np.array([[1.0]], "float32")
+    value = np.array([[[-2.0], [0.0], [0.5], [5.0]]], "float32")
+    options = {"value_mask": np.array([[1, 1, 1, 0]], "bool")}
+
+    output, weights = attend(layer, query, value, **options)
+
+    np.testing.assert_allclose(weights, [[expected]], atol=1e-3)
+    np.testing.assert_array_equal(weights[0, 0] == 0, np.array(expected) == 0)
+    np.testing.assert_allclose(output, [[0.5 * expected[2]]], atol=1e-3)
+    np.testing.assert_allclose(read(layer, query, value, **options), output, rtol=1e-6)
+
+
 @pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
 def test_follows_the_paper(rng, value_dim):
     layer = biased(value_dim=value_dim, output_dim=OUTPUT_DIM)
@@ -578,7 +599,8 @@ def test_large_numbers_do_not_overflow_in_half_precision(half):
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_float64(rng):
     x = ops.cast(draw(rng, SEQUENCE), "float64")
-    layer = biased(dtype="float64", causal=True)
+    # A bias would hide a product in float32.
+    layer = SelfAttention(HEADS, KEY_DIM, use_bias=False, causal=True, dtype="float64")
 
     output, weights = attend(layer, x)
 
