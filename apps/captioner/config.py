@@ -28,7 +28,7 @@ class ModelConfig:
     """Units of the LSTM."""
     attention_units: int = 512
     """Depth of the hidden layer of the attention."""
-    dropout: float = 0.5
+    dropout: float = 0.4
     """Dropout rate on regions, embeddings and before the output."""
     max_length: int = 22
     """Largest number of words in a caption."""
@@ -60,31 +60,31 @@ class TrainConfig:
     captions_per_image: int = 5
     """Captions of one photograph that share a training step; if a photograph has more,
     every epoch draws other ones. Also the samples of a photograph in the last phase."""
-    batch_images: int = 24
+    batch_images: int = 16
     """Photographs in a training step."""
-    epochs: int = 8
+    epochs: int = 12
     """Epochs with the CNN frozen."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 7e-4
     """Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero)."""
     fine_tune_epochs: int = 7
     """Epochs in which the CNN learns, too."""
     fine_tune_share: float = 0.8
     """Share of the CNN's layers, from the top, that learn."""
-    fine_tune_learning_rate: float = 1.5e-4
+    fine_tune_learning_rate: float = 1e-4
     """Peak learning rate while the CNN learns."""
-    fine_tune_dropout: float = 0.3
+    fine_tune_dropout: float = 0.4
     """Dropout rate while the CNN learns, instead of the model's."""
-    self_critical_epochs: int = 3
+    self_critical_epochs: int = 1
     """Epochs in which the decoder learns from the CIDEr-D of captions it samples."""
     self_critical_learning_rate: float = 2e-5
     """Peak learning rate while it does."""
     weight_decay: float = 0.01
     label_smoothing: float = 0.1
-    doubly_stochastic: float = 0.2
+    doubly_stochastic: float = 0.1
     """Weight of the penalty that asks for attention to every region (lambda)."""
     clip_norm: float = 5.0
     """Largest norm of the gradient of a step."""
-    ema_momentum: float = 0.995
+    ema_momentum: float = 0.998
     """Momentum of the moving average of the weights that is validated and saved."""
     validation_metric: Literal["bleu-4", "cider"] = "cider"
     """Decoded metric by which the best epoch is chosen."""
