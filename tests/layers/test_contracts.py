@@ -62,11 +62,6 @@ class Case:
             rng.normal(size=shape).astype("float32") for shape in self.shapes(**lengths)
         ]
 
-    @property
-    def asks(self):
-        """Whether there are queries."""
-        return len(self.depths) == 2
-
 
 SAME_DEPTH = (VALUE_DIM, VALUE_DIM)
 CASES = {
@@ -139,6 +134,12 @@ CASES = {
 
 @pytest.fixture(params=CASES)
 def case(request):
+    return CASES[request.param]
+
+
+@pytest.fixture(params=[name for name, case in CASES.items() if len(case.depths) == 2])
+def asking(request):
+    """A case with queries."""
     return CASES[request.param]
 
 
@@ -277,27 +278,23 @@ def test_without_any_valid_position_nothing_is_read(case, rng, gradients):
         assert np.isfinite(gradient).all()
 
 
-def test_masked_query_reads_nothing(case, rng):
-    if not case.asks:
-        pytest.skip("there are no queries")
-    layer = case.build()
-    data = case.draw(rng)
-    asking = np.array([[1, 1, 0], [1, 0, 0]], "bool")
-    spoiled = [np.where(asking[..., None], data[0], np.nan).astype("float32"), data[1]]
+def test_masked_query_reads_nothing(asking, rng):
+    layer = asking.build()
+    data = asking.draw(rng)
+    valid = np.array([[1, 1, 0], [1, 0, 0]], "bool")
+    spoiled = [np.where(valid[..., None], data[0], np.nan).astype("float32"), data[1]]
 
-    context, weights = attend(layer, spoiled, query_mask=asking)
+    context, weights = attend(layer, spoiled, query_mask=valid)
 
     expected = attend(layer, data)
     for found, wanted in zip((context, weights), expected, strict=True):
-        assert (found[~asking] == 0).all()
-        np.testing.assert_allclose(found[asking], wanted[asking], atol=1e-6)
+        assert (found[~valid] == 0).all()
+        np.testing.assert_allclose(found[valid], wanted[valid], atol=1e-6)
 
 
-def test_one_query_is_the_first_of_many(case, rng):
-    if not case.asks:
-        pytest.skip("there are no queries")
-    layer = case.build()
-    query, value = case.draw(rng)
+def test_one_query_is_the_first_of_many(asking, rng):
+    layer = asking.build()
+    query, value = asking.draw(rng)
 
     expected = attend(layer, (query, value))
     found = attend(layer, (query[:, 0], value))
@@ -306,11 +303,9 @@ def test_one_query_is_the_first_of_many(case, rng):
         np.testing.assert_allclose(one, many[:, 0], atol=1e-6)
 
 
-def test_attention_mask_is_exact_for_every_query(case, rng):
-    if not case.asks:
-        pytest.skip("there are no queries")
-    layer = case.build()
-    data = case.draw(rng)
+def test_attention_mask_is_exact_for_every_query(asking, rng):
+    layer = asking.build()
+    data = asking.draw(rng)
     mask = rng.random((BATCH, QUERIES, POSITIONS)) < 0.6
 
     context, weights = attend(layer, data, attention_mask=mask)
