@@ -139,6 +139,7 @@ class ShowAttendTell(keras.Model):
         doubly_stochastic=0.0,
     ):
         super().__init__(name="show_attend_tell")
+        self.config = config
         self.label_smoothing = label_smoothing
         self.doubly_stochastic = doubly_stochastic
         self.backbone = Backbone(config.backbone, config.image_size, backbone_weights)
@@ -178,9 +179,15 @@ class ShowAttendTell(keras.Model):
         if self.built:
             return
         self.built = True
-        features = keras.KerasTensor(self.backbone.compute_output_shape((None,)))
-        captions = keras.KerasTensor((None, 1, 3), dtype="int32")
-        self.compute_output_spec({"features": features, "captions": captions})
+        config, regions = self.config, (None, None, self.backbone.depth)
+        self.region_projection.build(regions)
+        regions = self.region_projection.compute_output_shape(regions)
+        mean, embedded = (None, regions[-1]), (None, None, config.embedding_units)
+        self.initial_output.build(mean)
+        self.initial_carry.build(mean)
+        self.embedding.build()
+        self.decoder.build(embedded, regions)
+        self.readout.build(embedded, (*embedded[:2], config.units), regions)
 
     def regions(self, inputs, training=None):
         """What is attended to, `(B, S, region_units)`."""
