@@ -31,6 +31,23 @@ def additive(queries, positions):
     return tensors, lambda q, v: ours(q, v), lambda q, v: peer([q, v]), (ours, peer)
 
 
+def projected(queries, positions):
+    """The peer with the two projections that ours has."""
+    import keras
+
+    from keras_attention import AdditiveAttention
+
+    ours = AdditiveAttention(DEPTH)
+    attend = keras.layers.AdditiveAttention()
+    dense = [keras.layers.Dense(DEPTH, use_bias=False) for _ in range(2)]
+
+    def theirs(query, value):
+        return attend([dense[0](query), value, dense[1](value)])
+
+    tensors = _tensors(queries, positions)
+    return tensors, lambda q, v: ours(q, v), theirs, (ours, attend, *dense)
+
+
 def dot(queries, positions):
     """Luong's dot score beside the dot-product layer of Keras."""
     import keras
@@ -84,7 +101,7 @@ def local(queries, positions):
 
 CASES = {
     "additive": (additive, 128, 512),
-    "additive, one query": (additive, 1, 512),
+    "additive, one query": (projected, 1, 512),
     "dot": (dot, 128, 512),
     "self-attention": (self_attention, 512, 512),
     "local-p": (local, 1, 16384),
