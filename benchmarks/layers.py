@@ -1,10 +1,11 @@
 """Attention layers beside their nearest peers in Keras.
 
 Prints, for every layer and its peer on the same tensors, the median time forward and
-forward with backward, and how much memory the latter needs at its peak beside what was
-there before, as a graph and under XLA. The gradients are those of all inputs and of all
-weights. Every candidate runs in a process of its own on all cores; the two of a pair
-take turns over several rounds, so that noise meets both.
+forward with backward, and by how much the steps raise the largest memory of the process
+(a compiler's included), eagerly, as a graph and under XLA, for two lengths. The
+gradients are those of all inputs and of all weights. Every candidate runs in a process
+of its own on all cores; the two of a pair take turns over several rounds, so that noise
+meets both.
 
     python benchmarks/layers.py --rounds 5 --steps 3
     python benchmarks/layers.py additive self-attention
@@ -100,15 +101,15 @@ def local(queries, positions):
 
 
 CASES = {
-    "additive": (additive, 128, 512),
-    "additive, one query": (projected, 1, 512),
-    "dot": (dot, 128, 512),
-    "self-attention": (self_attention, 512, 512),
-    "local-p": (local, 1, 16384),
+    "additive": (additive, (32, 128), (128, 512)),
+    "additive, one query": (projected, (1, 49), (1, 512)),
+    "dot": (dot, (32, 128), (128, 512)),
+    "self-attention": (self_attention, (64, 64), (512, 512)),
+    "local-p": (local, (1, 4096), (1, 16384)),
 }
 # The hidden layer of this one would be 8 GiB: only ours is run.
-LARGE = {"additive, large": (additive, 1024, 1024)}
-MODES = {"graph": False, "XLA": True}
+LARGE = {"additive, large": (additive, (1024, 1024))}
+MODES = ("eager", "graph", "XLA")
 PASSES = ("forward", "both")
 OURS, PEER = "ours", "peer"
 
@@ -121,11 +122,12 @@ def _tensors(queries, positions):
 
 
 def build_step(name):
-    """The step of a candidate such as `"additive|ours|graph|both"`."""
+    """The step of a candidate such as `"additive|128|512|ours|graph|both"`."""
     import tensorflow as tf
 
-    case, whose, mode, passes = name.split("|")
-    make, queries, positions = {**CASES, **LARGE}[case]
+    case, queries, positions, whose, mode, passes = name.split("|")
+    queries, positions = int(queries), int(positions)
+    make = {**CASES, **LARGE}[case][0]
     tensors, ours, theirs, layers = make(queries, positions)
     look = ours if whose == OURS else theirs
     # Makes the weights, without the tensors that the measurement is about.
@@ -139,7 +141,9 @@ def build_step(name):
             found = look(*tensors)
         return tape.gradient(found, [*tensors, *variables], upstream)
 
-    run = tf.function(both if passes == "both" else look, jit_compile=MODES[mode])
+    run = both if passes == "both" else look
+    if mode != "eager":
+        run = tf.function(run, jit_compile=mode == "XLA")
 
     def step():
         for found in tf.nest.flatten(run(*tensors)):
@@ -149,22 +153,23 @@ def build_step(name):
     return step
 
 
-def report(case, rounds, steps, only_ours=False):
+def report(case, lengths, rounds, steps):
+    only_ours = case in LARGE
+    queries, positions = lengths
     for mode in MODES:
-        for passes in PASSES if not only_ours else ("both",):
-            names = [f"{case}|{whose}|{mode}|{passes}" for whose in (OURS, PEER)]
-            names = names[:1] if only_ours else names
+        for passes in PASSES:
+            names = [
+                f"{case}|{queries}|{positions}|{whose}|{mode}|{passes}"
+                for whose in ((OURS,) if only_ours else (OURS, PEER))
+            ]
             found = workers.take_turns(__file__, names, rounds, steps)
-            medians = [statistics.median(found[name].times) for name in names]
-            memory = [found[name].memory / 2**20 for name in names]
-            if only_ours:
-                medians, memory = [*medians, float("nan")], [*memory, float("nan")]
-            print(
-                f"| {case} | {mode} | {passes} | {1000 * medians[0]:.1f} ms "
-                f"| {1000 * medians[1]:.1f} ms | {medians[1] / medians[0]:.2f} "
-                f"| {memory[0]:.0f} MiB | {memory[1]:.0f} MiB |",
-                flush=True,
-            )
+            times = [1000 * statistics.median(found[name].times) for name in names]
+            memory = [f"{found[name].memory / 2**20:.0f} MiB" for name in names]
+            ratio = "" if only_ours else f"{times[1] / times[0]:.2f}"
+            cells = [f"{case}, {queries} x {positions}", mode, passes]
+            cells += [f"{time:.1f} ms" for time in times] + [""] * only_ours
+            cells += [ratio, *memory, *[""] * only_ours]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def main():
@@ -189,7 +194,8 @@ def main():
     )
     print("|---|---|---|---:|---:|---:|---:|---:|")
     for case in arguments.cases or known:
-        report(case, arguments.rounds, arguments.steps, only_ours=case in LARGE)
+        for lengths in known[case][1:]:
+            report(case, lengths, arguments.rounds, arguments.steps)
 
 
 if __name__ == "__main__":
