@@ -31,16 +31,10 @@ def masked_softmax(scores, mask=None):
     Returns:
         Weights like `scores`, in float32 (float64 for float64 scores).
     """
-    scores = _as_float(scores)
-    if mask is not None:
-        mask = ops.broadcast_to(mask, ops.shape(scores))
-        scores = ops.where(mask, scores, LOWEST)
-    # Next to any valid score, an exponential of the lowest is exactly zero.
-    scores = ops.maximum(scores, LOWEST)
-    peak = ops.max(scores, axis=-1, keepdims=True)
-    # Not "greater": a score that is not a number must not pass unnoticed.
-    blind = ops.stop_gradient(peak) <= LOWEST
-    return ops.where(blind, 0.0, ops.softmax(scores, axis=-1))
+    scores, valid = _below_peak(scores, mask)
+    odds = ops.where(valid, ops.exp(scores), 0.0)
+    total = ops.sum(odds, axis=-1, keepdims=True)
+    return odds / ops.where(total > 0, total, 1.0)
 
 
 def masked_log_softmax(scores, mask=None):
