@@ -86,7 +86,7 @@ def _build(config, vocabulary_size):
 
 
 class _Run:
-    """One training: what its two phases share."""
+    """One training: what its three phases share."""
 
     def __init__(self, config, captioner, training, validation, checkpoints):
         self.config = config

@@ -50,7 +50,7 @@ class DotScore(Score):
         scaled: Whether to divide by the square root of the depth.
 
     Reference:
-        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), equation 8;
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1;
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1.
     """
 
@@ -90,7 +90,7 @@ class GeneralScore(Score):
         bias_initializer, bias_regularizer, bias_constraint: For the bias.
 
     Reference:
-        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), equation 8.
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1.
     """
 
     def __init__(
@@ -265,8 +265,7 @@ class LocationScore(Score):
         bias_initializer, bias_regularizer, bias_constraint: For the bias.
 
     Reference:
-        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), equation 9 of
-        section 3.1.
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1.
     """
 
     uses_keys = False
@@ -309,7 +308,8 @@ class LocationScore(Score):
 
     def call(self, query, keys):
         length = keys.shape[-2]
-        if length is not None and length > self.positions:
+        # Unknown lengths are None, or a symbol where JAX infers shapes.
+        if isinstance(length, int) and length > self.positions:
             raise ValueError(
                 f"value must have at most {self.positions} positions, for which the "
                 f"location score has weights. Received: {length}"

@@ -25,7 +25,7 @@ def dot_scores(query, keys):
         Scores, `(B, T, S)`.
 
     Reference:
-        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), equation 8.
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1.
     """
     if len(keys.shape) == 4:
         return ops.matmul(keys, query[..., None])[..., 0]
