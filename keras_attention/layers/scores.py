@@ -315,7 +315,9 @@ class LocationScore(Score):
                 f"location score has weights. Received: {length}"
             )
         scores = project_rows(self.projection, query)
-        return scores[..., : ops.shape(keys)[-2]]
+        if isinstance(length, int):
+            return scores[..., :length]
+        return ops.take(scores, ops.arange(ops.shape(keys)[-2]), axis=-1)
 
     def get_config(self):
         return {

@@ -3,7 +3,14 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import Attention, DotScore, HardWeighting, LuongAttention
+from keras_attention import (
+    Attention,
+    AttentionCell,
+    AttentionDecoder,
+    DotScore,
+    HardWeighting,
+    LuongAttention,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -210,6 +217,19 @@ def test_location_score_takes_shorter_sources(query, value):
     np.testing.assert_allclose(weights[1, 2], expected, rtol=1e-4)
     with pytest.raises(ValueError, match=r"at most 4 positions.*Received: 17"):
         LuongAttention("location", positions=4)(query, value)
+
+
+def test_location_score_in_a_decoder_of_unknown_lengths(query, value):
+    # On PyTorch, Keras infers shapes with a length of 83 for what it does not know.
+    attention = LuongAttention("location", positions=97)
+    decoder = AttentionDecoder(AttentionCell(keras.layers.GRUCell(UNITS), attention))
+    inputs = [keras.Input((None, x.shape[-1])) for x in (query, value)]
+    model = keras.Model(inputs, decoder(*inputs)["weights"])
+
+    weights = model.predict([query, value], verbose=0)
+
+    expected = ops.convert_to_numpy(decoder(query, value)["weights"])
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
