@@ -65,7 +65,9 @@ class _Soft(Weighting):
         self.temperature = temperature
 
     def call(self, scores, valid=None, state=None, noise=None, training=None):
-        scores = ops.cast(scores, exact_dtype(self)) / self.temperature
+        scores = ops.cast(scores, exact_dtype(self))
+        if self.temperature != 1.0:
+            scores = scores / self.temperature
         return {"weights": self.share(scores, valid)}, {}
 
     def get_config(self):

@@ -2,7 +2,7 @@
 
 Scores, weights, masks and choices are `(..., S)`, S positions. A mask is boolean and
 broadcastable to the scores, `True` marks a valid position; without one every position
-is valid, and a score of minus infinity is never valid. Whatever stands in masked places
+is valid, and a score of minus infinity weighs nothing. Whatever stands in masked places
 reaches neither a result nor a gradient. The arithmetic and the results are float32,
 float64 for float64 scores.
 """
@@ -19,8 +19,9 @@ TINY = 1e-37
 def masked_softmax(scores, mask=None):
     """Softmax over the last axis that gives masked positions exactly zero.
 
-    A row with no valid position is a row of zeros with zero gradients; a score of
-    minus infinity counts as not valid. The sum is taken in float32 at least, whatever
+    Where there is a mask, a row with no valid position is a row of zeros with zero
+    gradients, and a score of minus infinity counts as not valid; without one, a row of
+    minus infinity has no weights (NaN). The sum is taken in float32 at least, whatever
     the dtype of the scores.
 
     Args:
@@ -31,10 +32,16 @@ def masked_softmax(scores, mask=None):
     Returns:
         Weights like `scores`, in float32 (float64 for float64 scores).
     """
-    scores, valid = _below_peak(scores, mask)
-    odds = ops.where(valid, ops.exp(scores), 0.0)
-    total = ops.sum(odds, axis=-1, keepdims=True)
-    return odds / ops.where(total > 0, total, 1.0)
+    bounded = _as_float(scores) if mask is None else _bounded(scores, mask)
+    if bounded.shape[-1] == 1:
+        # Keras warns of the softmax of one number. What is none must be seen.
+        weights = ops.ones_like(bounded) + 0 * bounded
+    else:
+        weights = ops.softmax(bounded, axis=-1)
+    if mask is None:
+        return weights
+    valid = ops.max(bounded, axis=-1, keepdims=True) > LOWEST
+    return weights * ops.cast(valid, weights.dtype)
 
 
 def masked_log_softmax(scores, mask=None):
@@ -378,13 +385,18 @@ def _below_peak(scores, mask):
 
 def _valid(scores, mask):
     """Scores with `LOWEST` where they are not valid, and which ones are valid."""
+    scores = _bounded(scores, mask)
+    # Not "greater": a score that is not a number must not pass unnoticed.
+    return scores, ops.logical_not(scores <= LOWEST)
+
+
+def _bounded(scores, mask):
+    """Scores with `LOWEST` where they are not valid."""
     scores = _as_float(scores)
     if mask is not None:
         mask = ops.broadcast_to(mask, ops.shape(scores))
         scores = ops.where(mask, scores, LOWEST)
-    # Not "greater": a score that is not a number must not pass unnoticed.
-    valid = ops.logical_not(scores <= LOWEST)
-    return ops.where(valid, scores, LOWEST), valid
+    return ops.where(scores < LOWEST, LOWEST, scores)
 
 
 def _as_float(x):
