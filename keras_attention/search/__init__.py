@@ -1,0 +1,27 @@
+"""Finding sequences: greedy, sampling and beam search over any step function.
+
+A step is all that a model has to offer:
+
+    step(token_ids, state) -> (log_probs, state, weights)
+
+with `token_ids` `(B, K)`, the last token of each of K hypotheses; `log_probs`
+`(B, K, N)` over the next token; `weights` `(B, K, S)`, where the step looked; and
+`state` any nested structure of tensors `(B, K, ...)`. What all hypotheses share, such
+as a memory, stays in the step's closure and is never copied. Shapes inside the loops
+never change, so the searches run eagerly, compiled, and inside an exported graph.
+
+Every search takes the same constraints, by keyword; scores stay those of the model:
+
+    banned: Tokens that are never produced.
+    min_length: Smallest number of tokens, `end` included.
+    no_repeat_ngrams: No sequence of so many tokens comes twice in a hypothesis.
+    prefix: First tokens of all hypotheses of a row, integers `(B, P)`, negative where
+        the search is free. Stronger than the other constraints.
+
+Shapes: B batch, K hypotheses, N vocabulary size, L maximum length, S positions.
+"""
+
+from keras_attention.search.beam import beam_search
+from keras_attention.search.sampling import greedy_search, sample_search
+
+__all__ = ["beam_search", "greedy_search", "sample_search"]

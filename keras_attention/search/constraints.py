@@ -1,0 +1,105 @@
+"""What no hypothesis may do, as a step around a step; see the package."""
+
+import numpy as np
+from keras import ops
+
+from keras_attention.layers.parts import check_positive_integer
+from keras_attention.search.nested import batch_of
+
+# Stands for a hypothesis that does not exist; finite, so that sums stay finite.
+IMPOSSIBLE = -1e9
+# Below what is merely impossible, which may be all that is left.
+FORBIDDEN = 2 * IMPOSSIBLE
+
+
+def constrain(
+    step,
+    state,
+    end,
+    max_length,
+    *,
+    banned=(),
+    min_length=0,
+    no_repeat_ngrams=None,
+    prefix=None,
+):
+    """The same step and state, but tokens that break a constraint are `FORBIDDEN`.
+
+    What the constraints must know of a hypothesis becomes a part of its state.
+    """
+    if not 0 <= min_length <= max_length:
+        raise ValueError(
+            f"min_length must be between 0 and max_length, {max_length}. "
+            f"Received: {min_length}"
+        )
+    state = {"model": state, "length": ops.zeros((batch_of(state),), dtype="int32")}
+    if no_repeat_ngrams is not None:
+        check_positive_integer("no_repeat_ngrams", no_repeat_ngrams)
+    # Longer ones cannot come twice.
+    no_repetitions = no_repeat_ngrams is not None and no_repeat_ngrams < max_length
+    if no_repetitions:
+        # The last token comes last, behind -1 for those that are not there yet.
+        state["tokens"] = ops.full((batch_of(state), max_length), -1, dtype="int32")
+    if prefix is not None:
+        prefix = ops.convert_to_tensor(prefix, dtype="int32")
+        if len(prefix.shape) != 2 or prefix.shape[1] > max_length:
+            raise ValueError(
+                "prefix must have the shape (batch, tokens), with at most "
+                f"{max_length} tokens. Received: {tuple(prefix.shape)}"
+            )
+        rest = ((0, 0), (0, max_length - prefix.shape[1]))
+        prefix = ops.pad(prefix, rest, constant_values=-1)
+
+    def constrained(token_ids, state):
+        log_probs, model_state, weights = step(token_ids, state["model"])
+        log_probs = ops.maximum(ops.cast(log_probs, "float32"), IMPOSSIBLE)
+        size, length = log_probs.shape[-1], state["length"]
+        new_state = {"model": model_state, "length": length + 1}
+        wrong = [token for token in banned if not 0 <= token < size]
+        if wrong:
+            raise ValueError(
+                f"banned must hold tokens between 0 and {size - 1}. Received: {wrong}"
+            )
+        vocabulary = ops.arange(size, dtype="int32")
+        forbidden = ops.convert_to_tensor(np.isin(np.arange(size), list(banned)))
+        if min_length:
+            too_short = ops.where(length + 1 < min_length, end, -1)[..., None]
+            forbidden = ops.logical_or(forbidden, vocabulary == too_short)
+        if no_repetitions:
+            # The start is not a part of the hypothesis.
+            now = ops.where(length == 0, -1, token_ids)[..., None]
+            tokens = ops.concatenate([state["tokens"][..., 1:], now], axis=-1)
+            new_state["tokens"] = tokens
+            repetitions = _repetitions(tokens, no_repeat_ngrams, size)
+            forbidden = ops.logical_or(forbidden, repetitions)
+        if prefix is not None:
+            forced = ops.take_along_axis(prefix, length, axis=1)[..., None]
+            forbidden = ops.where(forced < 0, forbidden, vocabulary != forced)
+        return ops.where(forbidden, FORBIDDEN, log_probs), new_state, weights
+
+    return constrained, state
+
+
+def _repetitions(tokens, n, size):
+    """Which of `size` tokens would repeat n tokens of `(B, K, L)`: `(B, K, size)`."""
+    batch, beam_size, length = ops.shape(tokens)
+    followers = tokens[..., n - 1 :]
+    follows = followers >= 0
+    for i in range(n - 1):
+        one, other = tokens[..., i : i + length - n + 1], tokens[..., i - n + 1]
+        follows = ops.logical_and(follows, one == other[..., None])
+    rows = batch * beam_size
+    # One place more, for what does not count.
+    places = ops.reshape(ops.where(follows, followers, size), (rows, -1))
+    places = places + (size + 1) * ops.arange(rows, dtype="int32")[:, None]
+    places = ops.reshape(places, (-1, 1))
+    found = ops.scatter_update(
+        ops.zeros((rows * (size + 1),), dtype="int32"),
+        places,
+        ops.ones_like(places[:, 0]),
+    )
+    return ops.reshape(found, (batch, beam_size, size + 1))[..., :size] > 0
+
+
+def is_possible(log_probs):
+    return log_probs > IMPOSSIBLE / 2

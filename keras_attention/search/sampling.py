@@ -1,0 +1,148 @@
+"""Greedy search and sampling: hypotheses that know nothing of each other."""
+
+import keras
+from keras import ops
+
+from keras_attention.layers.parts import check_positive_integer
+from keras_attention.search.constraints import constrain
+from keras_attention.search.nested import batch_of, spread, write
+
+
+def greedy_search(step, state, *, start, end, max_length, **constraints):
+    """Take the most probable token at every step.
+
+    The loop ends when every row has produced `end`.
+
+    Args:
+        step: Step function (see the module).
+        state: Initial state, nested tensors `(B, ...)`.
+        start: Token that the first step is given.
+        end: Token that ends a sequence.
+        max_length: Largest number of tokens, `end` included.
+        **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
+            module).
+
+    Returns:
+        Dict of tensors, with the same keys and shapes as `beam_search`, for K = 1.
+        Scores are log-probabilities.
+
+    Raises:
+        ValueError: If `max_length` is not a positive integer, or a constraint cannot
+            be met, such as a banned token that is not in the vocabulary.
+    """
+
+    def most_probable(log_probs, t):
+        return ops.argmax(log_probs, axis=-1)
+
+    return _follow(step, state, 1, most_probable, start, end, max_length, constraints)
+
+
+def sample_search(
+    step,
+    state,
+    *,
+    start,
+    end,
+    max_length,
+    samples=1,
+    temperature=1.0,
+    seed=None,
+    **constraints,
+):
+    """Draw every token from the model's distribution.
+
+    Tokens are drawn by inversion: with `u` uniform in [0, 1), the first token at which
+    the cumulated probability exceeds `u`. All `u` are drawn before the loop, which
+    ends when every row has produced `end`.
+
+    Args:
+        step: Step function (see the module).
+        state: Initial state, nested tensors `(B, ...)`.
+        start: Token that the first step is given.
+        end: Token that ends a sequence.
+        max_length: Largest number of tokens, `end` included.
+        samples: Number of independent samples K of every row.
+        temperature: Positive; log-probabilities are divided by it before drawing.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`.
+        **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
+            module).
+
+    Returns:
+        Dict of tensors, with the same keys and shapes as `beam_search`; the samples
+        are in no order. Scores are log-probabilities, at temperature 1.
+
+    Raises:
+        ValueError: If `samples` or `max_length` is not a positive integer, the
+            temperature is not positive, or a constraint cannot be met.
+    """
+    check_positive_integer("samples", samples)
+    check_positive_integer("max_length", max_length)
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive. Received: {temperature}")
+    draws = keras.random.uniform((max_length, batch_of(state), samples, 1), seed=seed)
+
+    def draw(log_probs, t):
+        cumulated = ops.cumsum(ops.softmax(log_probs / temperature, axis=-1), axis=-1)
+        # Rounding may leave the sum a little off one.
+        threshold = ops.take(draws, t, axis=0) * cumulated[..., -1:]
+        return ops.sum(ops.cast(cumulated <= threshold, "int32"), axis=-1)
+
+    return _follow(step, state, samples, draw, start, end, max_length, constraints)
+
+
+def _follow(step, state, size, choose, start, end, max_length, constraints):
+    """Run `size` hypotheses of every row to their end, each on its own.
+
+    `choose(log_probs, t)` returns the next tokens `(B, K)`.
+    """
+    check_positive_integer("max_length", max_length)
+    step, state = constrain(step, state, end, max_length, **constraints)
+    state = spread(state, size)
+    batch = batch_of(state)
+    token_ids = ops.full((batch, size), start, dtype="int32")
+    _, _, weights = step(token_ids, state)
+
+    def proceed(t, alive, found):
+        return ops.logical_and(t < max_length, ops.logical_not(ops.all(alive["done"])))
+
+    def body(t, alive, found):
+        done = alive["done"]
+        log_probs, state, weights = step(alive["token_ids"], alive["state"])
+        token_ids = ops.cast(choose(log_probs, t), "int32")
+        gain = ops.take_along_axis(log_probs, token_ids[..., None], axis=-1)[..., 0]
+        token_ids = ops.where(done, end, token_ids)
+        weights = ops.where(done[..., None], 0.0, ops.cast(weights, "float32"))
+        now = {
+            "token_ids": token_ids,
+            "log_probs": ops.where(done, 0.0, gain),
+            "weights": weights,
+            "exists": ops.cast(ops.logical_not(done), "int32"),
+        }
+        found = write(found, t, now)
+        done = ops.logical_or(done, token_ids == end)
+        return t + 1, {"token_ids": token_ids, "state": state, "done": done}, found
+
+    alive = {
+        "token_ids": token_ids,
+        "state": state,
+        "done": ops.zeros((batch, size), dtype="bool"),
+    }
+    found = {
+        "token_ids": ops.full((max_length, batch, size), end, dtype="int32"),
+        "log_probs": ops.zeros((max_length, batch, size), dtype="float32"),
+        "weights": ops.zeros((max_length, *ops.shape(weights)), dtype="float32"),
+        "exists": ops.zeros((max_length, batch, size), dtype="int32"),
+    }
+    t = ops.convert_to_tensor(0, dtype="int32")
+    _, _, found = ops.while_loop(
+        proceed, body, (t, alive, found), maximum_iterations=max_length
+    )
+    total = ops.sum(found["log_probs"], axis=0)
+    return {
+        "token_ids": ops.moveaxis(found["token_ids"], 0, -1),
+        "lengths": ops.sum(found["exists"], axis=0),
+        "scores": total,
+        "log_probs": total,
+        "token_log_probs": ops.moveaxis(found["log_probs"], 0, -1),
+        "weights": ops.moveaxis(found["weights"], 0, -2),
+    }
