@@ -7,6 +7,7 @@ from keras_attention.layers.luong import LuongAttention
 from keras_attention.layers.parts import AttentionPart
 from keras_attention.layers.pooling import AttentionPooling
 from keras_attention.layers.position import PositionEncoding
+from keras_attention.layers.recurrent import LayerNormGRUCell, LayerNormLSTMCell
 from keras_attention.layers.scores import (
     AdditiveScore,
     DotScore,
@@ -54,6 +55,8 @@ __all__ = [
     "EntmaxWeighting",
     "GeneralScore",
     "HardWeighting",
+    "LayerNormGRUCell",
+    "LayerNormLSTMCell",
     "LocalMonotonicWindow",
     "LocalPredictiveWindow",
     "LocalWindow",

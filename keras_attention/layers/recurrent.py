@@ -1,0 +1,238 @@
+"""Recurrent cells whose sums are normalised.
+
+Shapes: B batch, D depth of the inputs, U units.
+"""
+
+import keras
+from keras import ops, tree
+
+from keras_attention.layers.parts import check_positive_integer, exact_dtype, fresh
+
+
+class NormalizedCell:
+    """What normalised cells share: their products, and how to normalise them.
+
+    To be mixed into a cell of Keras, whose weights, options, states and dropout it
+    keeps. Normalised cells implement `advance`.
+    """
+
+    def __init__(self, units, *, epsilon=1e-5, gain_initializer="ones", **options):
+        check_positive_integer("units", units)
+        if not epsilon > 0:
+            raise ValueError(f"epsilon must be positive. Received: {epsilon!r}")
+        super().__init__(units, **options)
+        self.epsilon = epsilon
+        self.gain_initializer = keras.initializers.get(gain_initializer)
+
+    def _add_gain(self, name, size):
+        return self.add_weight(
+            name=name,
+            shape=(size,),
+            initializer=fresh(self.gain_initializer),
+        )
+
+    def call(self, inputs, states, training=False):
+        nested = tree.is_nested(states)
+        state = list(states) if nested else [states]
+        masks = [None, None]
+        if training and 0 < self.dropout < 1:
+            masks[0] = self.get_dropout_mask(inputs)
+        if training and 0 < self.recurrent_dropout < 1:
+            masks[1] = self.get_recurrent_dropout_mask(state[0])
+        of_inputs = _product(inputs, self.kernel, masks[0])
+        of_state = _product(state[0], self.recurrent_kernel, masks[1])
+        output, state = self.advance(of_inputs, of_state, state)
+        return output, state if nested else state[0]
+
+    def advance(self, of_inputs, of_state, state):
+        """Output and new state, from the products and the state.
+
+        Args:
+            of_inputs: Product of the inputs and `kernel`.
+            of_state: Product of the output state and `recurrent_kernel`.
+            state: List of tensors `(B, U)`.
+        """
+        raise NotImplementedError
+
+    def _normalize(self, x, gain, bias=None):
+        """`gain * (x - mean) / deviation + bias` over the last axis."""
+        dtype = exact_dtype(self)
+        x = ops.cast(x, dtype)
+        x = x - ops.mean(x, axis=-1, keepdims=True)
+        variance = ops.mean(ops.square(x), axis=-1, keepdims=True)
+        x = x * ops.rsqrt(variance + self.epsilon) * ops.cast(gain, dtype)
+        return x if bias is None else x + ops.cast(bias, dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "epsilon": self.epsilon,
+            "gain_initializer": keras.initializers.serialize(self.gain_initializer),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
+    """LSTM cell with layer normalisation.
+
+        i, f, g, o = LN(kernel x[t]) + LN(recurrent_kernel h[t-1]) + bias
+        c[t]       = sigmoid(f) * c[t-1] + sigmoid(i) * tanh(g)
+        h[t]       = sigmoid(o) * tanh(LN(c[t]) + carry_bias)
+        LN(s)      = gain * (s - mean(s)) / sqrt(variance(s) + epsilon)
+
+    Mean and variance are those of one row: of its `4 U` sums, which the gates share,
+    and of its U carries. Each LN has a gain of its own. What the paper adds after the
+    first two is in `bias`: there, only the sum of its three vectors counts.
+
+    Works wherever a cell of Keras does, such as `keras.layers.RNN`, which cares for
+    masks. Half precision is left for the normalisation.
+
+    Args:
+        units: Positive integer U.
+        epsilon: Positive; what keeps a row of equal sums from a division by zero.
+        gain_initializer: For the gains.
+        **options: Those of `keras.layers.LSTMCell`. `use_bias` and `bias_initializer`,
+            but not the ones of the forget gate, count for `carry_bias`, too.
+
+    Call arguments:
+        inputs: Tensor of shape `(B, D)`.
+        states: `[h, c]`, tensors `(B, U)`.
+        training: Whether dropout drops.
+
+    Returns:
+        output: The new `h`, `(B, U)`.
+        states: The new `[h, c]`.
+
+    Raises:
+        ValueError: If `units` is not a positive integer, or `epsilon` not positive.
+
+    Example:
+
+    >>> cell = LayerNormLSTMCell(32, recurrent_dropout=0.1)
+    >>> states = keras.layers.RNN(cell, return_sequences=True)
+    >>> tuple(states(np.zeros((8, 11, 10), "float32")).shape)
+    (8, 11, 32)
+
+    Reference:
+        [Ba et al., 2016](https://arxiv.org/abs/1607.06450), section 3.1 and the
+        supplementary material.
+    """
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.input_gain = self._add_gain("input_gain", 4 * self.units)
+        self.recurrent_gain = self._add_gain("recurrent_gain", 4 * self.units)
+        self.carry_gain = self._add_gain("carry_gain", self.units)
+        self.carry_bias = None
+        if self.use_bias:
+            self.carry_bias = self.add_weight(
+                name="carry_bias",
+                shape=(self.units,),
+                initializer=fresh(self.bias_initializer),
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+            )
+
+    def advance(self, of_inputs, of_state, state):
+        output, carry = state
+        gate, activation = self.recurrent_activation, self.activation
+        sums = self._normalize(of_inputs, self.input_gain, self.bias)
+        sums = sums + self._normalize(of_state, self.recurrent_gain)
+        sums = ops.cast(sums, carry.dtype)
+        update, forget, new, expose = ops.split(sums, 4, axis=-1)
+        carry = gate(forget) * carry + gate(update) * activation(new)
+        shown = self._normalize(carry, self.carry_gain, self.carry_bias)
+        output = gate(expose) * activation(ops.cast(shown, carry.dtype))
+        return output, [output, carry]
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
+    """GRU cell with layer normalisation.
+
+        z, r   = LN(kernel x[t]) + LN(recurrent_kernel h[t-1])
+        new    = tanh(LN(kernel x[t]) + sigmoid(r) * LN(recurrent_kernel h[t-1]))
+        h[t]   = sigmoid(z) * h[t-1] + (1 - sigmoid(z)) * new
+        LN(s)  = gain * (s - mean(s)) / sqrt(variance(s) + epsilon) + bias
+
+    Mean and variance are those of one row: of the `2 U` sums that `z` and `r` share,
+    and of the U sums of the candidate `new`, with kernels of its own. Each LN has a
+    gain and a bias of its own. As in all of Keras, the gate `z` says how much is
+    kept; in the paper, how much is new.
+
+    Works wherever a cell of Keras does, such as `keras.layers.RNN`, which cares for
+    masks. Half precision is left for the normalisation.
+
+    Args:
+        units: Positive integer U.
+        epsilon: Positive; what keeps a row of equal sums from a division by zero.
+        gain_initializer: For the gains.
+        **options: Those of `keras.layers.GRUCell`.
+
+    Call arguments:
+        inputs: Tensor of shape `(B, D)`.
+        states: `[h]`, a tensor `(B, U)`.
+        training: Whether dropout drops.
+
+    Returns:
+        output: The new `h`, `(B, U)`.
+        states: The new `[h]`.
+
+    Raises:
+        ValueError: If `units` is not a positive integer, `epsilon` not positive, or
+            `reset_after` is `False`: what is reset is the normalised product.
+
+    Example:
+
+    >>> states = keras.layers.RNN(LayerNormGRUCell(32), return_sequences=True)
+    >>> tuple(states(np.zeros((8, 11, 10), "float32")).shape)
+    (8, 11, 32)
+
+    Reference:
+        [Ba et al., 2016](https://arxiv.org/abs/1607.06450), section 3.1 and the
+        supplementary material.
+    """
+
+    def __init__(self, units, **options):
+        super().__init__(units, **options)
+        if not self.reset_after:
+            raise ValueError(
+                "reset_after must be True: what is reset is the normalised product. "
+                f"Received: {self.reset_after!r}"
+            )
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.input_gain = self._add_gain("input_gain", 3 * self.units)
+        self.recurrent_gain = self._add_gain("recurrent_gain", 3 * self.units)
+
+    def advance(self, of_inputs, of_state, state):
+        (output,) = state
+        gate, activation = self.recurrent_activation, self.activation
+        biases = [self.bias[0], self.bias[1]] if self.use_bias else [None, None]
+        of_inputs = self._parts(of_inputs, self.input_gain, biases[0])
+        of_state = self._parts(of_state, self.recurrent_gain, biases[1])
+        gates = gate(ops.cast(of_inputs[0] + of_state[0], output.dtype))
+        keep, reset = ops.split(gates, 2, axis=-1)
+        new = of_inputs[1] + ops.cast(reset, of_state[1].dtype) * of_state[1]
+        new = activation(ops.cast(new, output.dtype))
+        output = keep * output + (1 - keep) * new
+        return output, [output]
+
+    def _parts(self, sums, gain, bias):
+        """Normalised sums of both gates, and of the candidate."""
+        gates, new = slice(2 * self.units), slice(2 * self.units, None)
+        return [
+            self._normalize(
+                sums[..., part], gain[part], None if bias is None else bias[part]
+            )
+            for part in (gates, new)
+        ]
+
+
+def _product(x, kernel, mask):
+    """`x @ kernel`; Keras has one dropout mask for everything, or one for each gate."""
+    if not isinstance(mask, list):
+        return ops.matmul(x if mask is None else x * mask, kernel)
+    parts = zip(mask, ops.split(kernel, len(mask), axis=1), strict=True)
+    return ops.concatenate([ops.matmul(x * m, part) for m, part in parts], axis=-1)

@@ -1,0 +1,503 @@
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import ops, tree
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LayerNormGRUCell,
+    LayerNormLSTMCell,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, STEPS, DEPTH, UNITS, LOWER_UNITS = 2, 3, 5, 7, 11
+POSITIONS, VALUE_DIM = 13, 17
+
+INPUTS = (BATCH, STEPS, DEPTH)
+
+BACKEND = keras.backend.backend()
+COMPILES = BACKEND != "torch"
+# JAX has no float64 by default, and keras.ops.matmul rounds to float32 on PyTorch.
+EXACT = BACKEND == "tensorflow"
+
+CELLS = {"lstm": LayerNormLSTMCell, "gru": LayerNormGRUCell}
+KERAS_CELLS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell}
+every_cell = pytest.mark.parametrize("name", CELLS)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def draw(rng, *shapes):
+    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
+    return arrays if len(arrays) > 1 else arrays[0]
+
+
+def numpy(tensors):
+    return tree.map_structure(ops.convert_to_numpy, tensors)
+
+
+def random_cell(kind, units=UNITS, depth=DEPTH, **options):
+    """A cell whose weights, gains and biases included, are all drawn at random."""
+    cell = CELLS[kind](units, **options)
+    cell.build((None, depth))
+    rng = np.random.default_rng(2)
+    for variable in cell.trainable_variables:
+        variable.assign(rng.normal(scale=0.5, size=variable.shape))
+    return cell
+
+
+def random_state(rng, name):
+    return draw(rng, *[(BATCH, UNITS)] * (2 if name == "lstm" else 1), (0,))[:-1]
+
+
+def weights_of(cell):
+    return {
+        x.name: np.float64(ops.convert_to_numpy(x)) for x in cell.trainable_variables
+    }
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def normalized(a, gain, epsilon=1e-5):
+    mean = sum(a) / len(a)
+    variance = sum((a_i - mean) ** 2 for a_i in a) / len(a)
+    return gain * (a - mean) / np.sqrt(variance + epsilon)
+
+
+def lstm_as_in_the_paper(w, x, state):
+    """One row; the shifts that the paper adds to `b` are in `b`."""
+    h, c = state
+    sums = (
+        normalized(h @ w["recurrent_kernel"], w["recurrent_gain"])
+        + normalized(x @ w["kernel"], w["input_gain"])
+        + w["bias"]
+    )
+    i, f, g, o = np.split(sums, 4)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    h = sigmoid(o) * np.tanh(normalized(c, w["carry_gain"]) + w["carry_bias"])
+    return h, [h, c]
+
+
+def gru_as_in_the_paper(w, x, state):
+    """One row. Keras lets the gate z say how much is kept, hence the sign."""
+    (h,) = state
+    gates, new = slice(2 * len(h)), slice(2 * len(h), None)
+
+    def ln(sums, gain, bias, part):
+        return normalized(sums[part], w[gain][part]) + bias[part]
+
+    of_h, of_x = h @ w["recurrent_kernel"], x @ w["kernel"]
+    b_x, b_h = w["bias"]
+    z, r = np.split(
+        ln(of_h, "recurrent_gain", b_h, gates) + ln(of_x, "input_gain", b_x, gates), 2
+    )
+    proposal = np.tanh(
+        ln(of_x, "input_gain", b_x, new)
+        + sigmoid(r) * ln(of_h, "recurrent_gain", b_h, new)
+    )
+    h = (1 - sigmoid(-z)) * h + sigmoid(-z) * proposal
+    return h, [h]
+
+
+PAPERS = {"lstm": lstm_as_in_the_paper, "gru": gru_as_in_the_paper}
+
+
+@every_cell
+def test_follows_the_paper(rng, name):
+    cell = random_cell(name)
+    inputs, state = draw(rng, INPUTS), random_state(rng, name)
+    weights, expected = weights_of(cell), []
+    for b in range(BATCH):
+        row = [x[b] for x in state]
+        for t in range(STEPS):
+            output, row = PAPERS[name](weights, inputs[b, t], row)
+            expected.append(output)
+
+    rnn = keras.layers.RNN(cell, return_sequences=True)
+    found = numpy(rnn(inputs, initial_state=state))
+
+    assert found.shape == (BATCH, STEPS, UNITS)
+    np.testing.assert_allclose(found.reshape(-1, UNITS), expected, atol=1e-5)
+
+
+def test_lstm_worked_by_hand():
+    # The sums of the inputs are 1, 1, -1, -1 for the gates i, f, g, o: mean 0 and
+    # deviation 1, so normalising changes nothing; the state adds LN(0) = 0. One
+    # carry is always its own mean, so tanh sees the carry's bias only.
+    cell = LayerNormLSTMCell(1, unit_forget_bias=False, epsilon=1e-12)
+    cell.build((None, 1))
+    cell.kernel.assign([[1.0, 1.0, -1.0, -1.0]])
+    cell.carry_bias.assign([3.0])
+    state = [np.full((1, 1), x, "float32") for x in (0, 2)]
+
+    output, (same, carry) = numpy(cell(np.ones((1, 1), "float32"), state))
+
+    yes, no = 1 / (1 + np.exp(-1)), 1 / (1 + np.e)
+    np.testing.assert_allclose(carry, [[yes * 2 + yes * np.tanh(-1)]], rtol=1e-5)
+    np.testing.assert_allclose(output, [[no * np.tanh(3)]], rtol=1e-5)
+    np.testing.assert_array_equal(output, same)
+
+
+def test_gru_worked_by_hand():
+    # The two gates share a mean: sums of 5 and 1 become 1 and -1. A candidate of one
+    # unit is always its own mean: tanh sees the biases only, that of the state through
+    # the reset gate, sigmoid(-1) = 1 / (1 + e).
+    cell = LayerNormGRUCell(1, recurrent_initializer="zeros", epsilon=1e-12)
+    cell.build((None, 1))
+    cell.kernel.assign([[5.0, 1.0, 7.0]])
+    cell.bias.assign([[0.0, 0.0, 0.5], [0.0, 0.0, 2.0]])
+
+    output, _ = numpy(cell(np.ones((1, 1), "float32"), [np.full((1, 1), 4, "float32")]))
+
+    keep, reset = 1 / (1 + np.exp(-1)), 1 / (1 + np.e)
+    new = np.tanh(0.5 + reset * 2)
+    np.testing.assert_allclose(output, [[keep * 4 + (1 - keep) * new]], rtol=1e-5)
+
+
+NORMALIZED_TOGETHER = {
+    "lstm": [slice(None)],
+    "gru": [slice(2 * UNITS), slice(2 * UNITS, None)],
+}
+
+
+@every_cell
+def test_scaling_and_shifting_a_kernel_changes_nothing(rng, name):
+    cell = random_cell(name, epsilon=1e-9)
+    inputs, state = draw(rng, (BATCH, DEPTH)), random_state(rng, name)
+    before = numpy(cell(inputs, state))
+    for variable in (cell.kernel, cell.recurrent_kernel):
+        for part in NORMALIZED_TOGETHER[name]:
+            original = numpy(variable)
+            changed = original.copy()
+            changed[:, part] = 3 * original[:, part] + draw(rng, (len(original), 1))
+            variable.assign(changed)
+
+            after = numpy(cell(inputs, state))
+
+            variable.assign(original)
+            for x, y in zip(tree.flatten(after), tree.flatten(before), strict=True):
+                np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+@every_cell
+def test_scaling_the_inputs_of_a_row_changes_nothing(rng, name):
+    cell = random_cell(name, epsilon=1e-9)
+    inputs, state = draw(rng, (BATCH, DEPTH)), random_state(rng, name)
+    scaled = inputs * np.float32([[3], [0.5]])
+
+    found, expected = numpy(cell(scaled, state)), numpy(cell(inputs, state))
+    other = numpy(cell(-inputs, state))
+
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
+    assert abs(other[0] - expected[0]).max() > 0.1
+
+
+@every_cell
+def test_stepping_equals_the_pass_of_an_rnn_with_a_mask(rng, name):
+    cell = random_cell(name)
+    inputs, state = draw(rng, INPUTS), random_state(rng, name)
+    mask = np.array([[1, 0, 1], [1, 1, 0]], "bool")
+    rnn = keras.layers.RNN(cell, return_sequences=True, return_state=True)
+
+    found, *last = numpy(rnn(inputs, initial_state=state, mask=mask))
+
+    for t in range(STEPS):
+        output, new = numpy(cell(inputs[:, t], state))
+        keep = mask[:, t, None]
+        state = [np.where(keep, x, y) for x, y in zip(new, state, strict=True)]
+        np.testing.assert_allclose(found[:, t][mask[:, t]], output[mask[:, t]], 1e-5)
+    np.testing.assert_allclose(last, state, atol=1e-5)
+
+
+@every_cell
+def test_stacked_cells_run_one_above_the_other(rng, name):
+    lower = random_cell(name, LOWER_UNITS)
+    upper = random_cell(name, UNITS, LOWER_UNITS)
+    inputs = draw(rng, INPUTS)
+    stacked = keras.layers.RNN([lower, upper], return_sequences=True)
+
+    found = numpy(stacked(inputs))
+
+    between = keras.layers.RNN(lower, return_sequences=True)(inputs)
+    expected = keras.layers.RNN(upper, return_sequences=True)(between)
+    np.testing.assert_allclose(found, numpy(expected), atol=1e-5)
+
+
+@every_cell
+def test_runs_in_a_decoder_with_attention_and_compiles(rng, name):
+    cell = keras.layers.StackedRNNCells(
+        [CELLS[name](LOWER_UNITS, dropout=0.2), CELLS[name](UNITS)]
+    )
+    decoder = AttentionDecoder(AttentionCell(cell, AdditiveAttention(19)))
+    inputs, value = keras.Input((None, DEPTH)), keras.Input((None, VALUE_DIM))
+    model = keras.Model([inputs, value], decoder(inputs, value)["output"])
+    model.compile("sgd", "mse", jit_compile=COMPILES)
+    before = model.get_weights()
+
+    history = model.fit(
+        draw(rng, INPUTS, (BATCH, POSITIONS, VALUE_DIM)),
+        draw(rng, (BATCH, STEPS, UNITS)),
+        verbose=0,
+    )
+
+    assert np.isfinite(history.history["loss"]).all()
+    moved = [(x != y).any() for x, y in zip(model.get_weights(), before, strict=True)]
+    trained = {id(x) for x in model.trainable_weights}
+    wanted = [id(x) in trained for x in model.weights]
+    assert [x for x, y in zip(moved, wanted, strict=True) if y] == [True] * sum(wanted)
+
+
+@every_cell
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+def test_gradients_equal_finite_differences_of_the_paper(rng, gradients, name):
+    cell = random_cell(name, dtype="float64")
+    inputs, state = np.float64(draw(rng, INPUTS)), random_state(rng, name)
+    state = [np.float64(x) for x in state]
+    readout = rng.normal(size=(BATCH, STEPS, UNITS))
+    names = [x.name for x in cell.trainable_variables]
+
+    def read(inputs, *state):
+        total, state = 0.0, list(state)
+        for t in range(STEPS):
+            output, state = cell(inputs[:, t], state)
+            total = total + ops.sum(ops.multiply(output, readout[:, t]))
+        return total
+
+    def read_the_paper(inputs, *points):
+        state, arrays = points[: len(points) - len(names)], points[-len(names) :]
+        weights = dict(zip(names, arrays, strict=True))
+        total = 0.0
+        for b in range(BATCH):
+            row = [x[b] for x in state]
+            for t in range(STEPS):
+                output, row = PAPERS[name](weights, inputs[b, t], row)
+                total += (output * readout[b, t]).sum()
+        return total
+
+    found = gradients(read, [inputs, *state], cell.trainable_variables)
+
+    points = [inputs, *state, *weights_of(cell).values()]
+    assert len(points) == len(found)
+    step = 1e-6
+    for which, gradient in enumerate(found):
+        for place in rng.integers(points[which].size, size=3):
+            ends = []
+            for sign in (1, -1):
+                moved = [point.copy() for point in points]
+                moved[which].flat[place] += sign * step
+                ends.append(read_the_paper(*moved))
+            expected = (ends[0] - ends[1]) / (2 * step)
+            np.testing.assert_allclose(
+                gradient.flat[place], expected, atol=1e-7 if EXACT else 1e-4
+            )
+
+
+@every_cell
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16", "float64"])
+def test_other_dtypes_give_nearly_the_same(rng, name, dtype):
+    cell = random_cell(name, dtype=dtype)
+    inputs, state = draw(rng, INPUTS), random_state(rng, name)
+    expected = keras.layers.RNN(random_cell(name), return_sequences=True)(
+        inputs, initial_state=state
+    )
+
+    rnn = keras.layers.RNN(cell, return_sequences=True, dtype=dtype)
+    found = rnn(inputs, initial_state=state)
+
+    if not (BACKEND == "jax" and dtype == "float64"):
+        assert keras.backend.standardize_dtype(found.dtype) == cell.compute_dtype
+    found, expected = numpy([ops.cast(x, "float32") for x in (found, expected)])
+    atol = {"mixed_float16": 0.02, "mixed_bfloat16": 0.1, "float64": 1e-5}[dtype]
+    np.testing.assert_allclose(found, expected, atol=atol)
+
+
+@every_cell
+def test_half_precision_is_left_for_the_normalisation(name):
+    # Squares of these sums are beyond float16, and their mean rounds to itself.
+    cell = CELLS[name](UNITS, dtype="mixed_float16", kernel_initializer="ones")
+    cell.build((None, 1))
+    cell.kernel.assign(np.arange(cell.kernel.shape[1])[None] + 1024.0)
+    exact = CELLS[name](UNITS)
+    exact.build((None, 1))
+    exact.set_weights(cell.get_weights())
+    inputs = np.ones((BATCH, 1))
+
+    found, expected = (
+        numpy(c(inputs.astype(c.compute_dtype), c.get_initial_state(BATCH))[0])
+        for c in (cell, exact)
+    )
+
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+@every_cell
+def test_equal_sums_are_no_division_by_zero(rng, gradients, name):
+    cell = CELLS[name](UNITS, kernel_initializer="zeros")
+    cell.build((None, DEPTH))
+    inputs, state = draw(rng, (BATCH, DEPTH)), np.zeros((BATCH, UNITS), "float32")
+    states = [state] * (2 if name == "lstm" else 1)
+
+    def read(inputs):
+        return ops.sum(cell(inputs, states)[0] ** 2)
+
+    found = gradients(read, [inputs], cell.trainable_variables)
+
+    assert (numpy(cell(inputs, states)[0]) == 0).all()
+    assert all(np.isfinite(x).all() for x in found)
+
+
+@every_cell
+@pytest.mark.parametrize("recurrent", [0.0, 0.5])
+def test_dropout_is_that_of_keras(rng, name, recurrent):
+    cell = random_cell(name, dropout=0.5, recurrent_dropout=recurrent, seed=3)
+    inputs, state = np.ones((BATCH, DEPTH), "float32"), random_state(rng, name)
+
+    found, _ = numpy(cell(inputs, state, training=True))
+    used, _ = numpy(cell(inputs, state, training=False))
+
+    # Keras cells keep the masks that they draw: one, or one for each gate.
+    masks = {"kernel": numpy(cell.get_dropout_mask(inputs))}
+    if recurrent:
+        masks["recurrent_kernel"] = numpy(cell.get_recurrent_dropout_mask(state[0]))
+    for mask in masks.values():
+        assert set(np.unique(mask)) == {0, 2}
+        assert np.ndim(mask) == (3 if recurrent else 2)
+    for b in range(BATCH):
+        weights = weights_of(cell)
+        row = [x[b] for x in state]
+        expected, _ = PAPERS[name](weights, inputs[b], row)
+        np.testing.assert_allclose(used[b], expected, atol=1e-5)
+        for kernel, mask in masks.items():
+            columns = np.reshape(mask, (-1, *np.shape(mask)[-2:]))[:, b].T
+            repeats = weights[kernel].shape[1] // columns.shape[1]
+            weights[kernel] *= np.repeat(columns, repeats, axis=1)
+        expected, _ = PAPERS[name](weights, inputs[b], row)
+        np.testing.assert_allclose(found[b], expected, atol=1e-5)
+
+
+OPTIONS = {
+    "activation": "relu",
+    "recurrent_activation": "hard_sigmoid",
+    "use_bias": False,
+    "kernel_initializer": "he_normal",
+    "recurrent_initializer": "glorot_normal",
+    "bias_initializer": "ones",
+    "kernel_regularizer": "l2",
+    "recurrent_regularizer": "l1",
+    "bias_regularizer": "l2",
+    "kernel_constraint": "max_norm",
+    "recurrent_constraint": "unit_norm",
+    "bias_constraint": "non_neg",
+    "dropout": 0.25,
+    "recurrent_dropout": 0.5,
+    "seed": 3,
+    "epsilon": 1e-3,
+    "gain_initializer": "zeros",
+}
+
+
+@every_cell
+def test_takes_every_option_of_the_cell_of_keras(name):
+    expected = KERAS_CELLS[name](UNITS, name="cell").get_config()
+
+    found = CELLS[name](UNITS, name="cell").get_config()
+
+    assert {x: found[x] for x in expected} == expected
+    assert found.keys() - expected.keys() == {"epsilon", "gain_initializer"}
+
+
+@every_cell
+def test_comes_back_from_its_config(name):
+    cell = CELLS[name](UNITS, **OPTIONS)
+
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(cell)))
+    restored = keras.saving.deserialize_keras_object(config)
+
+    assert type(restored) is CELLS[name]
+    assert restored.get_config() == cell.get_config()
+    defaults = CELLS[name](UNITS).get_config()
+    # Nothing was lost on the way: every option differs from its default.
+    assert all(restored.get_config()[x] != defaults[x] for x in OPTIONS)
+
+
+@every_cell
+def test_model_comes_back_from_its_file(rng, name, tmp_path):
+    inputs = keras.Input((None, DEPTH))
+    rnn = keras.layers.RNN(random_cell(name), return_sequences=True)
+    model = keras.Model(inputs, rnn(inputs))
+    data = draw(rng, INPUTS)
+    expected = model.predict(data, verbose=0)
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    np.testing.assert_allclose(restored.predict(data, verbose=0), expected, atol=1e-6)
+
+
+@every_cell
+def test_gains_start_at_one_and_shifts_at_zero(name):
+    cell = CELLS[name](UNITS)
+    cell.build((None, DEPTH))
+    weights = weights_of(cell)
+
+    gains = [x for x in weights if x.endswith("gain")]
+    assert len(gains) == (3 if name == "lstm" else 2)
+    assert all((weights[x] == 1).all() for x in gains)
+    assert weights["bias"].sum() == (UNITS if name == "lstm" else 0)
+    without = CELLS[name](UNITS, use_bias=False)
+    without.build((None, DEPTH))
+    assert [x for x in weights_of(without) if "bias" in x] == []
+
+
+@every_cell
+def test_works_without_biases_and_with_a_bare_state(rng, name):
+    cell = random_cell(name, use_bias=False)
+    inputs, state = draw(rng, (BATCH, DEPTH)), random_state(rng, name)
+
+    found, _ = numpy(cell(inputs, state))
+
+    biased = CELLS[name](UNITS)
+    biased.build((None, DEPTH))
+    values = iter(cell.get_weights())
+    for variable in biased.trainable_variables:
+        is_bias = "bias" in variable.name
+        variable.assign(np.zeros(variable.shape) if is_bias else next(values))
+    np.testing.assert_allclose(found, numpy(biased(inputs, state)[0]), atol=1e-6)
+    if name == "gru":
+        output, new = numpy(cell(inputs, state[0]))
+        np.testing.assert_array_equal(output, found)
+        np.testing.assert_array_equal(new, found)
+
+
+@every_cell
+@pytest.mark.parametrize("units", [0, -1, 2.5, "7"], ids=repr)
+def test_units_must_be_a_positive_integer(name, units):
+    message = f"units must be a positive integer. Received: {units!r}"
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        CELLS[name](units)
+
+
+@every_cell
+@pytest.mark.parametrize("epsilon", [0, -1e-3])
+def test_epsilon_must_be_positive(name, epsilon):
+    with pytest.raises(ValueError, match=f"epsilon must be.*Received: {epsilon}"):
+        CELLS[name](UNITS, epsilon=epsilon)
+
+
+def test_the_normalised_product_is_what_is_reset():
+    with pytest.raises(ValueError, match=r"reset_after must be True.*Received: False"):
+        LayerNormGRUCell(UNITS, reset_after=False)
