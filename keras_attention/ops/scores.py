@@ -59,8 +59,8 @@ def additive_scores(query, keys, scale, shift=None):
     return _dot(ops.tanh(hidden if shift is None else hidden + shift), scale)
 
 
-# Elements of the hidden layer of one example: in a block, and where blocks pay.
-BLOCK = 2**18
+# Elements of the hidden layer: in a block, and in an example for which blocks pay.
+BLOCK = 2**21
 LARGE = 2**22
 
 # What is assumed where a number of queries or positions is not known.
@@ -117,13 +117,18 @@ def _in_blocks(query, keys, scale):
 
 def _forward(query, keys, scale, sigmoid):
     dtype, scale = query.dtype, _exactly(scale)
-    keys = sigmoid.prepare(-2 * _exactly(keys))
 
-    def step(state, block):
-        r = sigmoid(-2 * block["query"], keys)
-        return state, ops.sum(scale) - 2 * _dot(r, scale)
+    def example(_, now):
+        keys = sigmoid.prepare(-2 * now["keys"])
 
-    _, scores = loops.scan(step, {}, _split(keys[0], query=query))
+        def block(_, now):
+            r = sigmoid(-2 * now["query"], keys)
+            return {}, ops.sum(scale) - 2 * _dot(r, scale)
+
+        return loops.scan(block, {}, {"query": now["query"]})
+
+    blocks = _in_examples(keys, query=query)
+    _, scores = loops.scan(example, {}, blocks)
     return ops.cast(_join(scores, query), dtype)
 
 
@@ -131,34 +136,40 @@ def _backward(query, keys, scale, upstream, sigmoid):
     """Gradients for query, keys and scale."""
     dtypes = [x.dtype for x in (query, keys, scale)]
     scale = _exactly(scale)
-    keys = sigmoid.prepare(-2 * _exactly(keys))
 
-    def step(of_keys, block):
-        up = block["upstream"]
-        r = sigmoid(-2 * block["query"], keys)
-        slope = r * (1 - r)
-        of_keys = of_keys + ops.sum(up[..., None] * slope, axis=1)
-        of_query = ops.matmul(up[:, :, None], slope)[:, :, 0]
-        return of_keys, {"query": of_query, "r": ops.matmul(up[:, :, None], r)[:, :, 0]}
+    def example(_, now):
+        keys = sigmoid.prepare(-2 * now["keys"])
 
-    blocks = _split(keys[0], query=query, upstream=upstream)
-    of_keys, sums = loops.scan(step, ops.zeros_like(keys[0]), blocks)
+        def block(of_keys, now):
+            up = now["upstream"]
+            r = sigmoid(-2 * now["query"], keys)
+            slope = r * (1 - r)
+            of_keys = of_keys + ops.sum(up[..., None] * slope, axis=0)
+            sums = {"query": slope, "r": r}
+            return of_keys, {k: ops.matmul(up[:, None], x) for k, x in sums.items()}
+
+        blocks = {name: now[name] for name in ("query", "upstream")}
+        of_keys, sums = loops.scan(block, ops.zeros_like(now["keys"]), blocks)
+        return {}, {"keys": of_keys, **sums}
+
+    blocks = _in_examples(keys, query=query, upstream=upstream)
+    _, sums = loops.scan(example, {}, blocks)
     gradients = (
         4 * scale * _join(sums["query"], query),
-        4 * scale * of_keys,
-        ops.sum(_exactly(upstream)) - 2 * ops.sum(sums["r"], axis=(0, 1, 2)),
+        4 * scale * sums["keys"],
+        ops.sum(_exactly(upstream)) - 2 * ops.sum(sums["r"], axis=(0, 1, 2, 3)),
     )
     return tuple(ops.cast(x, t) for x, t in zip(gradients, dtypes, strict=True))
 
 
 class _Sigmoid:
-    """`sigmoid(query + keys)` by its definition."""
+    """`sigmoid(query + keys)` by its definition, for `(T, U)` and `(S, U)`."""
 
     def prepare(self, keys):
         return (keys,)
 
     def __call__(self, query, keys):
-        return ops.sigmoid(_sums(query, keys[0]))
+        return ops.sigmoid(query[:, None] + keys[0])
 
 
 class _FactorisedSigmoid(_Sigmoid):
@@ -177,7 +188,7 @@ class _FactorisedSigmoid(_Sigmoid):
         exp_query = ops.exp(-query)
         return ops.cond(
             small,
-            lambda: 1 / (1 + exp_query[:, :, None] * exp_keys[:, None]),
+            lambda: 1 / (1 + exp_query[:, None] * exp_keys),
             lambda: _Sigmoid.__call__(self, query, keys),
         )
 
@@ -193,27 +204,36 @@ _plain = _of(_Sigmoid())
 _fused = tuple(loops.fused(function) for function in _of(_FactorisedSigmoid()))
 
 
-def _split(keys, **sequences):
-    """Blocks `(blocks, B, queries of a block, ...)` of sequences `(B, T, ...)`."""
+def _in_examples(keys, **sequences):
+    """Keys `(B, S, U)`, and blocks `(B, blocks, queries of a block, ...)`.
+
+    Examples one by one, each in its blocks: so nothing has to be laid out anew, and
+    the scores of the last block end where those of all of them do.
+    """
     positions = keys.shape[1] or USUAL_LENGTH
     size = max(1, BLOCK // (positions * keys.shape[2]))
-    # No more than there are, where that is known.
-    size = min(size, sequences["query"].shape[1] or size)
+    queries = sequences["query"].shape[1]
+    if queries is not None:
+        # As few blocks, but equal ones.
+        size = -(-queries // -(-queries // size))
 
     def split(x):
         batch, queries, depth = ops.shape(x)
-        padding = ops.zeros((batch, -queries % size, depth), x.dtype)
-        x = ops.concatenate([x, padding], axis=1)
-        return ops.swapaxes(ops.reshape(_exactly(x), (batch, -1, size, depth)), 0, 1)
+        x = _exactly(x)
+        padding = -queries % size
+        if not isinstance(padding, int) or padding:
+            x = ops.pad(x, ((0, 0), (0, padding), (0, 0)))
+        return ops.reshape(x, (batch, -1, size, depth))
 
-    return {name: split(x) for name, x in sequences.items()}
+    return {"keys": _exactly(keys), **{name: split(x) for name, x in sequences.items()}}
 
 
 def _join(blocks, query):
-    """What `_split` had split, `(B, T, ...)` with the T queries of `query`."""
+    """What had been split, `(B, T, ...)` with the T queries of `query`."""
     batch, queries, _ = ops.shape(query)
-    depth = ops.shape(blocks)[3]
-    joined = ops.reshape(ops.swapaxes(blocks, 0, 1), (batch, -1, depth))
+    joined = ops.reshape(blocks, (batch, -1, ops.shape(blocks)[-1]))
+    if joined.shape[1] is not None and joined.shape[1] == query.shape[1]:
+        return joined
     return joined[:, :queries]
 
 
