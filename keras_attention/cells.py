@@ -1,21 +1,23 @@
-"""Keras' own recurrent cells with their products taken apart.
+"""Recurrent cells with their products taken apart.
 
-A decoder knows all inputs of its cell beforehand but for the context. So the products
-with them are computed at once, before the loop; and the gradients of the kernels that
-stay inside are computed at once, after it, instead of being summed up step by step.
+A decoder knows some or all inputs of its cell beforehand: all but the context. So the
+products with them are computed at once, before the loop; and the gradients of the
+kernels that stay inside are computed at once, after it, instead of being summed up
+step by step.
 
-Shapes: T steps, R rows (batch, or batch x sequences), D depth of the inputs, V depth of
-the context, U units.
+Shapes: T steps, R rows (batch, or batch x sequences), D depth of the known inputs, V
+depth of the context, U units.
 """
 
 import keras
 from keras import ops
 
 from keras_attention import loops
+from keras_attention.layers.recurrent import LayerNormGRUCell, LayerNormLSTMCell
 
 
 def split_cell(cell, inputs, dtype):
-    """A `SplitCell` for one of Keras' own cells, or `None` where there is none.
+    """A `SplitCell` for one of the cells that have one, or `None`.
 
     Args:
         cell: Keras RNN cell, built for inputs of depth D + V.
@@ -24,11 +26,11 @@ def split_cell(cell, inputs, dtype):
     """
     if getattr(cell, "dropout", 0) or getattr(cell, "recurrent_dropout", 0):
         return None
-    if type(cell) is keras.layers.LSTMCell:
-        return SplitLSTM(cell, inputs, dtype)
-    if type(cell) is keras.layers.GRUCell and cell.reset_after:
-        return SplitGRU(cell, inputs, dtype)
-    return None
+    if not getattr(cell, "reset_after", True):
+        return None
+    # A subclass may compute something else.
+    split = SPLITS.get(type(cell))
+    return split and split(cell, inputs, dtype)
 
 
 class SplitCell:
@@ -36,67 +38,86 @@ class SplitCell:
 
     Attributes:
         sequences: Dict of tensors `(T, ...)`; each step is given its part.
+        adds_bias: Whether the bias of the cell is part of the sums.
+
+    Call arguments:
+        now: Part of `sequences`.
+        context: What the step adds to the known inputs, `(R, V)`; `None` where V is 0.
+        state: List of tensors `(R, U)`.
+
+    Returns:
+        output: Tensor of shape `(R, U)`.
+        state: List for the next step.
     """
+
+    adds_bias = True
 
     def __init__(self, cell, inputs, dtype):
         self.cell = cell
-        self.depth = inputs.shape[-1]
-        self._inputs = ops.reshape(inputs, (-1, self.depth))
-        self._leading = ops.shape(inputs)[:-1]
         self._dtype = dtype
+        self._leading = ops.shape(inputs)[:-1]
         self._seen = None
+        depth = inputs.shape[-1]
         kernel = ops.cast(cell.kernel, dtype)
-        self._of_inputs, self._of_context = kernel[: self.depth], kernel[self.depth :]
-        self._of_state = ops.cast(cell.recurrent_kernel, dtype)
+        recurrent = ops.cast(cell.recurrent_kernel, dtype)
+        self._products = ops.matmul(ops.reshape(inputs, (-1, depth)), kernel[:depth])
+        self._kernels = {"state": recurrent}
+        if kernel.shape[0] > depth:
+            self._kernels["context"] = kernel[depth:]
+        self._multiply = {name: _multiplier(x) for name, x in self._kernels.items()}
 
     def see(self, contexts, states):
         """What the steps multiplied with the kernels, for the gradients.
 
         Args:
-            contexts: Tensor `(T, ..., V)`.
+            contexts: Tensor `(T, ..., V)`; `None` where V is 0.
             states: Output states before every step, `(T, ..., U)`.
         """
         self._seen = {"context": contexts, "state": states}
 
-    def _bias(self, index=None):
-        if not self.cell.use_bias:
-            return ops.zeros((self._of_state.shape[1],), self._dtype)
-        bias = self.cell.bias if index is None else self.cell.bias[index]
-        return ops.cast(bias, self._dtype)
+    def _plus(self, sums, **factors):
+        """`sums` and the products of `factors` with their kernels."""
+        for name, x in factors.items():
+            if x is not None:
+                sums = sums + self._multiply[name](x)
+        return sums
 
-    def _added(self, products, bias, **kernels):
-        """`products + bias`, to which every step adds more products.
+    def _plus_bias(self, sums, index=None):
+        if not (self.cell.use_bias and self.adds_bias):
+            return sums
+        bias = self.cell.bias if index is None else self.cell.bias[index]
+        return sums + ops.cast(bias, self._dtype)
+
+    def _plus_later(self, sums, *names):
+        """The same `sums`, to which every step adds products with kernels.
 
         The gradient of the sums is that of all their terms: so this gives its own to
         the kernels of what the steps add, too.
         """
-        if not loops.looks_back():
-            return ops.reshape(products + bias, (*self._leading, products.shape[-1]))
+        kernels = {name: self._kernels[name] for name in names if name in self._kernels}
+        if kernels and loops.looks_back():
 
-        def add(products, bias, *_):
-            def gradient(*upstreams, upstream=None):
-                upstream = upstreams[0] if upstream is None else upstream
-                rows = ops.reshape(upstream, (-1, upstream.shape[-1]))
-                factors = [self._seen[name] for name in kernels]
-                factors = [ops.reshape(x, (-1, x.shape[-1])) for x in factors]
-                return (
-                    upstream,
-                    ops.sum(rows, axis=0),
-                    *(ops.matmul(ops.transpose(x), rows) for x in factors),
-                )
+            def add(sums, *_):
+                def gradient(*upstreams, upstream=None):
+                    upstream = upstreams[0] if upstream is None else upstream
+                    rows = ops.reshape(upstream, (-1, upstream.shape[-1]))
+                    factors = [self._seen[name] for name in kernels]
+                    factors = [ops.reshape(x, (-1, x.shape[-1])) for x in factors]
+                    products = [ops.matmul(ops.transpose(x), rows) for x in factors]
+                    return upstream, *products
 
-            return products + bias, gradient
+                return sums, gradient
 
-        sums = ops.custom_gradient(add)(products, bias, *kernels.values())
+            sums = ops.custom_gradient(add)(sums, *kernels.values())
         return ops.reshape(sums, (*self._leading, sums.shape[-1]))
 
 
 def _multiplier(kernel):
     """The function `x -> x @ kernel`, for the steps.
 
-    Where `_added` cares for the kernel it is a constant. The gradient then is a product
-    with its transpose, which is laid out once: multiplying with a matrix that lies the
-    wrong way takes several times as long.
+    Where `_plus_later` cares for the kernel it is a constant. The gradient then is a
+    product with its transpose, which is laid out once: multiplying with a matrix that
+    lies the wrong way takes several times as long.
     """
     if not loops.looks_back():
         return lambda x: ops.matmul(x, kernel)
@@ -113,20 +134,32 @@ def _multiplier(kernel):
     return ops.custom_gradient(multiply)
 
 
-class SplitLSTM(SplitCell):
-    """`keras.layers.LSTMCell`: one sum for all four gates."""
+class SplitSum(SplitCell):
+    """A cell that needs the sum of all products only."""
 
     def __init__(self, cell, inputs, dtype):
         super().__init__(cell, inputs, dtype)
-        products = ops.matmul(self._inputs, self._of_inputs)
-        kernels = {"context": self._of_context, "state": self._of_state}
-        self.sequences = {"sums": self._added(products, self._bias(), **kernels)}
-        self._from_context = _multiplier(self._of_context)
-        self._from_state = _multiplier(self._of_state)
+        sums = self._plus_bias(self._products)
+        self.sequences = {"sums": self._plus_later(sums, "context", "state")}
 
     def __call__(self, now, context, state):
-        output, carry = state
-        sums = now["sums"] + self._from_context(context) + self._from_state(output)
+        sums = self._plus(now["sums"], context=context, state=state[0])
+        return self._advance(sums, state)
+
+
+class SplitSimple(SplitSum):
+    """`keras.layers.SimpleRNNCell`."""
+
+    def _advance(self, sums, state):
+        output = self.cell.activation(sums)
+        return output, [output]
+
+
+class SplitLSTM(SplitSum):
+    """`keras.layers.LSTMCell`."""
+
+    def _advance(self, sums, state):
+        _, carry = state
         gate, activation = self.cell.recurrent_activation, self.cell.activation
         update, forget, new, expose = ops.split(sums, 4, axis=-1)
         carry = gate(forget) * carry + gate(update) * activation(new)
@@ -134,24 +167,29 @@ class SplitLSTM(SplitCell):
         return output, [output, carry]
 
 
-class SplitGRU(SplitCell):
-    """`keras.layers.GRUCell` that resets after the product (the default of Keras)."""
+class SplitSums(SplitCell):
+    """A cell that needs the products with inputs and with the state apart."""
 
     def __init__(self, cell, inputs, dtype):
         super().__init__(cell, inputs, dtype)
-        products = ops.matmul(self._inputs, self._of_inputs)
-        rows = ops.zeros((ops.shape(products)[0], self._of_state.shape[1]), dtype)
+        of_inputs = self._plus_bias(self._products, 0)
+        of_state = self._plus_bias(ops.zeros_like(self._products), 1)
         self.sequences = {
-            "inputs": self._added(products, self._bias(0), context=self._of_context),
-            "state": self._added(rows, self._bias(1), state=self._of_state),
+            "inputs": self._plus_later(of_inputs, "context"),
+            "state": self._plus_later(of_state, "state"),
         }
-        self._from_context = _multiplier(self._of_context)
-        self._from_state = _multiplier(self._of_state)
 
     def __call__(self, now, context, state):
+        of_inputs = self._plus(now["inputs"], context=context)
+        of_state = self._plus(now["state"], state=state[0])
+        return self._advance(of_inputs, of_state, state)
+
+
+class SplitGRU(SplitSums):
+    """`keras.layers.GRUCell` that resets after the product (the default of Keras)."""
+
+    def _advance(self, of_inputs, of_state, state):
         (output,) = state
-        of_inputs = now["inputs"] + self._from_context(context)
-        of_state = now["state"] + self._from_state(output)
         gate, activation = self.cell.recurrent_activation, self.cell.activation
         update, reset, new = ops.split(of_inputs, 3, axis=-1)
         update_state, reset_state, new_state = ops.split(of_state, 3, axis=-1)
@@ -159,3 +197,22 @@ class SplitGRU(SplitCell):
         new = activation(new + gate(reset + reset_state) * new_state)
         output = update * output + (1 - update) * new
         return output, [output]
+
+
+class SplitNormalized(SplitSums):
+    """`LayerNormLSTMCell` and `LayerNormGRUCell`."""
+
+    # Not before the normalisation.
+    adds_bias = False
+
+    def _advance(self, of_inputs, of_state, state):
+        return self.cell.advance(of_inputs, of_state, state)
+
+
+SPLITS = {
+    keras.layers.SimpleRNNCell: SplitSimple,
+    keras.layers.LSTMCell: SplitLSTM,
+    keras.layers.GRUCell: SplitGRU,
+    LayerNormLSTMCell: SplitNormalized,
+    LayerNormGRUCell: SplitNormalized,
+}

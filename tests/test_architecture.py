@@ -12,7 +12,7 @@ BELOW = {
     "loops": set(),
     "ops": {"loops"},
     "layers": {"loops", "ops"},
-    "cells": {"loops", "ops"},
+    "cells": {"loops", "ops", "layers"},
     "decoder": {"loops", "ops", "layers", "cells"},
     "search": {"loops", "ops", "layers"},
     "losses": {"loops", "ops", "layers"},

@@ -1,0 +1,131 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops, tree
+
+from keras_attention import LayerNormGRUCell, LayerNormLSTMCell, loops
+from keras_attention.cells import split_cell
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, STEPS, DEPTH, CONTEXT_DIM, UNITS = 2, 3, 5, 7, 11
+
+BACKEND = keras.backend.backend()
+# JAX has no float64 by default, and keras.ops.matmul rounds to float32 on PyTorch.
+EXACT = BACKEND == "tensorflow"
+
+CELLS = {
+    "simple": keras.layers.SimpleRNNCell,
+    "lstm": keras.layers.LSTMCell,
+    "gru": keras.layers.GRUCell,
+    "normalized lstm": LayerNormLSTMCell,
+    "normalized gru": LayerNormGRUCell,
+}
+
+
+def numpy(tensors):
+    return tree.map_structure(ops.convert_to_numpy, tensors)
+
+
+def random_cell(name, depth, **options):
+    cell = CELLS[name](UNITS, **options)
+    cell.build((None, depth))
+    rng = np.random.default_rng(2)
+    for variable in cell.trainable_variables:
+        variable.assign(rng.normal(scale=0.5, size=variable.shape))
+    return cell
+
+
+def run(cell, inputs, contexts, state, *, split):
+    """Outputs of all steps.
+
+    The context of a step is its row of `contexts`, and what comes back from the state.
+    """
+    splitter = split_cell(cell, inputs, cell.compute_dtype) if split else None
+    sequence = {"now": splitter.sequences if split else inputs}
+    if contexts is not None:
+        sequence["context"] = contexts
+
+    def step(state, now):
+        context = now.get("context")
+        if context is not None:
+            context = context + state[0][:, :CONTEXT_DIM]
+        known = [] if context is None else [context]
+        if split:
+            output, new_state = splitter(now["now"], context, state)
+        else:
+            x = ops.concatenate([now["now"], *known], axis=-1)
+            output, new_state = cell(x, state)
+        return list(new_state), {"output": output, "seen": [*known, state[0]]}
+
+    _, found = loops.scan(step, state, sequence)
+    if split:
+        *contexts, states = found["seen"]
+        splitter.see(contexts[0] if contexts else None, states)
+    return found["output"]
+
+
+def equal(gradients, name, atol, *, context=True, dtype="float32", **options):
+    depth = DEPTH + context * CONTEXT_DIM
+    cell = random_cell(name, depth, dtype=dtype, **options)
+    rng = np.random.default_rng(1)
+    shapes = [(STEPS, BATCH, DEPTH), (STEPS, BATCH, CONTEXT_DIM)][: 1 + context]
+    shapes += [(BATCH, UNITS)] * len(cell.get_initial_state(batch_size=1))
+    arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
+    readout = rng.normal(size=(STEPS, BATCH, UNITS))
+
+    def read(split):
+        def read(inputs, *rest):
+            contexts, state = (rest[0], rest[1:]) if context else (None, rest)
+            outputs = run(cell, inputs, contexts, list(state), split=split)
+            return ops.sum(ops.multiply(outputs, readout.astype(dtype)))
+
+        return gradients(read, arrays, cell.trainable_variables)
+
+    inputs, *rest = [ops.convert_to_tensor(x) for x in arrays]
+    contexts, state = (rest[0], rest[1:]) if context else (None, rest)
+    found, expected = (
+        numpy(run(cell, inputs, contexts, state, split=split))
+        for split in (True, False)
+    )
+    np.testing.assert_allclose(found, expected, atol=atol)
+    for x, y in zip(read(split=True), read(split=False), strict=True):
+        np.testing.assert_allclose(x, y, atol=atol)
+        assert (y != 0).any()
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("context", [True, False])
+def test_equals_the_cell_in_one_piece(gradients, name, context):
+    equal(gradients, name, 1e-5, context=context)
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+def test_equals_the_cell_in_one_piece_in_float64(gradients, name):
+    equal(gradients, name, 1e-10 if EXACT else 1e-5, dtype="float64")
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_equals_the_cell_in_one_piece_without_a_bias(gradients, name):
+    equal(gradients, name, 1e-5, use_bias=False)
+
+
+class Cell(keras.layers.GRUCell):
+    """A cell that may compute anything."""
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        keras.layers.LSTMCell(UNITS, dropout=0.1),
+        LayerNormGRUCell(UNITS, recurrent_dropout=0.1),
+        keras.layers.GRUCell(UNITS, reset_after=False),
+        keras.layers.StackedRNNCells([keras.layers.GRUCell(UNITS)]),
+        Cell(UNITS),
+    ],
+    ids=["dropout", "recurrent dropout", "reset before", "stacked", "unknown"],
+)
+def test_other_cells_stay_in_one_piece(cell):
+    assert split_cell(cell, np.zeros((STEPS, BATCH, DEPTH), "float32"), None) is None
