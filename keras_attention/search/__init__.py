@@ -22,6 +22,14 @@ Shapes: B batch, K hypotheses, N vocabulary size, L maximum length, S positions.
 """
 
 from keras_attention.search.beam import beam_search
+from keras_attention.search.ensemble import ensemble_step
+from keras_attention.search.queue import BeamSearchQueue
 from keras_attention.search.sampling import greedy_search, sample_search
 
-__all__ = ["beam_search", "greedy_search", "sample_search"]
+__all__ = [
+    "BeamSearchQueue",
+    "beam_search",
+    "ensemble_step",
+    "greedy_search",
+    "sample_search",
+]

@@ -1,11 +1,21 @@
-"""Beam search."""
+"""Beam search, in one call or in pieces."""
 
 from keras import ops, tree
 
 from keras_attention import loops
 from keras_attention.layers.parts import check_positive_integer
 from keras_attention.search.constraints import IMPOSSIBLE, constrain, is_possible
-from keras_attention.search.nested import batch_of, concatenate, gather, spread, write
+from keras_attention.search.nested import (
+    batch_of,
+    choose,
+    concatenate,
+    gather,
+    spread,
+    write,
+)
+
+# What a position that was never attended to counts as: its logarithm stays finite.
+LEAST_COVERAGE = 1e-10
 
 
 def beam_search(
@@ -18,23 +28,30 @@ def beam_search(
     beam_size=5,
     length_penalty=1.0,
     length_penalty_form="power",
+    coverage_penalty=0.0,
+    coverage_mask=None,
     **constraints,
 ):
     """Keep the most probable hypotheses at every step and return the best finished.
 
     Hypotheses are ranked by
 
-        score = log p(tokens) / length ** length_penalty                ("power")
-        score = log p(tokens) / ((5 + length) / 6) ** length_penalty    ("gnmt")
+        score = log p(tokens) / penalty(length) + cover
+        penalty(length) = length ** length_penalty                      ("power")
+        penalty(length) = ((5 + length) / 6) ** length_penalty          ("gnmt")
+        cover = coverage_penalty * sum over s of log min(sum over t of weights[t, s], 1)
 
     where the length counts the end token: 0 ranks by probability, and 1, in the first
-    form, by the average per token. At every step, the continuations of all hypotheses
-    compete. Those among the `beam_size` best that end leave the beam for a pool of
-    the `beam_size` best finished ones; the best that do not end go on. So a beam of
-    one without length penalty is greedy search. A row is done when no unfinished
-    hypothesis can enter its pool any more; the loop ends when all rows are done. If
-    fewer than `beam_size` have finished at `max_length`, unfinished ones follow behind
-    them.
+    form, by the average per token. The second term, 0 or less, is for hypotheses that
+    leave out no position of the source. A position that was looked at by less than
+    1e-10 in sum counts as 1e-10, so that each costs at most 23 times the penalty.
+
+    At every step, the continuations of all hypotheses compete. Those among the
+    `beam_size` best that end leave the beam for a pool of the `beam_size` best finished
+    ones; the best that do not end go on. So a beam of one without length penalty is
+    greedy search. A row is done when no unfinished hypothesis can enter its pool any
+    more; the loop ends when all rows are done. If fewer than `beam_size` have finished
+    at `max_length`, unfinished ones follow behind them.
 
     Args:
         step: Step function (see the module).
@@ -45,6 +62,10 @@ def beam_search(
         beam_size: Number of hypotheses K that are kept and returned.
         length_penalty: Exponent of the length, not negative.
         length_penalty_form: `"power"` or `"gnmt"`.
+        coverage_penalty: Factor of the second term, not negative. Without it,
+            coverage costs nothing.
+        coverage_mask: Boolean `(B, S)`, `True` for positions that should be covered;
+            `None` for all.
         **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
             module).
 
@@ -53,79 +74,222 @@ def beam_search(
         `"token_ids"` `(B, K, L)`, filled with `end` behind the last token;
         `"lengths"` `(B, K)`, tokens including `end`; 0 where the vocabulary does not
         allow as many different hypotheses;
-        `"scores"` `(B, K)`; `"log_probs"` `(B, K)`, the sum over the tokens;
+        `"scores"` `(B, K)`, by which they are ranked;
+        `"log_probs"` `(B, K)`, the sum over the tokens;
         `"token_log_probs"` `(B, K, L)`, zero behind the last token;
         `"weights"` `(B, K, L, S)`, where the model looked for each token.
 
     Raises:
-        ValueError: If `beam_size` or `max_length` is not a positive integer,
-            `length_penalty` is negative, its form is unknown, or a constraint cannot
-            be met.
+        ValueError: If `beam_size` or `max_length` is not a positive integer, a penalty
+            is negative, the form of `length_penalty` is unknown, `coverage_mask` has
+            not the shape of the positions, or a constraint cannot be met.
+
+    Example:
+
+    >>> def counting(token_ids, state):
+    ...     logits = 9 * keras.ops.one_hot((token_ids + 1) % 5, 5)
+    ...     looked = keras.ops.ones((*token_ids.shape, 3)) / 3
+    ...     return keras.ops.log_softmax(logits), state, looked
+    >>> found = beam_search(counting, np.zeros((2, 1)), start=0, end=4, max_length=6)
+    >>> keras.ops.convert_to_numpy(found["token_ids"][:, 0]).tolist()
+    [[1, 2, 3, 4, 4, 4], [1, 2, 3, 4, 4, 4]]
 
     Reference:
-        [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, for `"gnmt"`.
+        [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, equation 14, for
+        `"gnmt"` and the coverage.
     """
-    check_positive_integer("max_length", max_length)
-    check_positive_integer("beam_size", beam_size)
-    if length_penalty < 0:
-        raise ValueError(
-            f"length_penalty must not be negative. Received: {length_penalty}"
+    beam = Beam(
+        step,
+        state,
+        start=start,
+        end=end,
+        max_length=max_length,
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        length_penalty_form=length_penalty_form,
+        coverage_penalty=coverage_penalty,
+        coverage_mask=coverage_mask,
+        **constraints,
+    )
+    return beam.hypotheses(beam.advance(beam.begin()))
+
+
+class Beam:
+    """The pieces of a beam search: it can rest between two steps.
+
+        carry = beam.begin()
+        carry = beam.advance(carry)
+        found = beam.hypotheses(carry)
+
+    The carry is a nested dict of tensors: `"t"` `(B,)`, how many tokens every row has;
+    `"alive"`, `"finished"`, `"coverage"`, each `(B, K, ...)`; and `"history"`
+    `(L, B, K, ...)`, from which hypotheses are traced back. Each row has a clock of its
+    own, so it may begin anew beside others that go on. Arguments as for `beam_search`.
+    """
+
+    def __init__(
+        self,
+        step,
+        state,
+        *,
+        start,
+        end,
+        max_length,
+        beam_size,
+        length_penalty,
+        length_penalty_form,
+        coverage_penalty,
+        coverage_mask,
+        **constraints,
+    ):
+        check_positive_integer("max_length", max_length)
+        check_positive_integer("beam_size", beam_size)
+        for name, penalty in (
+            ("length_penalty", length_penalty),
+            ("coverage_penalty", coverage_penalty),
+        ):
+            if not penalty >= 0:
+                raise ValueError(f"{name} must not be negative. Received: {penalty}")
+        if length_penalty_form not in ("power", "gnmt"):
+            raise ValueError(
+                "length_penalty_form must be 'power' or 'gnmt'. "
+                f"Received: {length_penalty_form!r}"
+            )
+        if coverage_mask is not None:
+            coverage_mask = ops.cast(coverage_mask, "bool")
+        self.step, self.state = constrain(step, state, end, max_length, **constraints)
+        self.start, self.end = start, end
+        self.max_length, self.beam_size = max_length, beam_size
+        self.length_penalty = length_penalty
+        self.length_penalty_form = length_penalty_form
+        self.coverage_penalty = coverage_penalty
+        self.coverage_mask = coverage_mask
+
+    def begin(self):
+        """A carry before the first step."""
+        first = self._first()
+        _, _, weights = self.step(first["alive"]["token_ids"], first["alive"]["state"])
+        self._check_coverage_mask(weights)
+        batch = batch_of(first)
+        places = (self.max_length, batch, self.beam_size)
+        history = {
+            "going": {
+                "token_ids": ops.zeros(places, dtype="int32"),
+                "parents": ops.zeros(places, dtype="int32"),
+                "gains": ops.zeros(places, dtype="float32"),
+            },
+            "weights": ops.zeros(
+                (self.max_length, *ops.shape(weights)), dtype="float32"
+            ),
+        }
+        coverage = {}
+        if self.coverage_penalty:
+            coverage = ops.zeros(ops.shape(weights), dtype="float32")
+        return {**first, "coverage": coverage, "history": history}
+
+    def restart(self, carry, rows):
+        """The carry, but the rows that are true `(B,)` are before the first step."""
+        # What a history holds beyond the clock is never read.
+        first = {
+            **self._first(),
+            "coverage": tree.map_structure(ops.zeros_like, carry["coverage"]),
+        }
+        others = {name: carry[name] for name in first}
+        return {**choose(rows, first, others), "history": carry["history"]}
+
+    def _first(self):
+        """What a carry holds of every row before the first step, but for shapes."""
+        batch, beam_size = batch_of(self.state), self.beam_size
+        only_first = ops.where(ops.arange(beam_size) == 0, 0.0, IMPOSSIBLE)
+        nobody = ops.zeros((batch, beam_size), dtype="int32")
+        never = ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32")
+        return {
+            "t": ops.zeros((batch,), dtype="int32"),
+            "alive": {
+                "token_ids": ops.full((batch, beam_size), self.start, dtype="int32"),
+                "log_probs": ops.broadcast_to(only_first[None], (batch, beam_size)),
+                "state": spread(self.state, beam_size),
+            },
+            "finished": {
+                "scores": never,
+                "log_probs": never,
+                "gains": ops.zeros((batch, beam_size), dtype="float32"),
+                "steps": nobody,
+                "parents": nobody,
+            },
+        }
+
+    def done(self, carry):
+        """Whether a row will not change any more: `(B,)`."""
+        # Sums only fall, nothing is divided by more, and all may yet be covered.
+        best = ops.max(carry["alive"]["log_probs"], axis=-1)
+        hope = ops.where(
+            is_possible(best), best / self._divisor(self.max_length), IMPOSSIBLE
         )
-    if length_penalty_form not in ("power", "gnmt"):
-        raise ValueError(
-            "length_penalty_form must be 'power' or 'gnmt'. "
-            f"Received: {length_penalty_form!r}"
+        settled = carry["finished"]["scores"][:, -1] >= hope
+        return ops.logical_or(settled, carry["t"] >= self.max_length)
+
+    def advance(self, carry, *, active=None, unfinished=0):
+        """Go on until at most so many of the active rows are not done.
+
+        It also ends when any row, active or not, has as many tokens as are allowed.
+        """
+
+        def proceed(carry):
+            waiting = ops.logical_not(self.done(carry))
+            if active is not None:
+                waiting = ops.logical_and(waiting, active)
+            return ops.logical_and(
+                ops.sum(ops.cast(waiting, "int32")) > unfinished,
+                ops.all(carry["t"] < self.max_length),
+            )
+
+        (carry,) = ops.while_loop(
+            proceed,
+            lambda carry: (self._next(carry),),
+            (carry,),
+            maximum_iterations=self.max_length,
         )
+        return carry
 
-    def divisor(length):
-        length = length if length_penalty_form == "power" else (5 + length) / 6
-        return length**length_penalty
-
-    step, state = constrain(step, state, end, max_length, **constraints)
-    state = spread(state, beam_size)
-    batch = batch_of(state)
-    token_ids = ops.full((batch, beam_size), start, dtype="int32")
-    log_probs, _, weights = step(token_ids, state)
-    size = log_probs.shape[-1]
-    # Twice the beam, so that enough go on when a whole beam ends at once.
-    candidates = min(2 * beam_size, beam_size * size)
-    may_end = ops.arange(candidates) < beam_size
-
-    def proceed(t, alive, finished, history):
-        best = alive["log_probs"][:, 0]
-        # Sums only fall, and nothing is divided by more.
-        hope = ops.where(is_possible(best), best / divisor(max_length), IMPOSSIBLE)
-        settled = finished["scores"][:, -1] >= hope
-        return ops.logical_and(t < max_length, ops.logical_not(ops.all(settled)))
-
-    def body(t, alive, finished, history):
-        log_probs, state, weights = step(alive["token_ids"], alive["state"])
-        totals = alive["log_probs"][..., None] + log_probs
-        totals, flat = ops.top_k(
-            ops.reshape(totals, (-1, beam_size * size)), candidates
+    def _next(self, carry):
+        """The carry after one more step."""
+        end, beam_size = self.end, self.beam_size
+        t, alive, coverage = carry["t"], carry["alive"], carry["coverage"]
+        log_probs, state, weights = self.step(alive["token_ids"], alive["state"])
+        weights = ops.cast(weights, "float32")
+        coverage = tree.map_structure(lambda x: x + weights, coverage)
+        # Twice the beam, so that enough go on when a whole beam ends at once.
+        size = log_probs.shape[-1]
+        candidates = min(2 * beam_size, beam_size * size)
+        ranks = self._ranks(alive["log_probs"], coverage, t + 1)
+        ranks, flat = ops.top_k(
+            ops.reshape(ranks[..., None] + log_probs, (-1, beam_size * size)),
+            candidates,
         )
         flat = ops.cast(flat, "int32")
         gains = gather(ops.reshape(log_probs, (-1, beam_size * size)), flat)
         parents, token_ids = flat // size, flat % size
-        ended = ops.logical_and(token_ids == end, may_end)
+        totals = gather(alive["log_probs"], parents) + gains
+        ended = ops.logical_and(token_ids == end, ops.arange(candidates) < beam_size)
         ended = ops.logical_and(ended, is_possible(totals))
 
-        length = ops.cast(t + 1, "float32")
+        scores = ranks / self._divisor(t + 1)
         arrivals = {
-            "scores": ops.where(ended, totals / divisor(length), IMPOSSIBLE),
+            "scores": ops.where(ended, scores, IMPOSSIBLE),
             "log_probs": ops.where(ended, totals, IMPOSSIBLE),
             "gains": gains,
-            "steps": ops.broadcast_to(t, ops.shape(parents)),
+            "steps": ops.broadcast_to(t[:, None], ops.shape(parents)),
             "parents": parents,
         }
-        finished = concatenate(finished, arrivals)
+        finished = concatenate(carry["finished"], arrivals)
         _, best = ops.top_k(finished["scores"], beam_size)
         finished = gather(finished, best)
 
-        totals = ops.where(token_ids == end, IMPOSSIBLE, totals)
-        totals, best = ops.top_k(totals, beam_size)
         going = {"token_ids": token_ids, "parents": parents, "gains": gains}
-        going = gather(going, best)
+        totals = ops.where(token_ids == end, IMPOSSIBLE, totals)
+        _, best = ops.top_k(ops.where(token_ids == end, IMPOSSIBLE, ranks), beam_size)
+        going, totals = gather((going, totals), best)
         alive = {
             "token_ids": going["token_ids"],
             # Kept finite: the impossible may not add up.
@@ -133,85 +297,97 @@ def beam_search(
             "state": gather(state, going["parents"]),
         }
         # Weights are in the order in which the step was asked, not that of the beam.
-        now = {"going": going, "weights": ops.cast(weights, "float32")}
-        history = write(history, t, now)
-        return t + 1, alive, finished, history
-
-    only_first = ops.where(ops.arange(beam_size) == 0, 0.0, IMPOSSIBLE)
-    nobody = ops.zeros((batch, beam_size), dtype="int32")
-    alive = {
-        "token_ids": token_ids,
-        "log_probs": ops.broadcast_to(only_first[None], (batch, beam_size)),
-        "state": state,
-    }
-    finished = {
-        "scores": ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32"),
-        "log_probs": ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32"),
-        "gains": ops.zeros((batch, beam_size), dtype="float32"),
-        "steps": nobody,
-        "parents": nobody,
-    }
-    places = (max_length, batch, beam_size)
-    history = {
-        "going": {
-            "token_ids": ops.zeros(places, dtype="int32"),
-            "parents": ops.zeros(places, dtype="int32"),
-            "gains": ops.zeros(places, dtype="float32"),
-        },
-        "weights": ops.zeros((max_length, *ops.shape(weights)), dtype="float32"),
-    }
-    t = ops.convert_to_tensor(0, dtype="int32")
-    t, alive, finished, history = ops.while_loop(
-        proceed, body, (t, alive, finished, history), maximum_iterations=max_length
-    )
-    return _hypotheses(t, alive, finished, history, end, divisor)
-
-
-def _hypotheses(t, alive, finished, history, end, divisor):
-    """Finished hypotheses, then unfinished ones, each traced back to its start."""
-    max_length, _, beam_size = history["going"]["token_ids"].shape
-    slots = ops.broadcast_to(
-        ops.arange(beam_size, dtype="int32"), ops.shape(alive["token_ids"])
-    )
-    unfinished = {
-        "scores": alive["log_probs"] / divisor(ops.cast(t, "float32")),
-        "log_probs": alive["log_probs"],
-        "gains": ops.zeros_like(alive["log_probs"]),
-        "steps": ops.broadcast_to(t, ops.shape(slots)),
-        "parents": slots,
-    }
-    pool = concatenate(finished, unfinished)
-    # Both halves are sorted: the first that exist are the best.
-    places = ops.arange(2 * beam_size, dtype="int32")
-    places = ops.where(is_possible(pool["log_probs"]), places, places + 2 * beam_size)
-    chosen = gather(pool, ops.argsort(places, axis=-1)[:, :beam_size])
-    exists = is_possible(chosen["log_probs"])
-    last = ops.where(exists, chosen["steps"], -1)
-
-    def trace(slots, step):
-        before, within = step["t"] < last, step["t"] <= last
-        going = gather(step["going"], slots)
-        # The end of a hypothesis is not in the history of those that went on.
-        token_ids = ops.where(before, going["token_ids"], end)
-        gains = ops.where(before, going["gains"], chosen["gains"])
-        slots = ops.where(before, going["parents"], slots)
-        weights = gather(step["weights"], slots)
-        outputs = {
-            "token_ids": token_ids,
-            "gains": ops.where(within, gains, 0.0),
-            "weights": ops.where(within[..., None], weights, 0.0),
+        now = {"going": going, "weights": weights}
+        return {
+            "t": t + 1,
+            "alive": alive,
+            "finished": finished,
+            "coverage": gather(coverage, going["parents"]),
+            "history": write(carry["history"], t, now),
         }
-        return slots, outputs
 
-    backwards = {**history, "t": ops.arange(max_length, dtype="int32")}
-    backwards = tree.map_structure(lambda x: ops.flip(x, axis=0), backwards)
-    _, found = loops.scan(trace, chosen["parents"], backwards)
-    found = tree.map_structure(lambda x: ops.flip(x, axis=0), found)
-    return {
-        "token_ids": ops.moveaxis(found["token_ids"], 0, -1),
-        "lengths": ops.minimum(last + 1, max_length),
-        "scores": chosen["scores"],
-        "log_probs": chosen["log_probs"],
-        "token_log_probs": ops.moveaxis(found["gains"], 0, -1),
-        "weights": ops.moveaxis(found["weights"], 0, -2),
-    }
+    def hypotheses(self, carry):
+        """Finished hypotheses, then unfinished ones, each traced back to its start."""
+        t, alive, history = carry["t"][:, None], carry["alive"], carry["history"]
+        beam_size = self.beam_size
+        slots = ops.broadcast_to(
+            ops.arange(beam_size, dtype="int32"), ops.shape(alive["token_ids"])
+        )
+        ranks = self._ranks(alive["log_probs"], carry["coverage"], carry["t"])
+        unfinished = {
+            "scores": ranks / self._divisor(carry["t"]),
+            "log_probs": alive["log_probs"],
+            "gains": ops.zeros_like(alive["log_probs"]),
+            "steps": ops.broadcast_to(t, ops.shape(slots)),
+            "parents": slots,
+        }
+        pool = concatenate(carry["finished"], unfinished)
+        # Both halves are sorted: the first that exist are the best.
+        places = ops.arange(2 * beam_size, dtype="int32")
+        places = ops.where(
+            is_possible(pool["log_probs"]), places, places + 2 * beam_size
+        )
+        chosen = gather(pool, ops.argsort(places, axis=-1)[:, :beam_size])
+        exists = is_possible(chosen["log_probs"])
+        last = ops.where(exists, chosen["steps"], -1)
+
+        def trace(slots, step):
+            before, within = step["t"] < last, step["t"] <= last
+            going = gather(step["going"], slots)
+            # The end of a hypothesis is not in the history of those that went on.
+            token_ids = ops.where(before, going["token_ids"], self.end)
+            gains = ops.where(before, going["gains"], chosen["gains"])
+            slots = ops.where(before, going["parents"], slots)
+            weights = gather(step["weights"], slots)
+            outputs = {
+                "token_ids": token_ids,
+                "gains": ops.where(within, gains, 0.0),
+                "weights": ops.where(within[..., None], weights, 0.0),
+            }
+            return slots, outputs
+
+        backwards = {**history, "t": ops.arange(self.max_length, dtype="int32")}
+        backwards = tree.map_structure(lambda x: ops.flip(x, axis=0), backwards)
+        _, found = loops.scan(trace, chosen["parents"], backwards)
+        found = tree.map_structure(lambda x: ops.flip(x, axis=0), found)
+        return {
+            "token_ids": ops.moveaxis(found["token_ids"], 0, -1),
+            "lengths": ops.minimum(last + 1, self.max_length),
+            "scores": ops.where(exists, chosen["scores"], IMPOSSIBLE),
+            "log_probs": chosen["log_probs"],
+            "token_log_probs": ops.moveaxis(found["gains"], 0, -1),
+            "weights": ops.moveaxis(found["weights"], 0, -2),
+        }
+
+    def _ranks(self, log_probs, coverage, length):
+        """Scores of hypotheses of these lengths `(B,)`, times their divisor.
+
+        Among those that are equally long the order is that of the scores, and without
+        coverage nothing but the log-probabilities is left: `(B, K)`.
+        """
+        if not self.coverage_penalty:
+            return log_probs
+        logs = ops.log(ops.clip(coverage, LEAST_COVERAGE, 1.0))
+        if self.coverage_mask is not None:
+            logs = ops.where(self.coverage_mask[:, None], logs, 0.0)
+        penalty = self.coverage_penalty * ops.sum(logs, axis=-1)
+        return log_probs + self._divisor(length) * penalty
+
+    def _divisor(self, length):
+        """What log-probabilities are divided by: of a number, or `(B,)` to `(B, 1)`."""
+        if not isinstance(length, int):
+            length = ops.cast(length, "float32")[:, None]
+        if self.length_penalty_form == "gnmt":
+            length = (5 + length) / 6
+        return length**self.length_penalty
+
+    def _check_coverage_mask(self, weights):
+        if self.coverage_penalty and self.coverage_mask is not None:
+            shape = tuple(self.coverage_mask.shape)
+            positions = weights.shape[-1]
+            known = None not in (shape[-1], positions)
+            if len(shape) != 2 or (known and shape[-1] != positions):
+                raise ValueError(
+                    "coverage_mask must have the shape (batch, positions), with "
+                    f"{positions} positions. Received: {shape}"
+                )

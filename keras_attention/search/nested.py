@@ -29,10 +29,22 @@ def gather(nested, index):
     return tree.map_structure(pick, nested)
 
 
+def choose(rows, first, second):
+    """The first where `rows` `(B,)` is true, else the second; each `(B, ...)`."""
+
+    def pick(x, y):
+        return ops.where(ops.reshape(rows, (-1, *[1] * (len(x.shape) - 1))), x, y)
+
+    return tree.map_structure(pick, first, second)
+
+
 def write(history, t, now):
-    """Put what is `now` into the place t of a nested history `(L, ...)`."""
+    """Put what is `now` `(B, ...)` into the places t of a nested history `(L, B, ...)`.
 
-    def write(past, x):
-        return ops.scatter_update(past, ops.reshape(t, (1, 1)), x[None])
-
-    return tree.map_structure(write, history, now)
+    The places are one for every row, `(B,)`, or one for all.
+    """
+    rows = ops.arange(batch_of(now), dtype="int32")
+    places = ops.stack([ops.broadcast_to(t, ops.shape(rows)), rows], axis=-1)
+    return tree.map_structure(
+        lambda past, x: ops.scatter_update(past, places, x), history, now
+    )

@@ -46,6 +46,8 @@ def sample_search(
     max_length,
     samples=1,
     temperature=1.0,
+    top_k=None,
+    top_p=None,
     seed=None,
     **constraints,
 ):
@@ -55,6 +57,11 @@ def sample_search(
     the cumulated probability exceeds `u`. All `u` are drawn before the loop, which
     ends when every row has produced `end`.
 
+    `top_k` and `top_p` cut off the improbable, whose sum is not small: what is left
+    is drawn in proportion. First comes the temperature, then `top_k`, then, of the
+    distribution over those, the nucleus: the smallest set of tokens whose probability
+    reaches `top_p`. It always holds the most probable token.
+
     Args:
         step: Step function (see the module).
         state: Initial state, nested tensors `(B, ...)`.
@@ -63,29 +70,58 @@ def sample_search(
         max_length: Largest number of tokens, `end` included.
         samples: Number of independent samples K of every row.
         temperature: Positive; log-probabilities are divided by it before drawing.
+        top_k: Number of most probable tokens to draw from; `None` for all.
+        top_p: Probability of the nucleus, at most 1; `None` for all.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.
         **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
             module).
 
     Returns:
         Dict of tensors, with the same keys and shapes as `beam_search`; the samples
-        are in no order. Scores are log-probabilities, at temperature 1.
+        are in no order. Scores are log-probabilities of the model, at temperature 1
+        and before anything was cut off.
 
     Raises:
-        ValueError: If `samples` or `max_length` is not a positive integer, the
-            temperature is not positive, or a constraint cannot be met.
+        ValueError: If `samples`, `max_length` or `top_k` is not a positive integer,
+            the temperature is not positive, `top_p` is not above 0 and at most 1, or
+            a constraint cannot be met.
+
+    Reference:
+        [Fan et al., 2018](https://arxiv.org/abs/1805.04833), section 5.4, for `top_k`;
+        [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.1, for
+        `top_p`.
     """
     check_positive_integer("samples", samples)
     check_positive_integer("max_length", max_length)
     if not temperature > 0:
         raise ValueError(f"temperature must be positive. Received: {temperature}")
+    if top_k is not None:
+        check_positive_integer("top_k", top_k)
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1. Received: {top_p}")
     draws = keras.random.uniform((max_length, batch_of(state), samples, 1), seed=seed)
 
     def draw(log_probs, t):
-        cumulated = ops.cumsum(ops.softmax(log_probs / temperature, axis=-1), axis=-1)
-        # Rounding may leave the sum a little off one.
-        threshold = ops.take(draws, t, axis=0) * cumulated[..., -1:]
-        return ops.sum(ops.cast(cumulated <= threshold, "int32"), axis=-1)
+        if top_k is None and top_p is None:
+            return invert(odds_of(log_probs), t)
+        size = log_probs.shape[-1]
+        log_probs, token_ids = ops.top_k(log_probs, min(top_k or size, size))
+        odds = odds_of(log_probs)
+        if top_p is not None:
+            sums = ops.cumsum(odds, axis=-1)
+            better = ops.pad(sums[..., :-1], ((0, 0), (0, 0), (1, 0)))
+            odds = ops.where(better < top_p * sums[..., -1:], odds, 0.0)
+        place = invert(odds, t)[..., None]
+        return ops.take_along_axis(token_ids, place, axis=-1)[..., 0]
+
+    def odds_of(log_probs):
+        best = ops.max(log_probs, axis=-1, keepdims=True)
+        return ops.exp((log_probs - best) / temperature)
+
+    def invert(odds, t):
+        sums = ops.cumsum(odds, axis=-1)
+        threshold = ops.take(draws, t, axis=0) * sums[..., -1:]
+        return ops.sum(ops.cast(sums <= threshold, "int32"), axis=-1)
 
     return _follow(step, state, samples, draw, start, end, max_length, constraints)
 

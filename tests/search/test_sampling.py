@@ -1,88 +1,177 @@
-"""Sampling search; `test_search.py` has what all searches share."""
+import collections
+import math
 
+import hypothesis
+import keras
 import numpy as np
 import pytest
-from keras import ops
-
-from keras_attention import greedy_search, sample_search
-
-START, END, VOCABULARY, LENGTH = 0, 1, 5, 7
-TABLE = np.random.default_rng(3).normal(size=(VOCABULARY, VOCABULARY)).astype("float32")
-TABLE -= np.log(np.exp(TABLE).sum(axis=-1, keepdims=True))
-OPTIONS = {"start": START, "end": END, "max_length": LENGTH}
-
-
-def step(token_ids, state):
-    """The next token depends on the last one; the weights say which that was."""
-    log_probs = ops.take(ops.convert_to_tensor(TABLE), token_ids, axis=0)
-    return log_probs, state + 1, ops.one_hot(token_ids, VOCABULARY)
-
-
-def sample(**options):
-    found = sample_search(step, ops.zeros((2, 1)), **{**OPTIONS, **options})
-    return {name: ops.convert_to_numpy(x) for name, x in found.items()}
-
-
-def test_tokens_come_as_often_as_the_model_says():
-    first = sample(samples=4001, seed=1)["token_ids"][..., 0].ravel()
-
-    frequency = np.bincount(first, minlength=VOCABULARY) / len(first)
-    np.testing.assert_allclose(frequency, np.exp(TABLE[START]), atol=0.025)
+from search.reference import (
+    BANNED,
+    BATCH,
+    BEAM,
+    END,
+    LENGTH,
+    VOCABULARY,
+    assert_sound,
+    eagerly,
+    few_examples,
+    hypotheses,
+    languages,
+    never_ends,
+    next_log_probs,
+    plain_greedy_search,
+    random_state,
+    random_table,
+    run_greedy,
+    run_sample,
+)
 
 
-def test_the_temperature_sharpens_the_distribution():
-    first = sample(samples=4001, seed=2, temperature=0.5)["token_ids"][..., 0].ravel()
+@few_examples
+@hypothesis.given(language=languages)
+def test_greedy_equals_a_plain_loop(language):
+    table, state = language
+    expected = [plain_greedy_search(table, state, row) for row in range(BATCH)]
+    hypothesis.assume(min(closest for _, closest in expected) > 1e-4)
 
-    squared = np.exp(2 * TABLE[START])
-    frequency = np.bincount(first, minlength=VOCABULARY) / len(first)
-    np.testing.assert_allclose(frequency, squared / squared.sum(), atol=0.025)
+    result = run_greedy(table, state)
+
+    assert_sound(result, table, state, beam_size=1, length_penalty=0)
+    for row in range(BATCH):
+        assert hypotheses(result, row) == [expected[row][0]]
+
+
+def test_samples_carry_their_own_log_probabilities_and_weights():
+    table, state = random_table(5), random_state(5)
+    state["offset"][0, np.arange(VOCABULARY) != END] = -3.0
+    never_ends(state, 1)
+
+    result = run_sample(table, state)
+
+    assert_sound(result, table, state, length_penalty=0, drawn=True)
+    np.testing.assert_array_equal(result["lengths"][1], LENGTH)
+    assert (result["lengths"][0] < LENGTH).any()
+
+
+def test_sequences_are_drawn_as_often_as_they_are_probable():
+    table, state = random_table(7, sharpness=1.0), random_state(7)
+    state["offset"][:, [4, VOCABULARY - 2]] = -np.inf
+    count, temperature, max_length = 10007, 0.5, 2
+
+    result = run_sample(
+        table,
+        state,
+        samples=count,
+        temperature=temperature,
+        max_length=max_length,
+        banned=BANNED,
+    )
+
+    def probabilities(row, tokens):
+        log_probs = next_log_probs(table, state, row, tokens)
+        log_probs[list(BANNED)] = -np.inf
+        odds = np.exp(log_probs / temperature)
+        return odds / odds.sum()
+
+    for row in range(BATCH):
+        drawn = collections.Counter(hypotheses(result, row))
+        first = probabilities(row, ())
+        for token in range(VOCABULARY):
+            if token == END:
+                expected = {(END,): first[END]}
+            else:
+                second = first[token] * probabilities(row, (token,))
+                expected = {(token, other): p for other, p in enumerate(second)}
+            for tokens, p in expected.items():
+                # Five standard deviations, and what a rare sequence may add.
+                tolerance = 5 * math.sqrt(count * p) + 5 if p else 0
+                assert abs(drawn[tokens] - count * p) <= tolerance, tokens
+    # Log-probabilities are not those of the sharpened distribution.
+    some = {key: value[:, :29] for key, value in result.items()}
+    assert_sound(some, table, state, 0, 29, max_length, drawn=True)
+
+
+def test_rows_and_samples_are_drawn_independently():
+    table, state = random_table(11, sharpness=0.5), random_state(11)
+    state["code"][:] = state["code"][0]
+    never_ends(state, 0)
+    never_ends(state, 1)
+
+    result = run_sample(table, state)
+
+    samples = {*hypotheses(result, 0), *hypotheses(result, 1)}
+    assert len(samples) == BATCH * BEAM
+
+
+def test_a_seed_generator_goes_on_and_can_be_repeated():
+    table, state = random_table(17, sharpness=0.5), random_state(17)
+    never_ends(state, 0)
+    never_ends(state, 1)
+
+    generator, same = keras.random.SeedGenerator(1), keras.random.SeedGenerator(1)
+    first, second, again = (
+        run_sample(table, state, seed=seed, how=eagerly)["token_ids"]
+        for seed in (generator, generator, same)
+    )
+
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, again)
 
 
 def test_a_temperature_near_zero_is_greedy_search():
-    cold = sample(samples=11, seed=3, temperature=1e-3)
-    greedy = greedy_search(step, ops.zeros((2, 1)), **OPTIONS)
+    table, state = random_table(19), random_state(19)
 
-    expected = ops.convert_to_numpy(greedy["token_ids"])
-    np.testing.assert_array_equal(cold["token_ids"], expected.repeat(11, axis=1))
+    cold = run_sample(table, state, temperature=1e-3)["token_ids"]
 
-
-def test_log_probabilities_and_weights_are_those_of_the_tokens():
-    found = sample(samples=13, seed=4, temperature=2.0)
-
-    for row in range(2):
-        for k in range(13):
-            length = found["lengths"][row, k]
-            token_ids = found["token_ids"][row, k]
-            before = [START, *token_ids[: length - 1]]
-            total = TABLE[before, token_ids[:length]].sum()
-            np.testing.assert_allclose(found["log_probs"][row, k], total, rtol=1e-5)
-            weights = found["weights"][row, k]
-            assert weights[:length].argmax(axis=-1).tolist() == before
-            assert not weights[length:].any()
-            assert (token_ids[length:] == END).all()
+    greedy = run_greedy(table, state)["token_ids"]
+    np.testing.assert_array_equal(cold, greedy.repeat(BEAM, axis=1))
 
 
-def test_the_seed_decides():
-    first, again, other = (sample(samples=17, seed=s)["token_ids"] for s in (5, 5, 6))
-
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
-
-
-def test_banned_tokens_are_never_drawn():
-    token_ids = sample(samples=501, seed=7, banned=(2, 4))["token_ids"]
-
-    assert set(token_ids.ravel()) == {0, 1, 3}
+def plain_cut(probabilities, top_k=None, top_p=None):
+    """The most probable tokens, one after the other, until there are enough."""
+    result, kept = np.zeros_like(probabilities), 0.0
+    ranked = np.argsort(-probabilities)[:top_k]
+    for token in ranked:
+        if top_p is None or kept < top_p * probabilities[ranked].sum():
+            result[token] = probabilities[token]
+        kept += probabilities[token]
+    return result / result.sum()
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "cut",
     [
-        ({"samples": 0}, "samples must be a positive integer. Received: 0"),
-        ({"temperature": 0}, "temperature must be positive. Received: 0"),
-        ({"max_length": 0}, "max_length must be a positive integer. Received: 0"),
+        {"top_k": 3},
+        {"top_p": 0.6},
+        {"top_k": 4, "top_p": 0.8},
+        {"top_k": 100, "top_p": 1.0},
     ],
 )
-def test_wrong_options_are_named(options, said):
-    with pytest.raises(ValueError, match=said):
-        sample(**options)
+def test_only_the_most_probable_are_drawn_in_proportion(cut):
+    table, state = random_table(23, sharpness=1.0), random_state(23)
+    count, temperature = 10007, 0.8
+
+    result = run_sample(
+        table, state, samples=count, temperature=temperature, max_length=1, **cut
+    )
+
+    for row in range(BATCH):
+        odds = np.exp(next_log_probs(table, state, row, ()) / temperature)
+        expected = count * plain_cut(odds / odds.sum(), **cut)
+        drawn = np.bincount(result["token_ids"][row, :, 0], minlength=VOCABULARY)
+        assert not drawn[expected == 0].any()
+        assert (np.abs(drawn - expected) <= 5 * np.sqrt(expected)).all()
+    # Log-probabilities are those of all tokens.
+    some = {key: value[:, :29] for key, value in result.items()}
+    assert_sound(some, table, state, 0, 29, max_length=1, drawn=True)
+
+
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 0.01}])
+def test_of_a_single_token_nothing_else_is_drawn_at_any_step(cut):
+    table, state = random_table(29), random_state(29)
+
+    result = run_sample(table, state, **cut)
+
+    assert_sound(result, table, state, length_penalty=0, drawn=True)
+    greedy = run_greedy(table, state)["token_ids"]
+    np.testing.assert_array_equal(result["token_ids"], greedy.repeat(BEAM, axis=1))

@@ -1,0 +1,103 @@
+"""Several models that decide together."""
+
+import math
+
+from keras import ops
+
+from keras_attention.layers.parts import check_choice
+from keras_attention.search.constraints import IMPOSSIBLE, is_possible
+
+
+def ensemble_step(steps, *, weights=None, combine="probabilities"):
+    """Make one step of the steps of several models, for any of the searches.
+
+    With model weights w that sum to one, the next token has the distribution
+
+        p(n) = sum over m of w[m] * p[m](n)               ("probabilities")
+        p(n) ~ product over m of p[m](n) ** w[m]      ("log-probabilities")
+
+    A token that one model rules out is only less probable in the first, the
+    arithmetic mean, and impossible in the second, the normalised geometric mean.
+
+    Args:
+        steps: List of step functions (see `beam_search`) over the same vocabulary
+            and the same positions.
+        weights: A positive number for every step, divided by their sum; `None` for
+            all alike.
+        combine: `"probabilities"` or `"log-probabilities"`.
+
+    Returns:
+        A step function. Its state is the list of the states of `steps`, its attention
+        weights are the mean of theirs, weighted in the same way.
+
+    Raises:
+        ValueError: If there are no steps, the weights are not a positive number for
+            each, `combine` is unknown; or, in the search, if the state is not one for
+            each step, or the models' vocabularies or positions differ.
+
+    Example:
+
+    >>> def counting(by):
+    ...     def step(token_ids, state):
+    ...         logits = 9 * keras.ops.one_hot((token_ids + by) % 7, 7)
+    ...         looked = keras.ops.ones((*token_ids.shape, 3)) / 3
+    ...         return keras.ops.log_softmax(logits), state, looked
+    ...     return step
+    >>> step = ensemble_step([counting(by=1), counting(by=2)], weights=[1, 2])
+    >>> state = [np.zeros((1, 1)), np.zeros((1, 1))]
+    >>> found = greedy_search(step, state, start=0, end=6, max_length=5)
+    >>> keras.ops.convert_to_numpy(found["token_ids"]).tolist()
+    [[[2, 4, 6, 6, 6]]]
+
+    Reference:
+        [Sutskever et al., 2014](https://arxiv.org/abs/1409.3215), section 3.6, whose
+        translations are found by an ensemble.
+    """
+    steps = list(steps)
+    check_choice("combine", combine, ("probabilities", "log-probabilities"))
+    if not steps:
+        raise ValueError("steps must hold at least one step. Received: []")
+    weights = [1.0] * len(steps) if weights is None else list(weights)
+    if len(weights) != len(steps) or not all(0 < x < math.inf for x in weights):
+        raise ValueError(
+            f"weights must be {len(steps)} positive numbers, one for each step. "
+            f"Received: {weights}"
+        )
+    shares = [float(weight) / sum(weights) for weight in weights]
+
+    def step(token_ids, state):
+        if len(state) != len(steps):
+            raise ValueError(
+                f"state must be a list of {len(steps)} states, one for each step. "
+                f"Received: {len(state)}"
+            )
+        answers = [one(token_ids, its) for one, its in zip(steps, state, strict=True)]
+        log_probs, states, looked = zip(*answers, strict=True)
+        for name, found in (("vocabulary", log_probs), ("positions", looked)):
+            sizes = [x.shape[-1] for x in found]
+            if len(set(sizes)) > 1:
+                raise ValueError(
+                    f"steps must agree in the size of their {name}. Received: {sizes}"
+                )
+        log_probs = [ops.cast(x, "float32") for x in log_probs]
+        log_probs = [ops.where(is_possible(x), x, -math.inf) for x in log_probs]
+        mean = _arithmetic if combine == "probabilities" else _geometric
+        looked = [
+            share * ops.cast(x, "float32")
+            for share, x in zip(shares, looked, strict=True)
+        ]
+        return mean(log_probs, shares), list(states), sum(looked)
+
+    return step
+
+
+def _arithmetic(log_probs, shares):
+    shared = [x + math.log(share) for x, share in zip(log_probs, shares, strict=True)]
+    return ops.logsumexp(ops.stack(shared), axis=0)
+
+
+def _geometric(log_probs, shares):
+    joint = sum(share * x for share, x in zip(shares, log_probs, strict=True))
+    normalizer = ops.logsumexp(joint, axis=-1, keepdims=True)
+    # Where nothing is possible there is nothing to divide by.
+    return ops.where(is_possible(joint), joint - normalizer, IMPOSSIBLE)

@@ -1,0 +1,116 @@
+"""Beam search over lists that are longer than a batch."""
+
+import numpy as np
+from keras import ops, tree
+
+from keras_attention.layers.parts import check_positive_integer
+from keras_attention.search.beam import Beam, beam_search
+
+
+class BeamSearchQueue:
+    """Beam search over a list of any length, which never waits for the longest row.
+
+    A search of a batch ends when all its rows are done. Here a row that is done leaves
+    its place to the next of the list: the search runs in rounds at a fixed batch size,
+    each of which ends when an eighth of the places is free, or, when nothing is left to
+    begin, when all are done. Every row finds what `beam_search` finds for it.
+
+    Args:
+        make_step: Function `(memory) -> step`: the step function (see `beam_search`)
+            over what all hypotheses of a row share, nested tensors
+            `(batch_size, ...)`.
+        batch_size: Number of rows that are searched together.
+        compiler: What compiles functions of nested tensors, such as `tf.function` or
+            `jax.jit`; `None` runs them as they are. Nothing is compiled twice.
+        **options: Those of `beam_search`.
+
+    Call arguments:
+        memory: Nested arrays `(R, ...)`, of the R rows of the list.
+        state: Initial state, nested arrays `(R, ...)`.
+        prefix: Integers `(R, P)`, as for `beam_search`.
+        coverage_mask: Boolean `(R, S)`, as for `beam_search`.
+
+    Returns:
+        Dict of NumPy arrays, the results of `beam_search` for all rows in their order.
+
+    Raises:
+        ValueError: If `batch_size` is not a positive integer, the list is empty, the
+            arrays are not of as many rows, or as `beam_search` raises.
+
+    Example:
+
+    Five rows, two at a time, of which each counts to its own number:
+
+    >>> def make_step(last):
+    ...     def step(token_ids, state):
+    ...         following = keras.ops.where(token_ids < last[:, None], token_ids + 1, 9)
+    ...         logits = 20 * keras.ops.one_hot(following, 10)
+    ...         looked = keras.ops.ones((*token_ids.shape, 3)) / 3
+    ...         return keras.ops.log_softmax(logits), state, looked
+    ...     return step
+    >>> search = BeamSearchQueue(
+    ...     make_step, batch_size=2, start=0, end=9, max_length=8, beam_size=3
+    ... )
+    >>> last = np.array([2, 6, 1, 3, 1], "int32")
+    >>> found = search(last, np.zeros((5, 1)))
+    >>> found["lengths"][:, 0].tolist()
+    [3, 7, 2, 4, 2]
+    """
+
+    def __init__(self, make_step, *, batch_size, compiler=None, **options):
+        check_positive_integer("batch_size", batch_size)
+        self.make_step = make_step
+        self.batch_size = batch_size
+        self.options = {**beam_search.__kwdefaults__, **options}
+        compiler = compiler or (lambda function: function)
+        self._begin = compiler(lambda rows: self._beam(rows).begin())
+        self._go_on = compiler(self._round)
+
+    def __call__(self, memory, state, *, prefix=None, coverage_mask=None):
+        rows = {"memory": memory, "state": state}
+        by_row = {"prefix": prefix, "coverage_mask": coverage_mask}
+        rows |= {name: x for name, x in by_row.items() if x is not None}
+        rows = tree.map_structure(ops.convert_to_tensor, rows)
+        counts = sorted({x.shape[0] for x in tree.flatten(rows)})
+        if len(counts) != 1 or not counts[0]:
+            raise ValueError(
+                "memory, state and all else must hold the same number of rows, at "
+                f"least one. Received: {counts}"
+            )
+        (count,) = counts
+        queue, found = iter(range(count)), [None] * count
+        # Which row is searched at each place; -1 where none is.
+        places = np.full(self.batch_size, -1)
+        free, carry, left = places < 0, None, count
+        while left:
+            places[free] = [next(queue, -1) for _ in range(free.sum())]
+            active = places >= 0
+            # A place without a row of its own searches in vain.
+            index = np.maximum(places, 0).astype("int32")
+            here = tree.map_structure(lambda x, i=index: ops.take(x, i, axis=0), rows)
+            if carry is None:
+                carry = self._begin(here)
+            more = active.all() and places.max() + 1 < count
+            unfinished = self.batch_size - max(self.batch_size // 8, 1) if more else 0
+            arguments = free, active, np.int32(unfinished)
+            carry, done, results = self._go_on(
+                here, carry, *map(ops.convert_to_tensor, arguments)
+            )
+            done = ops.convert_to_numpy(done)
+            results = tree.map_structure(ops.convert_to_numpy, results)
+            for place in np.flatnonzero(done & active):
+                found[places[place]] = {name: x[place] for name, x in results.items()}
+                left -= 1
+            free = done | ~active
+        return {name: np.stack([x[name] for x in found]) for name in found[0]}
+
+    def _beam(self, rows):
+        options = {**self.options, **rows}
+        step = self.make_step(options.pop("memory"))
+        return Beam(step, options.pop("state"), **options)
+
+    def _round(self, rows, carry, fresh, active, unfinished):
+        beam = self._beam(rows)
+        carry = beam.restart(carry, fresh)
+        carry = beam.advance(carry, active=active, unfinished=unfinished)
+        return carry, beam.done(carry), beam.hypotheses(carry)

@@ -1,0 +1,396 @@
+"""A toy language in which a search can be checked, and searches without tensors."""
+
+import functools
+import itertools
+import math
+
+import hypothesis
+import hypothesis.strategies as st
+import keras
+import numpy as np
+from keras import ops, tree
+
+from keras_attention import beam_search, greedy_search, sample_search
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, BEAM, LENGTH, POSITIONS, VOCABULARY = 2, 3, 5, 7, 11
+START, END = 1, 2
+HISTORIES = 1009
+EXACT_BEAM = 53
+PENALTY = 0.7
+BANNED = (0, 3, VOCABULARY - 1)
+
+BACKEND = keras.backend.backend()
+
+few_examples = hypothesis.settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.filter_too_much],
+)
+
+
+def random_table(seed, vocabulary=VOCABULARY, sharpness=2.0):
+    """Log-probabilities `(HISTORIES, vocabulary)` of the token after each history."""
+    rng = np.random.default_rng(seed)
+    logits = sharpness * rng.normal(size=(HISTORIES, vocabulary))
+    normalizer = np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
+    return (logits - normalizer).astype("float32")
+
+
+def random_state(seed, batch=BATCH, vocabulary=VOCABULARY):
+    """Each row begins with another code, so that it speaks another language."""
+    codes = np.random.default_rng(seed).permutation(HISTORIES)[:batch]
+    rows = np.arange(batch)[:, None]
+    return {
+        "code": codes.astype("int32"),
+        "seen": np.broadcast_to(-1 - rows, (batch, POSITIONS)).astype("int32"),
+        "offset": np.zeros((batch, vocabulary), "float32"),
+    }
+
+
+def random_looks(seed):
+    """Where the step looks after each history: sparse weights, some exactly zero."""
+    rng = np.random.default_rng(seed)
+    looks = rng.dirichlet(np.full(POSITIONS, 0.3), size=HISTORIES)
+    return np.where(looks < 0.01, 0.0, looks).astype("float32")
+
+
+LOOKS = random_looks(1)
+
+
+def make_step(table, looks=None):
+    """A step whose answer depends on all tokens so far, and that shows them.
+
+    The whole history is one code, which selects a row of the table; the row's own
+    offset is added. Without looks, the weights are the last tokens that the step was
+    given, so that they betray a hypothesis that got the state of another.
+    """
+
+    def step(token_ids, state):
+        code = (state["code"] * table.shape[-1] + token_ids) % HISTORIES
+        log_probs = ops.take(table, code, axis=0) + state["offset"]
+        seen = ops.concatenate([state["seen"][..., 1:], token_ids[..., None]], axis=-1)
+        state = {"code": code, "seen": seen, "offset": state["offset"]}
+        weights = seen if looks is None else ops.take(looks, code, axis=0)
+        return log_probs, state, ops.cast(weights, "float32")
+
+    return step
+
+
+def code_after(table, state, row, tokens):
+    code = int(state["code"][row])
+    for token in (START, *tokens):
+        code = (code * table.shape[-1] + token) % HISTORIES
+    return code
+
+
+def next_log_probs(table, state, row, tokens):
+    """What `make_step` answers after these tokens, without tensors."""
+    code = code_after(table, state, row, tokens)
+    return np.float64(table[code]) + state["offset"][row]
+
+
+def log_prob(table, state, row, tokens):
+    return sum(
+        next_log_probs(table, state, row, tokens[:t])[token]
+        for t, token in enumerate(tokens)
+    )
+
+
+def score(
+    table,
+    state,
+    row,
+    tokens,
+    log_prob,
+    *,
+    length_penalty=PENALTY,
+    length_penalty_form="power",
+    coverage_penalty=0.0,
+    coverage_mask=None,
+):
+    """By what beam search ranks, as its docstring tells it."""
+    length = len(tokens)
+    base = length if length_penalty_form == "power" else (5 + length) / 6
+    result = log_prob / base**length_penalty
+    if coverage_penalty:
+        codes = [code_after(table, state, row, tokens[:t]) for t in range(length)]
+        attended = np.sum(LOOKS[codes], axis=0, dtype="float64")
+        for position in range(POSITIONS):
+            if coverage_mask is None or coverage_mask[row][position]:
+                covered = min(max(attended[position], 1e-10), 1.0)
+                result += coverage_penalty * math.log(covered)
+    return result
+
+
+def compiled(function):
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function)
+    if BACKEND == "jax":
+        import jax
+
+        return jax.jit(function)
+    return function
+
+
+def to_tensors(nested):
+    return tree.map_structure(ops.convert_to_tensor, nested)
+
+
+def to_numpy(result):
+    return tree.map_structure(ops.convert_to_numpy, result)
+
+
+def eagerly(function):
+    return function
+
+
+# Compilation costs more than all the searches: tests share what they can.
+@functools.cache
+def ready(search, how, **options):
+    """The search; where coverage counts, over a step that looks at positions."""
+    looks = LOOKS if options.get("coverage_penalty") else None
+    return how(
+        lambda table, state: search(
+            make_step(table, looks), state, start=START, end=END, **options
+        )
+    )
+
+
+def run_greedy(table, state, *, max_length=LENGTH, how=compiled, **options):
+    run = ready(greedy_search, how, max_length=max_length, **options)
+    return to_numpy(run(*to_tensors((table, state))))
+
+
+def run_beam(table, state, *, max_length=LENGTH, how=compiled, **options):
+    options = {"beam_size": BEAM, "length_penalty": PENALTY, **options}
+    run = ready(beam_search, how, max_length=max_length, **options)
+    return to_numpy(run(*to_tensors((table, state))))
+
+
+def run_sample(table, state, *, max_length=LENGTH, how=compiled, **options):
+    options = {"samples": BEAM, "seed": 1, **options}
+    run = ready(sample_search, how, max_length=max_length, **options)
+    return to_numpy(run(*to_tensors((table, state))))
+
+
+def hypotheses(result, row):
+    """The tokens of a row's hypotheses, best first, each as long as it is."""
+    pairs = zip(result["token_ids"][row], result["lengths"][row], strict=True)
+    return [tuple(map(int, tokens[:length])) for tokens, length in pairs]
+
+
+def assert_sound(
+    result,
+    table,
+    state,
+    length_penalty=PENALTY,
+    beam_size=BEAM,
+    max_length=LENGTH,
+    drawn=False,
+    **penalties,
+):
+    """What holds for every search, whichever hypotheses it found."""
+    batch = len(state["code"])
+    assert result["token_ids"].shape == (batch, beam_size, max_length)
+    assert result["weights"].shape == (batch, beam_size, max_length, POSITIONS)
+    assert {key: str(value.dtype) for key, value in result.items()} == {
+        "token_ids": "int32",
+        "lengths": "int32",
+        "scores": "float32",
+        "log_probs": "float32",
+        "token_log_probs": "float32",
+        "weights": "float32",
+    }
+    for row in range(batch):
+        found = hypotheses(result, row)
+        existing = [tokens for tokens in found if tokens]
+        if not drawn:
+            assert len(set(existing)) == len(existing), "a hypothesis came twice"
+            ended = [tokens[-1] == END for tokens in existing]
+            assert ended == sorted(ended, reverse=True), "unfinished before finished"
+        assert found == existing + [()] * (beam_size - len(existing))
+        for place, tokens in enumerate(found):
+            np.testing.assert_array_equal(
+                result["token_ids"][row, place, len(tokens) :], END
+            )
+            if penalties.get("coverage_penalty"):
+                codes = [
+                    code_after(table, state, row, tokens[:t])
+                    for t in range(len(tokens))
+                ]
+                weights = np.zeros((max_length, POSITIONS), "float32")
+                weights[: len(tokens)] = LOOKS[codes]
+            else:
+                weights = expected_weights(tokens, state["seen"][row], max_length)
+            np.testing.assert_array_equal(result["weights"][row, place], weights)
+            gains = [
+                next_log_probs(table, state, row, tokens[:t])[token]
+                for t, token in enumerate(tokens)
+            ]
+            np.testing.assert_allclose(
+                result["token_log_probs"][row, place],
+                [*gains, *[0.0] * (max_length - len(tokens))],
+                rtol=1e-5,
+            )
+            if not tokens:
+                continue
+            assert END not in tokens[:-1]
+            assert tokens[-1] == END or len(tokens) == max_length
+            total = log_prob(table, state, row, tokens)
+            np.testing.assert_allclose(
+                result["log_probs"][row, place], total, rtol=1e-5
+            )
+            np.testing.assert_allclose(
+                result["scores"][row, place],
+                score(
+                    table,
+                    state,
+                    row,
+                    tokens,
+                    total,
+                    length_penalty=length_penalty,
+                    **penalties,
+                ),
+                rtol=1e-5,
+            )
+
+
+def expected_weights(tokens, seen, max_length):
+    """For each token what the step had seen of it, then zeros."""
+    weights = np.zeros((max_length, POSITIONS))
+    for t in range(len(tokens)):
+        weights[t] = [*seen, START, *tokens[:t]][-POSITIONS:]
+    return weights
+
+
+def assert_agree(first, second):
+    assert first.keys() == second.keys()
+    for key in ("token_ids", "lengths", "weights"):
+        np.testing.assert_array_equal(first[key], second[key], err_msg=key)
+    for key in ("scores", "log_probs", "token_log_probs"):
+        np.testing.assert_allclose(first[key], second[key], rtol=1e-6, err_msg=key)
+
+
+def all_hypotheses(table, state, row, max_length=LENGTH, **penalties):
+    """Every sequence there is: the finished, best first, then the unfinished."""
+    others = [token for token in range(table.shape[-1]) if token != END]
+    finished = [
+        (*tokens, END)
+        for length in range(max_length)
+        for tokens in itertools.product(others, repeat=length)
+    ]
+    unfinished = list(itertools.product(others, repeat=max_length))
+
+    def rank(tokens):
+        total = log_prob(table, state, row, tokens)
+        return score(table, state, row, tokens, total, **penalties)
+
+    return [
+        *sorted(finished, key=rank, reverse=True),
+        *sorted(unfinished, key=rank, reverse=True),
+    ]
+
+
+def is_allowed(
+    tokens, token, row, *, banned=(), min_length=0, no_repeat_ngrams=None, prefix=None
+):
+    """Whether the token may follow these, as the constraints are told."""
+    length, n = len(tokens), no_repeat_ngrams
+    if prefix and length < len(prefix[row]) and prefix[row][length] >= 0:
+        return token == prefix[row][length]
+    if token in banned or (token == END and length + 1 < min_length):
+        return False
+    longer = (*tokens, token)
+    grams = [longer[i : i + n] for i in range(length + 2 - n)] if n else []
+    return not grams or grams[-1] not in grams[:-1]
+
+
+PENALTIES = {
+    "length_penalty",
+    "length_penalty_form",
+    "coverage_penalty",
+    "coverage_mask",
+}
+
+
+def plain_beam_search(table, state, row, *, beam_size, **options):
+    """The search as its docstring tells it, for one row, and never stopping early.
+
+    Hypotheses are pairs of tokens and log-probability. The second result is the
+    smallest difference that decided anything.
+    """
+    penalties = {name: x for name, x in options.items() if name in PENALTIES}
+    constraints = {name: x for name, x in options.items() if name not in PENALTIES}
+    closest = math.inf
+
+    def best(hypotheses, count):
+        nonlocal closest
+        scored = [
+            (score(table, state, row, *hypothesis, **penalties), hypothesis)
+            for hypothesis in hypotheses
+            if hypothesis[1] > -math.inf
+        ]
+        scored.sort(reverse=True)
+        pairs = itertools.pairwise(scored[: count + 1])
+        closest = min([closest, *(a[0] - b[0] for a, b in pairs)])
+        return [hypothesis for _, hypothesis in scored[:count]]
+
+    alive, finished = [((), 0.0)], []
+    for _ in range(LENGTH):
+        candidates = [
+            ((*tokens, token), total + gain)
+            for tokens, total in alive
+            for token, gain in enumerate(next_log_probs(table, state, row, tokens))
+            if is_allowed(tokens, token, row, **constraints)
+        ]
+        going = [candidate for candidate in candidates if candidate[0][-1] != END]
+        candidates = best(candidates, beam_size)
+        ended = [candidate for candidate in candidates if candidate[0][-1] == END]
+        finished = best(finished + ended, beam_size)
+        alive = best(going, beam_size)
+    found = (finished + best(alive, beam_size))[:beam_size]
+    return [tokens for tokens, _ in found], closest
+
+
+def plain_greedy_search(table, state, row, **constraints):
+    tokens, closest = [], math.inf
+    while len(tokens) < LENGTH and END not in tokens:
+        log_probs = next_log_probs(table, state, row, tokens)
+        for token in range(table.shape[-1]):
+            if not is_allowed(tokens, token, row, **constraints):
+                log_probs[token] = -np.inf
+        tokens.append(int(np.argmax(log_probs)))
+        second, first = np.sort(log_probs)[-2:]
+        closest = min(closest, first - second)
+    return tuple(tokens), closest
+
+
+def random_language(seed, sharpness, hurry):
+    """A table, and a state whose rows are in a hurry to end, or reluctant."""
+    state = random_state(seed)
+    for row in range(BATCH):
+        state["offset"][row] = min(-hurry[row], 0.0)
+        state["offset"][row, END] = min(hurry[row], 0.0)
+    return random_table(seed, sharpness=sharpness), state
+
+
+languages = st.builds(
+    random_language,
+    seed=st.integers(0, 10**6),
+    sharpness=st.sampled_from([0.5, 1.0, 3.0]),
+    hurry=st.tuples(*[st.sampled_from([-50.0, -3.0, 0.0, 2.0, 4.0])] * BATCH),
+)
+
+
+def never_ends(state, row):
+    state["offset"][row, END] = -np.inf
+
+
+def ends_at_once(state, row, others=-50.0):
+    state["offset"][row] = others
+    state["offset"][row, END] = 0.0

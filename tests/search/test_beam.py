@@ -1,0 +1,349 @@
+import hypothesis
+import numpy as np
+import pytest
+from keras import ops, tree
+from search.reference import (
+    BATCH,
+    BEAM,
+    END,
+    EXACT_BEAM,
+    HISTORIES,
+    LENGTH,
+    PENALTY,
+    POSITIONS,
+    START,
+    VOCABULARY,
+    all_hypotheses,
+    assert_agree,
+    assert_sound,
+    code_after,
+    compiled,
+    few_examples,
+    hypotheses,
+    languages,
+    make_step,
+    plain_beam_search,
+    random_state,
+    random_table,
+    run_beam,
+    run_greedy,
+    to_numpy,
+    to_tensors,
+)
+
+from keras_attention import beam_search
+
+# Two positions of seven are padding in the first row, one in the second.
+MASK = ((True,) * 5 + (False,) * 2, (False,) + (True,) * 6)
+PENALTIES = {
+    "probability": {"length_penalty": 0.0},
+    "power": {"length_penalty": 0.7},
+    "average": {"length_penalty": 1.0},
+    "gnmt": {"length_penalty": 1.5, "length_penalty_form": "gnmt"},
+    "power and coverage": {"length_penalty": 0.7, "coverage_penalty": 2.0},
+    "gnmt and coverage with a mask": {
+        "length_penalty": 1.5,
+        "length_penalty_form": "gnmt",
+        "coverage_penalty": 0.3,
+        "coverage_mask": MASK,
+    },
+}
+
+
+def step_worked_by_hand(token_ids, state):
+    # Tokens, rows and columns: end, A, B, start.
+    table = np.array(
+        [
+            [1.0, 0.0, 0.0, 0.0],
+            [0.4, 0.25, 0.35, 0.0],
+            [0.9, 0.05, 0.05, 0.0],
+            [0.0, 0.6, 0.4, 0.0],
+        ],
+        "float32",
+    )
+    log_probs = ops.log(ops.take(table, token_ids, axis=0))
+    return log_probs, state, ops.one_hot(token_ids, 4)
+
+
+def test_beam_worked_by_hand():
+    # The best begins with the less probable token. "A end" has probability .24 and
+    # "A B end" .189, but that is more per token.
+    @compiled
+    def run(state):
+        return beam_search(
+            step_worked_by_hand,
+            state,
+            start=3,
+            end=0,
+            max_length=3,
+            beam_size=2,
+            length_penalty=1,
+        )
+
+    result = to_numpy(run(ops.zeros((1, 2))))
+
+    assert hypotheses(result, 0) == [(2, 0), (1, 2, 0)]
+    totals = np.log([[0.4 * 0.9, 0.6 * 0.35 * 0.9]])
+    np.testing.assert_allclose(result["log_probs"], totals, rtol=1e-6)
+    np.testing.assert_allclose(result["scores"], totals / [2, 3], rtol=1e-6)
+    # They have changed places on the way, and took with them where they looked.
+    looked = [[[3, 2], [3, 1, 2]]]
+    for place, asked in enumerate(looked[0]):
+        np.testing.assert_array_equal(
+            result["weights"][0, place],
+            np.eye(4)[asked + [0] * (3 - len(asked))]
+            * (np.arange(3) < len(asked))[:, None],
+        )
+
+
+@pytest.mark.parametrize("penalties", PENALTIES.values(), ids=PENALTIES.keys())
+def test_wide_beam_finds_what_enumeration_finds(penalties):
+    # 31 finished and 32 unfinished sequences exist, and at most 16 are alive when
+    # the last of three tokens is chosen: nothing is ever dropped before the end.
+    table, state = random_table(3, vocabulary=3), random_state(3, vocabulary=3)
+    options = {"beam_size": EXACT_BEAM, **penalties}
+
+    result = run_beam(table, state, **options)
+
+    assert_sound(result, table, state, **options)
+    for row in range(BATCH):
+        expected = all_hypotheses(table, state, row, **penalties)
+        assert hypotheses(result, row) == expected[:EXACT_BEAM]
+
+
+# The plain search never stops early: so what is hoped for must never be too little.
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 2, **PENALTIES["average"]},
+        {"beam_size": BEAM, **PENALTIES["power"]},
+        {"beam_size": 5, **PENALTIES["probability"]},
+        {"beam_size": BEAM, **PENALTIES["gnmt"]},
+        {"beam_size": BEAM, **PENALTIES["power and coverage"]},
+        {"beam_size": 2, **PENALTIES["gnmt and coverage with a mask"]},
+    ],
+)
+@few_examples
+@hypothesis.given(language=languages)
+def test_narrow_beam_equals_a_plain_beam_search(options, language):
+    table, state = language
+    expected = [plain_beam_search(table, state, row, **options) for row in range(BATCH)]
+    hypothesis.assume(min(closest for _, closest in expected) > 1e-4)
+
+    result = run_beam(table, state, **options)
+
+    assert_sound(result, table, state, **options)
+    for row in range(BATCH):
+        assert hypotheses(result, row) == expected[row][0]
+
+
+def test_gnmt_length_penalty_worked_by_hand():
+    # After one token (5 + 1) / 6 = 1, after seven 2.
+    table, state = np.full((HISTORIES, VOCABULARY), -20.0, "float32"), random_state(3)
+    path = 3, 4, 5, 6, 7, 8, END
+    for row in range(BATCH):
+        first = table[code_after(table, state, row, ())]
+        first[[END, path[0]]] = -1.0, -1.5
+        for t, token in enumerate(path[1:], 1):
+            table[code_after(table, state, row, path[:t]), token] = 0.0
+
+    options = {"max_length": 7, "length_penalty_form": "gnmt"}
+    one = run_beam(table, state, length_penalty=1.0, **options)
+    none = run_beam(table, state, length_penalty=0.0, **options)
+
+    np.testing.assert_allclose(one["scores"][:, :2], [[-0.75, -1.0]] * BATCH)
+    np.testing.assert_allclose(none["scores"][:, :2], [[-1.0, -1.5]] * BATCH)
+    for row in range(BATCH):
+        assert hypotheses(one, row)[:2] == [path, (END,)]
+        assert hypotheses(none, row)[:2] == [(END,), path]
+
+
+@pytest.mark.parametrize("ends", ["certain or impossible", "at random"])
+def test_beam_of_one_without_length_penalty_is_greedy(ends):
+    lengths = set()
+    for seed in range(5):
+        table, state = random_table(seed), random_state(seed)
+        if ends == "certain or impossible":
+            table[:, END] = np.where(np.arange(HISTORIES) % 3 == 0, 0.0, -np.inf)
+
+        greedy = run_greedy(table, state)
+        beam = run_beam(table, state, beam_size=1, length_penalty=0)
+
+        assert_agree(beam, greedy)
+        lengths.update(greedy["lengths"].flatten())
+    assert len(lengths) > 2, "the example is too easy"
+
+
+def test_an_end_counts_only_among_the_best_of_its_step():
+    table, state = random_table(2), random_state(2)
+    a, b, c = 3, 4, 5
+    for row in range(BATCH):
+        first = table[code_after(table, state, row, ())]
+        first[:] = -30.0
+        first[[a, b, c, END]] = -1.0, -1.1, -1.2, -1.3
+        for token in (a, b, c):
+            then = table[code_after(table, state, row, (token,))]
+            then[:], then[END] = -30.0, -1.0
+
+    narrow = run_beam(table, state)
+    wide = run_beam(table, state, beam_size=4)
+
+    # By their scores, -2 / 2 ** .7 and so on, the end at once is the third of all.
+    for row in range(BATCH):
+        assert hypotheses(narrow, row) == [(a, END), (b, END), (c, END)]
+        assert hypotheses(wide, row) == [(a, END), (b, END), (END,), (c, END)]
+
+
+def test_a_long_hypothesis_that_begins_badly_may_still_win():
+    table = np.full((HISTORIES, VOCABULARY), -20.0, "float32")
+    state = random_state(29)
+    a, b, c, *path = 3, 4, 5, 6, 7, 8, END
+    for row in range(BATCH):
+        first, after_b, after_c = (
+            table[code_after(table, state, row, tokens)] for tokens in ((), (b,), (c,))
+        )
+        first[[END, a, b, c]] = -1.5, -4.0, -1.0, -1.2
+        after_b[END], after_c[END] = -1.5, -1.5
+        # After A there is no doubt any more.
+        for length, token in enumerate(path):
+            table[code_after(table, state, row, (a, *path[:length])), token] = 0.0
+
+    result = run_beam(table, state)
+
+    # After two steps the pool is full, and -4 / 2 ** .7 would not get into it.
+    assert_sound(result, table, state)
+    for row in range(BATCH):
+        assert hypotheses(result, row) == [(a, *path), (END,), (b, END)]
+
+
+def test_unfinished_hypotheses_fill_up_behind_finished_ones():
+    table, state = random_table(13), random_state(13)
+    # The end comes third as the first token, and not at all as a later one.
+    table[:, END] = -np.inf
+    for row in range(BATCH):
+        first = table[code_after(table, state, row, ())]
+        first[END] = -20.0
+        first[END + 1 :] = -50.0
+
+    result = run_beam(table, state)
+
+    assert_sound(result, table, state)
+    np.testing.assert_array_equal(result["lengths"], [[1, LENGTH, LENGTH]] * BATCH)
+    assert (result["scores"][:, 0] < result["scores"][:, 1]).all()
+    assert (result["scores"][:, 1] > result["scores"][:, 2]).all()
+
+
+def test_a_vocabulary_too_small_for_the_beam_leaves_places_empty():
+    # With one token beside the end there is one sequence of every length, and one
+    # that does not end.
+    table, state = random_table(17, vocabulary=3), random_state(17, vocabulary=3)
+    state["offset"][:, 0] = -np.inf
+
+    result = run_beam(table, state, beam_size=EXACT_BEAM)
+
+    assert_sound(result, table, state, beam_size=EXACT_BEAM)
+    for row in range(BATCH):
+        found = hypotheses(result, row)
+        finished = {(*[1] * length, END) for length in range(LENGTH)}
+        assert set(found[:LENGTH]) == finished
+        assert found[LENGTH] == (1,) * LENGTH
+    np.testing.assert_array_equal(result["lengths"][:, LENGTH + 1 :], 0)
+    assert np.isfinite(result["scores"]).all()
+    existing, missing = np.split(result["scores"], [LENGTH + 1], axis=1)
+    assert (missing < existing.min()).all()
+
+
+def test_rows_may_change_places():
+    table, state = random_table(47), random_state(47)
+
+    result = run_beam(table, state)
+    swapped = run_beam(table, tree.map_structure(lambda x: x[::-1].copy(), state))
+
+    for key, value in result.items():
+        np.testing.assert_array_equal(swapped[key], value[::-1], err_msg=key)
+
+
+def test_nested_state_of_several_ranks_and_dtypes_moves_together():
+    # The step answers in half precision, which must not be the precision of sums.
+    table = random_table(53).astype("float16").astype("float32")
+    plain, plain_state = make_step(table), random_state(53)
+
+    def push(register, now):
+        now = ops.cast(now, register.dtype)
+        return ops.concatenate([register[:, :, 1:], now[:, :, None]], axis=2)
+
+    def step(token_ids, state):
+        log_probs, plain_state, weights = plain(token_ids, state["plain"])
+        one_hot, [pairs] = state["registers"]
+        one_hot = push(one_hot, ops.one_hot(token_ids, VOCABULARY, dtype="bool"))
+        pairs = push(pairs, ops.stack([token_ids, -token_ids], axis=-1))
+        looks = [
+            weights,
+            ops.argmax(ops.cast(one_hot, "int32"), axis=-1),
+            pairs[..., 0],
+            -pairs[..., 1],
+        ]
+        looks = ops.concatenate([ops.cast(look, "float16") for look in looks], axis=-1)
+        state = {"plain": plain_state, "registers": (one_hot, [pairs])}
+        return ops.cast(log_probs, "float16"), state, looks
+
+    plain_state["seen"][:] = 0
+    state = {
+        "plain": plain_state,
+        "registers": (
+            np.zeros((BATCH, POSITIONS, VOCABULARY), "bool"),
+            [np.zeros((BATCH, POSITIONS, 2), "float16")],
+        ),
+    }
+
+    @compiled
+    def run(state):
+        return beam_search(
+            step,
+            state,
+            start=START,
+            end=END,
+            max_length=LENGTH,
+            beam_size=BEAM,
+            length_penalty=PENALTY,
+        )
+
+    result = to_numpy(run(to_tensors(state)))
+
+    for look in np.split(result["weights"], 4, axis=-1):
+        assert_sound({**result, "weights": look}, table, plain_state)
+
+
+def test_coverage_worked_by_hand():
+    # Tokens end, A, B, start. All begin by looking at the first position; A looks
+    # there again, B spends three quarters of its look on the second.
+    table = np.array([[1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0], [0, 0.6, 0.4, 0]])
+    looks = np.array([[0, 0], [1, 0], [0.25, 0.75], [1, 0]])
+
+    def step(token_ids, state):
+        log_probs = ops.log(ops.take(table.astype("float32"), token_ids, axis=0))
+        return log_probs, state, ops.take(looks.astype("float32"), token_ids, axis=0)
+
+    @compiled
+    def run(state, mask):
+        return beam_search(
+            step,
+            state,
+            start=3,
+            end=0,
+            max_length=2,
+            beam_size=2,
+            length_penalty=0.0,
+            coverage_penalty=0.5,
+            coverage_mask=mask,
+        )
+
+    mask = np.array([[True, True], [True, False], [False, False]])
+    result = to_numpy(run(ops.zeros((3, 1)), ops.convert_to_tensor(mask)))
+
+    a, b = (1, 0), (2, 0)
+    assert [hypotheses(result, row) for row in range(3)] == [[b, a], [a, b], [a, b]]
+    log_probs = np.log([[0.4, 0.6], [0.6, 0.4], [0.6, 0.4]])
+    np.testing.assert_allclose(result["log_probs"], log_probs, rtol=1e-6)
+    log_probs[0] += 0.5 * np.log([0.75, 1e-10])
+    np.testing.assert_allclose(result["scores"], log_probs, rtol=1e-6)

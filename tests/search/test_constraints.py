@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+from keras import tree
+from search.reference import (
+    BANNED,
+    BATCH,
+    BEAM,
+    LENGTH,
+    PENALTY,
+    assert_agree,
+    assert_sound,
+    hypotheses,
+    is_allowed,
+    plain_beam_search,
+    plain_greedy_search,
+    random_state,
+    random_table,
+    run_beam,
+    run_greedy,
+    run_sample,
+)
+
+
+def test_banned_tokens_never_appear():
+    table, state = random_table(31), random_state(31)
+    # The banned are by far the most probable, so that they would appear.
+    state["offset"][:] = -20.0
+    state["offset"][:, BANNED] = 0.0
+
+    beam = run_beam(table, state, banned=BANNED)
+    greedy = run_greedy(table, state, banned=BANNED)
+
+    assert not np.isin(beam["token_ids"], BANNED).any()
+    assert_sound(beam, table, state)
+    for row in range(BATCH):
+        expected, _ = plain_greedy_search(table, state, row, banned=BANNED)
+        assert hypotheses(greedy, row) == [expected]
+    assert_sound(greedy, table, state, beam_size=1, length_penalty=0)
+
+
+def test_a_banned_token_is_a_token_of_probability_zero():
+    table, state = random_table(37), random_state(37)
+
+    with_ban = run_beam(table, state, banned=BANNED)
+    state["offset"][:, BANNED] = -np.inf
+    with_zeros = run_beam(table, state)
+
+    tree.map_structure(np.testing.assert_array_equal, with_ban, with_zeros)
+
+
+@pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
+def test_banned_tokens_do_not_appear_even_where_no_other_is_possible(run):
+    table, state = random_table(41), random_state(41)
+    state["offset"][:] = -np.inf
+    state["offset"][:, BANNED] = 0.0
+
+    result = run(table, state, banned=BANNED)
+
+    assert not np.isin(result["token_ids"], BANNED).any()
+
+
+# Few words, so that they come twice where nothing forbids it.
+FEW_WORDS = 5
+CONSTRAINTS = {
+    "min_length": {"min_length": 4},
+    "no token twice": {"no_repeat_ngrams": 1},
+    "no pair twice": {"no_repeat_ngrams": 2},
+    "prefix": {"prefix": ((3, -1, 4), (0, 0, -1))},
+    "all": {
+        "banned": (0, 3),
+        "min_length": 3,
+        "no_repeat_ngrams": 1,
+        "prefix": ((3,), (-1,)),
+    },
+}
+
+
+@pytest.mark.parametrize("constraints", CONSTRAINTS.values(), ids=CONSTRAINTS.keys())
+def test_constraints_hold_for_every_hypothesis(constraints):
+    different = 0
+    for seed in range(7):
+        table = random_table(seed, vocabulary=FEW_WORDS, sharpness=1.0)
+        state = random_state(seed, vocabulary=FEW_WORDS)
+        state["offset"][:, :3] = -2.0
+        options = {"beam_size": BEAM, "length_penalty": PENALTY}
+        plain = [
+            plain_beam_search(table, state, row, **options, **constraints)
+            for row in range(BATCH)
+        ]
+        plain_greedy = [
+            plain_greedy_search(table, state, row, **constraints)
+            for row in range(BATCH)
+        ]
+        closest = [closest for _, closest in plain + plain_greedy]
+        assert min(closest) > 1e-5, "the example decides by rounding"
+
+        beam = run_beam(table, state, **options, **constraints)
+        greedy = run_greedy(table, state, **constraints)
+        drawn = run_sample(table, state, samples=BEAM, **constraints)
+
+        assert_sound(beam, table, state)
+        assert_sound(greedy, table, state, beam_size=1, length_penalty=0)
+        assert_sound(drawn, table, state, length_penalty=0, drawn=True)
+        for row in range(BATCH):
+            found = plain[row][0]
+            assert hypotheses(beam, row) == found + [()] * (BEAM - len(found))
+            assert hypotheses(greedy, row) == [plain_greedy[row][0]]
+            for tokens in hypotheses(drawn, row):
+                for t, token in enumerate(tokens):
+                    assert is_allowed(tokens[:t], token, row, **constraints)
+            free = plain_beam_search(table, state, row, **options)
+            different += free[0] != found
+    assert different >= 5, "the example is too easy"
+
+
+def test_long_ngrams_never_come_twice():
+    table, state = random_table(3), random_state(3)
+
+    assert_agree(
+        run_beam(table, state, no_repeat_ngrams=LENGTH), run_beam(table, state)
+    )

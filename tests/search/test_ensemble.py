@@ -1,0 +1,218 @@
+import itertools
+
+import numpy as np
+import pytest
+from keras import ops
+from search.reference import (
+    BATCH,
+    BEAM,
+    END,
+    EXACT_BEAM,
+    LENGTH,
+    LOOKS,
+    START,
+    VOCABULARY,
+    code_after,
+    compiled,
+    expected_weights,
+    hypotheses,
+    make_step,
+    next_log_probs,
+    random_state,
+    random_table,
+    run_greedy,
+    to_numpy,
+    to_tensors,
+)
+
+from keras_attention.search import (
+    beam_search,
+    ensemble_step,
+    greedy_search,
+    sample_search,
+)
+
+SHARES = 0.75, 0.25
+
+
+def together(table, state, *, weights=None, combine="probabilities", search, **options):
+    """Search with two models: they speak different languages and look elsewhere."""
+
+    @compiled
+    def run(tables, states):
+        steps = [make_step(tables[0]), make_step(tables[1], LOOKS)]
+        step = ensemble_step(steps, weights=weights, combine=combine)
+        return search(step, states, start=START, end=END, max_length=LENGTH, **options)
+
+    return to_numpy(run(to_tensors(table), to_tensors(state)))
+
+
+def plain_next(tables, states, combine, row, tokens):
+    """The average over the models, without tensors."""
+    log_probs = [
+        next_log_probs(table, state, row, tokens)
+        for table, state in zip(tables, states, strict=True)
+    ]
+    shared = list(zip(SHARES, log_probs, strict=True))
+    with np.errstate(divide="ignore"):
+        if combine == "probabilities":
+            return np.log(sum(share * np.exp(x) for share, x in shared))
+        product = np.prod([np.exp(x) ** share for share, x in shared], axis=0)
+        return np.log(product / product.sum())
+
+
+def two_languages(vocabulary=VOCABULARY):
+    tables = [random_table(seed, vocabulary) for seed in (3, 5)]
+    return tables, [random_state(seed, vocabulary=vocabulary) for seed in (3, 5)]
+
+
+COMBINE = pytest.mark.parametrize("combine", ["probabilities", "log-probabilities"])
+
+
+@COMBINE
+def test_wide_beam_finds_what_enumeration_of_the_average_finds(combine):
+    tables, states = two_languages(vocabulary=3)
+    # To end here is impossible for one model, there for both.
+    states[0]["offset"][1, 0] = -np.inf
+    for table, state in zip(tables, states, strict=True):
+        table[code_after(table, state, 0, ()), END] = -np.inf
+    # Weights are divided by their sum.
+    result = together(
+        tables,
+        states,
+        weights=(3, 1),
+        combine=combine,
+        search=beam_search,
+        beam_size=EXACT_BEAM,
+        length_penalty=0.0,
+    )
+
+    for row in range(BATCH):
+
+        def log_prob(tokens, row=row):
+            return sum(
+                plain_next(tables, states, combine, row, tokens[:t])[token]
+                for t, token in enumerate(tokens)
+            )
+
+        sequences = [
+            (*tokens, END)
+            for length in range(LENGTH)
+            for tokens in itertools.product((0, 1), repeat=length)
+        ]
+        totals = {tokens: log_prob(tokens) for tokens in sequences}
+        possible = [tokens for tokens in sequences if totals[tokens] > -np.inf]
+        possible.sort(key=totals.get, reverse=True)
+        found = hypotheses(result, row)[: len(possible)]
+        assert found == possible
+        np.testing.assert_allclose(
+            result["log_probs"][row, : len(possible)],
+            [totals[tokens] for tokens in possible],
+            rtol=1e-5,
+        )
+
+
+@COMBINE
+def test_greedy_and_samples_follow_the_average(combine):
+    tables, states = two_languages()
+    options = {"weights": SHARES, "combine": combine}
+
+    greedy = together(tables, states, search=greedy_search, **options)
+    drawn = together(tables, states, search=sample_search, seed=1, samples=3, **options)
+
+    for row in range(BATCH):
+        (tokens,) = hypotheses(greedy, row)
+        for t, token in enumerate(tokens):
+            log_probs = plain_next(tables, states, combine, row, tokens[:t])
+            assert token == np.argmax(log_probs)
+        for place, tokens in enumerate(hypotheses(drawn, row)):
+            gains = [
+                plain_next(tables, states, combine, row, tokens[:t])[token]
+                for t, token in enumerate(tokens)
+            ]
+            np.testing.assert_allclose(
+                drawn["token_log_probs"][row, place, : len(tokens)], gains, 1e-5, 1e-6
+            )
+
+
+def test_weights_are_the_mean_of_where_the_models_look():
+    tables, states = two_languages()
+
+    result = together(tables, states, weights=SHARES, search=greedy_search)
+
+    for row in range(BATCH):
+        (tokens,) = hypotheses(result, row)
+        seen = expected_weights(tokens, states[0]["seen"][row], LENGTH)
+        for t in range(len(tokens)):
+            looked = LOOKS[code_after(tables[1], states[1], row, tokens[:t])]
+            expected = SHARES[0] * seen[t] + SHARES[1] * looked
+            np.testing.assert_allclose(result["weights"][row, 0, t], expected, 1e-6)
+
+
+@COMBINE
+def test_a_model_and_itself_is_the_model(combine):
+    table, state = random_table(7), random_state(7)
+
+    result = together([table] * 2, [state] * 2, combine=combine, search=greedy_search)
+
+    alone = run_greedy(table, state)
+    np.testing.assert_array_equal(result["token_ids"], alone["token_ids"])
+    np.testing.assert_allclose(result["scores"], alone["scores"], rtol=1e-5)
+
+
+@COMBINE
+def test_where_nothing_is_possible_the_search_stays_finite(combine):
+    tables, states = two_languages()
+    # Each model rules out what the other allows; the second even everything, later.
+    states[0]["offset"][:, : VOCABULARY // 2] = -np.inf
+    states[1]["offset"][:, VOCABULARY // 2 :] = -np.inf
+    tables[1][code_after(tables[1], states[1], 0, ())] = -np.inf
+
+    result = together(
+        tables, states, combine=combine, search=beam_search, beam_size=BEAM
+    )
+
+    for name in ("scores", "log_probs", "token_log_probs", "weights"):
+        assert np.isfinite(result[name]).all(), name
+    if combine == "log-probabilities":
+        np.testing.assert_array_equal(result["lengths"], 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "states", "message"),
+    [
+        (0, {}, 0, r"steps must hold at least one step. Received: \[\]"),
+        (2, {"weights": [1.0]}, 2, r"2 positive numbers.* Received: \[1.0\]"),
+        (2, {"weights": [1, 0]}, 2, r"2 positive numbers.* Received: \[1, 0\]"),
+        (2, {"weights": [1, np.nan]}, 2, "2 positive numbers.*nan"),
+        (2, {"combine": "max"}, 2, "combine must be one of .*: 'max'"),
+        (2, {}, 3, "state must be a list of 2 states.* Received: 3"),
+    ],
+)
+def test_wrong_arguments_are_named_with_what_came(count, options, states, message):
+    table, state = random_table(11), random_state(11)
+
+    with pytest.raises(ValueError, match=message):
+        step = ensemble_step([make_step(table)] * count, **options)
+        step(ops.ones((BATCH, 1), dtype="int32"), [state] * states)
+
+
+def test_models_of_other_shapes_are_named():
+    def step_of(vocabulary, positions):
+        def step(token_ids, state):
+            shape = tuple(token_ids.shape)
+            return (
+                ops.zeros((*shape, vocabulary)),
+                state,
+                ops.zeros((*shape, positions)),
+            )
+
+        return step
+
+    for other, message in [
+        ((13, 7), r"size of their vocabulary. Received: \[11, 13\]"),
+        ((11, 5), r"size of their positions. Received: \[7, 5\]"),
+    ]:
+        step = ensemble_step([step_of(11, 7), step_of(*other)])
+        with pytest.raises(ValueError, match=message):
+            step(ops.ones((BATCH, 1), dtype="int32"), [{}, {}])

@@ -1,0 +1,183 @@
+"""Lists that are longer than a batch; `test_beam.py` has what each row finds."""
+
+import functools
+
+import numpy as np
+import pytest
+from keras import tree
+from search.reference import (
+    BACKEND,
+    BEAM,
+    END,
+    LENGTH,
+    LOOKS,
+    POSITIONS,
+    START,
+    VOCABULARY,
+    assert_agree,
+    compiled,
+    ends_at_once,
+    make_step,
+    never_ends,
+    random_state,
+    random_table,
+    to_numpy,
+    to_tensors,
+)
+
+from keras_attention.search import BeamSearchQueue, beam_search
+
+ROWS, PLACES = 13, 3
+TABLE = random_table(3)
+MASK = np.random.default_rng(3).random((ROWS, POSITIONS)) < 0.7
+PREFIX = np.where(np.arange(ROWS)[:, None] % 3 == 0, [3, 4], -1).astype("int32")
+OPTIONS = {
+    "plain": {},
+    "all": {"coverage_penalty": 0.3, "no_repeat_ngrams": 1, "min_length": 2},
+}
+BY_ROW = {"plain": {}, "all": {"coverage_mask": MASK, "prefix": PREFIX}}
+
+
+def make_step_over(memory):
+    """What the rows prefer is their memory, which no hypothesis carries."""
+    step = make_step(TABLE, LOOKS)
+
+    def step_over(token_ids, state):
+        log_probs, state, weights = step(token_ids, state)
+        return log_probs + memory["offset"][:, None], state, weights
+
+    return step_over
+
+
+def long_list():
+    """Memory and state of rows of very different lengths."""
+    hurry = np.random.default_rng(3).permutation(ROWS)[:, None] - 6.0
+    to_end = np.arange(VOCABULARY) == END
+    offset = np.where(to_end, np.minimum(hurry, 0), np.minimum(-hurry, 0))
+    return {"offset": offset.astype("float32")}, random_state(3, batch=ROWS)
+
+
+@functools.cache
+def queue_of(options):
+    return BeamSearchQueue(
+        make_step_over,
+        batch_size=PLACES,
+        compiler=compiled,
+        start=START,
+        end=END,
+        max_length=LENGTH,
+        **OPTIONS[options],
+    )
+
+
+@functools.cache
+def all_at_once(options):
+    """What one call of `beam_search` finds for the whole list."""
+
+    @compiled
+    def run(memory, state, by_row):
+        return beam_search(
+            make_step_over(memory),
+            state,
+            start=START,
+            end=END,
+            max_length=LENGTH,
+            **OPTIONS[options],
+            **by_row,
+        )
+
+    return to_numpy(run(*to_tensors((*long_list(), BY_ROW[options]))))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_list_finds_what_its_rows_find(options):
+    found = queue_of(options)(*long_list(), **BY_ROW[options])
+
+    expected = all_at_once(options)
+    assert_agree(found, expected)
+    assert len(set(found["lengths"][:, 0])) > 2, "the example is too easy"
+
+
+@pytest.mark.parametrize("rows", [1, PLACES, PLACES + 1])
+def test_short_lists_leave_places_empty(rows):
+    memory, state = tree.map_structure(lambda x: x[:rows], long_list())
+
+    found = queue_of("plain")(memory, state)
+
+    expected = all_at_once("plain")
+    assert_agree(found, {name: x[:rows] for name, x in expected.items()})
+
+
+@pytest.mark.skipif(
+    BACKEND == "jax", reason="its loops call the step once, to trace it"
+)
+def test_nobody_waits_for_the_longest():
+    memory, state = long_list()
+    for row in range(ROWS):
+        if row % PLACES:
+            ends_at_once(memory, row)
+        else:
+            never_ends(memory, row)
+    asked = []
+
+    def make_counted(memory):
+        step = make_step_over(memory)
+
+        def counted(token_ids, state):
+            asked.append(token_ids)
+            return step(token_ids, state)
+
+        return counted
+
+    options = {"start": START, "end": END, "max_length": 11, "beam_size": BEAM}
+    found = BeamSearchQueue(make_counted, batch_size=PLACES, **options)(memory, state)
+
+    # Five rows of 11 steps and eight of at most 2 have 71, of which three go at once.
+    assert len(asked) < 71 * 2 / PLACES
+    assert sorted(found["lengths"][:, 0]) == [1] * 8 + [11] * 5
+
+
+def test_one_place_is_enough_and_nothing_is_compiled_twice():
+    calls = []
+
+    def make_counted(memory):
+        calls.append("made")
+        return make_step_over(memory)
+
+    queue = BeamSearchQueue(
+        make_counted,
+        batch_size=1,
+        compiler=compiled,
+        start=START,
+        end=END,
+        max_length=LENGTH,
+    )
+    memory, state = tree.map_structure(lambda x: x[:3], long_list())
+    found = queue(memory, state)
+    made = len(calls)
+    again = queue(memory, state)
+
+    expected = {name: x[:3] for name, x in all_at_once("plain").items()}
+    assert_agree(found, expected)
+    assert_agree(again, expected)
+    if BACKEND != "torch":
+        assert len(calls) == made
+
+
+@pytest.mark.parametrize(
+    ("places", "rows", "message"),
+    [
+        (0, {}, "batch_size must be a positive integer. Received: 0"),
+        (3, {"memory": np.zeros((5, 2))}, r"number of rows.* Received: \[5, 7\]"),
+        (3, {"prefix": np.zeros((6, 2))}, r"number of rows.* Received: \[6, 7\]"),
+        (3, dict.fromkeys(("memory", "state"), np.zeros((0, 2))), r"Received: \[0\]"),
+    ],
+)
+def test_wrong_arguments_are_named_with_what_came(places, rows, message):
+    rows = {"memory": np.zeros((7, 2)), "state": np.zeros((7, 1)), **rows}
+
+    with pytest.raises(ValueError, match=message):
+        queue = BeamSearchQueue(
+            make_step_over, batch_size=places, start=START, end=END, max_length=LENGTH
+        )
+        queue(**rows)
