@@ -39,7 +39,13 @@ from keras_attention.losses import (
 )
 from keras_attention.metrics import AlignmentErrorRate, PointingAccuracy
 from keras_attention.plots import attention_heatmap, attention_overlay
-from keras_attention.search import beam_search, greedy_search, sample_search
+from keras_attention.search import (
+    BeamSearchQueue,
+    beam_search,
+    ensemble_step,
+    greedy_search,
+    sample_search,
+)
 from keras_attention.version import __version__
 
 __all__ = [
@@ -51,6 +57,7 @@ __all__ = [
     "AttentionDecoder",
     "AttentionPart",
     "AttentionPooling",
+    "BeamSearchQueue",
     "DotScore",
     "EntmaxWeighting",
     "GeneralScore",
@@ -79,6 +86,7 @@ __all__ = [
     "beam_search",
     "coverage_loss",
     "doubly_stochastic_penalty",
+    "ensemble_step",
     "greedy_search",
     "sample_search",
     "sequence_crossentropy",
