@@ -39,6 +39,7 @@ from keras_attention.losses import (
 )
 from keras_attention.metrics import AlignmentErrorRate, PointingAccuracy
 from keras_attention.plots import attention_heatmap, attention_overlay
+from keras_attention.scheduled_sampling import InverseSigmoidRate, ScheduledSampling
 from keras_attention.search import (
     BeamSearchQueue,
     beam_search,
@@ -62,6 +63,7 @@ __all__ = [
     "EntmaxWeighting",
     "GeneralScore",
     "HardWeighting",
+    "InverseSigmoidRate",
     "LayerNormGRUCell",
     "LayerNormLSTMCell",
     "LocalMonotonicWindow",
@@ -73,6 +75,7 @@ __all__ = [
     "PointingAccuracy",
     "PositionEncoding",
     "ReinforceLoss",
+    "ScheduledSampling",
     "Score",
     "SelfAttention",
     "SequenceCrossentropy",

@@ -14,6 +14,7 @@ BELOW = {
     "layers": {"loops", "ops"},
     "cells": {"loops", "ops", "layers"},
     "decoder": {"loops", "ops", "layers", "cells"},
+    "scheduled_sampling": {"loops", "ops", "layers"},
     "search": {"loops", "ops", "layers"},
     "losses": {"loops", "ops", "layers"},
     "metrics": {"loops", "ops", "layers"},

@@ -1,0 +1,250 @@
+"""Decoders that learn from their own words.
+
+Shapes: B batch, K sequences that look at the same memory, R rows (B, or B x K), D depth
+of an input, W words of the vocabulary.
+"""
+
+import math
+
+import keras
+from keras import ops, tree
+
+from keras_attention.layers.parts import deserialize_parts, exact_dtype, serialize_part
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class ScheduledSampling(keras.layers.Layer):
+    """Now and then, a decoder in training reads its own word instead of the teacher's.
+
+        word[t]  ~ softmax(predict(input[t-1], output[t-1]))
+        input[t] = embed(word[t]) with probability `rate`, else what the teacher says
+
+    For `AttentionDecoder(cell, sampling=...)`, which calls `draw` before its loop and
+    `choose` at every step of a pass that trains.
+
+    A coin is tossed for every row and every step but the first. No gradient passes
+    through the choice of a word; `embed` learns from it as from any other word.
+
+    `embed` and `predict` belong to the model that trains them: this layer borrows them,
+    so their weights are not among its own, and are neither frozen nor saved with it.
+    Layers have to be built before the first pass that trains; a pass that does not
+    train builds them, and so does `fit`. They run as if not in training: no dropout
+    changes the distribution. In a `.keras` file they are shared with the rest of the
+    model, if they are layers or registered functions; other functions are not kept,
+    and a model that was loaded without them has to `borrow` them to train again.
+
+    Args:
+        embed: Layer or function from token ids `(R,)` to inputs `(R, D)`.
+        predict: Layer or function `(inputs, outputs) -> logits` of one step: inputs
+            `(R, D)` and the dict of outputs of the decoder, tensors `(R, ...)`, to
+            logits `(R, W)`.
+        rate: Probability of a word of one's own, a number in [0, 1]; or a
+            `keras.optimizers.schedules.LearningRateSchedule` of the number of training
+            passes so far: `InverseSigmoidRate(k)`, or for a rate that grows linearly
+            `PolynomialDecay(0.0, passes, 0.25)`.
+        seed: Integer, or `None`.
+
+    Attributes:
+        passes: Variable that counts the training passes; saved with the model.
+
+    Raises:
+        ValueError: If `embed` or `predict` cannot be called, or `rate` is no
+            probability.
+
+    Example:
+
+    >>> embed, classify = keras.layers.Embedding(50, 10), keras.layers.Dense(50)
+    >>> sampling = ScheduledSampling(
+    ...     embed, lambda inputs, outputs: classify(outputs["output"]), rate=0.25
+    ... )
+    >>> teacher, outputs = embed(np.zeros(8, "int32")), {"output": np.zeros((8, 32))}
+    >>> noise = sampling.draw(11, (8,))
+    >>> noise = {name: x[5] for name, x in noise.items()}
+    >>> tuple(sampling.choose(noise, teacher, teacher, outputs).shape)
+    (8, 10)
+
+    Reference:
+        [Bengio et al., 2015](https://arxiv.org/abs/1506.03099), sections 2.3 and 2.4.
+    """
+
+    def __init__(self, embed, predict, rate=0.25, *, seed=None, **kwargs):
+        # Noise keeps its precision whatever the layer computes in.
+        super().__init__(autocast=False, **kwargs)
+        scheduled = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+        if not scheduled and not 0 <= rate <= 1:
+            raise ValueError(
+                "rate must be a number from 0 to 1 or a LearningRateSchedule. "
+                f"Received: {rate!r}"
+            )
+        self.rate = rate
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.passes = self.add_weight(
+            name="passes",
+            shape=(),
+            dtype="int",
+            initializer="zeros",
+            trainable=False,
+            aggregation="only_first_replica",
+        )
+        self._resume = keras.layers.Dropout(0.0, dtype=self.dtype_policy)
+        self.borrow(embed, predict)
+        self.supports_masking = True
+        self.built = True
+
+    def borrow(self, embed, predict):
+        """Use these from now on; see the arguments of the layer."""
+        for name, given in (("embed", embed), ("predict", predict)):
+            if given is not None and not callable(given):
+                raise ValueError(
+                    f"{name} must be a layer or a function. Received: {given!r}"
+                )
+        # Keras would own, freeze and save a layer that it finds in an attribute.
+        self._borrowed = lambda: (embed, predict)
+
+    def draw(self, steps, leading_shape):
+        """Noise for one training pass, which is counted.
+
+        To be called once for each pass, outside of any loop.
+
+        Args:
+            steps: Number of steps.
+            leading_shape: `(B,)` or `(B, K)`.
+
+        Returns:
+            Dict of tensors `(steps, B, [K])`: the boolean `"coin"`, whether to read an
+            own word, and `"uniform"`, which one.
+
+        Raises:
+            ValueError: If `embed` or `predict` is missing, or a layer without weights
+                yet: there are none to make inside of a loop.
+        """
+        for name, borrowed in zip(("embed", "predict"), self._borrowed(), strict=True):
+            if borrowed is None or not getattr(borrowed, "built", True):
+                raise ValueError(
+                    f"{name} must be a layer that has been built, or a function; a "
+                    "model that was loaded without it calls `borrow(embed, predict)`. "
+                    f"Received: {name}={borrowed!r}"
+                )
+        rate, dtype, seed = self.rate, exact_dtype(self), self.seed_generator
+        if callable(rate):
+            rate = ops.cast(rate(ops.convert_to_tensor(self.passes)), dtype)
+        self.passes.assign_add(1)
+        shape = (steps, *leading_shape)
+        coin = keras.random.uniform(shape, dtype=dtype, seed=seed) < rate
+        later = ops.reshape(ops.arange(steps) > 0, (-1, *[1] * len(leading_shape)))
+        return {
+            "coin": ops.logical_and(coin, later),
+            "uniform": keras.random.uniform(shape, dtype=dtype, seed=seed),
+        }
+
+    def choose(self, noise, inputs, previous_inputs, previous_outputs):
+        """The inputs of one step.
+
+        Args:
+            noise: Dict that `draw` returned, for this step.
+            inputs: What the teacher says, `(B, [K,] D)`.
+            previous_inputs: Inputs of the step before, `(B, [K,] D)`; any before the
+                first.
+            previous_outputs: Dict of its outputs, tensors `(B, [K,] ...)`.
+
+        Returns:
+            Tensor like `inputs`.
+        """
+        own = self(previous_inputs, previous_outputs, noise["uniform"], training=False)
+        # Layers that are called next would go on without training.
+        own = self._resume(ops.cast(own, inputs.dtype), training=True)
+        return ops.where(noise["coin"][..., None], own, inputs)
+
+    def call(self, inputs, outputs, uniform, training=None):
+        """Embedded words of one's own, from the step before."""
+        embed, predict = self._borrowed()
+        leading = ops.shape(uniform)
+        if len(leading) == 2:
+            inputs, outputs, uniform = tree.map_structure(
+                lambda x: ops.reshape(x, (-1, *ops.shape(x)[2:])),
+                (inputs, outputs, uniform),
+            )
+        logits = predict(inputs, outputs)
+        if len(logits.shape) != 2:
+            raise ValueError(
+                "predict must return logits of the shape (rows, words). "
+                f"Received: {tuple(logits.shape)}"
+            )
+        words = embed(_drawn(ops.cast(logits, uniform.dtype), uniform))
+        return ops.reshape(words, (*leading, words.shape[-1]))
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
+    def get_config(self):
+        embed, predict = (_serialize(x) for x in self._borrowed())
+        return {
+            **super().get_config(),
+            "embed": embed,
+            "predict": predict,
+            "rate": keras.saving.serialize_keras_object(self.rate),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**deserialize_parts(config))
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class InverseSigmoidRate(keras.optimizers.schedules.LearningRateSchedule):
+    """A rate of own words that grows from near 0 to 1 along a sigmoid.
+
+        rate(i) = 1 - k / (k + exp(i / k))
+
+    It starts at `1 / (1 + k)` and passes one half at `i = k log(k)`.
+
+    Args:
+        k: Number from 1 on; the larger, the slower.
+
+    Raises:
+        ValueError: If `k` is less than 1.
+
+    Example:
+
+    >>> rate = InverseSigmoidRate(1000)
+    >>> [round(float(rate(passes)), 3) for passes in (0, 3000, 6908, 20_000)]
+    [0.001, 0.02, 0.5, 1.0]
+
+    Reference:
+        [Bengio et al., 2015](https://arxiv.org/abs/1506.03099), section 2.4.
+    """
+
+    def __init__(self, k):
+        if not k >= 1:
+            raise ValueError(f"k must be at least 1. Received: {k!r}")
+        self.k = k
+
+    def __call__(self, step):
+        # The same, but exp does not overflow.
+        return ops.sigmoid(ops.cast(step, "float32") / self.k - math.log(self.k))
+
+    def get_config(self):
+        return {"k": self.k}
+
+
+def _drawn(logits, uniform):
+    """Words `(R,)`: the first at which the cumulated probability exceeds `uniform`."""
+    cumulated = ops.cumsum(ops.softmax(logits, axis=-1), axis=-1)
+    # Rounding may leave the sum a little off one.
+    threshold = uniform[:, None] * cumulated[:, -1:]
+    return ops.sum(ops.cast(cumulated <= threshold, "int32"), axis=-1)
+
+
+def _serialize(borrowed):
+    """For the config: a layer, a function that Keras finds again, or nothing."""
+    if isinstance(borrowed, keras.layers.Layer):
+        # In a file, Keras marks as shared what it has serialised before.
+        serialize_part(borrowed)
+        return serialize_part(borrowed)
+    if not hasattr(borrowed, "__name__"):
+        return None
+    name = keras.saving.get_registered_name(borrowed)
+    found = keras.saving.get_registered_object(name)
+    return keras.saving.serialize_keras_object(borrowed) if found is borrowed else None

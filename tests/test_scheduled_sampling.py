@@ -1,0 +1,543 @@
+import inspect
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import ops, tree
+
+from keras_attention import InverseSigmoidRate, ScheduledSampling, loops
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, SEQUENCES, STEPS, DEPTH, UNITS, WORDS = 2, 3, 5, 7, 11, 13
+
+COMPILES = keras.backend.backend() != "torch"
+LINEAR = keras.optimizers.schedules.PolynomialDecay(0.0, 4, 1.0)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def draw(rng, *shapes):
+    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
+    return arrays if len(arrays) > 1 else arrays[0]
+
+
+def numpy(tensors):
+    return tree.map_structure(ops.convert_to_numpy, tensors)
+
+
+def random_layers():
+    embed = keras.layers.Embedding(WORDS, DEPTH)
+    embed.build((None,))
+    classify = keras.layers.Dense(WORDS)
+    classify.build((None, UNITS))
+    return embed, classify
+
+
+def sampling_of(embed, classify, rate=1.0, **options):
+    return ScheduledSampling(
+        embed, lambda inputs, outputs: classify(outputs["output"]), rate, **options
+    )
+
+
+def of_words(word_of_row, rate=1.0, **options):
+    """The word is known: `embed` gives its number."""
+
+    def predict(inputs, outputs):
+        return 1e4 * ops.one_hot(ops.cast(word_of_row(inputs, outputs), "int32"), WORDS)
+
+    def embed(token_ids):
+        return ops.cast(ops.repeat(token_ids[:, None], DEPTH, axis=1), "float32")
+
+    return ScheduledSampling(embed, predict, rate, **options)
+
+
+def of_logits(logits):
+    """Every row has these logits, and what is chosen is the word itself."""
+
+    def predict(inputs, outputs):
+        return ops.tile(ops.convert_to_tensor([logits]), (ops.shape(inputs)[0], 1))
+
+    return ScheduledSampling(lambda ids: ops.cast(ids[:, None], "float32"), predict)
+
+
+def chosen(sampling, uniform):
+    inputs = np.full((len(uniform), 1), -1, "float32")
+    noise = {"coin": np.ones(len(uniform), "bool"), "uniform": np.float32(uniform)}
+    noise = tree.map_structure(ops.convert_to_tensor, noise)
+    outputs = {"output": ops.zeros((len(uniform), UNITS))}
+    tensors = [ops.convert_to_tensor(inputs)] * 2
+    return numpy(sampling.choose(noise, *tensors, outputs))[:, 0]
+
+
+def test_word_worked_by_hand():
+    # The cumulated probabilities are 0, .2, .5, .5 and 1: two words never come.
+    with np.errstate(divide="ignore"):
+        logits = np.log(np.float32([0, 0.2, 0.3, 0, 0.5]))
+
+    found = chosen(of_logits(logits + 7), [0, 0.19, 0.21, 0.49, 0.51, 0.99])
+
+    assert found.tolist() == [1, 1, 2, 2, 4, 4]
+
+
+@pytest.mark.parametrize("words", [3, 1009])
+def test_the_largest_number_draws_the_last_word(words):
+    # Rounded, the probabilities of many words add up to less than one.
+    logits = np.linspace(0, 1, words).astype("float32")
+
+    assert chosen(of_logits(logits), [1 - 2**-24]) == words - 1
+
+
+def test_words_come_as_often_as_the_model_says():
+    logits = np.float32([0.5, -1, 0, 1.5, -30])
+    sampling, rows = of_logits(logits), 20_000
+    noise = numpy(sampling.draw(2, (rows,)))
+
+    counts = np.bincount(np.int32(chosen(sampling, noise["uniform"][1])), minlength=5)
+
+    expected = np.exp(logits) / np.exp(logits).sum()
+    # Five standard deviations.
+    np.testing.assert_allclose(
+        counts / rows, expected, atol=5 * np.sqrt(0.25 / rows), rtol=0
+    )
+    assert counts[-1] == 0
+
+
+@pytest.mark.parametrize("leading", [(4001,), (4001, SEQUENCES)])
+def test_coins_fall_as_often_as_the_rate_says_but_never_before_the_first(leading):
+    noise = numpy(ScheduledSampling(len, len, 0.25).draw(STEPS, leading))
+
+    assert noise["coin"].shape == noise["uniform"].shape == (STEPS, *leading)
+    assert noise["coin"].dtype == bool
+    assert not noise["coin"][0].any()
+    size = np.size(noise["coin"][1])
+    for coins in noise["coin"][1:]:
+        assert abs(coins.mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / size)
+    assert (noise["coin"][1] != noise["coin"][2]).any()
+    # Whether and which are two questions.
+    of_own_words = noise["uniform"][noise["coin"]]
+    assert abs(of_own_words.mean() - 0.5) < 5 / np.sqrt(12 * of_own_words.size)
+
+
+def run(sampling, inputs, draws=1):
+    """Inputs that a decoder would read, whose output is its input plus one."""
+    inputs = ops.convert_to_tensor(inputs)
+    leading = tuple(inputs.shape[:-2])
+    for _ in range(draws):
+        noise = sampling.draw(inputs.shape[-2], leading)
+    first = ops.zeros((*leading, DEPTH))
+
+    def step(state, now):
+        x = sampling.choose(now["noise"], now["inputs"], *state)
+        outputs = {"output": x + 1.0, "weights": ops.zeros_like(x[..., 0])}
+        return (x, outputs), x
+
+    state = (first, {"output": first, "weights": first[..., 0]})
+    sequence = {"noise": noise, "inputs": ops.moveaxis(inputs, -2, 0)}
+    _, read = loops.scan(step, state, sequence)
+    return ops.moveaxis(read, 0, -2), noise["coin"]
+
+
+@pytest.mark.parametrize("leading", [(BATCH,), (BATCH, SEQUENCES)])
+def test_reads_the_teacher_at_rate_zero_and_itself_at_rate_one(rng, leading):
+    inputs = draw(rng, (*leading, STEPS, DEPTH))
+    start = rng.integers(5, size=leading)
+    inputs[..., 0, :] = start[..., None]
+
+    def counting(rate):
+        return of_words(lambda inputs, outputs: outputs["output"][:, 0], rate)
+
+    teacher, _ = numpy(run(counting(0), inputs))
+    own, _ = numpy(run(counting(1), inputs))
+
+    np.testing.assert_array_equal(teacher, inputs)
+    expected = start[..., None] + np.arange(STEPS)
+    np.testing.assert_array_equal(own, np.repeat(expected[..., None], DEPTH, -1))
+
+
+@pytest.mark.parametrize("leading", [(BATCH,), (BATCH, SEQUENCES)])
+def test_reads_what_the_coin_of_every_row_says(rng, leading):
+    inputs = draw(rng, (*leading, STEPS, DEPTH))
+    sampling = of_words(lambda inputs, outputs: 0 * inputs[:, 0] + 3, rate=0.5)
+
+    found, coin = numpy(run(sampling, inputs))
+
+    coin = np.moveaxis(coin, 0, -1)[..., None]
+    assert coin.any() and not coin[..., 1:, :].all()
+    np.testing.assert_array_equal(found, np.where(coin, 3, inputs))
+
+
+def test_rows_of_several_sequences_are_told_apart(rng):
+    inputs, output = draw(rng, (BATCH, SEQUENCES, DEPTH), (BATCH, SEQUENCES, UNITS))
+    embed, classify = random_layers()
+    sampling = ScheduledSampling(
+        embed, lambda inputs, outputs: classify(outputs["output"]) + inputs[:, :1]
+    )
+    noise = {
+        "coin": np.ones((BATCH, SEQUENCES), "bool"),
+        "uniform": rng.random((BATCH, SEQUENCES), "float32"),
+    }
+    arrays = noise, inputs, inputs, {"output": output}
+    arrays = tree.map_structure(ops.convert_to_tensor, arrays)
+
+    found = numpy(sampling.choose(*arrays))
+
+    for k in range(SEQUENCES):
+        alone = sampling.choose(*tree.map_structure(lambda x, k=k: x[:, k], arrays))
+        np.testing.assert_allclose(found[:, k], numpy(alone))
+
+
+def test_no_gradient_passes_through_the_choice(rng, gradients):
+    embed, classify = random_layers()
+    sampling = sampling_of(embed, classify)
+    coin = np.array([True, False])
+    inputs, previous, output = draw(rng, (BATCH, DEPTH), (BATCH, DEPTH), (BATCH, UNITS))
+    uniform = rng.random(BATCH, "float32")
+
+    def read(inputs, previous, output):
+        noise = tree.map_structure(
+            ops.convert_to_tensor, {"coin": coin, "uniform": uniform}
+        )
+        return ops.sum(sampling.choose(noise, inputs, previous, {"output": output}))
+
+    variables = [embed.embeddings, classify.kernel, classify.bias]
+    found = gradients(read, [inputs, previous, output], variables)
+
+    of_inputs, of_previous, of_output, of_embeddings, *of_classify = found
+    np.testing.assert_array_equal(of_inputs, np.where(coin[:, None], 0, 1) + 0 * inputs)
+    # The word that was read learns, like any input.
+    assert sorted(of_embeddings[:, 0]) == [0] * (WORDS - 1) + [1]
+    for gradient in (of_previous, of_output, *of_classify):
+        assert (gradient == 0).all()
+
+
+def test_repeats_under_a_seed():
+    def draws(seed):
+        sampling = ScheduledSampling(len, len, seed=seed)
+        return [numpy(sampling.draw(STEPS, (101,))) for _ in range(2)]
+
+    first, again, other = draws(3), draws(3), draws(4)
+
+    for name in ("coin", "uniform"):
+        np.testing.assert_array_equal(first[0][name], again[0][name])
+        np.testing.assert_array_equal(first[1][name], again[1][name])
+        assert (first[0][name] != first[1][name]).any()
+        assert (first[0][name] != other[0][name]).any()
+
+
+def test_rate_follows_its_schedule_pass_by_pass():
+    sampling = ScheduledSampling(len, len, LINEAR)
+
+    shares = [numpy(sampling.draw(2, (4001,)))["coin"][1].mean() for _ in range(6)]
+
+    np.testing.assert_allclose(shares, [0, 0.25, 0.5, 0.75, 1, 1], atol=0.04)
+    assert shares[0] == 0
+    assert shares[-2:] == [1, 1]
+    assert int(sampling.passes) == 6
+    assert sampling.passes.dtype.startswith("int")
+    assert not sampling.passes.trainable
+
+
+@keras.saving.register_keras_serializable(package="keras_attention_tests")
+class Decoder(keras.layers.Layer):
+    """Its output is its input, projected."""
+
+    def __init__(self, sampling, **kwargs):
+        super().__init__(**kwargs)
+        self.sampling = sampling
+        self.project = keras.layers.Dense(UNITS)
+
+    def build(self, inputs_shape):
+        self.project.build((None, DEPTH))
+
+    def call(self, inputs, training=None):
+        sequence = {"inputs": ops.swapaxes(inputs, 0, 1)}
+        first = ops.zeros_like(inputs[:, 0])
+        if training:
+            sequence["noise"] = self.sampling.draw(
+                ops.shape(inputs)[1], ops.shape(inputs)[:1]
+            )
+
+        def step(state, now):
+            x = now["inputs"]
+            if training:
+                x = self.sampling.choose(now["noise"], x, *state)
+            outputs = {"output": self.project(x)}
+            return (x, outputs), outputs["output"]
+
+        state = (first, {"output": self.project(first)})
+        _, outputs = loops.scan(step, state, sequence)
+        return ops.swapaxes(outputs, 0, 1)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "sampling": keras.saving.serialize_keras_object(self.sampling),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        sampling = keras.saving.deserialize_keras_object(config.pop("sampling"))
+        return cls(sampling, **config)
+
+
+@keras.saving.register_keras_serializable(package="keras_attention_tests")
+class Readout(keras.layers.Layer):
+    """Words of all steps, or of the rows of one; with dropout."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(WORDS)
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def build(self, inputs_shape, outputs_shape):
+        self.dense.build((None, UNITS))
+
+    def call(self, inputs, outputs):
+        return self.dense(self.dropout(outputs["output"])) + inputs[..., :1]
+
+
+def model_of(readout=True, **options):
+    """A functional model that shares its layers with the sampling of its decoder."""
+    ids = keras.Input((None,), dtype="int32")
+    embed = keras.layers.Embedding(WORDS, DEPTH, name="embed")
+    predict = Readout(name="readout")
+    given = predict if readout else lambda *arguments: predict(*arguments)
+    decoder = Decoder(ScheduledSampling(embed, given, **options), name="decoder")
+    inputs = embed(ids)
+    logits = predict(inputs, {"output": decoder(inputs)})
+    model = keras.Model(ids, logits)
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=COMPILES,
+    )
+    return model
+
+
+def ids_of(rng):
+    return rng.integers(WORDS, size=(3, BATCH, STEPS))
+
+
+def test_trains_compiled_and_counts_the_passes(rng):
+    model = model_of(rate=InverseSigmoidRate(2))
+    before = [numpy(x) for x in model.trainable_variables]
+    ids = ids_of(rng).reshape(-1, STEPS)
+
+    history = model.fit(ids, ids, batch_size=BATCH, epochs=2, verbose=0)
+    model.predict(ids, verbose=0)
+
+    assert np.isfinite(history.history["loss"]).all()
+    assert int(model.get_layer("decoder").sampling.passes) == 2 * 3
+    for variable, old in zip(model.trainable_variables, before, strict=True):
+        assert (numpy(variable) != old).any(), variable.path
+
+
+def test_borrows_without_owning():
+    model = model_of()
+    decoder = model.get_layer("decoder")
+
+    # Kernel and bias of its own projection.
+    assert len(decoder.trainable_variables) == 2
+    assert len(model.trainable_variables) == 1 + 2 + 2
+    decoder.trainable = False
+    assert len(model.trainable_variables) == 1 + 2
+
+
+@pytest.mark.parametrize("rate", [0.5, LINEAR])
+def test_model_comes_back_from_its_file_and_trains_on(rng, tmp_path, rate):
+    model = model_of(rate=rate, seed=3)
+    ids = ids_of(rng)
+    model.fit(ids[0], ids[0], verbose=0)
+    expected = model.predict(ids[1], verbose=0)
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    np.testing.assert_allclose(restored.predict(ids[1], verbose=0), expected, 1e-5)
+    decoder = restored.get_layer("decoder")
+    shared = restored.get_layer("embed"), restored.get_layer("readout")
+    assert decoder.sampling._borrowed() == shared
+    assert int(decoder.sampling.passes) == 1
+    restored.fit(ids[1], ids[1], verbose=0)
+    assert int(decoder.sampling.passes) == 2
+    old, new = model.get_layer("decoder").sampling, decoder.sampling
+    assert json.dumps(old.get_config()) == json.dumps(new.get_config())
+
+
+def test_functions_are_borrowed_anew_after_loading(rng, tmp_path):
+    model = model_of(readout=False)
+    ids = ids_of(rng)
+    expected = model.predict(ids[0], verbose=0)
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    np.testing.assert_allclose(restored.predict(ids[0], verbose=0), expected, 1e-5)
+    with pytest.raises(ValueError, match=r"predict must be.*borrow.*predict=None"):
+        restored.get_layer("decoder").sampling.draw(STEPS, (BATCH,))
+    layers = [restored.get_layer(name) for name in ("embed", "readout")]
+    restored.get_layer("decoder").sampling.borrow(*layers)
+    restored.fit(ids[0], ids[0], verbose=0)
+
+
+@keras.saving.register_keras_serializable(package="keras_attention_tests")
+def of_the_output(inputs, outputs):
+    return outputs["output"]
+
+
+def test_registered_functions_and_the_rate_come_back_from_a_config():
+    embed = keras.layers.Embedding(WORDS, DEPTH)
+    sampling = ScheduledSampling(embed, of_the_output, InverseSigmoidRate(5), seed=3)
+
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(sampling)))
+    restored = keras.saving.deserialize_keras_object(config)
+
+    embed, predict = restored._borrowed()
+    assert predict is of_the_output
+    assert type(embed) is keras.layers.Embedding
+    assert restored.rate.k == 5
+    arguments = set(inspect.signature(ScheduledSampling).parameters) - {"kwargs"}
+    assert set(sampling.get_config()) == {"name", "trainable", "dtype"} | arguments
+
+
+class Classifier(keras.Model):
+    """A model without a graph, with dropout after its decoder."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.embed, self.readout = keras.layers.Embedding(WORDS, DEPTH), Readout()
+        self.last = keras.layers.Dropout(0.5)
+        self.decoder = Decoder(ScheduledSampling(self.embed, self.readout, **options))
+
+    def call(self, ids):
+        inputs = self.embed(ids)
+        output = self.last(ops.ones_like(self.decoder(inputs)))
+        self.readout(inputs, {"output": output})
+        return output
+
+
+def test_layers_after_the_decoder_go_on_in_training(rng):
+    model, ids = Classifier(), ids_of(rng)[0]
+    model(ids)
+
+    found = numpy(model(ids, training=True))
+
+    assert set(np.unique(found)) == {0, 2}
+    assert (numpy(model(ids, training=False)) == 1).all()
+
+
+def test_own_words_are_drawn_without_dropout(rng):
+    outputs = {"output": draw(rng, (1, UNITS))}
+    readout = Readout()
+    inputs = np.zeros((1, DEPTH), "float32")
+    logits = numpy(readout(inputs, outputs))
+    seen = []
+
+    class Decoding(keras.layers.Layer):
+        def call(self, inputs, training=None):
+            noise = {"coin": ops.ones(1, "bool"), "uniform": ops.zeros(1)}
+            return sampling.choose(noise, inputs, inputs, outputs)
+
+    def predict(*arguments):
+        seen.append(readout(*arguments))
+        return seen[-1]
+
+    embed, _ = random_layers()
+    sampling = ScheduledSampling(embed, predict)
+    for _ in range(3):
+        Decoding()(inputs, training=True)
+
+    np.testing.assert_allclose(numpy(seen), [logits] * 3, rtol=1e-6)
+
+
+def test_a_file_with_sampling_loads_without_it(rng, tmp_path):
+    model, ids = Classifier(), ids_of(rng)[0]
+    expected = model(ids)
+    model.save_weights(tmp_path / "model.weights.h5")
+
+    other = Classifier()
+    other.decoder.sampling = None
+    other(ids)
+    other.load_weights(tmp_path / "model.weights.h5")
+
+    np.testing.assert_allclose(numpy(other(ids)), numpy(expected))
+    for x, y in zip(other.trainable_variables, model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(numpy(x), numpy(y))
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_mixed_precision(half):
+    words, seen = 4001, []
+
+    def predict(inputs, outputs):
+        return ops.zeros((ops.shape(inputs)[0], words), half)
+
+    def embed(token_ids):
+        seen.append(numpy(token_ids))
+        return ops.ones((ops.shape(token_ids)[0], DEPTH))
+
+    sampling = ScheduledSampling(embed, predict, 1.0, dtype=f"mixed_{half}")
+    noise = {name: x[1] for name, x in sampling.draw(2, (101,)).items()}
+    inputs = ops.zeros((101, DEPTH), half)
+
+    found = sampling.choose(noise, inputs, inputs, {"output": inputs})
+
+    assert keras.backend.standardize_dtype(found.dtype) == half
+    uniform = numpy(noise["uniform"])
+    assert uniform.dtype == "float32"
+    assert abs(seen[0] - np.floor(uniform * words)).max() <= 1
+
+
+@pytest.mark.parametrize("k", [1, 7.5, 1000])
+def test_inverse_sigmoid_follows_the_paper(k):
+    rate = InverseSigmoidRate(k)
+
+    for i in (0, 1, 50):
+        expected = 1 - k / (k + np.exp(i / k))
+        assert float(rate(i)) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert float(rate(10**6 * k)) == 1
+    config = keras.optimizers.schedules.serialize(rate)
+    assert keras.optimizers.schedules.deserialize(config).k == k
+
+
+@pytest.mark.parametrize("k", [0, 0.99, -5])
+def test_inverse_sigmoid_needs_a_k_of_one_or_more(k):
+    with pytest.raises(ValueError, match=f"k must be at least 1. Received: {k}"):
+        InverseSigmoidRate(k)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.5])
+def test_rate_must_be_a_probability(rate):
+    with pytest.raises(ValueError, match=f"rate must be.*Received: {rate}"):
+        ScheduledSampling(len, len, rate)
+
+
+@pytest.mark.parametrize("name", ["embed", "predict"])
+def test_what_is_borrowed_must_be_callable(name):
+    arguments = {"embed": len, "predict": len, name: "dense"}
+
+    with pytest.raises(ValueError, match=f"{name} must be a layer.*'dense'"):
+        ScheduledSampling(**arguments)
+
+
+@pytest.mark.parametrize("name", ["embed", "predict"])
+def test_what_is_borrowed_must_have_been_built(name):
+    arguments = {"embed": len, "predict": len, name: keras.layers.Dense(3)}
+
+    with pytest.raises(ValueError, match=f"{name} must be a layer that has been built"):
+        ScheduledSampling(**arguments).draw(STEPS, (BATCH,))
+
+
+def test_logits_of_the_wrong_rank_are_named():
+    message = re.escape("of the shape (rows, words). Received: (4, 2, 3)")
+
+    with pytest.raises(ValueError, match=message):
+        chosen(ScheduledSampling(len, lambda *_: ops.zeros((4, 2, 3))), [0.5] * 4)
