@@ -90,18 +90,17 @@ class BeamSearchQueue:
             here = tree.map_structure(lambda x, i=index: ops.take(x, i, axis=0), rows)
             if carry is None:
                 carry = self._begin(here)
-            more = active.all() and places.max() + 1 < count
-            unfinished = self.batch_size - max(self.batch_size // 8, 1) if more else 0
+            few = max(self.batch_size // 8, 1)
+            unfinished = self.batch_size - few if active.all() else 0
             arguments = free, active, np.int32(unfinished)
             carry, done, results = self._go_on(
                 here, carry, *map(ops.convert_to_tensor, arguments)
             )
-            done = ops.convert_to_numpy(done)
+            free = ops.convert_to_numpy(done)
             results = tree.map_structure(ops.convert_to_numpy, results)
-            for place in np.flatnonzero(done & active):
+            for place in np.flatnonzero(free & active):
                 found[places[place]] = {name: x[place] for name, x in results.items()}
                 left -= 1
-            free = done | ~active
         return {name: np.stack([x[name] for x in found]) for name in found[0]}
 
     def _beam(self, rows):

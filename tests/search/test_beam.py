@@ -251,6 +251,7 @@ def test_a_vocabulary_too_small_for_the_beam_leaves_places_empty():
     assert np.isfinite(result["scores"]).all()
     existing, missing = np.split(result["scores"], [LENGTH + 1], axis=1)
     assert (missing < existing.min()).all()
+    np.testing.assert_array_equal(missing, result["log_probs"][:, LENGTH + 1 :])
 
 
 def test_rows_may_change_places():
@@ -347,3 +348,39 @@ def test_coverage_worked_by_hand():
     np.testing.assert_allclose(result["log_probs"], log_probs, rtol=1e-6)
     log_probs[0] += 0.5 * np.log([0.75, 1e-10])
     np.testing.assert_allclose(result["scores"], log_probs, rtol=1e-6)
+
+
+def test_a_beam_goes_on_for_one_that_may_yet_cover_the_source():
+    # Tokens end, A, B, C, D, start, and the logarithms of their probabilities.
+    table = np.full((6, 6), -50.0, "float32")
+    end, a, b, c, d, start = range(6)
+    table[start, [end, a, b]] = -1.2, -1.0, -1.5
+    table[a, [end, c]] = -0.5, -2.0
+    table[b, d] = -0.5
+    table[[c, d], end] = 0.0
+    looks = np.zeros((6, 2), "float32")
+    looks[[start, a, d]] = 0.5
+
+    def step(token_ids, state):
+        log_probs = ops.take(table, token_ids, axis=0)
+        return log_probs, state, ops.take(looks, token_ids, axis=0)
+
+    @compiled
+    def run(state):
+        return beam_search(
+            step,
+            state,
+            start=start,
+            end=end,
+            max_length=3,
+            beam_size=2,
+            length_penalty=0.0,
+            coverage_penalty=1.0,
+        )
+
+    result = to_numpy(run(ops.zeros((1, 1))))
+
+    # After two steps "A end" (-1.5) and "end" (-1.2 + log .25 = -2.6) have finished.
+    # "A C" (-3) leads before "B D" (-2 + log .25 = -3.4), which alone may overtake.
+    assert hypotheses(result, 0) == [(a, end), (b, d, end)]
+    np.testing.assert_allclose(result["scores"], [[-1.5, -2.0]], rtol=1e-6)

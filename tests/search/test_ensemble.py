@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from keras import ops
+from keras import ops, tree
 from search.reference import (
     BATCH,
     BEAM,
@@ -25,7 +25,7 @@ from search.reference import (
     to_tensors,
 )
 
-from keras_attention.search import (
+from keras_attention import (
     beam_search,
     ensemble_step,
     greedy_search,
@@ -174,6 +174,11 @@ def test_where_nothing_is_possible_the_search_stays_finite(combine):
 
     for name in ("scores", "log_probs", "token_log_probs", "weights"):
         assert np.isfinite(result[name]).all(), name
+    steps = [make_step(table) for table in tables]
+    states = to_tensors(tree.map_structure(lambda x: x[:, None], states))
+    token_ids = ops.full((BATCH, 1), START, dtype="int32")
+    log_probs, _, _ = ensemble_step(steps, combine=combine)(token_ids, states)
+    assert not np.isnan(ops.convert_to_numpy(log_probs)).any()
     if combine == "log-probabilities":
         np.testing.assert_array_equal(result["lengths"], 0)
 
