@@ -157,20 +157,22 @@ def peer_step():
     return step
 
 
-def matrix_products():
-    """The products of our step: pairs of shapes, and how often each is computed.
+def layer_products(rows, inputs, outputs, times=1, from_data=False):
+    """The products of a layer on rows `(rows, inputs)`.
 
-    A layer on rows `(rows, inputs)` needs its output, the gradient of its kernel and,
-    unless its inputs are data, the gradient of its inputs.
+    It needs its output, the gradient of its kernel and, unless its inputs are data, the
+    gradient of its inputs.
     """
+    products = [((rows, inputs), (inputs, outputs), times)]
+    products += [((inputs, rows), (rows, outputs), times)]
+    if not from_data:
+        products += [((rows, outputs), (outputs, inputs), times)]
+    return products
 
-    def layer(rows, inputs, outputs, times=1, from_data=False):
-        products = [((rows, inputs), (inputs, outputs), times)]
-        products += [((inputs, rows), (rows, outputs), times)]
-        if not from_data:
-            products += [((rows, outputs), (outputs, inputs), times)]
-        return products
 
+def matrix_products():
+    """The products of our step: pairs of shapes, and how often each is computed."""
+    layer = layer_products
     rows = BATCH * STEPS
     return [
         *layer(BATCH * REGIONS, DEPTH, ATTENTION_UNITS, from_data=True),  # keys
@@ -190,21 +192,13 @@ def matrix_products():
     ]
 
 
-def floating_point_operations():
-    """Additions and multiplications of all matrix products of a step."""
-    return sum(
-        2 * times * np.prod(first) * second[-1]
-        for first, second, times in matrix_products()
-    )
-
-
-def products_step():
+def products_step(products):
     import tensorflow as tf
 
     # Run eagerly: a graph would compute equal products only once.
     operands = [
         (tf.random.normal(first), tf.random.normal(second), times)
-        for first, second, times in matrix_products()
+        for first, second, times in products
     ]
 
     def step():
@@ -215,21 +209,16 @@ def products_step():
     return step
 
 
-GRAPH, XLA = "ours, graph", "ours, XLA"
-PEER, PRODUCTS = "PyTorch tutorial", "matrix products"
-CANDIDATES = {
-    GRAPH: lambda: our_step(jit_compile=False),
-    XLA: lambda: our_step(jit_compile=True),
-    PEER: peer_step,
-    PRODUCTS: products_step,
-}
+PEER, PRODUCTS = "PyTorch", "matrix products"
 
 
-def report(found, rounds, steps):
+def report(found, what, products, rounds, steps):
     medians = {name: statistics.median(x.times) for name, x in found.items()}
+    operations = sum(
+        2 * n * np.prod(first) * second[-1] for first, second, n in products
+    )
     print(
-        f"{BATCH} captions of {WORDS} words, {REGIONS} regions of {DEPTH}; "
-        f"{floating_point_operations() / 1e9:.1f} GFLOP in matrix products a step; "
+        f"{what}; {operations / 1e9:.1f} GFLOP in matrix products a step; "
         f"{workers.CORES} cores; medians of {rounds} rounds of {steps} steps\n"
     )
     print("| step | first step | time | peer / time | time / products |")
@@ -243,24 +232,35 @@ def report(found, rounds, steps):
     print("\nThe first step includes tracing and compiling.")
 
 
-def main():
+def main(description, script, candidates, what, products):
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=7, help="turns of each candidate")
     parser.add_argument("--steps", type=int, default=5, help="timed steps in a turn")
-    parser.add_argument("--work", choices=CANDIDATES, help=argparse.SUPPRESS)
+    parser.add_argument("--work", choices=candidates, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
-        workers.work(CANDIDATES[arguments.work]())
+        workers.work(candidates[arguments.work]())
         return
-    names = list(CANDIDATES)
+    names = list(candidates)
     if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed: the peer is left out (pip install torch).\n")
         names.remove(PEER)
-    found = workers.take_turns(__file__, names, arguments.rounds, arguments.steps)
-    report(found, arguments.rounds, arguments.steps)
+    found = workers.take_turns(script, names, arguments.rounds, arguments.steps)
+    report(found, what, products, arguments.rounds, arguments.steps)
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        __doc__,
+        __file__,
+        {
+            "ours, graph": lambda: our_step(jit_compile=False),
+            "ours, XLA": lambda: our_step(jit_compile=True),
+            PEER: peer_step,
+            PRODUCTS: lambda: products_step(matrix_products()),
+        },
+        f"{BATCH} captions of {WORDS} words, {REGIONS} regions of {DEPTH}",
+        matrix_products(),
+    )

@@ -1,6 +1,11 @@
 """Additive, Luong and self-attention for Keras 3, with decoders and search."""
 
-from keras_attention.decoder import AttentionCell, AttentionDecoder
+from keras_attention.decoder.attention_cell import AttentionCell
+from keras_attention.decoder.attention_decoder import AttentionDecoder
+from keras_attention.decoder.scheduled_sampling import (
+    InverseSigmoidRate,
+    ScheduledSampling,
+)
 from keras_attention.layers.additive import AdditiveAttention
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.luong import LuongAttention
@@ -39,7 +44,6 @@ from keras_attention.losses import (
 )
 from keras_attention.metrics import AlignmentErrorRate, PointingAccuracy
 from keras_attention.plots import attention_heatmap, attention_overlay
-from keras_attention.scheduled_sampling import InverseSigmoidRate, ScheduledSampling
 from keras_attention.search import (
     BeamSearchQueue,
     beam_search,

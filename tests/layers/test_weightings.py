@@ -280,7 +280,7 @@ def test_a_decoder_keeps_the_state_of_its_attention(rng, value, build, sequences
         lambda x: x if sequences is None else ops.repeat(x[:, None], sequences, axis=1),
         {"cell": cell.cell.get_initial_state(batch_size=BATCH)},
     )
-    state = cell.with_attention_state(state, memory)
+    state = cell.complete_state(state, memory)
     for t in range(QUERIES):
         outputs, state = cell(words[..., t, :], state, memory)
         for name, found in outputs.items():

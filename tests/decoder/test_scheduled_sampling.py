@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from keras import ops, tree
 
-from keras_attention import InverseSigmoidRate, ScheduledSampling, loops
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    InverseSigmoidRate,
+    LuongAttention,
+    ScheduledSampling,
+    loops,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -245,45 +253,22 @@ def test_rate_follows_its_schedule_pass_by_pass():
 
 
 @keras.saving.register_keras_serializable(package="keras_attention_tests")
-class Decoder(keras.layers.Layer):
-    """Its output is its input, projected."""
+class Decoder(AttentionDecoder):
+    """Looks at its own inputs, and gives its output alone."""
 
     def __init__(self, sampling, **kwargs):
-        super().__init__(**kwargs)
-        self.sampling = sampling
-        self.project = keras.layers.Dense(UNITS)
+        cell = AttentionCell(keras.layers.GRUCell(UNITS), AdditiveAttention(DEPTH))
+        super().__init__(cell, sampling=sampling, **kwargs)
 
     def build(self, inputs_shape):
-        self.project.build((None, DEPTH))
+        super().build(inputs_shape, inputs_shape)
 
     def call(self, inputs, training=None):
-        sequence = {"inputs": ops.swapaxes(inputs, 0, 1)}
-        first = ops.zeros_like(inputs[:, 0])
-        if training:
-            sequence["noise"] = self.sampling.draw(
-                ops.shape(inputs)[1], ops.shape(inputs)[:1]
-            )
-
-        def step(state, now):
-            x = now["inputs"]
-            if training:
-                x = self.sampling.choose(now["noise"], x, *state)
-            outputs = {"output": self.project(x)}
-            return (x, outputs), outputs["output"]
-
-        state = (first, {"output": self.project(first)})
-        _, outputs = loops.scan(step, state, sequence)
-        return ops.swapaxes(outputs, 0, 1)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "sampling": keras.saving.serialize_keras_object(self.sampling),
-        }
+        return super().call(inputs, inputs, training=training)["output"]
 
     @classmethod
     def from_config(cls, config):
-        config = dict(config)
+        config.pop("cell")
         sampling = keras.saving.deserialize_keras_object(config.pop("sampling"))
         return cls(sampling, **config)
 
@@ -344,9 +329,9 @@ def test_borrows_without_owning():
     model = model_of()
     decoder = model.get_layer("decoder")
 
-    # Kernel and bias of its own projection.
-    assert len(decoder.trainable_variables) == 2
-    assert len(model.trainable_variables) == 1 + 2 + 2
+    # Three of its cell, three of its attention.
+    assert len(decoder.trainable_variables) == 6
+    assert len(model.trainable_variables) == 1 + 6 + 2
     decoder.trainable = False
     assert len(model.trainable_variables) == 1 + 2
 
@@ -541,3 +526,59 @@ def test_logits_of_the_wrong_rank_are_named():
 
     with pytest.raises(ValueError, match=message):
         chosen(ScheduledSampling(len, lambda *_: ops.zeros((4, 2, 3))), [0.5] * 4)
+
+
+CHOICES = {
+    "Bahdanau": {"gate": True},
+    "Luong": {"order": "current"},
+    "Luong, fed": {
+        "order": "current",
+        "input_feeding": True,
+        "attentional_vector": UNITS,
+    },
+}
+
+
+@pytest.mark.parametrize("leading", [(), (SEQUENCES,)], ids=["one", "several"])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_decoder_reads_its_own_words(rng, choice, leading):
+    # With the largest logit far ahead, every draw is that word.
+    embed, classify = random_layers()
+    classify.kernel.assign(1e4 * classify.kernel)
+    cell = AttentionCell(
+        keras.layers.LSTMCell(UNITS), LuongAttention("general"), **CHOICES[choice]
+    )
+    inputs, value = draw(rng, (BATCH, *leading, STEPS, DEPTH), (BATCH, 17, 19))
+    mask = np.ones((BATCH, *leading, STEPS), "bool")
+    mask[0, ..., 2] = False
+    decoder = AttentionDecoder(cell, sampling=sampling_of(embed, classify, 1.0))
+
+    found = numpy(decoder(inputs, value, inputs_mask=mask, training=True))
+    taught = numpy(decoder(inputs, value, inputs_mask=mask, training=False))
+
+    memory = cell.attention.memory(value)
+    zeros = np.zeros((BATCH, *leading, UNITS), "float32")
+    state = cell.complete_state({"cell": [zeros, zeros]}, memory)
+    x = inputs[..., 0, :]
+    for t in range(STEPS):
+        outputs, new_state = cell(x, state, memory)
+        state = tree.map_structure(
+            lambda new, old, t=t: np.where(mask[..., t, None], new, old),
+            numpy(new_state),
+            numpy(state),
+        )
+        output = numpy(outputs["output"])
+        expected = np.where(mask[..., t, None], output, 0)
+        np.testing.assert_allclose(found["output"][..., t, :], expected, atol=1e-5)
+        x = embed(ops.argmax(classify(output), axis=-1))
+    np.testing.assert_allclose(
+        found["output"][..., 0, :], taught["output"][..., 0, :], atol=1e-5
+    )
+    assert abs(found["output"] - taught["output"])[..., 1, :].max() > 1e-3
+
+
+def test_sampling_of_a_decoder_must_be_scheduled_sampling():
+    cell = AttentionCell(keras.layers.GRUCell(UNITS), AdditiveAttention(DEPTH))
+
+    with pytest.raises(ValueError, match=r"ScheduledSampling.*Received: 0\.25"):
+        AttentionDecoder(cell, sampling=0.25)

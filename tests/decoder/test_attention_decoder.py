@@ -5,173 +5,44 @@ import re
 import keras
 import numpy as np
 import pytest
+from decoder.reference import (
+    BATCH,
+    CELLS,
+    INPUT_DIM,
+    INPUTS,
+    LOWER_UNITS,
+    PAPERS,
+    POSITIONS,
+    SEQUENCES,
+    STATE_UNITS,
+    STEPS,
+    UNITS,
+    VALUE,
+    VALUE_DIM,
+    WORDS,
+    assert_close,
+    assert_same_config,
+    decode_as_in_the_paper,
+    decoder_of,
+    draw,
+    numpy,
+    random_state,
+    step_by_step,
+)
 from keras import ops, tree
 
 from keras_attention import AdditiveAttention, AttentionCell, AttentionDecoder
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
-# Every dimension is a different prime, so that no two axes can be confused.
-BATCH, SEQUENCES, STEPS, POSITIONS = 2, 3, 5, 7
-INPUT_DIM, VALUE_DIM, STATE_UNITS, UNITS = 11, 13, 17, 19
-LOWER_UNITS, WORDS = 23, 29
-
-INPUTS = (BATCH, STEPS, INPUT_DIM)
-VALUE = (BATCH, POSITIONS, VALUE_DIM)
-
 COMPILES = keras.backend.backend() != "torch"
 
-CELLS = {
-    "gru": lambda **options: keras.layers.GRUCell(STATE_UNITS, **options),
-    "lstm": lambda **options: keras.layers.LSTMCell(STATE_UNITS, **options),
-    "simple": lambda **options: keras.layers.SimpleRNNCell(STATE_UNITS, **options),
-    "stacked lstm": lambda **options: keras.layers.StackedRNNCells(
-        [
-            keras.layers.LSTMCell(LOWER_UNITS, **options),
-            keras.layers.LSTMCell(STATE_UNITS, **options),
-        ]
-    ),
-    "stacked gru": lambda **options: keras.layers.StackedRNNCells(
-        [
-            keras.layers.GRUCell(LOWER_UNITS, **options),
-            keras.layers.GRUCell(STATE_UNITS, **options),
-        ]
-    ),
-    "gru over lstm": lambda **options: keras.layers.StackedRNNCells(
-        [
-            keras.layers.LSTMCell(LOWER_UNITS, **options),
-            keras.layers.GRUCell(STATE_UNITS, **options),
-        ]
-    ),
-}
 every_cell = pytest.mark.parametrize("cell", CELLS)
 
 
 @pytest.fixture
 def rng():
     return np.random.default_rng(1)
-
-
-def draw(rng, *shapes):
-    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
-    return arrays if len(arrays) > 1 else arrays[0]
-
-
-def numpy(tensors):
-    return tree.map_structure(ops.convert_to_numpy, tensors)
-
-
-def assert_close(found, expected, atol=1e-5):
-    tree.assert_same_structure(found, expected)
-    for x, y in zip(tree.flatten(found), tree.flatten(expected), strict=True):
-        np.testing.assert_allclose(x, y, atol=atol)
-
-
-def assert_same_config(found, expected):
-    # Tuples are lists in a file.
-    assert json.dumps(found.get_config()) == json.dumps(expected.get_config())
-
-
-def decoder_of(cell, *, gate=False, dtype=None, **options):
-    """A decoder whose weights, biases included, are all drawn at random."""
-    cell = CELLS[cell](dtype=dtype, **options)
-    attention = AdditiveAttention(UNITS, use_bias=True, dtype=dtype)
-    decoder = AttentionDecoder(
-        AttentionCell(cell, attention, gate=gate, dtype=dtype), dtype=dtype
-    )
-    decoder.build(INPUTS, VALUE)
-    rng = np.random.default_rng(2)
-    for variable in decoder.trainable_variables:
-        variable.assign(rng.normal(scale=0.5, size=variable.shape))
-    return decoder
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def attend_as_in_the_paper(attention, s, h):
-    """Context and weights of one state for the annotations of one source."""
-    score, dense = attention.step.score, attention.memory.key_projection
-    w_a, v_a = numpy([score.query_projection.kernel, score.scale])
-    u_a, bias = numpy([dense.kernel, dense.bias])
-    e = [v_a @ np.tanh(w_a.T @ s + u_a.T @ h_j + bias) for h_j in h]
-    alpha = np.exp(e) / np.exp(e).sum()
-    return sum(alpha_j * h_j for alpha_j, h_j in zip(alpha, h, strict=True)), alpha
-
-
-def gru_as_in_the_paper(cell, x, state):
-    """Appendix A.1.1, where the update gate z says how much is new.
-
-    Keras lets its gate say how much is kept, hence the sign.
-    """
-    (s,) = state
-    kernel, recurrent, bias = numpy([cell.kernel, cell.recurrent_kernel, cell.bias])
-    w_z, w_r, w = np.split(kernel, 3, axis=1)
-    u_z, u_r, u = np.split(recurrent, 3, axis=1)
-    b_z, b_r, b = np.split(bias, 3)
-    z = sigmoid(-(x @ w_z + s @ u_z + b_z))
-    r = sigmoid(x @ w_r + s @ u_r + b_r)
-    proposal = np.tanh(x @ w + (r * s) @ u + b)
-    s = (1 - z) * s + z * proposal
-    return s, [s]
-
-
-def lstm_as_in_the_paper(cell, x, state):
-    """Show, Attend and Tell, equations 1 to 3."""
-    h, c = state
-    kernel, recurrent, bias = numpy([cell.kernel, cell.recurrent_kernel, cell.bias])
-    i, f, g, o = np.split(x @ kernel + h @ recurrent + bias, 4)
-    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    h = sigmoid(o) * np.tanh(c)
-    return h, [h, c]
-
-
-PAPERS = {"gru": gru_as_in_the_paper, "lstm": lstm_as_in_the_paper}
-
-
-def decode_as_in_the_paper(name, cell, words, annotations, state):
-    """One sequence, one step at a time; `state` is a list of vectors."""
-    found = {"output": [], "context": [], "weights": []}
-    for word in words:
-        context, weights = attend_as_in_the_paper(cell.attention, state[0], annotations)
-        if cell.gate:
-            kernel, bias = numpy([cell.context_gate.kernel, cell.context_gate.bias])
-            context = sigmoid(state[0] @ kernel + bias) * context
-        step_input = np.concatenate([word, context])
-        output, state = PAPERS[name](cell.cell, step_input, state)
-        found["output"].append(output)
-        found["context"].append(context)
-        found["weights"].append(weights)
-    outputs = {key: np.stack(steps) for key, steps in found.items()}
-    return {**outputs, "state": {"cell": state}}
-
-
-def step_by_step(decoder, inputs, value, state, *, inputs_mask=None, value_mask=None):
-    """What the decoder computes, by calling its cell from a Python loop."""
-    cell = decoder.cell
-    memory = cell.attention.memory(value, value_mask=value_mask)
-    found = []
-    for t in range(inputs.shape[-2]):
-        outputs, new_state = cell(inputs[..., t, :], state, memory)
-        if inputs_mask is not None:
-            keep = inputs_mask[..., t, None]
-            new_state = tree.map_structure(
-                lambda new, old, keep=keep: np.where(keep, new, old),
-                numpy(new_state),
-                numpy(state),
-            )
-            outputs = {name: numpy(x) * keep for name, x in outputs.items()}
-        state = new_state
-        found.append(numpy(outputs))
-    outputs = tree.map_structure(lambda *steps: np.stack(steps, axis=-2), *found)
-    return {**outputs, "state": numpy(state)}
-
-
-def random_state(rng, cell, *leading):
-    """An initial state whose every entry is drawn at random."""
-    zeros = cell.get_initial_state(batch_size=1)
-    return tree.map_structure(lambda x: draw(rng, (*leading, x.shape[-1])), zeros)
 
 
 @pytest.mark.parametrize("gate", [False, True])

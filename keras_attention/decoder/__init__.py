@@ -1,0 +1,1 @@
+"""Recurrent decoders with attention: one step, and the loop over it."""

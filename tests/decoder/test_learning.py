@@ -1,0 +1,158 @@
+"""Decoders learn tasks of which it is known where to look for every word."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+    MonotonicWeighting,
+    PositionEncoding,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+LENGTH, SYMBOLS, UNITS, START = 5, 17, 32, 0
+
+# For every step, the position whose symbol comes next.
+TASKS = {
+    "copy": lambda source: np.broadcast_to(np.arange(LENGTH), source.shape),
+    "reverse": lambda source: np.broadcast_to(np.arange(LENGTH)[::-1], source.shape),
+    "sort": lambda source: np.argsort(source, axis=-1),
+}
+
+ATTENTIONS = {
+    "additive": lambda: AdditiveAttention(UNITS),
+    "normalized": lambda: AdditiveAttention(UNITS, normalize=True, use_bias=True),
+    "coverage": lambda: AdditiveAttention(UNITS, coverage=True),
+    "sparsemax": lambda: AdditiveAttention(UNITS, weighting="sparsemax"),
+    "entmax": lambda: AdditiveAttention(UNITS, weighting="entmax"),
+    "dot": lambda: LuongAttention("dot"),
+    "scaled-dot": lambda: LuongAttention("scaled-dot"),
+    "general": lambda: LuongAttention("general"),
+    "concat": lambda: LuongAttention("concat", units=UNITS),
+    "location": lambda: LuongAttention("location", positions=LENGTH),
+    "local-p": lambda: LuongAttention("general", window="local-p", half_width=3),
+    "local-m": lambda: LuongAttention("general", window="local-m", half_width=1),
+    "monotonic": lambda: AdditiveAttention(
+        UNITS, weighting=MonotonicWeighting(score_bias=-1.0)
+    ),
+}
+ORDERS = {
+    "Bahdanau": {},
+    "Luong": {"order": "current", "attentional_vector": UNITS},
+    "Luong, fed": {
+        "order": "current",
+        "attentional_vector": UNITS,
+        "input_feeding": True,
+    },
+}
+
+# What does not look at the symbols cannot sort; what moves on cannot go back.
+CASES = [
+    ("copy", "location", "Luong, fed"),
+    ("copy", "local-m", "Luong, fed"),
+    ("copy", "local-p", "Luong, fed"),
+    ("copy", "monotonic", "Luong, fed"),
+    ("copy", "monotonic", "Bahdanau"),
+    ("reverse", "additive", "Bahdanau"),
+    ("reverse", "normalized", "Luong, fed"),
+    ("reverse", "coverage", "Luong, fed"),
+    ("reverse", "concat", "Luong, fed"),
+    ("reverse", "general", "Luong"),
+    ("reverse", "scaled-dot", "Luong, fed"),
+    ("sort", "dot", "Luong, fed"),
+    ("sort", "general", "Luong, fed"),
+    ("sort", "sparsemax", "Luong, fed"),
+    ("sort", "entmax", "Luong, fed"),
+]
+if keras.backend.backend() != "tensorflow":
+    CASES = [("reverse", "additive", "Bahdanau"), ("copy", "monotonic", "Luong, fed")]
+
+
+def examples(task, count):
+    """Sources without repetitions, their targets, and where those stand."""
+    rng = np.random.default_rng(1)
+    symbols = np.arange(1, SYMBOLS)
+    source = np.stack([rng.permutation(symbols)[:LENGTH] for _ in range(count)])
+    places = TASKS[task](source)
+    return source, np.take_along_axis(source, places, axis=-1), places
+
+
+def build_model(attention, order):
+    source = keras.Input((LENGTH,), dtype="int32")
+    target = keras.Input((LENGTH,), dtype="int32")
+    embed = keras.layers.Embedding(SYMBOLS, UNITS)
+    values = PositionEncoding()(embed(source))
+    cell = AttentionCell(
+        keras.layers.GRUCell(UNITS), ATTENTIONS[attention](), **ORDERS[order]
+    )
+    steps = AttentionDecoder(cell)(embed(target), values)
+    read = keras.layers.Concatenate()([steps["output"], steps["context"]])
+    logits = keras.layers.Dense(SYMBOLS)(read)
+    return keras.Model(
+        [source, target], {"logits": logits, "weights": steps["weights"]}
+    )
+
+
+def train(model, arrays, target, epochs, batch_size):
+    steps = epochs * len(target) // batch_size
+    model.compile(
+        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(1e-2, steps)),
+        {"logits": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
+        jit_compile=False,
+    )
+    targets = {"logits": target}
+    model.fit(arrays, targets, batch_size=batch_size, epochs=epochs, verbose=0)
+
+
+@pytest.mark.parametrize(("task", "attention", "order"), CASES)
+def test_learns_where_to_look(task, attention, order):
+    source, target, places = examples(task, 2304)
+    before = np.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=START)
+    model = build_model(attention, order)
+    test, taught = slice(-256, None), slice(None, -256)
+
+    train(model, [source[taught], before[taught]], target[taught], 12, 64)
+
+    found = model.predict([source[test], before[test]], verbose=0)
+    right = found["weights"].argmax(-1) == places[test]
+    assert right.mean() >= 0.99
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="takes long")
+def test_a_long_source_is_remembered_only_by_attention():
+    # The first symbols of a source of 200, long after they were read.
+    rng = np.random.default_rng(1)
+    symbols = rng.integers(1, SYMBOLS, (2304, 200))
+    first = symbols[:, :LENGTH]
+    before = np.pad(first[:, :-1], ((0, 0), (1, 0)), constant_values=START)
+    test, taught = slice(-256, None), slice(None, -256)
+    shares = []
+    for attends in (True, False):
+        source = keras.Input((200,), dtype="int32")
+        target = keras.Input((LENGTH,), dtype="int32")
+        embed = keras.layers.Embedding(SYMBOLS, UNITS)
+        read = PositionEncoding()(embed(source))
+        if not attends:
+            read = keras.layers.Reshape((1, UNITS))(keras.layers.GRU(UNITS)(read))
+        cell = AttentionCell(
+            keras.layers.GRUCell(UNITS),
+            AdditiveAttention(UNITS),
+            order="current",
+            attentional_vector=UNITS,
+        )
+        steps = AttentionDecoder(cell)(embed(target), read)
+        logits = keras.layers.Dense(SYMBOLS)(steps["output"])
+        model = keras.Model([source, target], {"logits": logits})
+
+        train(model, [symbols[taught], before[taught]], first[taught], 12, 64)
+
+        found = model.predict([symbols[test], before[test]], verbose=0)["logits"]
+        shares.append((found.argmax(-1) == first[test]).mean())
+
+    assert shares[0] >= 0.99
+    assert shares[1] <= 0.2

@@ -1,0 +1,524 @@
+"""Which state asks, what is fed back, and how many attentions there are."""
+
+import keras
+import numpy as np
+import pytest
+from decoder.reference import (
+    BATCH,
+    CELLS,
+    INPUT_DIM,
+    INPUTS,
+    POSITIONS,
+    SEQUENCES,
+    STATE_UNITS,
+    STEPS,
+    UNITS,
+    VALUE,
+    VALUE_DIM,
+    assert_close,
+    assert_same_config,
+    draw,
+    lstm_as_in_the_paper,
+    numpy,
+    random_state,
+    sigmoid,
+    step_by_step,
+)
+from keras import ops, tree
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    HardWeighting,
+    LuongAttention,
+)
+from keras_attention.decoder import attention_decoder
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+# JAX has no float64 by default, and Keras rounds products to float32 on PyTorch.
+EXACT = keras.backend.backend() == "tensorflow"
+ATTENTIONAL, OTHER_DIM, OTHER_LENGTH = 31, 37, 3
+
+ATTENTIONS = {
+    "additive": lambda **options: AdditiveAttention(UNITS, **options),
+    "coverage": lambda **options: AdditiveAttention(UNITS, coverage=True, **options),
+    "monotonic": lambda **options: AdditiveAttention(
+        UNITS, weighting="monotonic", **options
+    ),
+    "general": lambda **options: LuongAttention("general", **options),
+    "location": lambda **options: LuongAttention(
+        "location", positions=POSITIONS, **options
+    ),
+    "local-m": lambda **options: LuongAttention(
+        "general", window="local-m", half_width=1, **options
+    ),
+    "local-p": lambda **options: LuongAttention(
+        "general", window="local-p", half_width=2, **options
+    ),
+}
+
+# Every choice is made, alone and beside others.
+CHOICES = {
+    "Bahdanau": {},
+    "Bahdanau, attentional": {"attentional_vector": ATTENTIONAL},
+    "Bahdanau, fed": {"input_feeding": True, "gate": True},
+    "Luong": {"order": "current", "attentional_vector": ATTENTIONAL},
+    "Luong, plain": {"order": "current", "gate": True},
+    "Luong, fed": {
+        "order": "current",
+        "input_feeding": True,
+        "attentional_vector": ATTENTIONAL,
+    },
+    "Luong, fed with the context": {"order": "current", "input_feeding": True},
+}
+every_choice = pytest.mark.parametrize("choice", CHOICES)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def decoder_of(choice, attention="general", cell="lstm", *, dtype=None):
+    """A decoder whose weights, biases included, are all drawn at random."""
+    if isinstance(attention, str):
+        attention = ATTENTIONS[attention](dtype=dtype)
+        value = VALUE
+    else:
+        attention = [ATTENTIONS[name](dtype=dtype) for name in attention]
+        value = [VALUE, (BATCH, OTHER_LENGTH, OTHER_DIM)]
+    step = AttentionCell(
+        CELLS[cell](dtype=dtype), attention, dtype=dtype, **CHOICES[choice]
+    )
+    decoder = AttentionDecoder(step, dtype=dtype)
+    decoder.build(INPUTS, value)
+    rng = np.random.default_rng(2)
+    for variable in decoder.trainable_variables:
+        variable.assign(rng.normal(scale=0.5, size=variable.shape))
+    return decoder
+
+
+def decode_as_luong(cell, words, source, state):
+    """Sections 3 and 3.3: one sequence, with the general score and input feeding."""
+    w_a = numpy(cell.attention.step.score.query_projection.kernel)
+    w_c = numpy(cell.attentional_layer.kernel)
+    fed, found = np.zeros(ATTENTIONAL), []
+    for word in words:
+        h_t, state = lstm_as_in_the_paper(cell.cell, np.concatenate([word, fed]), state)
+        score = np.array([(h_t @ w_a) @ h_s for h_s in source])
+        a_t = np.exp(score) / np.exp(score).sum()
+        c_t = a_t @ source
+        fed = np.tanh(np.concatenate([c_t, h_t]) @ w_c)
+        found.append(
+            {
+                "output": fed,
+                "cell_output": h_t,
+                "query": h_t,
+                "context": c_t,
+                "weights": a_t,
+            }
+        )
+    outputs = tree.map_structure(lambda *steps: np.stack(steps), *found)
+    return {**outputs, "state": {"cell": state, "fed": fed}}
+
+
+def test_follows_luong(rng):
+    decoder = decoder_of("Luong, fed")
+    inputs, value = draw(rng, INPUTS, VALUE)
+    state = random_state(rng, decoder.cell.cell, BATCH)
+
+    found = numpy(decoder(inputs, value, {"cell": state}))
+
+    for b in range(BATCH):
+        expected = decode_as_luong(
+            decoder.cell, inputs[b], value[b], [x[b] for x in state]
+        )
+        assert_close(tree.map_structure(lambda x, b=b: x[b], found), expected)
+
+
+def test_a_step_of_ones_worked_by_hand():
+    # One unit everywhere, all kernels one, no bias and no activation behind the
+    # attention: every number can be followed.
+    ones = {"kernel_initializer": "ones", "use_bias": False}
+    cell = AttentionCell(
+        keras.layers.LSTMCell(1, recurrent_initializer="ones", **ones),
+        LuongAttention("dot"),
+        order="current",
+        input_feeding=True,
+        attentional_vector=keras.layers.Dense(1, **ones),
+    )
+    memory = cell.attention.memory(np.array([[[2.0], [-1.0]]], "float32"))
+    state = {
+        "cell": [np.array([[0.5]], "float32"), np.array([[0.25]], "float32")],
+        "fed": np.array([[0.75]], "float32"),
+    }
+
+    outputs, new_state = cell(np.array([[1.0]], "float32"), state, memory)
+
+    total = 1.0 + 0.75 + 0.5
+    carry = sigmoid(total) * 0.25 + sigmoid(total) * np.tanh(total)
+    output = sigmoid(total) * np.tanh(carry)
+    first = 1 / (1 + np.exp(-3 * output))
+    context = 2 * first - (1 - first)
+    expected = {
+        "output": [[context + output]],
+        "cell_output": [[output]],
+        "query": [[output]],
+        "context": [[context]],
+        "weights": [[first, 1 - first]],
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(numpy(outputs[name]), value, rtol=1e-5)
+    np.testing.assert_allclose(numpy(new_state["cell"]), [[[output]], [[carry]]])
+    np.testing.assert_allclose(numpy(new_state["fed"]), [[context + output]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@every_choice
+def test_stepping_equals_the_full_pass(rng, choice, attention):
+    decoder = decoder_of(choice, attention)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    given = {
+        "inputs_mask": np.array([[1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], "bool"),
+        "value_mask": np.array([[1, 1, 0, 1, 0, 1, 1], [1] * 7], "bool"),
+    }
+    memory = decoder.cell.attention.memory(value, value_mask=given["value_mask"])
+    state = decoder.cell.get_initial_state(BATCH, memory)
+
+    found = numpy(decoder(inputs, value, **given))
+
+    assert_close(found, step_by_step(decoder, inputs, value, state, **given))
+    assert (found["output"][~given["inputs_mask"]] == 0).all()
+
+
+@pytest.mark.parametrize("cell", ["gru", "stacked lstm", "gru over lstm"])
+@pytest.mark.parametrize("choice", ["Luong", "Luong, fed"])
+def test_stepping_equals_the_full_pass_with_every_cell(rng, choice, cell):
+    decoder = decoder_of(choice, cell=cell)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    state = decoder.cell.get_initial_state(BATCH)
+
+    assert_close(
+        numpy(decoder(inputs, value)), step_by_step(decoder, inputs, value, state)
+    )
+
+
+@pytest.mark.skipif(not EXACT, reason="computes in float32")
+@every_choice
+def test_stepping_equals_the_full_pass_in_double_precision(rng, choice):
+    decoder = decoder_of(choice, dtype="float64")
+    inputs, value = (x.astype("float64") for x in draw(rng, INPUTS, VALUE))
+    state = decoder.cell.get_initial_state(BATCH)
+
+    found = numpy(decoder(inputs, value))
+
+    expected = step_by_step(decoder, inputs, value, state)
+    assert_close(found, expected, atol=1e-10)
+    assert {x.dtype for x in tree.flatten(found)} == {np.dtype("float64")}
+
+
+@pytest.mark.parametrize("choice", ["Bahdanau, fed", "Luong", "Luong, fed"])
+def test_several_sequences_of_one_memory_equal_each_alone(rng, choice):
+    decoder = decoder_of(choice)
+    inputs, value = draw(rng, (BATCH, SEQUENCES, STEPS, INPUT_DIM), VALUE)
+    mask = rng.random((BATCH, SEQUENCES, STEPS)) < 0.7
+
+    together = numpy(decoder(inputs, value, inputs_mask=mask))
+
+    for k in range(SEQUENCES):
+        alone = numpy(decoder(inputs[:, k], value, inputs_mask=mask[:, k]))
+        assert_close(tree.map_structure(lambda x, k=k: x[:, k], together), alone)
+
+
+def loss_of(decoder, mask):
+    def loss(inputs, value):
+        steps = decoder(inputs, value, inputs_mask=mask)
+        parts = [steps["output"], steps["context"], *tree.flatten(steps["state"])]
+        return sum(ops.sum(ops.sin(part)) for part in parts)
+
+    return loss
+
+
+@pytest.mark.parametrize("leading", [(), (SEQUENCES,)], ids=["one", "several"])
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@every_choice
+def test_products_taken_apart_have_the_same_gradients(
+    rng, choice, cell, leading, gradients, monkeypatch
+):
+    decoder = decoder_of(choice, cell=cell)
+    inputs, value = draw(rng, (BATCH, *leading, STEPS, INPUT_DIM), VALUE)
+    mask = rng.random(inputs.shape[:-1]) < 0.7
+    arguments = loss_of(decoder, mask), [inputs, value], decoder.trainable_variables
+
+    found = gradients(*arguments)
+
+    monkeypatch.setattr(attention_decoder, "split_cell", lambda *_: None)
+    for x, y in zip(found, gradients(*arguments), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-4 * abs(y).max(), rtol=1e-3)
+        assert (x != 0).any()
+
+
+@pytest.mark.skipif(not EXACT, reason="computes in float32")
+@pytest.mark.parametrize("choice", ["Bahdanau, fed", "Luong", "Luong, fed"])
+def test_gradients_against_finite_differences(rng, choice, gradients):
+    decoder = decoder_of(choice, dtype="float64")
+    arrays = [x.astype("float64") for x in draw(rng, INPUTS, VALUE)]
+    mask = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], "bool")
+    loss = loss_of(decoder, mask)
+
+    found = gradients(loss, arrays)
+
+    for i, gradient in enumerate(found):
+        direction = rng.normal(size=arrays[i].shape)
+        sides = []
+        for sign in (1, -1):
+            moved = list(arrays)
+            moved[i] = arrays[i] + sign * 1e-6 * direction
+            sides.append(float(loss(*moved)))
+        slope = (sides[0] - sides[1]) / 2e-6
+        assert (gradient * direction).sum() == pytest.approx(slope, rel=1e-6)
+
+
+@pytest.mark.parametrize("leading", [(), (SEQUENCES,)], ids=["one", "several"])
+def test_looking_at_once_equals_looking_step_by_step(rng, leading, monkeypatch):
+    decoder = decoder_of("Luong")
+    inputs, value = draw(rng, (BATCH, *leading, STEPS, INPUT_DIM), VALUE)
+    mask = rng.random(inputs.shape[:-1]) < 0.7
+    looks = []
+    look = AttentionCell.look
+
+    def count(self, query, *arguments, **options):
+        looks.append(query.shape[1])
+        return look(self, query, *arguments, **options)
+
+    monkeypatch.setattr(AttentionCell, "look", count)
+    at_once = numpy(decoder(inputs, value, inputs_mask=mask))
+    once = list(looks)
+    monkeypatch.setattr(AttentionCell, "sequential", True)
+    one_by_one = numpy(decoder(inputs, value, inputs_mask=mask))
+
+    assert once == [STEPS * (*leading, 1)[0]]
+    assert len(looks) > len(once)
+    assert_close(at_once, one_by_one)
+
+
+def test_looking_at_once_draws_as_often_as_there_are_steps(rng):
+    # Where every position is as good, a hard choice that is drawn anew at every step
+    # and for every sequence is not always the same.
+    attention = LuongAttention("dot", weighting=HardWeighting(soft_probability=0.0))
+    cell = AttentionCell(keras.layers.LSTMCell(VALUE_DIM), attention, order="current")
+    inputs = draw(rng, (BATCH, SEQUENCES, STEPS, INPUT_DIM))
+    value = np.zeros(VALUE, "float32")
+
+    weights = numpy(AttentionDecoder(cell)(inputs, value, training=True)["weights"])
+
+    chosen = weights.argmax(-1)
+    np.testing.assert_array_equal(weights.sum(-1), 1)
+    for axis in range(3):
+        assert (np.diff(chosen, axis=axis) != 0).any()
+
+
+@pytest.mark.parametrize("choice", ["Bahdanau", "Luong", "Luong, fed"])
+def test_several_attentions_each_look_at_their_own(rng, choice):
+    decoder = decoder_of(choice, ["coverage", "general"])
+    inputs, value = draw(rng, INPUTS, VALUE)
+    other = draw(rng, (BATCH, OTHER_LENGTH, OTHER_DIM))
+    masks = [None, np.array([[1, 0, 1], [1, 1, 0]], "bool")]
+
+    found = numpy(decoder(inputs, [value, other], value_mask=masks))
+
+    one, two = found["weights"]
+    assert one.shape == (BATCH, STEPS, POSITIONS)
+    assert two.shape == (BATCH, STEPS, OTHER_LENGTH)
+    assert ((two == 0) == ~masks[1][:, None]).all()
+    # Without a gate, the context is what the weights say, side by side.
+    context = np.concatenate([one @ value, two @ other], axis=-1)
+    np.testing.assert_allclose(found["context"], context, atol=1e-5)
+    total = found["state"]["attention"][0]["coverage"]["total"]
+    np.testing.assert_allclose(
+        total[:, 0] if total.ndim == 3 else total, one.sum(1), atol=1e-5
+    )
+
+    cell = decoder.cell
+    memory = [
+        attention.memory(x, value_mask=mask)
+        for attention, x, mask in zip(
+            cell.attention, [value, other], masks, strict=True
+        )
+    ]
+    state, outputs = cell.get_initial_state(BATCH, memory), None
+    for t in range(STEPS):
+        outputs, state = cell(inputs[:, t], state, memory)
+    last = {name: found[name][:, -1] for name in ("output", "context")}
+    assert_close({name: numpy(outputs[name]) for name in last}, last)
+
+
+def test_one_value_serves_several_attentions(rng):
+    step = AttentionCell(
+        CELLS["gru"](), [AdditiveAttention(UNITS), LuongAttention("general")]
+    )
+    decoder = AttentionDecoder(step)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    mask = np.array([[1, 1, 0, 1, 0, 1, 1], [1] * 7], "bool")
+
+    found = decoder(inputs, value, value_mask=mask)
+
+    expected = decoder(inputs, [value, value], value_mask=[mask, mask])
+    assert_close(numpy(found), numpy(expected))
+    assert found["context"].shape[-1] == 2 * VALUE_DIM
+
+
+@pytest.mark.parametrize("leading", [(), (SEQUENCES,)], ids=["one", "several"])
+@pytest.mark.parametrize("several", [False, True])
+def test_functional_model_comes_back_from_its_file(rng, tmp_path, several, leading):
+    decoder = decoder_of(
+        "Luong, fed", ["coverage", "general"] if several else "coverage"
+    )
+    inputs = keras.Input((*leading, None, INPUT_DIM))
+    values = [keras.Input((None, VALUE_DIM)), keras.Input((None, OTHER_DIM))]
+    embedded = keras.layers.Masking()(inputs)
+    steps = decoder(embedded, values if several else values[0])
+    known = [x.shape for x in tree.flatten(steps)]
+    model = keras.Model([inputs, *values], steps)
+    arrays = draw(
+        rng,
+        (BATCH, *leading, STEPS, INPUT_DIM),
+        VALUE,
+        (BATCH, OTHER_LENGTH, OTHER_DIM),
+    )
+    arrays[0][..., -1, :] = 0
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    found = restored.predict(arrays, verbose=0)
+    assert_close(found, model.predict(arrays, verbose=0))
+    assert (found["output"][..., -1, :] == 0).all()
+    for x, shape in zip(tree.flatten(found), known, strict=True):
+        assert all(n in (None, m) for n, m in zip(shape, x.shape, strict=True))
+
+
+@every_choice
+def test_comes_back_from_its_config(choice):
+    decoder = decoder_of(choice)
+
+    restored = AttentionDecoder.from_config(decoder.get_config())
+
+    assert_same_config(restored, decoder)
+    for name, value in CHOICES[choice].items():
+        assert getattr(restored.cell, name) == value
+
+
+def test_layers_of_ones_own_come_back_from_the_config(rng):
+    cell = AttentionCell(
+        CELLS["lstm"](),
+        [AdditiveAttention(UNITS), LuongAttention("general")],
+        order="current",
+        attentional_vector=keras.layers.Dense(ATTENTIONAL, use_bias=False),
+        gate=keras.layers.Dense(2 * VALUE_DIM, activation="sigmoid"),
+    )
+    decoder = AttentionDecoder(cell)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    steps = numpy(decoder(inputs, value))
+
+    restored = AttentionDecoder.from_config(decoder.get_config())
+
+    restored.build(INPUTS, VALUE)
+    restored.set_weights(decoder.get_weights())
+    assert_close(numpy(restored(inputs, value)), steps)
+    # No activation: the attentional vector is linear in what it is made of.
+    joined = np.concatenate([steps["context"], steps["cell_output"]], axis=-1)
+    kernel = numpy(cell.attentional_layer.kernel)
+    np.testing.assert_allclose(steps["output"], joined @ kernel, atol=1e-5)
+
+
+def test_gate_of_ones_own_scales_every_part_of_the_context(rng):
+    cell = AttentionCell(
+        CELLS["lstm"](),
+        LuongAttention("general"),
+        gate=keras.layers.Dense(VALUE_DIM, "relu", bias_initializer=count_up),
+    )
+    inputs, value = draw(rng, INPUTS, VALUE)
+    decoder = AttentionDecoder(cell)
+    decoder.build(INPUTS, VALUE)
+    cell.context_gate.kernel.assign(np.zeros((STATE_UNITS, VALUE_DIM)))
+
+    found = numpy(decoder(inputs, value))
+
+    expected = np.arange(VALUE_DIM) * (found["weights"] @ value)
+    np.testing.assert_allclose(found["context"], expected, atol=1e-5)
+
+
+def count_up(shape, dtype=None):
+    return ops.cast(ops.arange(shape[0]), dtype)
+
+
+@pytest.mark.parametrize("choice", ["Bahdanau, fed", "Luong", "Luong, fed"])
+@pytest.mark.parametrize("half", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision(rng, choice, half):
+    decoder = decoder_of(choice, dtype=half)
+    inputs, value = draw(rng, INPUTS, VALUE)
+
+    found = decoder(inputs, value)
+
+    exact = decoder_of(choice)
+    exact.set_weights(decoder.get_weights())
+    expected = numpy(exact(inputs, value))
+    names = ("output", "context")
+    for name in names:
+        assert keras.backend.standardize_dtype(found[name].dtype) == half[6:]
+        x = numpy(ops.cast(found[name], "float32"))
+        np.testing.assert_allclose(x, expected[name], atol=0.2)
+
+
+@pytest.mark.parametrize("choice", ["Luong", "Luong, fed", "Bahdanau, fed"])
+def test_fit_runs_compiled(rng, choice):
+    inputs, value = keras.Input((None, INPUT_DIM)), keras.Input((None, VALUE_DIM))
+    decoder = AttentionDecoder(
+        AttentionCell(
+            keras.layers.LSTMCell(STATE_UNITS, dropout=0.5),
+            LuongAttention("general"),
+            **CHOICES[choice],
+        )
+    )
+    model = keras.Model([inputs, value], decoder(inputs, value)["output"])
+    compiles = keras.backend.backend() != "torch"
+    model.compile("sgd", "mse", jit_compile=compiles)
+    arrays = draw(rng, INPUTS, VALUE)
+    width = model.output_shape[-1]
+
+    history = model.fit(
+        arrays, draw(rng, (BATCH, STEPS, width)), batch_size=BATCH, epochs=2, verbose=0
+    )
+
+    assert np.isfinite(history.history["loss"]).all()
+
+
+def test_order_must_be_one_of_two():
+    with pytest.raises(ValueError, match=r"'previous', 'current'.*Received: 'luong'"):
+        AttentionCell(CELLS["gru"](), LuongAttention(), order="luong")
+
+
+@pytest.mark.parametrize("width", [0, 2.5, "tanh"])
+def test_attentional_vector_must_have_a_width(width):
+    with pytest.raises(ValueError, match=f"positive integer.*Received: {width!r}"):
+        AttentionCell(CELLS["gru"](), LuongAttention(), attentional_vector=width)
+
+
+def test_wrong_number_of_values_is_named(rng):
+    decoder = decoder_of("Luong", ["additive", "general"])
+    inputs, value = draw(rng, INPUTS, VALUE)
+
+    with pytest.raises(ValueError, match=r"value must be one .* list of 2.*Received"):
+        decoder(inputs, [value] * 3)
+
+
+def test_a_memory_is_needed_where_the_depth_of_what_is_fed_is_not_known():
+    cell = AttentionCell(
+        CELLS["gru"](), LuongAttention(), order="current", input_feeding=True
+    )
+
+    with pytest.raises(ValueError, match=r"memory must be given.*memory=None"):
+        cell.get_initial_state(BATCH)
