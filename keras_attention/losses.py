@@ -155,12 +155,11 @@ def sequence_crossentropy(token_ids, logits, mask=None, *, label_smoothing=0.0):
     """
     logits = _only(_at_least_float32(logits), mask, rows=True)
     token_ids = _only(token_ids, mask)
-    log_probs = ops.log_softmax(logits, axis=-1)
-    picked = ops.take_along_axis(log_probs, token_ids[..., None], axis=-1)[..., 0]
+    losses = ops.sparse_categorical_crossentropy(token_ids, logits, from_logits=True)
     if label_smoothing:
-        spread = ops.mean(log_probs, axis=-1)
-        picked = (1 - label_smoothing) * picked + label_smoothing * spread
-    return _only(-picked, mask)
+        spread = ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
+        losses = (1 - label_smoothing) * losses + label_smoothing * spread
+    return _only(losses, mask)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

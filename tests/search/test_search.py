@@ -36,6 +36,13 @@ only_tensorflow = pytest.mark.skipif(
 )
 
 
+def run_covered(table, state, **options):
+    """A beam search with all its penalties."""
+    mask = ((True,) * 5 + (False,) * 2, (False,) + (True,) * 6)
+    options = {"length_penalty_form": "gnmt", "coverage_penalty": 0.5, **options}
+    return run_beam(table, state, coverage_mask=mask, **options)
+
+
 @pytest.mark.parametrize("how", ["banned", "impossible", "improbable"])
 def test_without_an_end_the_hypotheses_are_as_long_as_allowed(how):
     table, state = random_table(7), random_state(7)
@@ -98,7 +105,7 @@ def test_an_end_at_the_first_step_is_a_hypothesis_of_one_token():
     np.testing.assert_array_equal(greedy["lengths"], [[1]] * BATCH)
 
 
-@pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
+@pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam, run_covered])
 @pytest.mark.parametrize("neighbour", ["other", "quick", "endless", "broken"])
 def test_a_row_does_not_feel_its_neighbour(run, neighbour):
     table, state = random_table(49), random_state(49)
@@ -118,7 +125,7 @@ def test_a_row_does_not_feel_its_neighbour(run, neighbour):
         np.testing.assert_array_equal(after[key][0], value[0], err_msg=key)
 
 
-@pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
+@pytest.mark.parametrize("run", [run_greedy, run_sample, run_covered])
 def test_eager_and_compiled_searches_agree(run):
     table, state = random_table(59), random_state(59)
     never_ends(state, 1)
@@ -133,7 +140,7 @@ def under_xla(function):
 
 
 @only_tensorflow
-@pytest.mark.parametrize("run", [run_greedy, run_beam])
+@pytest.mark.parametrize("run", [run_greedy, run_covered])
 def test_xla_changes_nothing(run):
     table, state = random_table(61), random_state(61)
     options = {"no_repeat_ngrams": 2, "min_length": 3, "prefix": ((3, -1), (-1, 5))}
@@ -148,7 +155,7 @@ def test_samples_compile_under_xla():
     # With random numbers of its own: a seed means something else there.
     table, state = random_table(61), random_state(61)
 
-    result = run_sample(table, state, how=under_xla)
+    result = run_sample(table, state, how=under_xla, top_k=7, top_p=0.9)
 
     assert_sound(result, table, state, length_penalty=0, drawn=True)
 
