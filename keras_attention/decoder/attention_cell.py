@@ -323,17 +323,23 @@ class AttentionCell(keras.layers.Layer):
         outputs, new_state = self.run(inputs, state, memory, noise, training=training)
         return self.complete(outputs), new_state
 
-    def run(self, inputs, state, memory, noise=None, split=None, training=None):
+    def run(
+        self, inputs, state, memory, noise=None, split=None, later=None, training=None
+    ):
         """A step but for what `complete` adds, which may wait until after a loop.
 
         Args:
+            later: List of tensors `(B, [K,] V)`, added to what every attention reads;
+                see `SplitReading`.
             split: What runs instead of the cell, on its part of `inputs`; how a decoder
                 computes the products of all steps at once.
         """
         added = [state["fed"]] if self.input_feeding else []
         if self.order == "previous":
             query = _topmost_state(state["cell"])
-            found, attention_state = self._look(query, state, memory, noise, training)
+            found, attention_state = self._look(
+                query, state, memory, noise, later, training
+            )
             outputs = {**found, "query": query}
             added.append(found["context"])
         cell_output, cell_state = self.run_cell(
@@ -341,7 +347,7 @@ class AttentionCell(keras.layers.Layer):
         )
         if self.order == "current":
             outputs, attention_state = self._look(
-                cell_output, state, memory, noise, training
+                cell_output, state, memory, noise, later, training
             )
         outputs = {**outputs, "cell_output": cell_output}
         new_state = {"cell": cell_state}
@@ -386,7 +392,7 @@ class AttentionCell(keras.layers.Layer):
             found = _map(lambda x: ops.reshape(x, (*leading, x.shape[-1])), found)
         return found
 
-    def look(self, query, memory, state=None, noise=None, training=None):
+    def look(self, query, memory, state=None, noise=None, later=None, training=None):
         """What queries `(B, T, U)` find; dict of outputs, and the attention's state."""
         memories = self._listed(memory)
         states = [{} for _ in memories] if state is None else self._listed(state)
@@ -402,6 +408,8 @@ class AttentionCell(keras.layers.Layer):
             found.append(dict(outputs))
             new_states.append(new_state)
         contexts = [outputs.pop("context") for outputs in found]
+        if later:
+            contexts = [x + y for x, y in zip(contexts, later, strict=True)]
         context = joined(contexts)
         if self.context_gate is not None:
             context = project_rows(self.context_gate, query) * context
@@ -421,15 +429,15 @@ class AttentionCell(keras.layers.Layer):
         names = {name: None for outputs in found for name in outputs}
         return {name: [x[name] for x in found if name in x] for name in names}
 
-    def _look(self, query, state, memory, noise, training):
+    def _look(self, query, state, memory, noise, later, training):
         """`look` for queries `(B, U)` or `(B, K, U)`."""
         several = len(query.shape) == 3
-        arguments = query, state.get("attention"), noise
+        arguments = query, state.get("attention"), noise, later
         if not several:
             # One sequence of several.
             arguments = _map(lambda x: x[:, None], arguments)
-        query, state, noise = arguments
-        found = self.look(query, memory, state, noise, training)
+        query, *arguments = arguments
+        found = self.look(query, memory, *arguments, training)
         return found if several else _map(lambda x: x[:, 0], found)
 
     def complete(self, outputs):

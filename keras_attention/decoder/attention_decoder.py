@@ -18,6 +18,7 @@ from keras_attention.decoder.attention_cell import (
 )
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
 from keras_attention.decoder.split_cells import split_cell
+from keras_attention.decoder.split_reading import SplitReading
 from keras_attention.layers.parts import (
     deserialize_parts,
     serialize_part,
@@ -156,10 +157,20 @@ class AttentionDecoder(keras.layers.Layer):
         cell = self.cell
         split = split_cell(cell.cell, inputs, self.compute_dtype)
         sequence = {**sequence, "inputs": inputs if split is None else split.sequences}
+        memories = memory if cell.has_several else [memory]
+        reading = SplitReading(memories, ops.shape(inputs)[:-1])
+        memory = reading.memories if cell.has_several else reading.memories[0]
+        sequence["later"] = reading.sequences
 
         def step(state, now):
             outputs, new_state = cell.run(
-                now["inputs"], state, memory, now.get("noise"), split, training
+                now["inputs"],
+                state,
+                memory,
+                now.get("noise"),
+                split,
+                now["later"],
+                training,
             )
             outputs["before"] = _multiplied(state, split)
             return _keep(state, new_state, now), outputs
@@ -167,6 +178,8 @@ class AttentionDecoder(keras.layers.Layer):
         first_step = (inputs[0], state, memory)
         with cell.same_dropout(*first_step, training=training):
             state, outputs = loops.scan(step, state, sequence)
+        weights = outputs["weights"]
+        reading.see(weights if cell.has_several else [weights])
         before = outputs.pop("before")
         if before:
             context = [outputs["context"]] if cell.order == "previous" else []
