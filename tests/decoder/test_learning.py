@@ -103,7 +103,8 @@ def train(model, arrays, target, epochs, batch_size):
     model.compile(
         keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(1e-2, steps)),
         {"logits": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
-        jit_compile=False,
+        # TensorFlow would take longer to compile than to train.
+        jit_compile=keras.backend.backend() == "jax",
     )
     targets = {"logits": target}
     model.fit(arrays, targets, batch_size=batch_size, epochs=epochs, verbose=0)

@@ -544,7 +544,7 @@ CHOICES = {
 def test_a_decoder_reads_its_own_words(rng, choice, leading):
     # With the largest logit far ahead, every draw is that word.
     embed, classify = random_layers()
-    classify.kernel.assign(1e4 * classify.kernel)
+    classify.kernel.assign(1e7 * classify.kernel)
     cell = AttentionCell(
         keras.layers.LSTMCell(UNITS), LuongAttention("general"), **CHOICES[choice]
     )
