@@ -1,4 +1,5 @@
 import ast
+import configparser
 import importlib.util
 from pathlib import Path
 
@@ -163,3 +164,16 @@ def test_matplotlib_is_imported_inside_functions_only():
 
 def test_private_parts_of_keras_are_left_alone():
     assert [x for x in IMPORTS if within(x[1], "keras.src")] == []
+
+
+def test_every_package_is_installed():
+    setup = configparser.ConfigParser()
+    setup.read(Path(__file__).parents[1] / "setup.cfg", encoding="utf-8")
+    found = {LIBRARY, APPS}
+    for package in (LIBRARY, APPS):
+        (folder,) = importlib.util.find_spec(package).submodule_search_locations
+        for path in Path(folder).rglob("__init__.py"):
+            parts = path.parent.relative_to(folder).parts
+            found.add(".".join([package, *parts]))
+
+    assert found == set(setup["options"]["packages"].split())

@@ -19,6 +19,7 @@ from keras_attention.layers.parts import (
     serialize_part,
     stay_frozen,
 )
+from keras_attention.layers.self_attention import SelfAttention
 
 ORDERS = ("previous", "current")
 
@@ -54,7 +55,8 @@ class AttentionCell(keras.layers.Layer):
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
             `keras.layers.StackedRNNCells`, whose topmost state asks.
         attention: Attention layer of this package, or a list of several. Each of
-            several has a memory of its own; their contexts are concatenated.
+            several has a memory of its own; their contexts are concatenated. Of a
+            `SelfAttention` the heads ask together, and `"weights"` is their mean.
         order: `"previous"` or `"current"`: the state that asks.
         input_feeding: Whether the cell is told the result of the previous step.
         attentional_vector: Width of the attentional vector, which then has a tanh and
@@ -182,9 +184,8 @@ class AttentionCell(keras.layers.Layer):
         check_rank("inputs", inputs_shape, (2, 3), "(batch, [sequences,] depth)")
         memory_shapes = self._listed(memory_shape)
         self._check_memory(memory_shapes)
-        depths = [tuple(shape["values"])[-1] for shape in memory_shapes]
-        self._context_depth = context_depth = sum(depths)
         query_units = self._query_units()
+        self._context_depth = context_depth = self._depth_of_context(memory_shapes)
         for attention, shape in zip(self.attentions, memory_shapes, strict=True):
             if not attention.step.built:
                 attention.step.build((None, 1, query_units), shape)
@@ -207,11 +208,19 @@ class AttentionCell(keras.layers.Layer):
             return _output_units(self.cell)
         return _topmost_units(self.cell)
 
+    def _depth_of_context(self, memory_shapes):
+        units = self._query_units()
+        pairs = zip(self.attentions, memory_shapes, strict=True)
+        return sum(a.step.context_depth(units, shape) for a, shape in pairs)
+
     def _fed_units(self, memory=None):
         """Depth of what is fed back."""
         depth = self._context_depth
         if depth is None and memory is not None:
-            depth = sum(one["values"].shape[-1] for one in self._listed(memory))
+            memories = self._listed(memory)
+            depth = self._depth_of_context(
+                [{"values": one["values"].shape} for one in memories]
+            )
         if self.attentional_layer is None:
             return depth
         width = getattr(self.attentional_layer, "units", None)
@@ -329,8 +338,8 @@ class AttentionCell(keras.layers.Layer):
         """A step but for what `complete` adds, which may wait until after a loop.
 
         Args:
-            later: List of tensors `(B, [K,] V)`, added to what every attention reads;
-                see `SplitReading`.
+            later: Dict of tensors `(B, [K,] V)`, added to what the attention of that
+                number reads; see `SplitReading`.
             split: What runs instead of the cell, on its part of `inputs`; how a decoder
                 computes the products of all steps at once.
         """
@@ -402,14 +411,14 @@ class AttentionCell(keras.layers.Layer):
             self.attentions, memories, states, noises, strict=True
         ):
             memory, state, noise = arguments
-            outputs, new_state = attention.step(
+            outputs, new_state = attention.step.look(
                 query, memory, state, noise=noise, training=training
             )
             found.append(dict(outputs))
             new_states.append(new_state)
         contexts = [outputs.pop("context") for outputs in found]
-        if later:
-            contexts = [x + y for x, y in zip(contexts, later, strict=True)]
+        for i, more in (later or {}).items():
+            contexts[i] = contexts[i] + more
         context = joined(contexts)
         if self.context_gate is not None:
             context = project_rows(self.context_gate, query) * context
@@ -419,7 +428,7 @@ class AttentionCell(keras.layers.Layer):
 
     def reports(self, what):
         """`what` in the place of everything that the attentions report."""
-        names = [("weights", *a.step.weighting.reports) for a in self.attentions]
+        names = [("weights", *a.step.reports) for a in self.attentions]
         return self._by_name([dict.fromkeys(some, what) for some in names])
 
     def _by_name(self, found):
@@ -556,12 +565,20 @@ def _check_cell(cell):
 
 def _check_attention(attention):
     attentions = attention if isinstance(attention, list) else [attention]
-    wrong = [x for x in attentions if not isinstance(x, BaseAttention)]
+    known = (BaseAttention, SelfAttention)
+    wrong = [x for x in attentions if not isinstance(x, known)]
     if wrong or not attentions:
         raise ValueError(
             "attention must be an attention layer of keras_attention, such as "
             f"AdditiveAttention(256), or a list of them. Received: {attention!r}"
         )
+    for one in attentions:
+        if isinstance(one, SelfAttention) and (one.causal or one.dropout):
+            raise ValueError(
+                "A SelfAttention in a decoder looks at all of another sequence, and "
+                "draws nothing in a loop: it must not be causal, and have no dropout. "
+                f"Received: causal={one.causal}, dropout={one.dropout}"
+            )
 
 
 def check_rank(name, shape, ranks, expected):

@@ -100,11 +100,7 @@ class AttentionDecoder(keras.layers.Layer):
             check_rank("value", shape, (3,), "(batch, positions, depth)")
             if not attention.memory.built:
                 attention.memory.build(shape)
-            projection = attention.memory.key_projection
-            keys = (
-                shape if projection is None else projection.compute_output_shape(shape)
-            )
-            memory_shapes.append({"values": shape, "keys": tuple(keys)})
+            memory_shapes.append(attention.memory.shapes(shape))
         if not cell.built:
             memory_shape = memory_shapes if cell.has_several else memory_shapes[0]
             cell.build((None, inputs_shape[-1]), None, memory_shape)

@@ -17,26 +17,26 @@ class SplitReading:
 
     Args:
         memories: List of dicts with `"values"` `(B, S, V)`, one for every attention.
+            Those of several heads `(B, S, N, V)` are read by the steps as they are.
         leading: `(T, B)` or `(T, B, K)`.
 
     Attributes:
         memories: The same, for the steps.
-        sequences: List of tensors `(T, B, [K,] V)`, of which every step adds its part
-            to what it reads. They are zeros, but for their gradient. Empty where the
-            steps themselves give the values their gradient.
+        sequences: Dict of tensors `(T, B, [K,] V)` by the number of the attention;
+            every step adds its part to what that attention reads. They are zeros, but
+            for their gradient. Where there is none, the steps give it to the values.
     """
 
     def __init__(self, memories, leading):
-        self.memories, self.sequences = list(memories), []
+        self.memories, self.sequences = list(memories), {}
         self._leading = leading
         self._weights = None
         if loops.looks_back():
-            values = [memory["values"] for memory in memories]
-            self.memories = [
-                {**memory, "values": ops.stop_gradient(x)}
-                for memory, x in zip(memories, values, strict=True)
-            ]
-            self.sequences = [self._zeros(i, x) for i, x in enumerate(values)]
+            for i, memory in enumerate(memories):
+                values = memory["values"]
+                if len(values.shape) == 3:
+                    self.sequences[i] = self._zeros(i, values)
+                    self.memories[i] = {**memory, "values": ops.stop_gradient(values)}
 
     def see(self, weights):
         """The weights with which the steps have read: a list of `(T, B, [K,] S)`."""

@@ -64,6 +64,13 @@ class AttentionMemory(keras.layers.Layer):
         memory["keys"] = self.key_projection(key) if self.key_projection else key
         return memory
 
+    def shapes(self, value_shape, key_shape=None):
+        """Shapes of keys and values in the dict that is returned."""
+        keys_shape = tuple(key_shape or value_shape)
+        if self.key_projection is not None:
+            keys_shape = tuple(self.key_projection.compute_output_shape(keys_shape))
+        return {"values": tuple(value_shape), "keys": keys_shape}
+
     def compute_mask(self, inputs, previous_mask):
         return None
 
@@ -137,6 +144,19 @@ class AttentionStep(keras.layers.Layer):
         """Names of the tensors in the state, by part: a dict of dicts."""
         names = {name: part.state_names for name, part in self.parts.items()}
         return {name: dict.fromkeys(x) for name, x in names.items() if x}
+
+    def look(self, query, memory, state=None, *, noise=None, training=None):
+        """What a recurrent decoder asks of the step of an attention; see the call."""
+        return self(query, memory, state, noise=noise, training=training)
+
+    @property
+    def reports(self):
+        """Names of what it reports beside context and weights."""
+        return self.weighting.reports
+
+    def context_depth(self, query_depth, memory_shape):
+        """Depth of what a query of this depth reads."""
+        return memory_shape["values"][-1]
 
     def initial_state(self, memory, queries=1):
         """States of the parts before the first step, tensors `(B, queries, ...)`."""
@@ -305,13 +325,9 @@ class BaseAttention(keras.layers.Layer):
     def build(self, query_shape, value_shape, key_shape=None):
         check_shapes(query_shape, value_shape, key_shape)
         self.memory.build(value_shape, key_shape)
-        projection = self.memory.key_projection
-        keys_shape = tuple(key_shape or value_shape)
-        if projection is not None:
-            keys_shape = tuple(projection.compute_output_shape(keys_shape))
         self.step.build(
             (query_shape[0], None, query_shape[-1]),
-            {"values": tuple(value_shape), "keys": keys_shape},
+            self.memory.shapes(value_shape, key_shape),
         )
         stay_frozen(self)
         self.built = True

@@ -90,6 +90,11 @@ class MultiHeadMemory(keras.layers.Layer):
             memory[name] = _split_heads(project_rows(dense, x), self.num_heads)
         return memory
 
+    def shapes(self, value_shape, key_shape=None):
+        """Shapes of keys and values in the dict that is returned."""
+        heads = (*value_shape[:2], self.num_heads)
+        return {"values": (*heads, self.value_dim), "keys": (*heads, self.key_dim)}
+
     def compute_mask(self, inputs, previous_mask):
         return None
 
@@ -132,6 +137,9 @@ class MultiHeadStep(keras.layers.Layer):
         `output` `(B, T, output_dim)` and, if wanted, `weights` `(B, N, T, S)`.
     """
 
+    state_names = ()
+    reports = ()
+
     def __init__(
         self,
         num_heads,
@@ -166,9 +174,8 @@ class MultiHeadStep(keras.layers.Layer):
     def build(self, query_shape, memory_shape):
         self.query_projection.build((None, query_shape[-1]))
         if self.use_output_projection:
-            self.output_projection = _projection(
-                self, "output_projection", self.output_dim or query_shape[-1]
-            )
+            depth = self.context_depth(query_shape[-1], memory_shape)
+            self.output_projection = _projection(self, "output_projection", depth)
             joined = self.num_heads * memory_shape["values"][-1]
             self.output_projection.build((None, joined))
         self.built = True
@@ -220,6 +227,32 @@ class MultiHeadStep(keras.layers.Layer):
         # On PyTorch, Keras multiplies float64 in float32.
         output = ops.cast(output, self.compute_dtype)
         return (output, weights) if return_attention_scores else output
+
+    def look(self, query, memory, state=None, *, noise=None, training=None):
+        """What a recurrent decoder asks of the step of an attention.
+
+        Returns:
+            Dict with `"context"`, the output, and `"weights"` `(B, T, S)`, the mean of
+            those of the heads; and a state with nothing in it.
+        """
+        output, weights = self(
+            query, memory, return_attention_scores=True, training=training
+        )
+        return {"context": output, "weights": ops.mean(weights, axis=1)}, {}
+
+    def initial_state(self, memory, queries=1):
+        """The state that `look` starts with: heads remember nothing."""
+        return {}
+
+    def draw(self, memory, steps, queries=1):
+        """Noise for some steps: there is none."""
+        return {}
+
+    def context_depth(self, query_depth, memory_shape):
+        """Depth of the output for queries of this depth."""
+        if self.use_output_projection:
+            return self.output_dim or query_depth
+        return self.num_heads * memory_shape["values"][-1]
 
     def _fuses(self, keys, values, training):
         """Whether the backend's fused attention computes the same as `_weigh`."""
@@ -452,8 +485,8 @@ class SelfAttention(keras.layers.Layer):
         if not self.memory.built:
             self.memory.build(value_shape, key_shape)
         if not self.step.built:
-            values_shape = (None, None, self.num_heads, self.memory.value_dim)
-            self.step.build(query_shape, {"values": values_shape})
+            memory_shape = self.memory.shapes(value_shape, key_shape)
+            self.step.build(query_shape, memory_shape)
         self.built = True
 
     def get_initial_cache(self, batch_size, max_length):

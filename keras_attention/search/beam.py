@@ -44,7 +44,7 @@ def beam_search(
     where the length counts the end token: 0 ranks by probability, and 1, in the first
     form, by the average per token. The second term, 0 or less, is for hypotheses that
     leave out no position of the source. A position that was looked at by less than
-    1e-10 in sum counts as 1e-10, so that each costs at most 23 times the penalty.
+    1e-10 in sum counts as 1e-10, so that none costs more than 23.1 times the penalty.
 
     At every step, the continuations of all hypotheses compete. Those among the
     `beam_size` best that end leave the beam for a pool of the `beam_size` best finished
@@ -54,7 +54,7 @@ def beam_search(
     at `max_length`, unfinished ones follow behind them.
 
     Args:
-        step: Step function (see the module).
+        step: Step function (see the package).
         state: Initial state, nested tensors `(B, ...)`.
         start: Token that the first step is given.
         end: Token that ends a sequence.
@@ -67,7 +67,7 @@ def beam_search(
         coverage_mask: Boolean `(B, S)`, `True` for positions that should be covered;
             `None` for all.
         **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
-            module).
+            package).
 
     Returns:
         Dict of tensors, best hypothesis first:

@@ -14,13 +14,13 @@ def greedy_search(step, state, *, start, end, max_length, **constraints):
     The loop ends when every row has produced `end`.
 
     Args:
-        step: Step function (see the module).
+        step: Step function (see the package).
         state: Initial state, nested tensors `(B, ...)`.
         start: Token that the first step is given.
         end: Token that ends a sequence.
         max_length: Largest number of tokens, `end` included.
         **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
-            module).
+            package).
 
     Returns:
         Dict of tensors, with the same keys and shapes as `beam_search`, for K = 1.
@@ -63,7 +63,7 @@ def sample_search(
     reaches `top_p`. It always holds the most probable token.
 
     Args:
-        step: Step function (see the module).
+        step: Step function (see the package).
         state: Initial state, nested tensors `(B, ...)`.
         start: Token that the first step is given.
         end: Token that ends a sequence.
@@ -74,7 +74,7 @@ def sample_search(
         top_p: Probability of the nucleus, at most 1; `None` for all.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.
         **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
-            module).
+            package).
 
     Returns:
         Dict of tensors, with the same keys and shapes as `beam_search`; the samples

@@ -32,6 +32,7 @@ from keras_attention import (
     AttentionDecoder,
     HardWeighting,
     LuongAttention,
+    SelfAttention,
 )
 from keras_attention.decoder import attention_decoder
 
@@ -48,6 +49,7 @@ ATTENTIONS = {
         UNITS, weighting="monotonic", **options
     ),
     "general": lambda **options: LuongAttention("general", **options),
+    "heads": lambda **options: SelfAttention(3, 5, **options),
     "location": lambda **options: LuongAttention(
         "location", positions=POSITIONS, **options
     ),
@@ -494,6 +496,12 @@ def test_fit_runs_compiled(rng, choice):
     )
 
     assert np.isfinite(history.history["loss"]).all()
+
+
+@pytest.mark.parametrize("option", [{"causal": True}, {"dropout": 0.1}])
+def test_heads_in_a_decoder_neither_look_back_nor_draw(option):
+    with pytest.raises(ValueError, match=r"not be causal.*Received: causal="):
+        AttentionCell(CELLS["gru"](), SelfAttention(3, 5, **option))
 
 
 def test_order_must_be_one_of_two():
