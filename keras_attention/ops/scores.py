@@ -99,7 +99,8 @@ def _in_blocks(query, keys, scale):
     its slope `4 r (1 - r)`.
     """
     known = None not in (query.shape[1], keys.shape[1])
-    forward, backward = _fused if known and loops.fuses() else _plain
+    fused = _fused if known else _fused_if_large
+    forward, backward = fused if loops.fuses() else _plain
 
     @ops.custom_gradient
     def scores(query, keys, scale):
@@ -202,6 +203,25 @@ def _of(sigmoid):
 
 _plain = _of(_Sigmoid())
 _fused = tuple(loops.fused(function) for function in _of(_FactorisedSigmoid()))
+
+
+def _if_large(fused, plain):
+    """For lengths that are not known before: compiling for new ones has to pay."""
+
+    def run(query, keys, *others):
+        pairs = ops.shape(query)[1] * ops.shape(keys)[1]
+        return ops.cond(
+            pairs > LARGE // keys.shape[2],
+            lambda: fused(query, keys, *others),
+            lambda: plain(query, keys, *others),
+        )
+
+    return run
+
+
+_fused_if_large = tuple(
+    _if_large(*functions) for functions in zip(_fused, _plain, strict=True)
+)
 
 
 def _in_examples(keys, **sequences):

@@ -100,21 +100,24 @@ def exact_scores(query, keys, scale):
 
 
 @pytest.mark.parametrize("queries", [2, 3, 7])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("lengths", ["known", "unknown", "unknown but small"])
 def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
-    arrays, blocks, gradients, queries, known
+    arrays, blocks, gradients, monkeypatch, queries, lengths
 ):
     rng = np.random.default_rng(2)
     query = rng.normal(size=(BATCH, queries, UNITS)).astype("float32")
     arrays = [query, *arrays[1:]]
     upstream = rng.normal(size=(BATCH, queries, POSITIONS)).astype("float32")
+    if lengths == "unknown but small":
+        # Nothing is compiled for them, as it is for the others.
+        usual = scores_module.USUAL_LENGTH**2 * UNITS
+        monkeypatch.setattr(scores_module, "LARGE", usual - 1)
 
     def total(query, keys, scale):
-        if not known:
-            # A length that a graph does not know is worked off without a compiler.
-            scores = _of_unknown_length(query, keys, scale)
-        else:
+        if lengths == "known":
             scores = additive_scores(query, keys, scale)
+        else:
+            scores = _of_unknown_length(query, keys, scale)
         return ops.sum(ops.multiply(scores, upstream))
 
     found = gradients(total, arrays)
