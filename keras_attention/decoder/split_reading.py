@@ -57,5 +57,5 @@ class SplitReading:
 
 def _rows(x):
     """`(T, B, [K,] D)` as `(B, T [* K], D)`."""
-    x = ops.swapaxes(x, 0, 1)
-    return ops.reshape(x, (ops.shape(x)[0], -1, x.shape[-1]))
+    batch, depth = ops.shape(x)[1], ops.shape(x)[-1]
+    return ops.reshape(ops.swapaxes(x, 0, 1), (batch, -1, depth))

@@ -285,6 +285,30 @@ def test_gradients_against_finite_differences(rng, choice, gradients):
         assert (gradient * direction).sum() == pytest.approx(slope, rel=1e-6)
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="no graph of unknown lengths"
+)
+@every_choice
+def test_gradients_in_a_graph_that_knows_no_lengths(rng, choice, gradients):
+    import tensorflow as tf
+
+    decoder = decoder_of(choice, "additive")
+    arrays = draw(rng, INPUTS, VALUE)
+    mask = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], "bool")
+    signature = [tf.TensorSpec((None, None, x.shape[-1])) for x in arrays]
+
+    @tf.function(input_signature=signature)
+    def unknown(inputs, value):
+        with tf.GradientTape() as tape:
+            tape.watch((inputs, value))
+            loss = loss_of(decoder, mask)(inputs, value)
+        return tape.gradient(loss, (inputs, value))
+
+    expected = gradients(loss_of(decoder, mask), arrays)
+    for x, y in zip(unknown(*arrays), expected, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
 @pytest.mark.parametrize("leading", [(), (SEQUENCES,)], ids=["one", "several"])
 def test_looking_at_once_equals_looking_step_by_step(rng, leading, monkeypatch):
     decoder = decoder_of("Luong")
