@@ -13,7 +13,9 @@ class NormalizedCell:
     """What normalised cells share: their products, and how to normalise them.
 
     To be mixed into a cell of Keras, whose weights, options, states and dropout it
-    keeps. Normalised cells implement `advance`.
+    keeps. Normalised cells implement `advance(of_inputs, of_state, state)`: output and
+    new state, from the products of the inputs with `kernel` and of the output state
+    with `recurrent_kernel`, and the state, a list of tensors `(B, U)`.
     """
 
     def __init__(self, units, *, epsilon=1e-5, gain_initializer="ones", **options):
@@ -43,16 +45,6 @@ class NormalizedCell:
         of_state = _product(state[0], self.recurrent_kernel, masks[1])
         output, state = self.advance(of_inputs, of_state, state)
         return output, state if nested else state[0]
-
-    def advance(self, of_inputs, of_state, state):
-        """Output and new state, from the products and the state.
-
-        Args:
-            of_inputs: Product of the inputs and `kernel`.
-            of_state: Product of the output state and `recurrent_kernel`.
-            state: List of tensors `(B, U)`.
-        """
-        raise NotImplementedError
 
     def _normalize(self, x, gain, bias=None):
         """`gain * (x - mean) / deviation + bias` over the last axis."""
