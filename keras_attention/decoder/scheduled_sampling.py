@@ -10,6 +10,7 @@ import keras
 from keras import ops, tree
 
 from keras_attention.layers.parts import deserialize_parts, exact_dtype, serialize_part
+from keras_attention.ops.sampling import invert
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -171,7 +172,8 @@ class ScheduledSampling(keras.layers.Layer):
                 "predict must return logits of the shape (rows, words). "
                 f"Received: {tuple(logits.shape)}"
             )
-        words = embed(_drawn(ops.cast(logits, uniform.dtype), uniform))
+        odds = ops.softmax(ops.cast(logits, uniform.dtype), axis=-1)
+        words = embed(invert(odds, uniform[:, None]))
         return ops.reshape(words, (*leading, words.shape[-1]))
 
     def compute_mask(self, inputs, previous_mask):
@@ -227,14 +229,6 @@ class InverseSigmoidRate(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         return {"k": self.k}
-
-
-def _drawn(logits, uniform):
-    """Words `(R,)`: the first at which the cumulated probability exceeds `uniform`."""
-    cumulated = ops.cumsum(ops.softmax(logits, axis=-1), axis=-1)
-    # Rounding may leave the sum a little off one.
-    threshold = uniform[:, None] * cumulated[:, -1:]
-    return ops.sum(ops.cast(cumulated <= threshold, "int32"), axis=-1)
 
 
 def _serialize(borrowed):

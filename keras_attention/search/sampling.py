@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_attention.layers.parts import check_positive_integer
+from keras_attention.ops.sampling import invert
 from keras_attention.search.constraints import constrain
 from keras_attention.search.nested import batch_of, spread, write
 
@@ -102,8 +103,9 @@ def sample_search(
     draws = keras.random.uniform((max_length, batch_of(state), samples, 1), seed=seed)
 
     def draw(log_probs, t):
+        uniform = ops.take(draws, t, axis=0)
         if top_k is None and top_p is None:
-            return invert(odds_of(log_probs), t)
+            return invert(odds_of(log_probs), uniform)
         size = log_probs.shape[-1]
         log_probs, token_ids = ops.top_k(log_probs, min(top_k or size, size))
         odds = odds_of(log_probs)
@@ -111,17 +113,12 @@ def sample_search(
             sums = ops.cumsum(odds, axis=-1)
             better = ops.pad(sums[..., :-1], ((0, 0), (0, 0), (1, 0)))
             odds = ops.where(better < top_p * sums[..., -1:], odds, 0.0)
-        place = invert(odds, t)[..., None]
+        place = invert(odds, uniform)[..., None]
         return ops.take_along_axis(token_ids, place, axis=-1)[..., 0]
 
     def odds_of(log_probs):
         best = ops.max(log_probs, axis=-1, keepdims=True)
         return ops.exp((log_probs - best) / temperature)
-
-    def invert(odds, t):
-        sums = ops.cumsum(odds, axis=-1)
-        threshold = ops.take(draws, t, axis=0) * sums[..., -1:]
-        return ops.sum(ops.cast(sums <= threshold, "int32"), axis=-1)
 
     return _follow(step, state, samples, draw, start, end, max_length, constraints)
 
