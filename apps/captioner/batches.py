@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 from keras_attention_apps.captioner.images import image_to_array, read_image
-from keras_attention_apps.captioner.text import PAD
+from keras_attention_apps.common.tokens import PAD
 
 # Photographs whose longest captions are compared to form batches of similar length.
 BUCKET_BATCHES = 8

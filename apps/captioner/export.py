@@ -39,7 +39,7 @@ def save_served(captioner, search, directory):
     """
     import tensorflow as tf
     from keras_attention_apps.captioner.serving_images import decode_images
-    from keras_attention_apps.captioner.text import END
+    from keras_attention_apps.common.tokens import END
 
     words = tf.constant(captioner.vocabulary.words)
     backbone = captioner.network.backbone

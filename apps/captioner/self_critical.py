@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras_attention_apps.captioner.model import CaptionSearch
 from keras_attention_apps.captioner.rewards import CiderReward
-from keras_attention_apps.captioner.text import PAD, START
+from keras_attention_apps.common.tokens import PAD, START
 
 from keras_attention import sample_search
 

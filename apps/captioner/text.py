@@ -3,7 +3,8 @@
 import collections
 import re
 
-PAD, START, END, UNKNOWN = range(4)
+from keras_attention_apps.common.tokens import END, START, UNKNOWN
+
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
 
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s\b")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 from keras_attention_apps.captioner.model import Backbone, DeepOutput
-from keras_attention_apps.captioner.text import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 IMAGES, CAPTIONS, WORDS = 2, 3, 5
 

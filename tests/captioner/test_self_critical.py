@@ -5,7 +5,8 @@ from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.model import ShowAttendTell
 from keras_attention_apps.captioner.self_critical import SelfCritical
-from keras_attention_apps.captioner.text import END, PAD, START, Vocabulary
+from keras_attention_apps.captioner.text import Vocabulary
+from keras_attention_apps.common.tokens import END, PAD, START
 
 SIZES = {
     "image_size": 64,

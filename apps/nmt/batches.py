@@ -1,0 +1,161 @@
+"""What a network is fed with: batches of sentences that are about equally long."""
+
+import itertools
+
+import keras
+import numpy as np
+from keras_attention_apps.common.tokens import PAD, START
+
+# Sentences are sorted by length among so many batches, which stay random otherwise.
+BUCKET_BATCHES = 100
+
+
+class SentenceBatches(keras.utils.PyDataset):
+    """Shuffled batches of sentence pairs with about as many tokens each.
+
+    Everything depends on the seed and the epoch alone, so an interrupted training
+    continues with the same batches. A batch has at most `batch_tokens` places, on
+    either side: rows times the longest sentence, padding included.
+
+    Args:
+        pairs: The `Pairs`.
+        subwords: The `Subwords`.
+        batch_tokens: Places in a batch. A longer sentence is a batch of its own.
+        max_length: Pairs with more tokens on one side are left out.
+        subword_dropout: See `Subwords.encode_all`.
+        seed: Seed of the order and of the subwords.
+        epoch: First epoch.
+        multiple: Lengths and rows are padded to multiples of this, so that what
+            compiles for every shape compiles less often.
+    """
+
+    def __init__(
+        self,
+        pairs,
+        subwords,
+        *,
+        batch_tokens,
+        max_length,
+        subword_dropout=0.0,
+        seed=0,
+        epoch=0,
+        multiple=1,
+    ):
+        super().__init__()
+        self.subwords = subwords
+        self.batch_tokens = batch_tokens
+        self.max_length = max_length
+        self.subword_dropout = subword_dropout
+        self.seed = seed
+        self.epoch = epoch
+        self.multiple = multiple
+        # Which pairs take part does not depend on how their words are split.
+        whole = zip(
+            pairs.source,
+            pairs.target,
+            subwords.encode_all(pairs.source),
+            subwords.encode_all(pairs.target),
+            strict=True,
+        )
+        kept = [
+            (source, target)
+            for source, target, *ids in whole
+            if max(map(len, ids)) <= max_length
+        ]
+        self.too_long = len(pairs) - len(kept)
+        self.pairs = kept
+        self._batches = self._plan() if kept else []
+
+    def __len__(self):
+        return len(self._batches)
+
+    def on_epoch_end(self):
+        self.epoch += 1
+        self._batches = self._plan()
+
+    def _plan(self):
+        """The batches of this epoch: lists of pairs of token ids."""
+        random = np.random.default_rng((self.seed, self.epoch))
+        encoded = [
+            self.subwords.encode_all(
+                [pair[side] for pair in self.pairs],
+                dropout=self.subword_dropout,
+                seed=int(random.integers(1 << 31)),
+            )
+            for side in (0, 1)
+        ]
+        pairs = list(zip(*encoded, strict=True))
+        lengths = np.array([[len(source), len(target)] for source, target in pairs])
+        order = random.permutation(len(pairs))
+        mean = max(lengths.max(axis=1).mean(), 1)
+        bucket = max(int(BUCKET_BATCHES * self.batch_tokens / mean), 1)
+        batches = []
+        for begin in range(0, len(order), bucket):
+            chosen = order[begin : begin + bucket]
+            chosen = chosen[np.lexsort((lengths[chosen, 0], lengths[chosen, 1]))]
+            batches += cut_batches(chosen, lengths, self.batch_tokens)
+        batches = [batches[i] for i in random.permutation(len(batches))]
+        return [[pairs[i] for i in batch] for batch in batches]
+
+    def __getitem__(self, index):
+        batch = self._batches[index]
+        least = [0, 0, 0]
+        if index == 0 and len(self) > 1:
+            # Keras takes a size that the first two batches share for that of all.
+            least = [size + 1 for size in self._sizes(self._batches[1])]
+        rows, *columns = map(max, self._sizes(batch), least)
+        source, target = ([pair[side] for pair in batch] for side in (0, 1))
+        target = [[START, *token_ids] for token_ids in target]
+        if self.multiple == 1:
+            rows = len(batch)
+        return (
+            {
+                "source": pad(source, rows, columns[0]),
+                "target": pad(target, rows, columns[1]),
+            },
+        )
+
+    def _sizes(self, batch):
+        """Rows, and columns of the source and of the target."""
+        longest = [max(len(pair[side]) for pair in batch) for side in (0, 1)]
+        sizes = len(batch), longest[0], longest[1] + 1
+        return [-(-size // self.multiple) * self.multiple for size in sizes]
+
+
+def cut_batches(chosen, lengths, batch_tokens):
+    """Cut a sequence of sentences into batches of at most so many places.
+
+    Args:
+        chosen: Indices of sentences.
+        lengths: Integer array `(sentences, sides)`.
+        batch_tokens: Largest product of a batch's rows and its longest sentence.
+
+    Yields:
+        Lists of indices.
+    """
+    batch, longest = [], 0
+    for index in chosen:
+        longest = max(longest, lengths[index].max())
+        if batch and (len(batch) + 1) * longest > batch_tokens:
+            yield batch
+            batch, longest = [], lengths[index].max()
+        batch.append(int(index))
+    if batch:
+        yield batch
+
+
+def pad(token_ids, rows=None, columns=None):
+    """Lists of token ids as one array, filled with PAD."""
+    rows = len(token_ids) if rows is None else rows
+    columns = max(map(len, token_ids)) if columns is None else columns
+    padded = np.full((rows, columns), PAD, "int32")
+    for row, ids in zip(padded, token_ids, strict=False):
+        row[: len(ids)] = ids
+    return padded
+
+
+def windows(items, size):
+    """Lists of `size` successive items; the last may be shorter."""
+    items = iter(items)
+    while window := list(itertools.islice(items, size)):
+        yield window

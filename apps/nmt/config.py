@@ -1,0 +1,297 @@
+"""Everything that can be chosen about a translator: one default, in one place."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from keras_attention_apps.common.cli import UserError
+from tyro.conf import Positional
+
+ModelName = Annotated[str, tyro.conf.arg(aliases=["--preset"])]
+Flags = tyro.conf.OmitArgPrefixes
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """What is needed to build the network again; saved with its weights.
+
+    What is not given is as in the recipe of the chosen attention.
+    """
+
+    attention: Annotated[
+        Literal["bahdanau", "luong", "self-attention", "none"],
+        tyro.conf.arg(aliases=["--attention"]),
+    ] = "bahdanau"
+    """bahdanau: a bidirectional GRU, and a GRU whose previous state asks. luong: LSTMs
+    whose current state asks. self-attention: no recurrence. none: as bahdanau, but all
+    the decoder has of the source is one vector."""
+    embedding_units: int | None = None
+    """Depth of the embeddings; for self-attention, of everything."""
+    units: int | None = None
+    """Units of the recurrent decoder; for self-attention, of the feed-forward layers."""
+    encoder_units: int | None = None
+    """Units of the recurrent encoder in each direction."""
+    encoder_layers: int | None = None
+    decoder_layers: int | None = None
+    bidirectional: bool = True
+    """Whether luong's encoder reads in both directions, as the others always do."""
+    layer_norm: bool = True
+    """Whether recurrent cells are layer-normalised."""
+    attention_units: int = 256
+    """Depth of the hidden layer of additive and concat scores."""
+    score: Literal["dot", "general", "concat", "location"] = "general"
+    """Score of luong; dot wants as many units in the decoder as the encoder has."""
+    window: Literal["global", "local-m", "local-p"] = "global"
+    """Where luong looks."""
+    half_width: int = 10
+    """Positions on either side of a local window's centre."""
+    input_feeding: bool = True
+    """Whether luong's decoder is fed its attentional vector."""
+    readout: Literal["tanh", "maxout"] = "tanh"
+    """Deep output of bahdanau and none."""
+    readout_state: Literal["previous", "current"] = "current"
+    """The state that it reads: Bahdanau's is the one before the step."""
+    heads: int = 4
+    """Heads of self-attention."""
+    pre_norm: bool = False
+    """Whether self-attention normalises before each sublayer instead of behind it."""
+    share_embeddings: bool = True
+    """Whether source and target have the same embeddings. Those of the target are the
+    output layer, too."""
+    dropout: float = 0.3
+    """Dropout rate on embeddings; for self-attention, on every sublayer, too."""
+    context_dropout: float = 0.5
+    """Dropout rate on what a recurrent decoder attends to."""
+    output_dropout: float = 0.5
+    """Dropout rate before the output layer of a recurrent decoder."""
+    attention_dropout: float = 0.0
+    """Dropout rate on the weights of self-attention."""
+    max_length: int = 128
+    """Largest number of subwords in a sentence, the end included."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Train a translator on two parallel text files.
+
+    Line n of one file translates line n of the other. Pairs with an empty line, and
+    pairs that are too long, are left out; how many, is printed. Interrupt it at any
+    time: the same command continues where it stopped.
+
+    For example: nmt train --source train.en --target train.de --valid-source val.en
+    --valid-target val.de --output my-model
+    """
+
+    output: Path
+    """Folder for the trained model, its checkpoints and its history."""
+    source: Path | None = None
+    """File with one sentence per line."""
+    target: Path | None = None
+    """File with their translations."""
+    valid_source: Path | None = None
+    """Sentences for validation; 1,000 pairs of the training are held out if omitted."""
+    valid_target: Path | None = None
+    data: Path | None = None
+    """Instead of the files: a folder with train.en, train.de, val.en and val.de."""
+    pair: str | None = None
+    """For the folder: the suffixes of source and target, such as en-de."""
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    vocabulary_size: int = 8000
+    """Subwords of both languages together."""
+    character_coverage: float = 1.0
+    """Share of the characters that are subwords; for languages with thousands of them
+    0.9995. The others become bytes."""
+    subword_dropout: float = 0.1
+    """BPE-dropout: how often a merge of subwords is left out in training."""
+    batch_tokens: int | None = None
+    """Places for tokens in a training step, on either side."""
+    epochs: int | None = None
+    schedule: Literal["constant", "inverse-square-root", "cosine"] | None = None
+    """What becomes of the learning rate behind the warm-up."""
+    learning_rate: float | None = None
+    """Peak learning rate of Adam."""
+    warm_up: int | None = None
+    """Steps in which the learning rate grows to its peak."""
+    beta_2: float | None = None
+    """Adam's decay of the squared gradients."""
+    weight_decay: float = 1e-5
+    """L2 penalty, decoupled as in AdamW."""
+    label_smoothing: float = 0.1
+    clip_norm: float = 5.0
+    """Largest norm of the gradient of a step."""
+    ema_momentum: float = 0.999
+    """Momentum of the moving average of the weights that is validated and saved; 0 for
+    the weights as they are."""
+    average: int = 10
+    """In the end, the models of so many epochs, the best or the last, are averaged;
+    whichever is best stays. 0 for no average."""
+    average_of: Literal["best", "last"] = "best"
+    validation_metric: Literal["bleu", "chrf"] = "bleu"
+    """Decoded metric by which the best epoch is chosen."""
+    validation_beam_size: int = 1
+    patience: int = 10
+    """Epochs without improvement after which the training ends."""
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    """Numbers to compute with; the weights are always float32."""
+    seed: int = 0
+    tensorboard: bool = False
+    """Also write TensorBoard logs to OUTPUT/logs."""
+
+
+_RECURRENT = {
+    "embedding_units": 256,
+    "units": 320,
+    "encoder_units": 320,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "batch_tokens": 1000,
+    "epochs": 60,
+    "schedule": "constant",
+    "learning_rate": 4e-4,
+    "warm_up": 500,
+    "beta_2": 0.999,
+}
+
+# What is chosen where nothing is given.
+RECIPES = {
+    "bahdanau": _RECURRENT,
+    "none": _RECURRENT,
+    "luong": {**_RECURRENT, "units": 512, "encoder_units": 256},
+    "self-attention": {
+        "embedding_units": 128,
+        "units": 256,
+        "encoder_units": 0,
+        "encoder_layers": 4,
+        "decoder_layers": 4,
+        "batch_tokens": 8000,
+        "epochs": 130,
+        "schedule": "inverse-square-root",
+        "learning_rate": 5e-3,
+        "warm_up": 2000,
+        "beta_2": 0.98,
+    },
+}
+
+
+def with_recipe(config, attention):
+    """A configuration with nothing left open."""
+    missing = {
+        field.name: RECIPES[attention][field.name]
+        for field in dataclasses.fields(config)
+        if field.name in RECIPES[attention] and getattr(config, field.name) is None
+    }
+    return dataclasses.replace(config, **missing)
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchConfig:
+    """How translations are searched for."""
+
+    beam_size: int = 5
+    """Hypotheses that are kept at every step; 1 is greedy search."""
+    length_penalty: float = 1.0
+    """Hypotheses are ranked by log-probability / length ** length_penalty."""
+    batch_size: int = 32
+    """Sentences that are translated together."""
+
+    def check(self):
+        """Raise a `UserError` for values that make no sense."""
+        for name in ("beam_size", "batch_size"):
+            if getattr(self, name) < 1:
+                raise UserError(
+                    f"{name} must be at least 1. Received: {getattr(self, name)}"
+                )
+        if not self.length_penalty >= 0:
+            raise UserError(
+                f"length_penalty must not be negative. Received: {self.length_penalty}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslateConfig:
+    """Translate sentences, and show which words each word came from.
+
+    The sentences are the arguments; without any, the lines of a file or of the standard
+    input. Every line gives one line, in order; an empty one an empty one. A line that is
+    too long is translated as far as the model reads, with a warning. A line that is not
+    UTF-8 gives an empty line, a line on the standard error and, in the end, the exit
+    code 2; the others are translated all the same.
+
+    For example: nmt translate "A dog runs." --plot alignment.png
+    """
+
+    sentences: Positional[tuple[str, ...]] = ()
+    """Sentences to translate."""
+    input: Path | None = None
+    """File to translate, line by line, instead of sentences or the standard input."""
+    output: Path | None = None
+    """File to write, instead of the standard output."""
+    model: ModelName = "multi30k-en-de-bahdanau"
+    """Name of a preset, or folder of a trained model."""
+    n_best: int = 1
+    """Print so many translations of a sentence, each as: number of the sentence, tab,
+    score, tab, translation."""
+    alignments: bool = False
+    """Print the alignment behind each translation and a tab: pairs i-j of a source and
+    a target word, counted from 0."""
+    plot: Path | None = None
+    """Write a heat map of the attention: a file for one sentence, a folder for
+    several."""
+    json: bool = False
+    """Print one JSON object per translation, with words, scores and attention."""
+    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateConfig:
+    """Print BLEU and chrF2 of a model, cased and lower-cased, with their signatures.
+
+    For example: nmt evaluate --data multi30k --pair en-de --split val
+    """
+
+    source: Path | None = None
+    """File with one sentence per line."""
+    target: Path | None = None
+    """File with their translations."""
+    data: Path | None = None
+    """Instead of the files: a folder."""
+    pair: str | None = None
+    """For the folder: the suffixes of source and target, such as en-de."""
+    split: str = "val"
+    """For the folder: the name of its files."""
+    model: ModelName = "multi30k-en-de-bahdanau"
+    """Name of a preset, or folder of a trained model."""
+    output: Path | None = None
+    """Write the translations to this file."""
+    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class AverageConfig:
+    """Average the weights of several models of one training.
+
+    For example: nmt average averaged my-model/epochs/*
+    """
+
+    output: Positional[Path]
+    """Folder to write."""
+    models: Positional[tuple[Path, ...]]
+    """Folders of models."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportConfig:
+    """Write a TensorFlow SavedModel: sentences in, translations and attention out.
+
+    It holds the splitting into subwords and the beam search, takes any number of
+    sentences at once, and needs TensorFlow and tensorflow-text to be loaded.
+
+    For example: nmt export served-translator
+    """
+
+    directory: Positional[Path]
+    """Folder to write."""
+    model: ModelName = "multi30k-en-de-bahdanau"
+    """Name of a preset, or folder of a trained model."""
+    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)

@@ -1,0 +1,236 @@
+"""Text as subwords, subwords as numbers, and subwords as the words they make."""
+
+import io
+import re
+import threading
+import unicodedata
+
+import numpy as np
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
+
+# What separates words: white space and control characters of all kinds, and the sign
+# by which SentencePiece marks the beginning of a word. Both Python and RE2 read it.
+BLANKS = (
+    r"[\x00-\x20\x7f-\xa0"
+    "\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u2581\u3000\ufeff]+"
+)
+_BLANKS = re.compile(BLANKS)
+_SURROGATES = re.compile("[\ud800-\udfff]")
+WORD_BEGIN = "\u2581"
+
+# Sentences that are enough to learn subwords from.
+ENOUGH_SENTENCES = 2_000_000
+
+
+def clean(text):
+    """Text in Unicode's normal form C, with single blanks between its words.
+
+    White space and control characters are blanks, and so is U+2581, which marks words
+    within a subword model; halves of surrogate pairs become U+FFFD. Nothing else
+    changes.
+
+    >>> clean(" a\\tlittle   girl\\n")
+    'a little girl'
+    """
+    text = _SURROGATES.sub("\ufffd", text)
+    return _BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
+
+
+class Subwords:
+    """A SentencePiece model: byte-pair encoding, cased and reversible.
+
+    A character that the training text did not have becomes its UTF-8 bytes, so no text
+    is unknown and `decode(encode(text)) == clean(text)`.
+
+    Args:
+        model: The bytes of a SentencePiece model.
+
+    Attributes:
+        model: The same.
+        pieces: The subwords in the order of their numbers.
+        banned: Token ids that no translation has: special ones, and control characters.
+    """
+
+    def __init__(self, model):
+        import sentencepiece
+
+        self.model = model
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise UserError(f"not a SentencePiece model: {error}") from error
+        self.pieces = [
+            self._processor.id_to_piece(i)
+            for i in range(self._processor.get_piece_size())
+        ]
+        controls = {f"<0x{byte:02X}>" for byte in (*range(33), 127)}
+        self.banned = (
+            PAD,
+            START,
+            UNKNOWN,
+            *(i for i, piece in enumerate(self.pieces) if piece in controls),
+        )
+
+    @classmethod
+    def train(cls, sentences, size, *, character_coverage=1.0):
+        """Learn subwords.
+
+        Args:
+            sentences: Strings of all languages.
+            size: Number of subwords; there are fewer if the text is too small for it.
+            character_coverage: Share of the characters, by how often they occur, that
+                get a subword of their own.
+
+        Raises:
+            UserError: If there are more characters than `size` has room for.
+        """
+        import sentencepiece
+
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sentences),
+                model_writer=model,
+                model_type="bpe",
+                vocab_size=size,
+                hard_vocab_limit=False,
+                character_coverage=character_coverage,
+                byte_fallback=True,
+                normalization_rule_name="identity",
+                input_sentence_size=ENOUGH_SENTENCES,
+                max_sentence_length=1 << 20,
+                pad_id=PAD,
+                bos_id=START,
+                eos_id=END,
+                unk_id=UNKNOWN,
+                minloglevel=2,
+                num_threads=1,
+            )
+        except RuntimeError as error:
+            numbers = re.search(r"required_chars. (\d+) vs (\d+)", str(error))
+            if numbers is None:
+                raise UserError(f"no subwords can be learned: {error}") from error
+            raise UserError(
+                f"vocabulary_size must be at least {numbers[2]}, one subword for every "
+                "character and byte, or character_coverage less. "
+                f"Received: {numbers[1]}"
+            ) from error
+        return cls(model.getvalue())
+
+    def __len__(self):
+        return len(self.pieces)
+
+    def encode(self, text):
+        """Token ids of a text, ending with END."""
+        return [*self._processor.encode(clean(text)), END]
+
+    def encode_all(self, texts, *, dropout=0.0, seed=0):
+        """Token ids of texts, each ending with END.
+
+        Args:
+            texts: Clean strings.
+            dropout: Probability with which each merge of two subwords is left out, so
+                that every call splits words in other ways.
+            seed: Integer; the same one splits in the same way.
+
+        Reference:
+            [Provilkov et al., 2020](https://arxiv.org/abs/1910.13267), section 3.1.
+        """
+        if not dropout:
+            return [[*ids, END] for ids in self._processor.encode(texts)]
+        import sentencepiece
+
+        found = []
+
+        def encode():
+            sentencepiece.set_random_generator_seed(seed)
+            found.extend(
+                self._processor.encode(
+                    texts,
+                    enable_sampling=True,
+                    nbest_size=-1,
+                    alpha=dropout,
+                    num_threads=1,
+                )
+            )
+
+        # The generator belongs to the thread, which takes the seed when it begins.
+        thread = threading.Thread(target=encode)
+        thread.start()
+        thread.join()
+        return [[*ids, END] for ids in found]
+
+    def decode(self, token_ids):
+        """The text of token ids up to, and without, END."""
+        return " ".join(self.words(token_ids)[0])
+
+    def words(self, token_ids):
+        """The words of token ids up to, and without, END.
+
+        Returns:
+            words: List of strings without blanks.
+            places: Integer array: for each token the index of its word.
+        """
+        words, places, begun = [], [], False
+        for token in token_ids:
+            if token == END:
+                break
+            # A mark of its own joins the word behind it.
+            begins = self.pieces[token].startswith(WORD_BEGIN)
+            if not words or (begins and begun):
+                words.append([])
+                begun = False
+            begun = begun or self.pieces[token] != WORD_BEGIN
+            words[-1].append(int(token))
+            places.append(len(words) - 1)
+        texts = [clean(self._processor.decode(tokens)) for tokens in words]
+        if texts and not texts[-1]:
+            # The mark of a word that never came.
+            texts.pop()
+            places = [min(place, len(texts) - 1) for place in places]
+        if not texts:
+            places = []
+        return [text.replace(" ", "") for text in texts], np.array(places, "int32")
+
+
+def merge_weights(weights, source_places, target_places):
+    """Attention between subwords as attention between words.
+
+    A word gets what its subwords get, and looks where its subwords look on average.
+
+    Args:
+        weights: Array `(T, S)` over subwords, beyond which there may be more.
+        source_places, target_places: For each subword the index of its word.
+
+    Returns:
+        Array `(target words, source words)`.
+
+    >>> weights = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
+    >>> merge_weights(weights, [0, 0, 1], [0, 0]).round(2).tolist()
+    [[0.5, 0.5]]
+    """
+    source_places = np.asarray(source_places, "int32")
+    target_places = np.asarray(target_places, "int32")
+    sources = 1 + max(source_places, default=-1)
+    targets = 1 + max(target_places, default=-1)
+    merged = np.zeros((targets, sources))
+    weights = np.asarray(weights, "float64")
+    rows = weights[: len(target_places), : len(source_places)]
+    np.add.at(
+        merged, (target_places[:, None], source_places[None, : rows.shape[1]]), rows
+    )
+    counts = np.bincount(target_places, minlength=targets)
+    return merged / np.maximum(counts, 1)[:, None]
+
+
+def alignment_of(weights):
+    """For every target word the source word it looked at most: pairs (source, target).
+
+    >>> alignment_of(np.array([[0.1, 0.9], [0.8, 0.2]]))
+    [(1, 0), (0, 1)]
+    """
+    if not weights.size:
+        return []
+    best = weights.argmax(axis=1)
+    return [(int(source), target) for target, source in enumerate(best)]
