@@ -2,14 +2,10 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import Flags, ModelName, SearchConfig
 from tyro.conf import Positional
-
-ModelName = Annotated[str, tyro.conf.arg(aliases=["--preset"])]
-Flags = tyro.conf.OmitArgPrefixes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,27 +98,11 @@ class TrainConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchConfig:
+class CaptionSearchConfig(SearchConfig):
     """How captions are searched for."""
 
-    beam_size: int = 5
-    """Hypotheses that are kept at every step; 1 is greedy search."""
     length_penalty: float = 0.7
     """Hypotheses are ranked by log-probability / length ** length_penalty."""
-    batch_size: int = 32
-    """Photographs that are captioned together."""
-
-    def check(self):
-        """Raise a `UserError` for values that make no sense."""
-        for name in ("beam_size", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UserError(
-                    f"{name} must be at least 1. Received: {getattr(self, name)}"
-                )
-        if self.length_penalty < 0:
-            raise UserError(
-                f"length_penalty must not be negative. Received: {self.length_penalty}"
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +125,9 @@ class CaptionConfig:
     folder for several."""
     json: bool = False
     """Print one JSON object per line, with words, log-probability and attention."""
-    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+    search: Flags[CaptionSearchConfig] = dataclasses.field(
+        default_factory=CaptionSearchConfig
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +145,9 @@ class EvaluateConfig:
     """Name of a preset, or folder of a trained model."""
     output: Path | None = None
     """Write the captions to this file in COCO's results format."""
-    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+    search: Flags[CaptionSearchConfig] = dataclasses.field(
+        default_factory=CaptionSearchConfig
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,4 +164,6 @@ class ExportConfig:
     """Folder to write."""
     model: ModelName = "flickr8k-soft"
     """Name of a preset, or folder of a trained model."""
-    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+    search: Flags[CaptionSearchConfig] = dataclasses.field(
+        default_factory=CaptionSearchConfig
+    )

@@ -6,8 +6,8 @@ N vocabulary size.
 
 import keras
 from keras import ops
-from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 from keras_attention import (
     AdditiveAttention,

@@ -19,6 +19,7 @@ from keras_attention_apps.common.checkpoints import (
     ValidateDecoded,
 )
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.training import numerics
 
 VALIDATION_BATCH = 50
 
@@ -28,13 +29,8 @@ def train(config: TrainConfig):
     config = dataclasses.replace(
         config, data=config.data.resolve(), output=config.output.resolve()
     )
-    keras.utils.set_random_seed(config.seed)
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(config.precision)
-    try:
+    with numerics(config.seed, config.precision):
         return _train(config)
-    finally:
-        keras.config.set_dtype_policy(policy)
 
 
 def _train(config):

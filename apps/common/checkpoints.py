@@ -119,7 +119,9 @@ class SaveEveryEpoch(keras.callbacks.Callback):
 
 
 class ValidateDecoded(keras.callbacks.Callback):
-    """Scores decoded output with the averaged weights; keeps the best, stops early.
+    """Scores decoded output, with averaged weights if the optimiser has them.
+
+    Keeps the best model, and stops early.
 
     Args:
         score: Function without arguments that returns a dict of figures.
@@ -146,15 +148,23 @@ class ValidateDecoded(keras.callbacks.Callback):
         super().set_model(model)
         self.averages.set_model(model)
 
+    @property
+    def exhausted(self):
+        """Whether it has been too long since the best epoch of this phase."""
+        latest = self.figures[::-1]
+        return bool(latest) and latest.index(max(latest)) >= self.patience
+
     def on_epoch_end(self, epoch, logs=None):
-        self.averages.on_test_begin()
+        averages = self.model.optimizer.use_ema
+        if averages:
+            self.averages.on_test_begin()
         figures = self.score()
         logs.update(figures)
         if figures[self.metric] > self.best:
             self.best = figures[self.metric]
             self.keep()
-        self.averages.on_test_end()
+        if averages:
+            self.averages.on_test_end()
         self.figures.append(figures[self.metric])
-        latest = self.figures[::-1]
-        if latest.index(max(latest)) >= self.patience:
+        if self.exhausted:
             self.model.stop_training = True

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import os
 import sys
 
@@ -47,6 +48,7 @@ def quiet_tensorflow():
     """
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         return
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     with contextlib.suppress(OSError, ValueError, AttributeError):
         terminal = os.dup(sys.stderr.fileno())

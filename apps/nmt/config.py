@@ -5,11 +5,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import Flags, ModelName, SearchConfig
 from tyro.conf import Positional
-
-ModelName = Annotated[str, tyro.conf.arg(aliases=["--preset"])]
-Flags = tyro.conf.OmitArgPrefixes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +26,7 @@ class ModelConfig:
     embedding_units: int | None = None
     """Depth of the embeddings; for self-attention, of everything."""
     units: int | None = None
-    """Units of the recurrent decoder; for self-attention, of the feed-forward layers."""
+    """Units of the recurrent decoder, or of the feed-forward layers."""
     encoder_units: int | None = None
     """Units of the recurrent encoder in each direction."""
     encoder_layers: int | None = None
@@ -69,6 +66,9 @@ class ModelConfig:
     """Dropout rate on the weights of self-attention."""
     max_length: int = 128
     """Largest number of subwords in a sentence, the end included."""
+    length_ratio: float | None = None
+    """Largest number of subwords of a translation for each of the source; measured on
+    the training text if omitted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +115,8 @@ class TrainConfig:
     """Steps in which the learning rate grows to its peak."""
     beta_2: float | None = None
     """Adam's decay of the squared gradients."""
-    weight_decay: float = 1e-5
-    """L2 penalty, decoupled as in AdamW."""
+    weight_decay: float = 0.01
+    """Decoupled from the gradient, as in AdamW."""
     label_smoothing: float = 0.1
     clip_norm: float = 5.0
     """Largest norm of the gradient of a step."""
@@ -185,38 +185,14 @@ def with_recipe(config, attention):
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchConfig:
-    """How translations are searched for."""
-
-    beam_size: int = 5
-    """Hypotheses that are kept at every step; 1 is greedy search."""
-    length_penalty: float = 1.0
-    """Hypotheses are ranked by log-probability / length ** length_penalty."""
-    batch_size: int = 32
-    """Sentences that are translated together."""
-
-    def check(self):
-        """Raise a `UserError` for values that make no sense."""
-        for name in ("beam_size", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UserError(
-                    f"{name} must be at least 1. Received: {getattr(self, name)}"
-                )
-        if not self.length_penalty >= 0:
-            raise UserError(
-                f"length_penalty must not be negative. Received: {self.length_penalty}"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
 class TranslateConfig:
     """Translate sentences, and show which words each word came from.
 
     The sentences are the arguments; without any, the lines of a file or of the standard
-    input. Every line gives one line, in order; an empty one an empty one. A line that is
-    too long is translated as far as the model reads, with a warning. A line that is not
-    UTF-8 gives an empty line, a line on the standard error and, in the end, the exit
-    code 2; the others are translated all the same.
+    input. Every line gives one line, in order; an empty one an empty one. A line that
+    is too long is translated as far as the model reads, with a warning. A line that is
+    not UTF-8 gives an empty line, a line on the standard error and, in the end, the
+    exit code 2; the others are translated all the same.
 
     For example: nmt translate "A dog runs." --plot alignment.png
     """

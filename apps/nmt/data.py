@@ -58,24 +58,36 @@ def decode_line(line, path, number):
         ) from error
 
 
-def read_pairs(source, target):
-    """The pairs of two parallel files; those with an empty side are left out.
+def read_parallel(source, target):
+    """The lines of two parallel files: two lists of clean strings, some may be empty.
 
     Raises:
-        UserError: If a file cannot be read, if one has more lines than the other, or
-            if nothing is left.
+        UserError: If a file cannot be read, or has more lines than the other.
     """
+    if source is None or target is None:
+        raise UserError(
+            "expected --source and --target, or --data and --pair. Received: "
+            f"source={source}, target={target}"
+        )
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise UserError(
             f"both files must have as many lines. Received: {source} with "
             f"{len(sources)}, {target} with {len(targets)}"
         )
+    return sources, targets
+
+
+def read_pairs(source, target):
+    """The pairs of two parallel files; those with an empty side are left out.
+
+    Raises:
+        UserError: If the files are not parallel, or if nothing is left.
+    """
+    sources, targets = read_parallel(source, target)
     kept = [pair for pair in zip(sources, targets, strict=True) if all(pair)]
     if not kept:
-        raise UserError(
-            f"{source} and {target} have no line with text on both sides"
-        )
+        raise UserError(f"{source} and {target} have no line with text on both sides")
     empty = len(sources) - len(kept)
     return Pairs(*map(list, zip(*kept, strict=True)), empty)
 
@@ -94,7 +106,8 @@ def find_files(data, pair, names):
     languages = pair.split("-")
     if len(languages) != 2 or not all(languages):
         raise UserError(
-            f"pair must be two suffixes with a hyphen, such as en-de. Received: {pair!r}"
+            "pair must be two suffixes with a hyphen, such as en-de. "
+            f"Received: {pair!r}"
         )
     for name in names:
         source, target = (Path(data) / f"{name}.{language}" for language in languages)

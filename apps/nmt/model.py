@@ -1,7 +1,7 @@
 """The networks: recurrent ones that attend after Bahdanau or Luong, and self-attention.
 
-Shapes: B sentences, K hypotheses or sequences, T target tokens, S source tokens, U units,
-E depth of an embedding, N vocabulary size.
+Shapes: B sentences, K hypotheses, T target tokens, S source tokens, U units, E depth of
+an embedding, N vocabulary size.
 """
 
 import keras
@@ -457,9 +457,9 @@ class LuongNetwork(RecurrentNetwork):
 class SelfAttentionNetwork(TranslationNetwork):
     """Encoder and decoder of self-attention, without recurrence.
 
-    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3; before
-    its sublayers it normalises as in
-    [Xiong et al., 2020](https://arxiv.org/abs/2002.04745).
+    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3; with
+    norms before the sublayers
+    [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), section 3.
     """
 
     def __init__(self, config, vocabulary_size, **losses):

@@ -1,0 +1,63 @@
+"""How good translations are, in the numbers that papers print."""
+
+from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.nmt.data import find_files, read_parallel
+
+
+def translation_scores(translations, references):
+    """Corpus scores of translations, one reference for each.
+
+    Args:
+        translations, references: Lists of plain strings, not split into tokens.
+
+    Returns:
+        Dict of figures in percent, `"bleu"`, `"bleu-lc"`, `"chrf"` and `"chrf-lc"`
+        (lower-cased), and dict of the signatures of sacrebleu under the same names.
+    """
+    from sacrebleu.metrics import BLEU, CHRF
+
+    metrics = {
+        "bleu": BLEU(),
+        "bleu-lc": BLEU(lowercase=True),
+        "chrf": CHRF(),
+        "chrf-lc": CHRF(lowercase=True),
+    }
+    scores = {
+        name: metric.corpus_score(translations, [references]).score
+        for name, metric in metrics.items()
+    }
+    signatures = {name: str(x.get_signature()) for name, x in metrics.items()}
+    return scores, signatures
+
+
+def evaluate(config):
+    """Print the scores that an `EvaluateConfig` asks for; returns them as a dict."""
+    from keras_attention_apps.nmt.inference import Translator
+
+    if config.data is not None:
+        source, target = find_files(config.data, config.pair or "", (config.split,))
+    else:
+        source, target = config.source, config.target
+    sources, references = read_parallel(source, target)
+    translator = Translator.from_preset(config.model)
+    search = config.search
+    translations = [
+        translation.text
+        for translation in translator.translate(
+            sources,
+            beam_size=search.beam_size,
+            length_penalty=search.length_penalty,
+            batch_size=search.batch_size,
+        )
+    ]
+    if config.output:
+        with atomic_path(config.output) as temporary:
+            temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
+    scores, signatures = translation_scores(translations, references)
+    print(
+        f"{config.model} on {len(sources)} sentences of {source}, "
+        f"beam {search.beam_size}, length penalty {search.length_penalty}"
+    )
+    for name, score in scores.items():
+        print(f"{name:8} {score:6.2f}  {signatures[name]}")
+    return scores

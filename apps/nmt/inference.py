@@ -1,0 +1,244 @@
+"""Translations: a trained network, its subwords, and the search."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import keras
+import numpy as np
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import atomic_path, read_json, write_json
+from keras_attention_apps.common.presets import find_preset, save_half
+from keras_attention_apps.common.tokens import END
+from keras_attention_apps.nmt.batches import pad, windows
+from keras_attention_apps.nmt.config import ModelConfig
+from keras_attention_apps.nmt.model import TranslationSearch, build_network
+from keras_attention_apps.nmt.text import (
+    Subwords,
+    alignment_of,
+    merge_weights,
+)
+
+PRESETS = Path(__file__).parent / "presets"
+WEIGHTS = "model.weights.h5"
+SUBWORDS = "subwords.model"
+
+# Sentences are sorted by length among so many batches.
+SORTED_BATCHES = 16
+# Largest lengths of translations are multiples: each is compiled on its own.
+LENGTH_STEP = 16
+# Tokens by which a short sentence may outgrow what is usual.
+LENGTH_SLACK = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """A translation of one sentence.
+
+    Attributes:
+        text: The translation.
+        source_words, words: The words of the sentence and of the translation, as they
+            stand between blanks.
+        score: By which translations are ranked.
+        log_probability: Natural logarithm of the translation's probability.
+        weights: Attention `(len(words), len(source_words))`. A row sums to one without
+            what was attended to the end of the sentence; all are zero for a model
+            without attention.
+        cut: Whether the sentence was too long, and is translated in part.
+    """
+
+    text: str
+    source_words: list
+    words: list
+    score: float
+    log_probability: float
+    weights: np.ndarray
+    cut: bool = False
+
+    @property
+    def alignment(self):
+        """Pairs of a source word and a target word, counted from 0."""
+        return alignment_of(self.weights) if self.weights.any() else []
+
+
+class Translator:
+    """Translates sentences and tells which words each word came from.
+
+    Args:
+        config: The complete `ModelConfig` of the network.
+        subwords: Its `Subwords`.
+        network: The `TranslationNetwork`.
+    """
+
+    def __init__(self, config, subwords, network):
+        self.config = config
+        self.subwords = subwords
+        self.network = network
+        self._searches = {}
+
+    @classmethod
+    def from_preset(cls, name_or_path):
+        """Load a shipped preset by its name, or a model that was trained by its folder.
+
+        Raises:
+            ValueError: If there is no such preset or folder, or it is incomplete.
+        """
+        folder = find_preset(name_or_path, PRESETS)
+        try:
+            config = ModelConfig(**read_json(folder / "config.json")["model"])
+            subwords = Subwords((folder / SUBWORDS).read_bytes())
+            network = build_network(config, len(subwords))
+            network.load_weights(folder / WEIGHTS)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{folder} is not a complete translator: {' '.join(str(error).split())}"
+            ) from error
+        return cls(config, subwords, network)
+
+    def save(self, folder, **about):
+        """Write the model as a folder that `from_preset` loads.
+
+        Args:
+            folder: Where to write; replaced as a whole if it exists.
+            **about: More entries for its `config.json`, such as how it was trained.
+        """
+        with atomic_path(folder) as temporary:
+            temporary.mkdir()
+            model = dataclasses.asdict(self.config)
+            write_json(temporary / "config.json", {"model": model, **about})
+            (temporary / SUBWORDS).write_bytes(self.subwords.model)
+            save_half(self.network, temporary / WEIGHTS)
+
+    def translate(self, sentences, **options):
+        """Translate one sentence or several.
+
+        Args:
+            sentences: A string, or a list of them.
+            **options: Those of `translate_each`, but `n_best`.
+
+        Returns:
+            A `Translation`, or a list of them for a list of sentences.
+        """
+        single = isinstance(sentences, str)
+        found = self.translate_each([sentences] if single else sentences, **options)
+        best = [translations[0] for translations in found]
+        return best[0] if single else best
+
+    def translate_each(
+        self,
+        sentences,
+        *,
+        beam_size=5,
+        length_penalty=1.0,
+        batch_size=32,
+        n_best=1,
+        sorted_batches=SORTED_BATCHES,
+    ):
+        """Translate any number of sentences, those of about equal length together.
+
+        Args:
+            sentences: Iterable of strings.
+            beam_size: Hypotheses that are kept at every step; 1 is greedy search.
+            length_penalty: Hypotheses are ranked by log-probability divided by
+                `length ** length_penalty`.
+            batch_size: Sentences that are translated together.
+            n_best: Translations of a sentence, at most `beam_size`. There are fewer
+                where the search finds fewer.
+            sorted_batches: So many batches are read and sorted by length before the
+                first is translated.
+
+        Yields:
+            For each sentence, in order, the list of its `Translation`s, best first.
+        """
+        if not 1 <= n_best <= beam_size:
+            raise UserError(
+                f"n_best must be between 1 and beam_size, {beam_size}. "
+                f"Received: {n_best}"
+            )
+        options = {"beam_size": beam_size, "length_penalty": length_penalty}
+        for window in windows(sentences, batch_size * sorted_batches):
+            encoded = [self._encode(sentence) for sentence in window]
+            found = [[_nothing()] if len(ids) == 1 else None for ids, _ in encoded]
+            waiting = [i for i, translations in enumerate(found) if not translations]
+            waiting.sort(key=lambda i: len(encoded[i][0]))
+            for batch in windows(waiting, batch_size):
+                hypotheses = self._search([encoded[i][0] for i in batch], options)
+                for row, i in enumerate(batch):
+                    token_ids, cut = encoded[i]
+                    found[i] = [
+                        self._translation(token_ids, cut, hypotheses, row, rank)
+                        for rank in range(n_best)
+                        if rank == 0 or hypotheses["lengths"][row, rank]
+                    ]
+            yield from found
+
+    def _encode(self, sentence):
+        """Token ids, and whether some are missing."""
+        token_ids = self.subwords.encode(sentence)
+        longest = self.config.max_length
+        if len(token_ids) <= longest:
+            return token_ids, False
+        return [*token_ids[: longest - 1], END], True
+
+    def _search(self, token_ids, options):
+        """What the search finds, as arrays, for a batch of lists of token ids."""
+        source = pad(token_ids)
+        search = self.search(self._longest(source.shape[1]), **options)
+        found = search.predict_on_batch({"source": source})
+        return {name: keras.ops.convert_to_numpy(x) for name, x in found.items()}
+
+    def _longest(self, length):
+        """Largest number of tokens of the translation of so many."""
+        longest = (self.config.length_ratio or 2.0) * (length + LENGTH_SLACK)
+        longest = math.ceil(longest / LENGTH_STEP) * LENGTH_STEP
+        return min(longest, self.config.max_length)
+
+    def search(self, max_length=None, *, beam_size=5, length_penalty=1.0):
+        """The compiled search as a Keras model; see `TranslationSearch`."""
+        max_length = max_length or self.config.max_length
+        key = (max_length, beam_size, length_penalty)
+        if key not in self._searches:
+            self._searches[key] = TranslationSearch(
+                self.network,
+                max_length,
+                self.subwords.banned,
+                beam_size=beam_size,
+                length_penalty=length_penalty,
+            )
+        return self._searches[key]
+
+    def _translation(self, source_ids, cut, found, row, rank):
+        source_words, source_places = self.subwords.words(source_ids)
+        words, places = self.subwords.words(found["token_ids"][row, rank])
+        weights = found["weights"][row, rank]
+        if self.config.attention == "none":
+            # There is one weight, of everything.
+            weights = np.zeros((len(places), len(source_places)))
+        return Translation(
+            text=" ".join(words),
+            source_words=source_words,
+            words=words,
+            score=float(found["scores"][row, rank]),
+            log_probability=float(found["log_probs"][row, rank]),
+            weights=merge_weights(weights, source_places, places),
+            cut=cut,
+        )
+
+
+def _nothing():
+    return Translation("", [], [], 0.0, 0.0, np.zeros((0, 0)))
+
+
+def length_ratio(subwords, pairs):
+    """By how much translations may outgrow their sentences, as almost all pairs do.
+
+    Returns:
+        The ratio r with which a sentence of n tokens has a translation of at most
+        `r (n + LENGTH_SLACK)`, in 999 of 1000 pairs.
+    """
+    sources, targets = (
+        np.array([len(ids) for ids in subwords.encode_all(side)])
+        for side in (pairs.source, pairs.target)
+    )
+    ratio = np.quantile(targets / (sources + LENGTH_SLACK), 0.999)
+    return float(np.ceil(max(ratio, 0.5) * 10) / 10)

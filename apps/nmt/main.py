@@ -1,0 +1,223 @@
+"""The command line: `nmt translate`, `train`, `evaluate`, `average` and `export`."""
+
+import contextlib
+import json
+import sys
+from typing import Annotated
+
+import tyro
+from keras_attention_apps.common.cli import UserError, quiet_tensorflow, run
+from keras_attention_apps.nmt.config import (
+    AverageConfig,
+    EvaluateConfig,
+    ExportConfig,
+    TrainConfig,
+    TranslateConfig,
+)
+
+Command = (
+    Annotated[TranslateConfig, tyro.conf.subcommand("translate")]
+    | Annotated[TrainConfig, tyro.conf.subcommand("train")]
+    | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
+    | Annotated[AverageConfig, tyro.conf.subcommand("average")]
+    | Annotated[ExportConfig, tyro.conf.subcommand("export")]
+)
+
+PICTURES = (".png", ".jpg", ".pdf", ".svg")
+
+
+def main(argv=None):
+    """Run the program with these arguments; returns the exit code."""
+    return run("nmt", lambda: _dispatch(argv))
+
+
+def _dispatch(argv):
+    config = tyro.cli(
+        Command,
+        prog="nmt",
+        description="Translates, and shows which words each word came from.",
+        args=argv,
+    )
+    if hasattr(config, "search"):
+        config.search.check()
+    quiet_tensorflow()
+    verbs = {
+        TranslateConfig: _translate,
+        TrainConfig: _train,
+        EvaluateConfig: _evaluate,
+        AverageConfig: _average,
+        ExportConfig: _export,
+    }
+    return verbs[type(config)](config)
+
+
+def _translate(config):
+    _check(config)
+    from keras_attention_apps.nmt.inference import SORTED_BATCHES, Translator
+
+    translator = Translator.from_preset(config.model)
+    lines = _Lines(config)
+    at_a_terminal = not config.sentences and config.input is None
+    at_a_terminal = at_a_terminal and sys.stdin.isatty()
+    found = translator.translate_each(
+        lines,
+        beam_size=config.search.beam_size,
+        length_penalty=config.search.length_penalty,
+        # Who types a line waits for its translation.
+        batch_size=1 if at_a_terminal else config.search.batch_size,
+        sorted_batches=1 if at_a_terminal else SORTED_BATCHES,
+        n_best=config.n_best,
+    )
+    with _output(config) as file:
+        for number, translations in enumerate(found, start=1):
+            if translations[0].cut:
+                print(
+                    f"nmt: warning: {lines.name}, line {number}, is too long: "
+                    f"{len(translations[0].source_words)} words are translated",
+                    file=sys.stderr,
+                )
+            for translation in translations:
+                print(_told(config, number, translation), file=file, flush=True)
+            if config.plot:
+                _plot(config, number, translations[0])
+    return 2 if lines.failures else 0
+
+
+def _check(config):
+    """Raise a `UserError` for options that make no sense together."""
+    if config.sentences and config.input is not None:
+        raise UserError("expected either sentences or --input, not both")
+    if config.input is not None and not config.input.is_file():
+        raise UserError(f"expected a text file. Received: {str(config.input)!r}")
+    if not 1 <= config.n_best <= config.search.beam_size:
+        raise UserError(
+            f"n_best must be between 1 and beam_size, {config.search.beam_size}. "
+            f"Received: {config.n_best}"
+        )
+    if config.plot is None:
+        return
+    single = len(config.sentences) == 1
+    if single != bool(config.plot.suffix) or (
+        single and config.plot.suffix.lower() not in PICTURES
+    ):
+        raise UserError(
+            "--plot must be a .png, .jpg, .pdf or .svg file for one sentence, and a "
+            f"folder for several. Received: {str(config.plot)!r}"
+        )
+
+
+class _Lines:
+    """The sentences to translate; those that cannot be read are empty, and counted."""
+
+    def __init__(self, config):
+        self._sentences = config.sentences
+        self._input = config.input
+        self.name = "arguments"
+        if not self._sentences:
+            self.name = "standard input" if self._input is None else str(self._input)
+        self.failures = 0
+
+    def __iter__(self):
+        from keras_attention_apps.nmt.data import decode_line
+
+        for number, line in enumerate(self._raw(), start=1):
+            try:
+                yield decode_line(line, self.name, number)
+            except UserError as error:
+                self.failures += 1
+                print(f"nmt: error: {error}", file=sys.stderr)
+                yield ""
+
+    def _raw(self):
+        if self._sentences:
+            # The shell's bytes, whatever they are.
+            for sentence in self._sentences:
+                yield sentence.encode("utf-8", "surrogateescape")
+        elif self._input is None:
+            yield from sys.stdin.buffer
+        else:
+            with open(self._input, "rb") as file:
+                yield from file
+
+
+@contextlib.contextmanager
+def _output(config):
+    """The file to write to."""
+    if config.output is None:
+        yield sys.stdout
+        return
+    from keras_attention_apps.common.files import atomic_path
+
+    with (
+        atomic_path(config.output) as temporary,
+        open(temporary, "w", encoding="utf-8") as file,
+    ):
+        yield file
+
+
+def _told(config, number, translation):
+    """A translation as a line of output."""
+    alignment = [f"{source}-{target}" for source, target in translation.alignment]
+    if config.json:
+        told = {
+            "line": number,
+            "translation": translation.text,
+            "source_words": translation.source_words,
+            "words": translation.words,
+            "score": round(translation.score, 4),
+            "log_probability": round(translation.log_probability, 4),
+            "alignment": alignment,
+            "attention": translation.weights.round(4).tolist(),
+        }
+        return json.dumps(told, ensure_ascii=False)
+    columns = [translation.text]
+    if config.n_best > 1:
+        columns = [str(number), f"{translation.score:.4f}", *columns]
+    if config.alignments:
+        columns.append(" ".join(alignment))
+    return "\t".join(columns)
+
+
+def _plot(config, number, translation):
+    from keras_attention_apps.common.files import atomic_path
+
+    from keras_attention import attention_heatmap
+
+    if not translation.alignment:
+        print(f"nmt: warning: line {number} has nothing to plot", file=sys.stderr)
+        return
+    figure = attention_heatmap(
+        translation.weights, translation.source_words, translation.words
+    )
+    single = len(config.sentences) == 1
+    target = config.plot if single else config.plot / f"{number:04}.png"
+    with atomic_path(target) as temporary:
+        figure.savefig(temporary, dpi=150)
+
+
+def _train(config):
+    from keras_attention_apps.nmt.train import train
+
+    train(config)
+
+
+def _evaluate(config):
+    from keras_attention_apps.nmt.evaluate import evaluate
+
+    evaluate(config)
+
+
+def _average(config):
+    from keras_attention_apps.nmt.average import average
+
+    average(config)
+
+
+def _export(config):
+    from keras_attention_apps.nmt.export import export
+
+    export(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

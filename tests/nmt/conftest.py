@@ -1,0 +1,94 @@
+"""A toy language in which adjectives follow their nouns, and a tiny translator of it."""
+
+import itertools
+
+import keras
+import pytest
+from keras_attention_apps.nmt.config import ModelConfig, with_recipe
+from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.model import build_network
+from keras_attention_apps.nmt.text import Subwords
+
+WORDS = {
+    "the": "le",
+    "a": "un",
+    "red": "rouge",
+    "big": "grand",
+    "old": "vieux",
+    "dog": "chien",
+    "cat": "chat",
+    "bird": "oiseau",
+    "sees": "voit",
+    "likes": "aime",
+}
+TINY = {
+    "embedding_units": 12,
+    "units": 14,
+    "encoder_units": 7,
+    "attention_units": 5,
+    "heads": 2,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "max_length": 20,
+}
+
+
+def translate(words):
+    """Word by word, but adjectives come behind their nouns."""
+    words = list(words)
+    for i in range(len(words) - 1):
+        if words[i] in ("red", "big", "old"):
+            words[i], words[i + 1] = words[i + 1], words[i]
+    return " ".join(WORDS[word] for word in words)
+
+
+def sentences():
+    things = list(
+        itertools.product(
+            ("the", "a"), ("red", "big", "old"), ("dog", "cat", "bird")
+        )
+    )
+    for i, subject in enumerate(things):
+        for verb in ("sees", "likes"):
+            for step in (1, 5, 8):
+                yield (*subject, verb, *things[(i + step) % len(things)])
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """A folder with `train.en`, `train.fr`, `val.en` and `val.fr`."""
+    folder = tmp_path_factory.mktemp("corpus")
+    every = list(sentences())
+    for name, part in (("train", every[8:]), ("val", every[:8])):
+        source = "".join(f"{' '.join(words)}\n" for words in part)
+        target = "".join(f"{translate(words)}\n" for words in part)
+        (folder / f"{name}.en").write_text(source, encoding="utf-8")
+        (folder / f"{name}.fr").write_text(target, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def subwords(corpus):
+    text = (corpus / "train.en").read_text() + (corpus / "train.fr").read_text()
+    return Subwords.train(text.splitlines(), 340)
+
+
+def untrained(subwords, attention, **changes):
+    config = with_recipe(
+        ModelConfig(attention=attention, **{**TINY, **changes}), attention
+    )
+    keras.utils.set_random_seed(3)
+    return Translator(config, subwords, build_network(config, len(subwords)))
+
+
+@pytest.fixture(scope="session")
+def translator(subwords):
+    """An untrained translator."""
+    return untrained(subwords, "bahdanau")
+
+
+@pytest.fixture(scope="session")
+def model_folder(translator, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    translator.save(folder)
+    return folder

@@ -1,0 +1,141 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras_attention_apps.common.checkpoints import SaveEveryEpoch
+from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.train import WarmUp
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    output = tmp_path_factory.mktemp("trained") / "run"
+    assert main(command(corpus, output)) == 0
+    return output
+
+
+def command(corpus, output, **changes):
+    options = {
+        "data": corpus,
+        "pair": "en-fr",
+        "output": output,
+        "vocabulary-size": 340,
+        "batch-tokens": 300,
+        "epochs": 3,
+        "average": 2,
+        "learning-rate": 1e-2,
+        "warm-up": 3,
+        "ema-momentum": 0.5,
+        "model.embedding-units": 12,
+        "model.units": 14,
+        "model.encoder-units": 7,
+        "model.attention-units": 5,
+        "model.max-length": 20,
+        **changes,
+    }
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    return ["train", *map(str, flags)]
+
+
+def history(folder):
+    text = (folder / "checkpoints" / "progress.json").read_text()
+    return json.loads(text)["history"]
+
+
+def test_the_best_model_is_a_folder_that_translates(trained):
+    translator = Translator.from_preset(trained / "model")
+
+    assert translator.config.units == 14
+    assert translator.translate("the red dog sees a cat").source_words[1] == "red"
+
+
+def test_the_training_is_recorded_with_the_model(trained):
+    config = json.loads((trained / "model" / "config.json").read_text())
+    assert config["training"]["learning_rate"] == 1e-2
+    assert config["training"]["data"] == "corpus0"
+    assert config["model"]["encoder_layers"] == 1
+    assert config["model"]["length_ratio"] > 0
+
+    progress = json.loads((trained / "checkpoints" / "progress.json").read_text())
+    assert progress["phase"] == 2
+    assert len(progress["history"]) == 3
+    assert {"loss", "bleu", "chrf-lc"} <= set(progress["history"][0])
+
+
+def test_it_learns(trained):
+    losses = [figures["loss"] for figures in history(trained)]
+
+    assert losses[2] < losses[0] - 0.5
+
+
+def test_a_finished_training_has_nothing_left_to_do(trained, corpus, capsys):
+    before = (trained / "model" / "model.weights.h5").stat().st_mtime_ns
+    assert main(command(corpus, trained)) == 0
+    assert (trained / "model" / "model.weights.h5").stat().st_mtime_ns == before
+
+
+def test_another_configuration_does_not_continue(trained, corpus, capsys):
+    assert main(command(corpus, trained, epochs=4)) == 2
+    assert "another epochs: 3, and not 4" in capsys.readouterr().err
+
+
+def test_after_an_interruption_it_continues_as_if_nothing_happened(
+    trained, corpus, tmp_path, monkeypatch
+):
+    save = SaveEveryEpoch.on_epoch_end
+
+    def interrupt(self, *args, **kwargs):
+        save(self, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    output = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+        assert main(command(corpus, output)) == 130
+    assert main(command(corpus, output)) == 0
+
+    for ours, theirs in zip(history(output), history(trained), strict=True):
+        for name, value in theirs.items():
+            assert ours[name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
+    ours, theirs = (Translator.from_preset(x / "model") for x in (output, trained))
+    for one, other in zip(
+        ours.network.get_weights(), theirs.network.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-3)
+
+
+@pytest.mark.parametrize("attention", ["luong", "self-attention", "none"])
+def test_every_network_trains(attention, corpus, tmp_path):
+    output = tmp_path / "run"
+    changes = {"model.attention": attention, "epochs": 1, "ema-momentum": 0}
+    changes["precision"] = "mixed_bfloat16"
+    assert main(command(corpus, output, **changes)) == 0
+
+    assert keras.config.dtype_policy().name == "float32"
+    network = Translator.from_preset(output / "model").network
+    assert {variable.dtype for variable in network.trainable_weights} == {"float32"}
+    assert np.isfinite(history(output)[0]["loss"])
+
+
+def test_pairs_are_held_out_where_there_is_no_validation(corpus, tmp_path, capsys):
+    changes = {"source": corpus / "train.en", "target": corpus / "train.fr"}
+    flags = command(corpus, tmp_path / "run", epochs=1, **changes)
+    for name in ("--data", "--pair"):
+        place = flags.index(name)
+        del flags[place : place + 2]
+    assert main(flags) == 0
+
+    assert "90 pairs of sentences for training; 10 for val" in capsys.readouterr().out
+
+
+def test_the_rate_rises_and_falls():
+    rates = [float(WarmUp("inverse-square-root", 2.0, 4, 99)(t)) for t in (0, 3, 15)]
+    np.testing.assert_allclose(rates, [0.5, 2.0, 1.0], rtol=1e-6)
+
+    rates = [float(WarmUp("cosine", 2.0, 4, 8)(t)) for t in (1, 3, 5, 7)]
+    np.testing.assert_allclose(rates, [1.0, 2.0, 1.0, 0.0], atol=1e-6)
+
+    rates = [float(WarmUp("constant", 2.0, 0, 8)(t)) for t in (0, 7)]
+    np.testing.assert_allclose(rates, [2.0, 2.0], rtol=1e-6)
