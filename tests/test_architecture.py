@@ -25,6 +25,7 @@ TENSORFLOW = {
     f"{LIBRARY}.loops": False,
     f"{APPS}.captioner.export": True,
     f"{APPS}.captioner.serving_images": True,
+    f"{APPS}.nmt.export": True,
 }
 
 

@@ -15,7 +15,8 @@ class SentenceBatches(keras.utils.PyDataset):
 
     Everything depends on the seed and the epoch alone, so an interrupted training
     continues with the same batches. A batch has at most `batch_tokens` places, on
-    either side: rows times the longest sentence, padding included.
+    either side: rows times the longest sentence, padding included; a little more where
+    an epoch would have more batches than the first.
 
     Args:
         pairs: The `Pairs`.
@@ -64,18 +65,24 @@ class SentenceBatches(keras.utils.PyDataset):
         ]
         self.too_long = len(pairs) - len(kept)
         self.pairs = kept
-        self._batches = self._plan() if kept else []
+        # Keras asks for the number of batches once, and epochs split words in different
+        # ways: so all have as many as the first.
+        self._count = None
+        self._batches = self._plan(0) if kept else []
+        self._count = len(self._batches)
+        if epoch and kept:
+            self._batches = self._plan(epoch)
 
     def __len__(self):
         return len(self._batches)
 
     def on_epoch_end(self):
         self.epoch += 1
-        self._batches = self._plan()
+        self._batches = self._plan(self.epoch)
 
-    def _plan(self):
-        """The batches of this epoch: lists of pairs of token ids."""
-        random = np.random.default_rng((self.seed, self.epoch))
+    def _plan(self, epoch):
+        """The batches of an epoch: lists of pairs of token ids."""
+        random = np.random.default_rng((self.seed, epoch))
         encoded = [
             self.subwords.encode_all(
                 [pair[side] for pair in self.pairs],
@@ -94,6 +101,7 @@ class SentenceBatches(keras.utils.PyDataset):
             chosen = order[begin : begin + bucket]
             chosen = chosen[np.lexsort((lengths[chosen, 0], lengths[chosen, 1]))]
             batches += cut_batches(chosen, lengths, self.batch_tokens)
+        batches = so_many(batches, self._count or len(batches))
         batches = [batches[i] for i in random.permutation(len(batches))]
         return [[pairs[i] for i in batch] for batch in batches]
 
@@ -102,7 +110,7 @@ class SentenceBatches(keras.utils.PyDataset):
         least = [0, 0, 0]
         if index == 0 and len(self) > 1:
             # Keras takes a size that the first two batches share for that of all.
-            least = [size + 1 for size in self._sizes(self._batches[1])]
+            least = [size + self.multiple for size in self._sizes(self._batches[1])]
         rows, *columns = map(max, self._sizes(batch), least)
         source, target = ([pair[side] for pair in batch] for side in (0, 1))
         target = [[START, *token_ids] for token_ids in target]
@@ -142,6 +150,22 @@ def cut_batches(chosen, lengths, batch_tokens):
         batch.append(int(index))
     if batch:
         yield batch
+
+
+def so_many(batches, count):
+    """The same sentences in exactly so many batches.
+
+    The largest are cut in two if there are too few batches, and the smallest are joined
+    if there are too many.
+    """
+    batches = sorted(batches, key=len)
+    while len(batches) < count:
+        largest = batches.pop()
+        half = len(largest) // 2
+        batches = sorted([*batches, largest[:half], largest[half:]], key=len)
+    while len(batches) > count:
+        batches = sorted([*batches[2:], batches[0] + batches[1]], key=len)
+    return batches
 
 
 def pad(token_ids, rows=None, columns=None):

@@ -1,4 +1,4 @@
-"""A toy language in which adjectives follow their nouns, and a tiny translator of it."""
+"""A toy language in which adjectives follow their nouns, and its tiny translator."""
 
 import itertools
 
@@ -30,6 +30,8 @@ TINY = {
     "encoder_layers": 1,
     "decoder_layers": 2,
     "max_length": 20,
+    # All batches are searched equally far.
+    "length_ratio": 10.0,
 }
 
 
@@ -44,9 +46,7 @@ def translate(words):
 
 def sentences():
     things = list(
-        itertools.product(
-            ("the", "a"), ("red", "big", "old"), ("dog", "cat", "bird")
-        )
+        itertools.product(("the", "a"), ("red", "big", "old"), ("dog", "cat", "bird"))
     )
     for i, subject in enumerate(things):
         for verb in ("sees", "likes"):

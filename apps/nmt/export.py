@@ -1,0 +1,95 @@
+"""A translator as a TensorFlow SavedModel: sentences in, translations out."""
+
+import keras
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.tokens import END, PAD
+from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.text import BLANKS
+
+
+def export(config):
+    """Write the SavedModel that an `ExportConfig` asks for."""
+    if keras.backend.backend() != "tensorflow":
+        raise UserError(
+            "export needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow. "
+            f"Received: {keras.backend.backend()}"
+        )
+    translator = Translator.from_preset(config.model)
+    search = translator.search(
+        beam_size=config.search.beam_size, length_penalty=config.search.length_penalty
+    )
+    save_served(translator, search, config.directory)
+    print(f"Wrote {config.directory}")
+
+
+def save_served(translator, search, directory):
+    """Write a search as a SavedModel.
+
+    Its signature takes `sentences`, strings `(B,)`, and returns a dict:
+
+    - `"translation"`, strings `(B,)`;
+    - `"score"` and `"log_probability"`, `(B,)`;
+    - `"tokens"`, the subwords of the translation, strings `(B, L)`, empty behind the
+      last one;
+    - `"source_tokens"`, those of the sentence, strings `(B, S)`;
+    - `"attention"`, `(B, L, S)`, zero behind the last subwords.
+
+    An empty sentence has an empty translation; bytes that are not UTF-8 become U+FFFD.
+    It needs tensorflow-text to be imported where it is loaded.
+
+    Args:
+        translator: The `Translator`.
+        search: The `TranslationSearch` to run.
+        directory: Folder to write; replaced as a whole if it exists.
+    """
+    import tensorflow as tf
+    import tensorflow_text as tf_text
+
+    tokenizer = tf_text.SentencepieceTokenizer(model=translator.subwords.model)
+    longest = translator.config.max_length
+    attends = translator.config.attention != "none"
+    pieces = tf.constant(translator.subwords.pieces)
+
+    def clean(sentences):
+        text = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8")
+        text = tf_text.normalize_utf8(text, "NFC")
+        return tf.strings.strip(tf.strings.regex_replace(text, BLANKS, " "))
+
+    def spelt(token_ids, valid):
+        return tf.where(valid, tf.gather(pieces, token_ids), "")
+
+    def serve(sentences):
+        ragged = tokenizer.tokenize(clean(sentences))[:, : longest - 1]
+        source = tf.concat([ragged, tf.fill([tf.shape(sentences)[0], 1], END)], axis=1)
+        source = source.to_tensor(PAD)
+        found = search({"source": source})
+        has_text = ragged.row_lengths() > 0
+        token_ids = found["token_ids"][:, 0]
+        valid = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
+        valid = tf.logical_and(valid, has_text[:, None])
+        is_source = tf.logical_and(source != PAD, source != END)
+        weights = tf.zeros_like(token_ids, "float32")[..., None]
+        weights = weights * tf.ones_like(source, "float32")[:, None]
+        if attends:
+            seen = tf.logical_and(valid[..., None], is_source[:, None])
+            weights = tf.where(seen, found["weights"][:, 0], weights)
+        text = tokenizer.detokenize(tf.ragged.boolean_mask(token_ids, valid))
+        text = tf.strings.regex_replace(text, BLANKS, " ")
+        return {
+            "translation": tf.strings.strip(text),
+            "score": tf.where(has_text, found["scores"][:, 0], 0.0),
+            "log_probability": tf.where(has_text, found["log_probs"][:, 0], 0.0),
+            "tokens": spelt(token_ids, valid),
+            "source_tokens": spelt(source, is_source),
+            "attention": weights,
+        }
+
+    archive = keras.export.ExportArchive()
+    archive.track(search)
+    archive.track(tokenizer)
+    archive.add_endpoint(
+        "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "sentences")]
+    )
+    with atomic_path(directory) as temporary:
+        archive.write_out(str(temporary), verbose=False)

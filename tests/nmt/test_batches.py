@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+from keras_attention_apps.common.tokens import END, PAD, START
+from keras_attention_apps.nmt.batches import SentenceBatches, cut_batches, so_many
+from keras_attention_apps.nmt.data import read_pairs
+
+
+@pytest.fixture(scope="module")
+def pairs(corpus):
+    return read_pairs(corpus / "train.en", corpus / "train.fr")
+
+
+def batches(pairs, subwords, **changes):
+    options = {"batch_tokens": 150, "max_length": 30, "subword_dropout": 0.2}
+    return SentenceBatches(pairs, subwords, **{**options, **changes})
+
+
+def rows(dataset):
+    """All pairs of texts that are in the batches of an epoch."""
+    for (batch,) in (dataset[i] for i in range(len(dataset))):
+        for source, target in zip(batch["source"], batch["target"], strict=True):
+            target = target[target != PAD]
+            if len(target):
+                assert target[0] == START and target[-1] == END
+                yield (
+                    dataset.subwords.decode(source[source != PAD]),
+                    dataset.subwords.decode(target[1:]),
+                )
+
+
+def test_an_epoch_has_every_pair_once(pairs, subwords):
+    expected = sorted(zip(pairs.source, pairs.target, strict=True))
+    dataset = batches(pairs, subwords)
+
+    assert sorted(rows(dataset)) == expected
+    dataset.on_epoch_end()
+    assert sorted(rows(dataset)) == expected
+
+
+def test_all_epochs_have_as_many_batches(pairs, subwords):
+    dataset = batches(pairs, subwords)
+    count = len(dataset)
+    for _ in range(5):
+        dataset.on_epoch_end()
+        assert len(dataset) == len(dataset._batches) == count
+
+
+def test_an_epoch_depends_on_its_number_alone(pairs, subwords):
+    dataset = batches(pairs, subwords)
+    first = dataset._batches
+    dataset.on_epoch_end()
+    dataset.on_epoch_end()
+
+    assert dataset._batches == batches(pairs, subwords, epoch=2)._batches != first
+    assert batches(pairs, subwords, seed=1)._batches != first
+
+
+def test_batches_have_a_size(pairs, subwords):
+    dataset = batches(pairs, subwords, subword_dropout=0.0)
+    every = [dataset[i][0] for i in range(1, len(dataset))]
+    sizes = [max(x.size for x in batch.values()) for batch in every]
+
+    # START is not counted.
+    assert max(sizes) <= 150 + 150 // 4
+    assert np.mean(sizes) > 100
+
+
+def test_batches_of_a_cut_list():
+    lengths = np.array([[2, 3], [1, 3], [5, 2], [9, 9], [1, 1]])
+    found = list(cut_batches([0, 1, 2, 3, 4], lengths, 7))
+
+    assert found == [[0, 1], [2], [3], [4]]
+
+
+def test_so_many_batches():
+    found = [[1, 2, 3], [4], [5], [6, 7, 8, 9]]
+
+    for count in (1, 2, 3, 4, 5, 9):
+        changed = so_many(found, count)
+        assert len(changed) == count
+        assert sorted(i for batch in changed for i in batch) == list(range(1, 10))
+
+
+def test_long_pairs_are_left_out(pairs, subwords):
+    longest = max(map(len, subwords.encode_all([*pairs.source, *pairs.target])))
+    dataset = batches(pairs, subwords, max_length=longest - 1)
+
+    assert dataset.too_long > 0
+    assert len(list(rows(dataset))) == len(pairs) - dataset.too_long
+    assert len(batches(pairs, subwords, max_length=2)) == 0
+
+
+def test_the_first_batches_share_no_size(pairs, subwords):
+    dataset = batches(pairs, subwords)
+    (first,), (second,) = dataset[0], dataset[1]
+
+    for name, array in first.items():
+        assert array.shape[1] > second[name].shape[1]
+
+
+def test_sizes_are_multiples(pairs, subwords):
+    dataset = batches(pairs, subwords, multiple=8)
+    for (batch,) in map(dataset.__getitem__, range(len(dataset))):
+        for array in batch.values():
+            assert all(size % 8 == 0 for size in array.shape)
+    assert sorted(rows(dataset)) == sorted(zip(pairs.source, pairs.target, strict=True))

@@ -1,0 +1,72 @@
+import pytest
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.nmt.data import (
+    find_files,
+    read_lines,
+    read_pairs,
+    read_parallel,
+)
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_lines_end_with_line_feeds_only(tmp_path):
+    content = "\ufeffone\r\n two\u2028half \n\nfour\x0b\x0c!"
+    path = write(tmp_path / "text", content)
+
+    assert read_lines(path) == ["one", "two half", "", "four !"]
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (b"", "text is empty"),
+        (b" \n\n", "text is empty"),
+        (b"good\nb\xe4d\n", "text, line 2, is not UTF-8: byte 0xe4 at position 1"),
+    ],
+)
+def test_files_that_cannot_be_read(content, said, tmp_path):
+    with pytest.raises(UserError, match=said):
+        read_lines(write(tmp_path / "text", content))
+
+
+def test_a_file_that_is_missing(tmp_path):
+    with pytest.raises(UserError, match="expected a text file"):
+        read_lines(tmp_path / "nowhere")
+
+
+def test_files_of_different_length(tmp_path):
+    source, target = write(tmp_path / "a", "1\n2\n3"), write(tmp_path / "b", "1\n2\n")
+    with pytest.raises(UserError, match=r"a with 3, .*b with 2"):
+        read_parallel(source, target)
+
+
+def test_pairs_with_an_empty_side_are_left_out(tmp_path):
+    source = write(tmp_path / "a", "one\n\nthree\nfour\n")
+    target = write(tmp_path / "b", "un\ndeux\n \nquatre\n")
+    pairs = read_pairs(source, target)
+
+    assert (pairs.source, pairs.target) == (["one", "four"], ["un", "quatre"])
+    assert (len(pairs), pairs.empty) == (2, 2)
+
+
+def test_nothing_is_left(tmp_path):
+    source, target = write(tmp_path / "a", "one\n\n"), write(tmp_path / "b", "\ntwo\n")
+    with pytest.raises(UserError, match="no line with text on both sides"):
+        read_pairs(source, target)
+
+
+def test_files_of_a_folder(tmp_path):
+    for name in ("dev.en", "dev.de", "val.en"):
+        write(tmp_path / name, "x")
+    found = find_files(tmp_path, "en-de", ("val", "dev"))
+
+    assert [path.name for path in found] == ["dev.en", "dev.de"]
+    with pytest.raises(UserError, match=r"expected test\.en, and the same in de"):
+        find_files(tmp_path, "en-de", ("test",))
+    for pair in ("en", "", "-de", "en-de-fr"):
+        with pytest.raises(UserError, match="Received: '"):
+            find_files(tmp_path, pair, ("dev",))

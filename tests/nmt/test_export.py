@@ -1,0 +1,84 @@
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras_attention_apps.nmt.main import main
+
+tensorflow_only = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="SavedModels need TensorFlow"
+)
+
+# Runs where nothing of ours can be imported.
+SERVE = """
+import json, sys
+import tensorflow as tf
+import tensorflow_text
+
+def strings(x):
+    if isinstance(x, list):
+        return [strings(item) for item in x]
+    return x.decode() if isinstance(x, bytes) else x
+
+model = tf.saved_model.load(sys.argv[1])
+sentences = [s.encode("utf-8", "surrogateescape") for s in sys.argv[2:]]
+told = []
+for batch in (sentences, sentences[:1]):
+    result = model.signatures["serving_default"](sentences=tf.constant(batch))
+    told.append({name: strings(x.numpy().tolist()) for name, x in result.items()})
+assert not any(name.startswith("keras_attention") for name in sys.modules)
+print(json.dumps(told))
+"""
+SENTENCES = [
+    "the red dog",
+    "",
+    "a old cat sees the big bird",
+    " the\u00a0 \u4e2d\u6587 e\u0301 dog\u2581 ",
+    "dog " * 500,
+]
+
+
+@tensorflow_only
+def test_a_served_model_says_what_the_python_path_says(model_folder, tmp_path, capsys):
+    served = tmp_path / "served"
+    assert main(["export", str(served), "--model", str(model_folder)]) == 0
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, served, *SENTENCES],
+        capture_output=True,
+        cwd=tmp_path,
+        check=True,
+    )
+    several, single = json.loads(done.stdout.splitlines()[-1])
+
+    from keras_attention_apps.nmt.inference import Translator
+
+    translator = Translator.from_preset(model_folder)
+    expected = translator.translate(SENTENCES)
+    assert several["translation"] == [found.text for found in expected]
+    assert single["translation"] == several["translation"][:1]
+    for row, found in enumerate(expected):
+        tokens = [token for token in several["tokens"][row] if token]
+        source = [token for token in several["source_tokens"][row] if token]
+        assert (
+            "".join(source)
+            .replace("\u2581", "")
+            .startswith("".join(found.source_words[:1]))
+            or not source
+        )
+        assert bool(tokens) == bool(found.words)
+        attention = np.array(several["attention"][row])
+        assert not attention[len(tokens) :].any()
+        assert not attention[:, len(source) :].any()
+        assert several["score"][row] == pytest.approx(found.score, abs=1e-3)
+        log_probability = several["log_probability"][row]
+        assert log_probability == pytest.approx(found.log_probability, abs=1e-2)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "tensorflow", reason="there it is possible"
+)
+def test_other_backends_are_told_what_is_needed(model_folder, tmp_path, capsys):
+    assert main(["export", str(tmp_path / "x"), "--model", str(model_folder)]) == 2
+    assert "TensorFlow" in capsys.readouterr().err

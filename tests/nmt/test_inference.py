@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.nmt.data import Pairs
+from keras_attention_apps.nmt.inference import Translator, length_ratio
+
+LINES = ["the red dog", "", "a bird", "a old cat sees the big dog", "the \u4e2d", " "]
+
+
+def test_translations_come_in_order_whatever_the_batches(translator):
+    one_by_one = [translator.translate(line, beam_size=2) for line in LINES]
+    together = translator.translate(LINES, beam_size=2, batch_size=3)
+
+    for line, one, other in zip(LINES, one_by_one, together, strict=True):
+        assert one.source_words == other.source_words == line.split()
+        assert one.text == other.text == " ".join(one.words)
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+        assert one.weights.shape == (len(one.words), len(one.source_words))
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+
+
+def test_an_empty_sentence_has_an_empty_translation(translator):
+    nothing = translator.translate(" \t")
+
+    assert (nothing.text, nothing.words, nothing.alignment) == ("", [], [])
+    assert nothing.log_probability == 0 and not nothing.cut
+
+
+def test_a_very_long_sentence_is_cut(translator):
+    found = translator.translate("dog " * 10_000, beam_size=2)
+
+    assert found.cut
+    assert 0 < len(found.source_words) < 20
+    assert set(found.source_words) == {"dog"}
+
+
+def test_the_best_of_several_come_first(translator):
+    (found,) = translator.translate_each(["the red dog"], beam_size=4, n_best=3)
+    scores = [translation.score for translation in found]
+
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    best = translator.translate("the red dog", beam_size=4)
+    assert found[0].text == best.text
+    with pytest.raises(UserError, match="n_best must be between 1 and beam_size, 2"):
+        next(translator.translate_each(["x"], beam_size=2, n_best=3))
+
+
+def test_half_precision_is_saved_and_loaded(translator, model_folder):
+    loaded = Translator.from_preset(model_folder)
+
+    assert loaded.config == translator.config
+    assert loaded.subwords.model == translator.subwords.model
+    for one, other in zip(
+        loaded.network.get_weights(), translator.network.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-3)
+
+
+def test_how_much_longer_translations_are(subwords):
+    source = ["the red dog"] * 999 + ["dog"]
+    target = ["the red dog"] * 999 + ["dog " * 100]
+    count = len(subwords.encode("the red dog"))
+    ratio = length_ratio(subwords, Pairs(source, target))
+
+    assert count <= ratio * (count + 5) <= count + 1

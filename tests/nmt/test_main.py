@@ -1,0 +1,181 @@
+import io
+import json
+import shutil
+import sys
+
+import pytest
+from keras_attention_apps.nmt.main import main
+from PIL import Image
+
+
+def translate(*arguments, model):
+    return main(["translate", *map(str, arguments), "--model", str(model)])
+
+
+def test_a_sentence_prints_its_translation(model_folder, capsys):
+    assert translate("the red dog", model=model_folder) == 0
+
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+BAD = (
+    b"the red dog\n\nb\xe4d\nthe \xe4\xb8\xad\x00 cat\r\n"
+    + b"dog " * 10_000
+    + b"\na cat"
+)
+
+
+def check_bad(code, out, err, name):
+    lines = out.splitlines()
+    assert code == 2
+    assert len(lines) == 6
+    assert lines[1] == lines[2] == ""
+    assert lines[0] and lines[3] and lines[4] and lines[5]
+    bad, long = err.splitlines()
+    assert bad.startswith("nmt: error: ") and f"{name}, line 3, is not UTF-8" in bad
+    assert long.startswith("nmt: warning: ") and f"{name}, line 5, is too long" in long
+
+
+def test_no_line_of_a_file_is_lost(model_folder, tmp_path, capsys):
+    path = tmp_path / "text"
+    path.write_bytes(BAD)
+    code = translate("--input", path, "--length-penalty", 2, model=model_folder)
+
+    check_bad(code, *capsys.readouterr(), str(path))
+
+
+def test_no_line_of_the_standard_input_is_lost(model_folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(BAD)))
+    code = translate("--length-penalty", 2, model=model_folder)
+
+    check_bad(code, *capsys.readouterr(), "standard input")
+
+
+def test_an_empty_file_has_no_translations(model_folder, tmp_path, capsys):
+    (tmp_path / "empty").touch()
+    output = tmp_path / "new" / "output"
+    code = translate(
+        "--input", tmp_path / "empty", "--output", output, model=model_folder
+    )
+
+    assert (code, capsys.readouterr().out, output.read_text()) == (0, "", "")
+
+
+def test_arguments_that_are_not_utf_8(model_folder, capsys):
+    assert translate("a\udce4", "a dog", model=model_folder) == 2
+
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == "" and len(out.splitlines()) == 2
+    assert "arguments, line 1" in err
+
+
+def test_several_translations_and_their_alignments(model_folder, capsys):
+    options = ["--n-best", 2, "--alignments", "--length-penalty", 2]
+    assert translate("the red dog", "a cat", *options, model=model_folder) == 0
+
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "2"]
+    for _, score, text, alignment in rows:
+        float(score)
+        targets = [int(pair.split("-")[1]) for pair in alignment.split()]
+        assert targets == list(range(len(text.split())))
+
+
+def test_json_tells_where_it_looked(model_folder, capsys):
+    options = ["--length-penalty", "2", "--json"]
+    assert translate("the red dog", *options, model=model_folder) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert told["line"] == 1
+    assert told["source_words"] == ["the", "red", "dog"]
+    assert told["translation"].split() == told["words"]
+    assert len(told["attention"]) == len(told["words"])
+    assert all(0 < sum(row) <= 1.001 for row in told["attention"])
+
+
+def test_plots_are_pictures(model_folder, tmp_path, capsys):
+    picture, folder = tmp_path / "plot.png", tmp_path / "plots"
+    options = ["--length-penalty", "2", "--plot"]
+    assert translate("the red dog", *options, picture, model=model_folder) == 0
+    assert translate("a dog", "a cat", *options, folder, model=model_folder) == 0
+
+    with Image.open(picture) as plot:
+        assert plot.width > 100
+    assert {path.name for path in folder.iterdir()} == {"0001.png", "0002.png"}
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["translate", "x", "--model", "nowhere"], "Received: 'nowhere'"),
+        (["translate", "x", "--input", "y"], "not both"),
+        (["translate", "--input", "nowhere"], "Received: 'nowhere'"),
+        (["translate", "x", "--beam-size", "0"], "beam_size must be at least 1"),
+        (["translate", "x", "--n-best", "6"], "n_best must be between 1 and"),
+        (["translate", "x", "--length-penalty", "-1"], "Received: -1"),
+        (["translate", "x", "--plot", "x.txt"], "Received: 'x.txt'"),
+        (["translate", "x", "y", "--plot", "x.png"], "Received: 'x.png'"),
+        (["evaluate"], "expected --source and --target"),
+        (["evaluate", "--data", ".", "--pair", "en-de"], "expected val.en"),
+        (["train", "--output", "o"], "expected --source and --target"),
+        (["train", "--output", "o", "--data", ".", "--source", "x"], "not both"),
+        (["train", "--output", "o", "--data", "."], "Received: ''"),
+        (["average", "x", "nowhere"], "Received: 'nowhere'"),
+    ],
+)
+def test_a_wrong_command_gets_one_clear_line(
+    arguments, said, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1 and said in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "file, content",
+    [("config.json", "{}"), ("model.weights.h5", "no weights"), ("subwords.model", 0)],
+)
+def test_a_damaged_model_is_one_line(file, content, model_folder, tmp_path, capsys):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(model_folder, damaged)
+    if content:
+        (damaged / file).write_text(content)
+    else:
+        (damaged / file).unlink()
+    assert translate("x", model=damaged) == 2
+
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1 and "not a complete translator" in err
+
+
+def test_evaluation_prints_scores_and_writes_translations(
+    corpus, model_folder, tmp_path, capsys
+):
+    output = tmp_path / "translations"
+    arguments = ["--data", str(corpus), "--pair", "en-fr", "--output", str(output)]
+    assert main(["evaluate", *arguments, "--model", str(model_folder)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    names = ["bleu", "bleu-lc", "chrf", "chrf-lc"]
+    assert [line.split()[0] for line in lines[1:]] == names
+    assert all("version:" in line for line in lines[1:])
+    assert len(output.read_text().splitlines()) == 8
+
+
+def test_models_are_averaged(model_folder, tmp_path, capsys):
+    from keras_attention_apps.nmt.inference import Translator
+
+    other = Translator.from_preset(model_folder)
+    other.network.set_weights([3 * x for x in other.network.get_weights()])
+    other.save(tmp_path / "other")
+    models = [str(model_folder), str(tmp_path / "other")]
+    assert main(["average", str(tmp_path / "mean"), *models]) == 0
+
+    mean = Translator.from_preset(tmp_path / "mean").network.get_weights()
+    one = Translator.from_preset(model_folder).network.get_weights()
+    for x, y in zip(mean, one, strict=True):
+        assert x == pytest.approx(2 * y, rel=2e-3, abs=1e-4)

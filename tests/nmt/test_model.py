@@ -1,0 +1,127 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops, tree
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.nmt.config import ModelConfig, with_recipe
+from keras_attention_apps.nmt.model import TranslationSearch, build_network
+
+BATCH, SOURCE, TARGET, SIZE, LONGEST = 3, 5, 7, 29, 11
+TINY = {
+    "embedding_units": 12,
+    "units": 14,
+    "encoder_units": 7,
+    "heads": 2,
+    "attention_units": 5,
+    "max_length": 20,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+}
+NETWORKS = [
+    {"attention": "bahdanau"},
+    {"attention": "bahdanau", "readout": "maxout", "readout_state": "previous"},
+    {"attention": "luong"},
+    {"attention": "luong", "window": "local-p", "score": "concat", "units": 10},
+    {"attention": "luong", "score": "location", "input_feeding": False},
+    {"attention": "luong", "bidirectional": False, "decoder_layers": 3},
+    {"attention": "self-attention"},
+    {"attention": "self-attention", "pre_norm": True, "share_embeddings": False},
+    {"attention": "none", "layer_norm": False},
+]
+
+
+def network_of(changes):
+    keras.utils.set_random_seed(5)
+    config = with_recipe(ModelConfig(**{**TINY, **changes}), changes["attention"])
+    return build_network(config, SIZE, label_smoothing=0.1)
+
+
+def sentences():
+    random = np.random.default_rng(2)
+    source = random.integers(4, SIZE, (BATCH, SOURCE)).astype("int32")
+    target = random.integers(4, SIZE, (BATCH, TARGET + 1)).astype("int32")
+    target[:, 0] = 1
+    source[1, 3:] = target[2, 4:] = 0
+    return {"source": source, "target": target}
+
+
+@pytest.mark.parametrize("changes", NETWORKS, ids=str)
+def test_steps_equal_the_pass(changes):
+    network, inputs = network_of(changes), sentences()
+    logits = ops.log_softmax(network(inputs))
+    memory, state = network.begin(ops.convert_to_tensor(inputs["source"]), LONGEST)
+    # Two hypotheses of every row, of which the second says it backwards.
+    state = tree.map_structure(lambda x: ops.stack([x, x], axis=1), state)
+    other = np.concatenate([inputs["target"][:, :1], inputs["target"][:, :0:-1]], 1)
+    tokens = np.stack([inputs["target"], other], 1)
+    for t in range(TARGET):
+        log_probs, state, weights = network.step(
+            ops.convert_to_tensor(tokens[:, :, t]), state, memory
+        )
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(log_probs)[:, 0],
+            ops.convert_to_numpy(logits)[:, t],
+            atol=1e-4,
+        )
+    weights = ops.convert_to_numpy(weights)
+    if changes["attention"] != "none":
+        assert weights.shape == (BATCH, 2, SOURCE)
+        assert not weights[1, :, 3:].any() and weights[0].all(axis=-1).any()
+
+
+@pytest.mark.parametrize("changes", [NETWORKS[i] for i in (0, 2, 6, 8)], ids=str)
+def test_padding_changes_nothing(changes):
+    network, inputs = network_of(changes), sentences()
+    padded = {name: np.pad(x, ((0, 1), (0, 2))) for name, x in inputs.items()}
+    logits = ops.convert_to_numpy(network(inputs))
+    more = ops.convert_to_numpy(network(padded))
+
+    assert np.isfinite(more).all()
+    np.testing.assert_allclose(more[:BATCH, :TARGET], logits, atol=1e-5)
+    loss = network.compute_loss(inputs, None, network(inputs))
+    again = network.compute_loss(padded, None, network(padded))
+    np.testing.assert_allclose(float(again), float(loss), rtol=1e-5)
+
+
+def test_the_loss_is_that_of_a_token():
+    network, inputs = network_of(NETWORKS[0]), sentences()
+    logits = ops.convert_to_numpy(network(inputs))
+    total = count = 0
+    for row, targets in zip(logits, inputs["target"][:, 1:], strict=True):
+        for scores, target in zip(row, targets, strict=True):
+            if target:
+                log_probs = scores - np.log(np.exp(scores).sum())
+                total -= 0.9 * log_probs[target] + 0.1 * log_probs.mean()
+                count += 1
+
+    loss = network.compute_loss(inputs, None, network(inputs))
+    np.testing.assert_allclose(float(loss), total / count, rtol=1e-5)
+
+
+def test_without_attention_only_a_summary_is_known():
+    network = network_of(NETWORKS[-1])
+    memory, _ = network.begin(ops.convert_to_tensor(sentences()["source"]), LONGEST)
+
+    assert memory["values"].shape == (BATCH, 1, 14)
+
+
+@pytest.mark.parametrize("attention", ["luong", "self-attention"])
+def test_a_search_never_says_what_is_banned(attention):
+    network = network_of({"attention": attention})
+    search = TranslationSearch(network, LONGEST, (0, 1, 3, 7), beam_size=3)
+    found = search.predict_on_batch({"source": sentences()["source"]})
+
+    assert found["token_ids"].shape == (BATCH, 3, LONGEST)
+    assert not np.isin(found["token_ids"], (0, 1, 3, 7)).any()
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"attention": "self-attention", "heads": 5}, "a multiple of heads"),
+        ({"attention": "luong", "score": "dot", "units": 13}, "cannot be built"),
+    ],
+)
+def test_sizes_that_do_not_fit(changes, said):
+    with pytest.raises(UserError, match=said):
+        network_of(changes)

@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.tokens import END
+from keras_attention_apps.nmt.text import Subwords, alignment_of, clean, merge_weights
+
+TEXTS = [
+    "the red dog",
+    "The RED dog.",
+    "Zoë e\u0301té 中文 \U0001f600",
+    "<s> </s> <pad>",
+    " two  blanks\tand\x00control\x7f characters ",
+    "a\u2581b\u2028c\ufeff",
+    "\udc80 half a pair",
+    "",
+    " ",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_subwords_are_reversible(text, subwords):
+    assert subwords.decode(subwords.encode(text)) == clean(text)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_words_are_what_stands_between_blanks(text, subwords):
+    token_ids = subwords.encode(text)
+    words, places = subwords.words(token_ids)
+
+    assert words == clean(text).split()
+    assert len(places) == len(token_ids) - 1 and token_ids[-1] == END
+    assert sorted(set(places.tolist())) == list(range(len(words)))
+
+
+def test_clean_text_is_in_normal_form_c():
+    assert clean("e\u0301") == "\xe9"
+    assert clean(clean(TEXTS[4])) == "two blanks and control characters"
+
+
+def test_a_mark_without_a_word_is_no_word(subwords):
+    mark = subwords.pieces.index("\u2581")
+    dog = subwords.encode("dog")[:-1]
+    words, places = subwords.words([mark, mark, *dog, mark, END])
+
+    assert words == ["dog"]
+    assert len(places) == 3 + len(dog) and set(places.tolist()) == {0}
+    words, places = subwords.words([mark, END])
+    assert words == [] and len(places) == 0
+
+
+def test_dropout_splits_by_the_seed_alone(subwords):
+    texts = ["the red dog likes the old bird"] * 40
+    one, again = (subwords.encode_all(texts, dropout=0.3, seed=5) for _ in range(2))
+    other = subwords.encode_all(texts, dropout=0.3, seed=6)
+
+    assert one == again != other
+    assert len(set(map(tuple, one))) > 20
+    assert {subwords.decode(ids) for ids in one} == {texts[0]}
+
+
+def test_no_control_character_is_ever_produced(subwords):
+    forbidden = {subwords.pieces[i] for i in subwords.banned}
+
+    assert {"<0x00>", "<0x0A>", "<0x20>", "<0x7F>", "<pad>", "<s>"} <= forbidden
+    assert END not in subwords.banned and "<0xE4>" not in forbidden
+
+
+def test_too_few_subwords_for_the_characters():
+    with pytest.raises(UserError, match="vocabulary_size must be at least 2"):
+        Subwords.train(["abc", "def"], 262)
+
+
+def test_no_model():
+    with pytest.raises(UserError, match="not a SentencePiece model"):
+        Subwords(b"nothing of the kind")
+
+
+def test_weights_of_words_worked_by_hand():
+    # Source words of two, one and no more subwords; the last column is the end.
+    weights = np.array([[0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.4, 0.0], [0, 0, 1, 0]])
+    merged = merge_weights(weights, [0, 0, 1], [0, 0, 1])
+
+    np.testing.assert_allclose(merged, [[0.45, 0.35], [0.0, 1.0]])
+    assert alignment_of(merged) == [(0, 0), (1, 1)]
+    assert merge_weights(weights, [0, 0, 1], []).shape == (0, 2)
+    assert alignment_of(np.zeros((0, 2))) == []
