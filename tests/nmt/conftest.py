@@ -37,11 +37,17 @@ TINY = {
 
 def translate(words):
     """Word by word, but adjectives come behind their nouns."""
-    words = list(words)
-    for i in range(len(words) - 1):
-        if words[i] in ("red", "big", "old"):
-            words[i], words[i + 1] = words[i + 1], words[i]
-    return " ".join(WORDS[word] for word in words)
+    turned, waiting = [], []
+    for word in words:
+        if word in ("red", "big", "old"):
+            waiting.append(word)
+        else:
+            turned.append(word)
+            # Behind the noun, which an article is not.
+            if word not in ("the", "a"):
+                turned += waiting
+                waiting = []
+    return " ".join(WORDS[word] for word in turned)
 
 
 def sentences():
