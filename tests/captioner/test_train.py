@@ -7,8 +7,8 @@ import pytest
 from keras_attention_apps.captioner.batches import TrainingBatches, load_varied_images
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.common.tokens import END, PAD, START
 from keras_attention_apps.common.checkpoints import SaveEveryEpoch
+from keras_attention_apps.common.tokens import END, PAD, START
 from PIL import Image
 
 SIZES = {
