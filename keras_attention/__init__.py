@@ -6,6 +6,7 @@ from keras_attention.decoder.scheduled_sampling import (
     InverseSigmoidRate,
     ScheduledSampling,
 )
+from keras_attention.encoder import RecurrentEncoder
 from keras_attention.layers.additive import AdditiveAttention
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.luong import LuongAttention
@@ -78,6 +79,7 @@ __all__ = [
     "MonotonicWeighting",
     "PointingAccuracy",
     "PositionEncoding",
+    "RecurrentEncoder",
     "ReinforceLoss",
     "ScheduledSampling",
     "Score",

@@ -17,6 +17,7 @@ from keras_attention import (
     LayerNormLSTMCell,
     LuongAttention,
     PositionEncoding,
+    RecurrentEncoder,
     SelfAttention,
     beam_search,
     sequence_crossentropy,
@@ -143,7 +144,7 @@ class RecurrentNetwork(TranslationNetwork):
 
     def __init__(self, config, vocabulary_size, **losses):
         super().__init__(config, vocabulary_size, **losses)
-        self.encoder = RecurrentEncoder(
+        self.encoder = EncoderStack(
             lambda: self._cell(config.encoder_units),
             config.encoder_layers,
             self.bidirectional,
@@ -221,8 +222,8 @@ class RecurrentNetwork(TranslationNetwork):
         return self._hidden(embedded, outputs), state, outputs["weights"]
 
 
-class RecurrentEncoder(keras.layers.Layer):
-    """A stack of recurrent layers, each in one direction or both.
+class EncoderStack(keras.layers.Layer):
+    """A stack of recurrent encoders, each in one direction or both.
 
     From the second on, each layer adds to what it reads.
 
@@ -243,37 +244,29 @@ class RecurrentEncoder(keras.layers.Layer):
 
     def __init__(self, make_cell, layers, bidirectional, dropout, **kwargs):
         super().__init__(**kwargs)
-        options = {"return_sequences": True, "return_state": True}
-        self.forward_layers = [
-            keras.layers.RNN(make_cell(), **options) for _ in range(layers)
-        ]
-        self.backward_layers = [
-            keras.layers.RNN(make_cell(), go_backwards=True, **options)
-            for _ in range(layers if bidirectional else 0)
+        self.directions = 1 + bidirectional
+        self.encoders = [
+            RecurrentEncoder(
+                *(make_cell() for _ in range(self.directions)), return_state=True
+            )
+            for _ in range(layers)
         ]
         self.dropout = keras.layers.Dropout(dropout)
 
     def build(self, inputs_shape, mask_shape=None):
         shape = inputs_shape
-        for index, forward in enumerate(self.forward_layers):
-            directions = [forward, *self.backward_layers[index : index + 1]]
-            for layer in directions:
-                layer.build(shape)
-            shape = (*shape[:-1], sum(layer.cell.units for layer in directions))
+        for encoder in self.encoders:
+            encoder.build(shape)
+            shape, *_ = encoder.compute_output_shape(shape)
         self.built = True
 
     def call(self, inputs, mask, training=None):
         x, finals = inputs, []
-        for index, forward in enumerate(self.forward_layers):
+        for index, encoder in enumerate(self.encoders):
             below = self.dropout(x, training=training) if index else x
-            annotations, *state = forward(below, mask=mask, training=training)
-            finals.append([state])
-            for backward in self.backward_layers[index : index + 1]:
-                behind, *state = backward(below, mask=mask, training=training)
-                finals[-1].append(state)
-                annotations = ops.concatenate(
-                    [annotations, ops.flip(behind, axis=1)], axis=-1
-                )
+            annotations, *states = encoder(below, mask=mask, training=training)
+            count = len(states) // self.directions
+            finals.append([states[:count], states[count:]][: self.directions])
             x = x + annotations if index else annotations
         return x, finals
 

@@ -17,13 +17,13 @@ from keras_attention.decoder.attention_cell import (
     shapes,
 )
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
-from keras_attention.decoder.split_cells import split_cell
 from keras_attention.decoder.split_reading import SplitReading
 from keras_attention.layers.parts import (
     deserialize_parts,
     serialize_part,
     stay_frozen,
 )
+from keras_attention.split_cells import split_cell
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -4,7 +4,7 @@ import pytest
 from keras import ops, tree
 
 from keras_attention import LayerNormGRUCell, LayerNormLSTMCell, loops
-from keras_attention.decoder.split_cells import split_cell
+from keras_attention.split_cells import split_cell
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

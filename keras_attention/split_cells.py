@@ -1,7 +1,7 @@
 """Recurrent cells with their products taken apart.
 
-A decoder knows some or all inputs of its cell beforehand: all but the context. So the
-products with them are computed at once, before the loop; and the gradients of the
+An encoder knows all inputs of its cell beforehand, a decoder all but the context. So
+the products with them are computed at once, before the loop; and the gradients of the
 kernels that stay inside are computed at once, after it, instead of being summed up
 step by step.
 

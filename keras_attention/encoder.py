@@ -1,0 +1,286 @@
+"""The loop of a recurrent encoder, in one direction or in both.
+
+Shapes: B batch, S steps, D depth of the inputs, U units.
+"""
+
+import keras
+from keras import ops, tree
+
+from keras_attention import loops
+from keras_attention.layers.parts import (
+    deserialize_parts,
+    serialize_part,
+    stay_frozen,
+)
+from keras_attention.split_cells import split_cell
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class RecurrentEncoder(keras.layers.Layer):
+    """Runs a recurrent cell over a sequence, and another one from its end.
+
+        forward[s]     = cell(inputs[s], forward[s-1])
+        backward[s]    = backward_cell(inputs[s], backward[s+1])
+        annotations[s] = [forward[s]; backward[s]]
+
+    It computes what `keras.layers.RNN` does, or `keras.layers.Bidirectional` around it,
+    and takes less time. Both directions run in one loop. Where the cell is one of
+    `keras.layers.GRUCell`, `LSTMCell`, `SimpleRNNCell`, `LayerNormGRUCell` and
+    `LayerNormLSTMCell`, without dropout, its products with the inputs are computed
+    for all steps at once, and so are the gradients of its kernels. Any other cell of
+    Keras runs as it is.
+
+    Masking: a step that is masked keeps the state, so wherever padding stands, each
+    direction goes from one valid step to the next. What stands in the padding, be it
+    `NaN`, reaches no result and no gradient. The annotation of a masked step is
+    zero; `keras.layers.RNN` has it repeat the one before.
+
+    Args:
+        cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`.
+        backward_cell: The one that reads from the end to the start; `None` for one
+            direction.
+        return_state: Whether to return the last states, too.
+
+    Call arguments:
+        inputs: Tensor of shape `(B, S, D)`.
+        initial_state: List of states, those of `cell` before those of `backward_cell`,
+            each `(B, U)`; those of the cells by default, which are zeros.
+        mask: Boolean `(B, S)`; the implicit Keras mask of `inputs` by default.
+        training: Whether the pass trains.
+
+    Returns:
+        annotations: Tensor of shape `(B, S, U)`, or `(B, S, U + U_backward)`. The mask
+            of the inputs is passed on with it.
+        states: The last states of `cell`, then those of `backward_cell`, which it has
+            at the start, each an output of its own; only if `return_state` is `True`.
+
+    Raises:
+        ValueError: If a cell is no Keras RNN cell, or both are the same; if
+            `inputs`, `mask` or `initial_state` is not as above.
+
+    Example:
+
+    >>> cells = keras.layers.GRUCell(32), keras.layers.GRUCell(32)
+    >>> encoder = RecurrentEncoder(*cells, return_state=True)
+    >>> annotations, last, first = encoder(np.zeros((8, 11, 10), "float32"))
+    >>> tuple(annotations.shape), tuple(first.shape)
+    ((8, 11, 64), (8, 32))
+
+    Reference:
+        [Schuster and Paliwal, 1997](https://doi.org/10.1109/78.650093), section II;
+        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), section 3.2.
+    """
+
+    def __init__(self, cell, backward_cell=None, *, return_state=False, **kwargs):
+        super().__init__(**kwargs)
+        _check_cell("cell", cell)
+        if backward_cell is not None:
+            _check_cell("backward_cell", backward_cell)
+        if cell is backward_cell:
+            raise ValueError(
+                "backward_cell must be another cell, with weights of its own. "
+                f"Received: {backward_cell!r} twice"
+            )
+        self.cell = cell
+        self.backward_cell = backward_cell
+        self.return_state = return_state
+        self.supports_masking = True
+
+    @property
+    def _cells(self):
+        return [cell for cell in (self.cell, self.backward_cell) if cell is not None]
+
+    def build(self, inputs_shape, initial_state_shape=None):
+        _check_rank(inputs_shape)
+        for cell in self._cells:
+            if not cell.built:
+                cell.build((inputs_shape[0], inputs_shape[-1]))
+                cell.built = True
+        stay_frozen(self)
+        self.built = True
+
+    def call(
+        self, inputs, initial_state=None, *, mask=None, inputs_mask=None, training=None
+    ):
+        # Keras fills `mask` where there is one tensor, `inputs_mask` where there are
+        # several.
+        mask = inputs_mask if mask is None else mask
+        _check_rank(inputs.shape, mask)
+        states = self._states(initial_state, ops.shape(inputs)[0])
+        inputs = ops.swapaxes(inputs, 0, 1)
+        if mask is not None:
+            mask = ops.swapaxes(ops.cast(mask, "bool"), 0, 1)[..., None]
+            inputs = ops.where(mask, inputs, ops.zeros_like(inputs))
+        self._forget_dropout()
+        try:
+            passes = [
+                _Pass(cell, inputs, mask, state, backward=cell is self.backward_cell)
+                for cell, state in zip(self._cells, states, strict=True)
+            ]
+
+            def step(states, now):
+                together = zip(passes, states, now, strict=True)
+                found = [one.step(state, part) for one, state, part in together]
+                return tuple(zip(*found, strict=True))
+
+            sequences = tuple(one.sequences for one in passes)
+            states, found = loops.scan(step, tuple(states), sequences)
+        finally:
+            self._forget_dropout()
+        pairs = zip(passes, found, strict=True)
+        annotations = ops.concatenate([one.finish(x) for one, x in pairs], axis=-1)
+        if mask is not None:
+            annotations = ops.where(mask, annotations, ops.zeros_like(annotations))
+        annotations = ops.cast(ops.swapaxes(annotations, 0, 1), self.compute_dtype)
+        if not self.return_state:
+            return annotations
+        states = tree.map_structure(lambda x: ops.cast(x, self.compute_dtype), states)
+        return (annotations, *(x for state in states for x in state))
+
+    def _states(self, initial_state, batch):
+        """For every cell, the list of its states before the first step."""
+        states = [_zero_state(cell, batch) for cell in self._cells]
+        if initial_state is not None:
+            given, expected = tree.flatten(initial_state), tree.flatten(states)
+            units = [[x.shape[-1] for x in some] for some in (given, expected)]
+            if units[0] != units[1]:
+                raise ValueError(
+                    "initial_state must be a list of tensors (batch, units), for the "
+                    f"units {units[1]}. Received units: {units[0]}"
+                )
+            states = tree.pack_sequence_as(states, given)
+        return [
+            tree.map_structure(lambda x, cell=cell: ops.cast(x, cell.compute_dtype), s)
+            for cell, s in zip(self._cells, states, strict=True)
+        ]
+
+    def _forget_dropout(self):
+        """Keras cells keep the masks that they draw; those of one call are its own."""
+        for layer in self._flatten_layers():
+            if hasattr(layer, "reset_dropout_mask"):
+                layer.reset_dropout_mask()
+                layer.reset_recurrent_dropout_mask()
+
+    def compute_mask(self, inputs, previous_mask):
+        if not self.return_state:
+            return previous_mask
+        states = [_zero_state(cell, 1) for cell in self._cells]
+        return (previous_mask, *(None for _ in tree.flatten(states)))
+
+    def compute_output_shape(self, inputs_shape, initial_state_shape=None):
+        _check_rank(inputs_shape)
+        batch, steps, _ = inputs_shape
+        depth = sum(_output_units(cell) for cell in self._cells)
+        if not self.return_state:
+            return batch, steps, depth
+        states = [x for cell in self._cells for x in _zero_state(cell, 1)]
+        states = tree.map_structure(lambda x: (batch, x.shape[-1]), states)
+        return ((batch, steps, depth), *states)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "cell": serialize_part(self.cell),
+            "backward_cell": serialize_part(self.backward_cell),
+            "return_state": self.return_state,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**deserialize_parts(config))
+
+
+class _Pass:
+    """One pass of a cell over the inputs.
+
+    Args:
+        cell: The cell, built.
+        inputs: Tensor of shape `(S, B, D)`.
+        mask: Boolean `(S, B, 1)`, or `None`.
+        state: List of states before the first step.
+        backward: Whether the last step comes first.
+
+    Attributes:
+        sequences: Dict of tensors `(S, ...)`; each step is given its part.
+    """
+
+    def __init__(self, cell, inputs, mask, state, backward):
+        self._cell = cell
+        self._backward = backward
+        inputs = self._in_order(ops.cast(inputs, cell.compute_dtype))
+        self._split = split_cell(cell, inputs, cell.compute_dtype)
+        self.sequences = {"inputs": inputs}
+        if self._split is not None:
+            self.sequences = {"inputs": self._split.sequences}
+        elif any(
+            getattr(layer, "dropout", 0) or getattr(layer, "recurrent_dropout", 0)
+            for layer in cell._flatten_layers()
+        ):
+            # Drawn inside of a loop, the masks could not be used outside.
+            cell(inputs[0], state)
+        if mask is not None:
+            self.sequences["mask"] = self._in_order(mask)
+
+    def step(self, state, now):
+        """The new state, and what `finish` is to be given."""
+        if self._split is None:
+            output, new_state = self._cell(now["inputs"], state)
+        else:
+            output, new_state = self._split(now["inputs"], None, state)
+        found = {"output": output}
+        if self._split is not None and loops.looks_back():
+            found["before"] = state[0]
+        new_state = tree.pack_sequence_as(state, tree.flatten(new_state))
+        new_state = tree.map_structure(
+            lambda new, old: ops.cast(new, old.dtype), new_state, state
+        )
+        if "mask" in now:
+            new_state = tree.map_structure(
+                lambda new, old: ops.where(now["mask"], new, old), new_state, state
+            )
+        return new_state, found
+
+    def finish(self, found):
+        """Outputs `(S, B, U)` in the order of the inputs."""
+        if "before" in found:
+            self._split.see(None, found["before"])
+        return self._in_order(found["output"])
+
+    def _in_order(self, x):
+        return ops.flip(x, axis=0) if self._backward else x
+
+
+def _zero_state(cell, batch):
+    if hasattr(cell, "get_initial_state"):
+        return list(_listed(cell.get_initial_state(batch_size=batch)))
+    return [ops.zeros((batch, units)) for units in _listed(cell.state_size)]
+
+
+def _listed(x):
+    return x if isinstance(x, (list, tuple)) else [x]
+
+
+def _output_units(cell):
+    units = getattr(cell, "output_size", None)
+    return tree.flatten(cell.state_size)[0] if units is None else units
+
+
+def _check_cell(name, cell):
+    is_cell = isinstance(cell, keras.layers.Layer) and hasattr(cell, "state_size")
+    if not is_cell or isinstance(cell, keras.layers.RNN):
+        raise ValueError(
+            f"{name} must be a Keras RNN cell, such as keras.layers.GRUCell(256). "
+            f"Received: {cell!r}"
+        )
+
+
+def _check_rank(shape, mask=None):
+    if len(shape) != 3:
+        raise ValueError(
+            "inputs must have the shape (batch, steps, depth). "
+            f"Received: {tuple(shape)}"
+        )
+    if mask is not None and len(mask.shape) != 2:
+        raise ValueError(
+            f"mask must have the shape (batch, steps). Received: {tuple(mask.shape)}"
+        )

@@ -1,0 +1,303 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops, tree
+
+from keras_attention import LayerNormGRUCell, LayerNormLSTMCell, RecurrentEncoder
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, STEPS, DEPTH, UNITS, BACKWARD_UNITS = 3, 5, 7, 11, 13
+INPUTS = (BATCH, STEPS, DEPTH)
+# Padding behind, before and between; the last row has nothing else.
+MASK = np.array([[1, 1, 1, 0, 0], [0, 1, 0, 1, 1], [0, 0, 0, 0, 0]], "bool")
+
+BACKEND = keras.backend.backend()
+COMPILES = BACKEND != "torch"
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Sum(keras.layers.Layer):
+    """A cell with the least that Keras asks of one: the state adds up what is read."""
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = self.state_size = units
+
+    def build(self, inputs_shape):
+        self.kernel = self.add_weight(shape=(inputs_shape[-1], self.units))
+        self.built = True
+
+    def call(self, inputs, states):
+        state = states[0] + ops.matmul(inputs, self.kernel)
+        return ops.tanh(state), [state]
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+def stacked(units, **options):
+    cells = keras.layers.LSTMCell(units + 2), LayerNormGRUCell(units)
+    return keras.layers.StackedRNNCells(cells, **options)
+
+
+CELLS = {
+    "simple": keras.layers.SimpleRNNCell,
+    "lstm": keras.layers.LSTMCell,
+    "gru": keras.layers.GRUCell,
+    "normalized lstm": LayerNormLSTMCell,
+    "normalized gru": LayerNormGRUCell,
+    "custom": Sum,
+    "stacked": stacked,
+}
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def numpy(tensors):
+    return tree.map_structure(ops.convert_to_numpy, tensors)
+
+
+def draw(rng, *shape):
+    return rng.normal(size=shape).astype("float32")
+
+
+def random_cells(name, bidirectional=True, **options):
+    """Cells whose weights, biases included, are all drawn at random."""
+    rng = np.random.default_rng(2)
+    sizes = (UNITS, BACKWARD_UNITS)[: 1 + bidirectional]
+    cells = [CELLS[name](units, **options) for units in sizes]
+    for cell in cells:
+        cell.build((None, DEPTH))
+        for variable in cell.trainable_variables:
+            variable.assign(rng.normal(scale=0.5, size=variable.shape))
+    return cells
+
+
+def as_keras_does(cells, inputs, mask=None, states=None):
+    """What `keras.layers.RNN` computes; zeros at masked steps."""
+    annotations, last = [], []
+    states = states or [None] * len(cells)
+    for cell, state, backwards in zip(cells, states, (False, True), strict=False):
+        rnn = keras.layers.RNN(
+            cell,
+            return_sequences=True,
+            return_state=True,
+            go_backwards=backwards,
+            zero_output_for_mask=True,
+        )
+        outputs, *after = rnn(inputs, mask=mask, initial_state=state)
+        annotations.append(ops.flip(outputs, 1) if backwards else outputs)
+        last += after
+    return [ops.concatenate(annotations, axis=-1), *last]
+
+
+def assert_equal(found, expected, atol=1e-5):
+    found, expected = tree.flatten(found), tree.flatten(expected)
+    for x, y in zip(numpy(found), numpy(expected), strict=True):
+        np.testing.assert_allclose(x, y, atol=atol)
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_equals_the_layers_of_keras(rng, gradients, name, bidirectional):
+    cells, inputs = random_cells(name, bidirectional), draw(rng, *INPUTS)
+    encoder = RecurrentEncoder(*cells, return_state=True)
+    variables = [x for cell in cells for x in cell.trainable_variables]
+
+    found = encoder(inputs, mask=MASK)
+
+    expected = as_keras_does(cells, inputs, MASK)
+    readouts = [draw(rng, *x.shape) for x in tree.flatten(expected)]
+    assert_equal(found, expected)
+
+    def read(encode):
+        def read(inputs):
+            pairs = zip(tree.flatten(encode(inputs)), readouts, strict=True)
+            return sum(ops.sum(x * y) for x, y in pairs)
+
+        return gradients(read, [inputs], variables)
+
+    for x, y in zip(
+        read(lambda inputs: encoder(inputs, mask=MASK)),
+        read(lambda inputs: as_keras_does(cells, inputs, MASK)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(x, y, atol=1e-4)
+        assert (y != 0).any()
+
+
+def test_sums_worked_by_hand():
+    # The state adds up 1, 2 and 4, and skips what is masked, from either side.
+    cells = Sum(1), Sum(1)
+    encoder = RecurrentEncoder(*cells, return_state=True)
+    inputs = np.float32([1, 2, 9, 4]).reshape(1, 4, 1)
+    encoder(inputs)
+    for cell in cells:
+        cell.kernel.assign([[0.1]])
+    mask = np.array([[True, True, False, True]])
+
+    annotations, last, first = numpy(encoder(inputs, mask=mask))
+
+    sums = [[0.1, 0.7], [0.3, 0.6], [0, 0], [0.7, 0.4]]
+    np.testing.assert_allclose(annotations[0], np.tanh(sums), atol=1e-6)
+    np.testing.assert_allclose([last, first], [[[0.7]], [[0.7]]], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["lstm", "normalized gru", "stacked"])
+def test_starts_with_the_states_it_is_given(rng, name):
+    cells, inputs = random_cells(name), draw(rng, *INPUTS)
+    states = [
+        tree.map_structure(lambda size: draw(rng, BATCH, size), cell.state_size)
+        for cell in cells
+    ]
+    states = [x if isinstance(x, list | tuple) else [x] for x in states]
+    encoder = RecurrentEncoder(*cells, return_state=True)
+
+    found = encoder(inputs, [x for state in states for x in state], mask=MASK)
+
+    assert_equal(found, as_keras_does(cells, inputs, MASK, states))
+    # A row without a valid step ends where it has started.
+    assert_equal(
+        [x[2] for x in tree.flatten(found[1:])], [x[2] for x in tree.flatten(states)]
+    )
+
+
+@pytest.mark.parametrize("name", ["gru", "normalized lstm", "stacked"])
+@pytest.mark.parametrize("padding", [np.nan, np.inf])
+def test_padding_reaches_nothing(rng, gradients, name, padding):
+    cells, inputs = random_cells(name), draw(rng, *INPUTS)
+    padded = np.where(MASK[..., None], inputs, np.float32(padding))
+    encoder = RecurrentEncoder(*cells, return_state=True)
+    variables = [x for cell in cells for x in cell.trainable_variables]
+
+    def read(inputs):
+        outputs = tree.flatten(encoder(inputs, mask=MASK))
+        return sum(ops.sum(ops.sin(x)) for x in outputs)
+
+    assert_equal(encoder(padded, mask=MASK), encoder(inputs, mask=MASK))
+    found = gradients(read, [padded], variables)
+    for x, y in zip(found, gradients(read, [inputs], variables), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+    assert (found[0][~MASK] == 0).all()
+
+
+def test_an_implicit_mask_is_used_and_handed_on(rng):
+    cells = random_cells("gru")
+    encoder = RecurrentEncoder(*cells)
+    embedding = keras.layers.Embedding(17, DEPTH, mask_zero=True)
+    embedded = embedding(np.where(MASK, 3, 0))
+    states = [draw(rng, BATCH, UNITS), draw(rng, BATCH, BACKWARD_UNITS)]
+    bare = ops.convert_to_numpy(embedded)
+
+    found = encoder(embedded)
+    with_states = encoder(embedded, states)
+    explicit = encoder(embedded, mask=~MASK)
+
+    assert_equal(found, encoder(bare, mask=MASK))
+    assert_equal(with_states, encoder(bare, states, mask=MASK))
+    assert_equal(explicit, encoder(bare, mask=~MASK))
+    mask = keras.src.backend.get_keras_mask(found)
+    np.testing.assert_array_equal(numpy(mask), MASK)
+
+
+@pytest.mark.parametrize("name", ["gru", "normalized lstm", "stacked"])
+def test_saves_and_loads_within_a_model(rng, tmp_path, name):
+    cells = random_cells(name)
+    inputs = keras.Input((None, DEPTH))
+    mask = keras.Input((None,), dtype="bool")
+    outputs = RecurrentEncoder(*cells, return_state=True)(inputs, mask=mask)
+    assert outputs[0].shape == (None, None, UNITS + BACKWARD_UNITS)
+    model = keras.Model([inputs, mask], outputs)
+    model.save(tmp_path / "model.keras")
+
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+
+    data = [draw(rng, *INPUTS), MASK]
+    assert_equal(loaded(data), model(data), atol=0)
+    assert_equal(model(data), as_keras_does(cells, *data))
+
+
+@pytest.mark.parametrize("dropout", [0, 0.2])
+def test_trains_with_a_mask(rng, dropout):
+    cells = LayerNormGRUCell(UNITS), keras.layers.SimpleRNNCell(UNITS, dropout=dropout)
+    model = keras.Sequential([keras.layers.Masking(), RecurrentEncoder(*cells)])
+    model.compile("sgd", "mse", jit_compile=COMPILES and not dropout)
+    inputs = draw(rng, *INPUTS) * MASK[..., None]
+    model.build((None, None, DEPTH))
+    before = [numpy(x) for x in model.trainable_variables]
+
+    model.train_on_batch(inputs, draw(rng, BATCH, STEPS, 2 * UNITS))
+
+    for variable, old in zip(model.trainable_variables, before, strict=True):
+        assert (numpy(variable) != old).any(), variable.path
+        assert np.isfinite(numpy(variable)).all()
+    assert_equal(model(inputs), as_keras_does(cells, inputs, MASK)[0])
+
+
+def test_drops_the_same_at_every_step_and_anew_at_every_call():
+    # What is dropped stays so: a state of ones and zeros, times the step.
+    class Dropped(keras.layers.SimpleRNNCell):
+        def call(self, inputs, states, training=None):
+            mask = self.get_dropout_mask(inputs)
+            return states[0] + mask, [states[0] + mask]
+
+    encoder = RecurrentEncoder(Dropped(DEPTH, dropout=0.5))
+    inputs = np.ones((BATCH, STEPS, DEPTH), "float32")
+
+    found, other = (numpy(encoder(inputs, training=True)) for _ in range(2))
+
+    steps = np.arange(1, STEPS + 1)[:, None]
+    np.testing.assert_allclose(found, found[:, :1] * steps)
+    assert (found != other).any()
+
+
+@pytest.mark.parametrize("name", ["gru", "normalized lstm", "stacked"])
+def test_mixed_precision(rng, name):
+    cells = random_cells(name)
+    inputs = draw(rng, *INPUTS)
+    exact = RecurrentEncoder(*cells, return_state=True)(inputs, mask=MASK)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        halves = random_cells(name)
+        encoder = RecurrentEncoder(*halves, return_state=True)
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+    found = encoder(inputs, mask=MASK)
+
+    for x in tree.flatten(found):
+        assert keras.backend.standardize_dtype(x.dtype) == "float16"
+    assert_equal(found, exact, atol=0.03)
+
+
+def test_freezes_with_its_cells():
+    encoder = RecurrentEncoder(keras.layers.GRUCell(UNITS))
+    encoder.trainable = False
+
+    encoder.build((None, None, DEPTH))
+
+    assert not encoder.trainable_variables
+    assert encoder.cell.kernel.shape == (DEPTH, 3 * UNITS)
+
+
+def test_wrong_arguments():
+    cell = keras.layers.GRUCell(UNITS)
+    inputs = np.zeros(INPUTS, "float32")
+    with pytest.raises(ValueError, match=r"cell must .* Received: 'gru'"):
+        RecurrentEncoder("gru")
+    with pytest.raises(ValueError, match=r"backward_cell must .* Received: <RNN"):
+        RecurrentEncoder(cell, keras.layers.RNN(keras.layers.GRUCell(UNITS)))
+    with pytest.raises(ValueError, match="must be another cell"):
+        RecurrentEncoder(cell, cell)
+    encoder = RecurrentEncoder(cell)
+    with pytest.raises(ValueError, match=r"Received: \(3, 7\)"):
+        encoder(inputs[:, 0])
+    with pytest.raises(ValueError, match=r"Received: \(3, 5, 1\)"):
+        encoder(inputs, mask=MASK[..., None])
+    with pytest.raises(ValueError, match=r"Received units: \[2\]"):
+        encoder(inputs, [np.zeros((BATCH, 2), "float32")])
