@@ -41,6 +41,7 @@ from keras_attention.losses import (
     attention_supervision,
     coverage_loss,
     doubly_stochastic_penalty,
+    linear_crossentropy,
     sequence_crossentropy,
 )
 from keras_attention.metrics import AlignmentErrorRate, PointingAccuracy
@@ -97,6 +98,7 @@ __all__ = [
     "doubly_stochastic_penalty",
     "ensemble_step",
     "greedy_search",
+    "linear_crossentropy",
     "sample_search",
     "sequence_crossentropy",
 ]

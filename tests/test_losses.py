@@ -3,7 +3,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import doubly_stochastic_penalty, sequence_crossentropy
+from keras_attention import (
+    doubly_stochastic_penalty,
+    linear_crossentropy,
+    losses,
+    sequence_crossentropy,
+)
 from keras_attention.losses import (
     ReinforceLoss,
     SequenceCrossentropy,
@@ -204,6 +209,101 @@ def test_masked_tokens_cost_nothing_whatever_they_hold(sentences, gradients):
     np.testing.assert_allclose(numpy(loss, logits), np.where(mask, expected, 0), 1e-6)
     assert (gradient[~mask] == 0).all()
     assert (gradient[mask] != 0).all()
+
+
+@pytest.fixture
+def readout(rng):
+    """Token ids, what the output layer multiplies, its kernel, and a mask."""
+    depth = 11
+    return (
+        rng.integers(WORDS, size=(BATCH, STEPS)),
+        rng.normal(size=(BATCH, STEPS, depth)).astype("float32"),
+        rng.normal(size=(WORDS, depth)).astype("float32"),
+        np.array([[True, True, False], [True, False, False]]),
+    )
+
+
+@pytest.mark.parametrize("tokens_at_once", [1, 4, 100])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_crossentropy_in_blocks_is_that_of_all_logits(
+    readout, gradients, monkeypatch, tokens_at_once, label_smoothing
+):
+    token_ids, inputs, embeddings, mask = readout
+    monkeypatch.setattr(losses, "BLOCK_ENTRIES", tokens_at_once * WORDS)
+    token_ids, mask = ops.convert_to_tensor(token_ids), ops.convert_to_tensor(mask)
+
+    def in_blocks(inputs, embeddings):
+        return 3 * linear_crossentropy(
+            token_ids, inputs, embeddings, mask, label_smoothing=label_smoothing
+        )
+
+    def at_once(inputs, embeddings):
+        logits = ops.matmul(inputs, ops.transpose(embeddings))
+        loss = sequence_crossentropy(
+            token_ids, logits, mask, label_smoothing=label_smoothing
+        )
+        return ops.sum(loss)  # Three tokens count.
+
+    tensors = ops.convert_to_tensor(inputs), ops.convert_to_tensor(embeddings)
+    np.testing.assert_allclose(
+        *(ops.convert_to_numpy(f(*tensors)) for f in (in_blocks, at_once)), rtol=1e-5
+    )
+    found = gradients(in_blocks, [inputs, embeddings])
+    expected = gradients(at_once, [inputs, embeddings])
+    for gradient, reference in zip(found, expected, strict=True):
+        np.testing.assert_allclose(gradient, reference, atol=1e-5)
+
+
+def test_without_a_mask_every_token_counts(readout):
+    token_ids, inputs, embeddings, _ = readout
+    everywhere = np.ones((BATCH, STEPS), bool)
+
+    loss = linear_crossentropy(token_ids, inputs, embeddings)
+
+    expected = linear_crossentropy(token_ids, inputs, embeddings, everywhere)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+    logits = inputs @ embeddings.T
+    assert float(loss) == pytest.approx(loss_of(token_ids, logits).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("some", [True, False])
+def test_masked_inputs_teach_nothing_whatever_they_hold(readout, gradients, some):
+    token_ids, inputs, embeddings, mask = readout
+    mask = mask & some
+    dirty = np.where(mask[..., None], inputs, np.nan).astype("float32")
+    dirty_ids = np.where(mask, token_ids, 10**6)
+
+    def loss(token_ids):
+        def function(inputs, embeddings):
+            return linear_crossentropy(
+                ops.convert_to_tensor(token_ids),
+                inputs,
+                embeddings,
+                ops.convert_to_tensor(mask),
+            )
+
+        return function
+
+    value = float(loss(dirty_ids)(ops.convert_to_tensor(dirty), embeddings))
+    clean = float(loss(token_ids)(ops.convert_to_tensor(inputs), embeddings))
+    assert value == clean
+    assert (clean > 0) == some
+    found = gradients(loss(dirty_ids), [dirty, embeddings])
+    expected = gradients(loss(token_ids), [inputs, embeddings])
+    for gradient, reference in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(gradient, reference)
+    np.testing.assert_array_equal(found[0][~mask], 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_blocks_of_half_precision_are_summed_in_float32(rng, dtype):
+    inputs = ops.cast(rng.normal(size=(1000, 2)), dtype)
+    embeddings = np.zeros((WORDS, 2), "float32")
+
+    loss = linear_crossentropy(np.zeros(1000, "int32"), inputs, embeddings)
+
+    assert keras.backend.standardize_dtype(loss.dtype) == "float32"
+    assert float(loss) == pytest.approx(np.log(WORDS), rel=1e-6)
 
 
 def test_coverage_worked_by_hand():

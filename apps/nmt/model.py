@@ -20,7 +20,7 @@ from keras_attention import (
     RecurrentEncoder,
     SelfAttention,
     beam_search,
-    sequence_crossentropy,
+    linear_crossentropy,
 )
 
 
@@ -65,7 +65,7 @@ class TranslationNetwork(keras.Model):
             `"target"` `(B, T + 1)` from START to END.
 
     Returns:
-        Logits `(B, T, N)` of the tokens behind START.
+        What the output layer multiplies, `(B, T, E)`, for the tokens behind START.
     """
 
     def __init__(self, config, vocabulary_size, *, label_smoothing=0.0):
@@ -93,8 +93,7 @@ class TranslationNetwork(keras.Model):
 
     def call(self, inputs, training=None):
         memory = self.encode(inputs["source"], training=training)
-        hidden = self.decode(inputs["target"][:, :-1], memory, training=training)
-        return self.embedding(hidden, reverse=True)
+        return self.decode(inputs["target"][:, :-1], memory, training=training)
 
     def encode(self, source, training=None):
         """What a decoder must know of the source: a dict of tensors `(B, ...)`."""
@@ -116,8 +115,11 @@ class TranslationNetwork(keras.Model):
     def step(self, token_ids, state, memory):
         """One step of `keras_attention.beam_search`."""
         hidden, state, weights = self.advance(token_ids, state, memory)
-        logits = ops.cast(self.embedding(hidden, reverse=True), "float32")
-        return ops.log_softmax(logits, axis=-1), state, weights
+        return ops.log_softmax(self.logits(hidden), axis=-1), state, weights
+
+    def logits(self, hidden):
+        """The output layer: `(..., N)`, in float32."""
+        return ops.cast(self.embedding(hidden, reverse=True), "float32")
 
     def advance(self, token_ids, state, memory):
         """What the output layer multiplies, `(B, K, E)`, the state and the weights."""
@@ -126,12 +128,13 @@ class TranslationNetwork(keras.Model):
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
         """Cross-entropy of a token, on average over the batch."""
         targets = x["target"][:, 1:]
-        mask = targets != PAD
-        losses = sequence_crossentropy(
-            targets, y_pred, mask, label_smoothing=self.label_smoothing
+        return linear_crossentropy(
+            targets,
+            y_pred,
+            self.embedding.embeddings,
+            targets != PAD,
+            label_smoothing=self.label_smoothing,
         )
-        tokens = ops.sum(ops.cast(mask, losses.dtype))
-        return ops.sum(losses) / ops.maximum(tokens, 1.0)
 
 
 class RecurrentNetwork(TranslationNetwork):

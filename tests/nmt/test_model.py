@@ -48,7 +48,7 @@ def sentences():
 @pytest.mark.parametrize("changes", NETWORKS, ids=str)
 def test_steps_equal_the_pass(changes):
     network, inputs = network_of(changes), sentences()
-    logits = ops.log_softmax(network(inputs))
+    logits = ops.log_softmax(network.logits(network(inputs)))
     memory, state = network.begin(ops.convert_to_tensor(inputs["source"]), LONGEST)
     # Two hypotheses of every row, of which the second says it backwards.
     state = tree.map_structure(lambda x: ops.stack([x, x], axis=1), state)
@@ -73,11 +73,11 @@ def test_steps_equal_the_pass(changes):
 def test_padding_changes_nothing(changes):
     network, inputs = network_of(changes), sentences()
     padded = {name: np.pad(x, ((0, 1), (0, 2))) for name, x in inputs.items()}
-    logits = ops.convert_to_numpy(network(inputs))
+    hidden = ops.convert_to_numpy(network(inputs))
     more = ops.convert_to_numpy(network(padded))
 
     assert np.isfinite(more).all()
-    np.testing.assert_allclose(more[:BATCH, :TARGET], logits, atol=1e-5)
+    np.testing.assert_allclose(more[:BATCH, :TARGET], hidden, atol=1e-5)
     loss = network.compute_loss(inputs, None, network(inputs))
     again = network.compute_loss(padded, None, network(padded))
     np.testing.assert_allclose(float(again), float(loss), rtol=1e-5)
@@ -85,7 +85,7 @@ def test_padding_changes_nothing(changes):
 
 def test_the_loss_is_that_of_a_token():
     network, inputs = network_of(NETWORKS[0]), sentences()
-    logits = ops.convert_to_numpy(network(inputs))
+    logits = ops.convert_to_numpy(network.logits(network(inputs)))
     total = count = 0
     for row, targets in zip(logits, inputs["target"][:, 1:], strict=True):
         for scores, target in zip(row, targets, strict=True):
