@@ -256,10 +256,13 @@ class MultiHeadStep(keras.layers.Layer):
 
     def _fuses(self, keys, values, training):
         """Whether the backend's fused attention computes the same as `_weigh`."""
-        on_jax = keras.backend.backend() == "jax"
+        backend = keras.backend.backend()
+        on_jax = backend == "jax"
         return (
             self.weighting == "softmax"
             and not (self.dropout and training)
+            # TensorFlow has none, and what Keras does there is slower than `_weigh`.
+            and backend != "tensorflow"
             # JAX takes one depth for keys and values, its softmax is in float32 for
             # float64, too, and what it asks for in float16 fails on CPUs.
             and not (on_jax and keys.shape[-1] != values.shape[-1])

@@ -479,6 +479,10 @@ def test_fused_attention_works_where_it_can(rng, monkeypatch):
 
     biased(causal=True)(x)
     biased(dropout=0.5)(x, training=False)
+    if BACKEND == "tensorflow":
+        # What Keras does there is slower.
+        assert not calls
+        return
     assert len(calls) == 2
     # A mask would keep the quickest kernel from being used.
     assert calls[0]["mask"] is None and calls[0]["is_causal"]
