@@ -134,6 +134,8 @@ class TrainConfig:
     """Epochs without improvement after which the training ends."""
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     """Numbers to compute with; the weights are always float32."""
+    distribute: bool = False
+    """Share every batch out to all GPUs, or other devices."""
     seed: int = 0
     tensorboard: bool = False
     """Also write TensorBoard logs to OUTPUT/logs."""

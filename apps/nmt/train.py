@@ -1,6 +1,7 @@
 """Training: epochs that end with translating the validation text, then an average."""
 
 import dataclasses
+import math
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from keras_attention_apps.common.checkpoints import (
 )
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.training import numerics
+from keras_attention_apps.common.training import all_devices, numerics
 from keras_attention_apps.nmt.average import average_models
 from keras_attention_apps.nmt.batches import SentenceBatches
 from keras_attention_apps.nmt.config import TrainConfig, with_recipe
@@ -43,8 +44,11 @@ def train(config: TrainConfig):
         output=config.output.resolve(),
     )
     training, validation = read_texts(config)
-    with numerics(config.seed, config.precision):
-        return _train(config, training, validation)
+    with (
+        numerics(config.seed, config.precision),
+        all_devices(config.distribute) as devices,
+    ):
+        return _train(config, training, validation, devices)
 
 
 def read_texts(config):
@@ -81,7 +85,7 @@ def hold_out(pairs, seed):
     return dataclasses.replace(training, empty=pairs.empty), validation
 
 
-def _train(config, training, validation):
+def _train(config, training, validation, devices):
     checkpoints = Checkpoints(config.output / "checkpoints", dataclasses.asdict(config))
     subwords = _subwords(config, training)
     model = config.model
@@ -92,7 +96,7 @@ def _train(config, training, validation):
         model, len(subwords), label_smoothing=config.label_smoothing
     )
     run = _Run(config, Translator(model, subwords, network), validation, checkpoints)
-    phases = (lambda: run.fit(training), run.average)
+    phases = (lambda: run.fit(training, devices), run.average)
     for phase in phases[checkpoints.progress.phase :]:
         phase()
         checkpoints.next_phase()
@@ -127,9 +131,11 @@ class _Run:
         self.best = config.output / "model"
         self.epochs = config.output / "epochs"
 
-    def fit(self, training):
+    def fit(self, training, devices):
         """Phase 1: epochs."""
         config, progress = self.config, self.checkpoints.progress
+        # JAX compiles for every shape.
+        multiple = 8 if keras.backend.backend() == "jax" else 1
         batches = SentenceBatches(
             training,
             self.translator.subwords,
@@ -138,8 +144,7 @@ class _Run:
             subword_dropout=config.subword_dropout,
             seed=config.seed,
             epoch=progress.epoch,
-            # JAX compiles for every shape.
-            multiple=8 if keras.backend.backend() == "jax" else 1,
+            multiple=math.lcm(multiple, devices),
         )
         self._report(training, batches)
         if not len(batches):

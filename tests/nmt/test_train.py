@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+from textwrap import dedent
 
 import keras
 import numpy as np
@@ -139,3 +142,35 @@ def test_the_rate_rises_and_falls():
 
     rates = [float(WarmUp("constant", 2.0, 0, 8)(t)) for t in (0, 7)]
     np.testing.assert_allclose(rates, [2.0, 2.0], rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="devices are made in another way"
+)
+def test_batches_are_shared_out_to_all_devices(corpus, tmp_path):
+    # Logical devices can be made only before any is used.
+    program = dedent(
+        """
+        import sys, tensorflow as tf
+        from keras_attention_apps.nmt.main import main
+
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        half = tf.config.LogicalDeviceConfiguration()
+        tf.config.set_logical_device_configuration(cpu, [half, half])
+        sys.exit(main(sys.argv[1:]))
+        """
+    )
+    arguments = [*command(corpus, tmp_path, epochs=2), "--distribute"]
+
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True)
+
+    losses = [figures["loss"] for figures in history(tmp_path)]
+    assert losses[1] < losses[0]
+    assert Translator.from_preset(tmp_path / "model").config.units == 14
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="others distribute")
+def test_pytorch_is_not_distributed(corpus, tmp_path, capsys):
+    assert main([*command(corpus, tmp_path), "--distribute"]) == 2
+    assert "needs TensorFlow or JAX" in capsys.readouterr().err
