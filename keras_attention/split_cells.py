@@ -13,6 +13,7 @@ import keras
 from keras import ops
 
 from keras_attention import loops
+from keras_attention.layers.parts import exact_dtype
 from keras_attention.layers.recurrent import LayerNormGRUCell, LayerNormLSTMCell
 
 
@@ -58,13 +59,17 @@ class SplitCell:
         self._leading = ops.shape(inputs)[:-1]
         self._seen = None
         depth = inputs.shape[-1]
-        kernel = ops.cast(cell.kernel, dtype)
-        recurrent = ops.cast(cell.recurrent_kernel, dtype)
+        kernel = ops.cast(self._prepared(cell.kernel), dtype)
+        recurrent = ops.cast(self._prepared(cell.recurrent_kernel), dtype)
         self._products = ops.matmul(ops.reshape(inputs, (-1, depth)), kernel[:depth])
         self._kernels = {"state": recurrent}
         if kernel.shape[0] > depth:
             self._kernels["context"] = kernel[depth:]
         self._multiply = {name: _multiplier(x) for name, x in self._kernels.items()}
+
+    def _prepared(self, kernel):
+        """A kernel of the cell as it is multiplied."""
+        return kernel
 
     def see(self, contexts, states):
         """What the steps multiplied with the kernels, for the gradients.
@@ -159,12 +164,7 @@ class SplitLSTM(SplitSum):
     """`keras.layers.LSTMCell`."""
 
     def _advance(self, sums, state):
-        _, carry = state
-        gate, activation = self.cell.recurrent_activation, self.cell.activation
-        update, forget, new, expose = ops.split(sums, 4, axis=-1)
-        carry = gate(forget) * carry + gate(update) * activation(new)
-        output = gate(expose) * activation(carry)
-        return output, [output, carry]
+        return _lstm(self.cell, sums, state)
 
 
 class SplitSums(SplitCell):
@@ -189,30 +189,134 @@ class SplitGRU(SplitSums):
     """`keras.layers.GRUCell` that resets after the product (the default of Keras)."""
 
     def _advance(self, of_inputs, of_state, state):
-        (output,) = state
-        gate, activation = self.cell.recurrent_activation, self.cell.activation
-        update, reset, new = ops.split(of_inputs, 3, axis=-1)
-        update_state, reset_state, new_state = ops.split(of_state, 3, axis=-1)
-        update = gate(update + update_state)
-        new = activation(new + gate(reset + reset_state) * new_state)
-        output = update * output + (1 - update) * new
-        return output, [output]
+        return _gru(self.cell, of_inputs, of_state, state)
 
 
 class SplitNormalized(SplitSums):
-    """`LayerNormLSTMCell` and `LayerNormGRUCell`."""
+    """What `LayerNormLSTMCell` and `LayerNormGRUCell` share.
+
+    Sums have the mean zero if they come from a kernel whose rows have it: so the means
+    are taken off the kernels, once. Where all inputs are known, what comes from them
+    is normalised before the loop.
+
+    Attributes:
+        shares: For every gate, the shares of all gates in the mean that it is given: a
+            symmetric matrix.
+    """
 
     # Not before the normalisation.
     adds_bias = False
 
+    def __init__(self, cell, inputs, dtype):
+        self._exact = exact_dtype(cell)
+        self._shares = ops.convert_to_tensor(self.shares, self._exact)
+        super().__init__(cell, inputs, dtype)
+        if "context" not in self._kernels:
+            self.sequences["inputs"] = self._of_inputs(self.sequences["inputs"])
+
+    def _prepared(self, kernel):
+        gates = self._by_gate(ops.cast(kernel, self._exact))
+        return ops.reshape(gates - self._mean(gates), kernel.shape)
+
     def _advance(self, of_inputs, of_state, state):
-        return self.cell.advance(of_inputs, of_state, state)
+        if "context" in self._kernels:
+            of_inputs = self._of_inputs(of_inputs)
+        return self._step(of_inputs, self._of_state(of_state), state)
+
+    def _normalized(self, sums, gain, bias=None):
+        """`gain * sums / deviation + bias`."""
+        sums = self._deviate(ops.cast(sums, self._exact)) * ops.cast(gain, self._exact)
+        if bias is not None:
+            sums = sums + ops.cast(bias, self._exact)
+        return ops.cast(sums, self._dtype)
+
+    def _deviate(self, sums):
+        def divide(sums):
+            gates = self._by_gate(sums)
+            scale = ops.rsqrt(self._mean(ops.square(gates)) + self.cell.epsilon)
+            deviations = gates * scale
+
+            def gradient(*upstreams, upstream=None):
+                upstream = upstreams[0] if upstream is None else upstream
+                upstream = self._by_gate(upstream)
+                along = self._mean(upstream * deviations)
+                found = scale * (upstream - along * deviations)
+                return ops.reshape(found, ops.shape(sums))
+
+            return ops.reshape(deviations, ops.shape(sums)), gradient
+
+        return ops.custom_gradient(divide)(sums)
+
+    def _by_gate(self, x):
+        gates = len(self.shares)
+        return ops.reshape(x, (*ops.shape(x)[:-1], gates, x.shape[-1] // gates))
+
+    def _mean(self, gates):
+        """Mean of every gate and of those that share it, `(..., gates, 1)`."""
+        return ops.matmul(ops.mean(gates, axis=-1), self._shares)[..., None]
+
+
+class SplitNormalizedLSTM(SplitNormalized):
+    """`LayerNormLSTMCell`."""
+
+    shares = ((0.25,) * 4,) * 4
+
+    def _of_inputs(self, sums):
+        return self._normalized(sums, self.cell.input_gain, self.cell.bias)
+
+    def _of_state(self, sums):
+        return self._normalized(sums, self.cell.recurrent_gain)
+
+    def _step(self, of_inputs, of_state, state):
+        return _lstm(self.cell, of_inputs + of_state, state, self._shown)
+
+    def _shown(self, carry):
+        cell = self.cell
+        shown = cell._normalize(carry, cell.carry_gain, cell.carry_bias)
+        return ops.cast(shown, carry.dtype)
+
+
+class SplitNormalizedGRU(SplitNormalized):
+    """`LayerNormGRUCell`."""
+
+    shares = ((0.5, 0.5, 0), (0.5, 0.5, 0), (0, 0, 1))
+
+    def _of_inputs(self, sums):
+        bias = self.cell.bias[0] if self.cell.use_bias else None
+        return self._normalized(sums, self.cell.input_gain, bias)
+
+    def _of_state(self, sums):
+        bias = self.cell.bias[1] if self.cell.use_bias else None
+        return self._normalized(sums, self.cell.recurrent_gain, bias)
+
+    def _step(self, of_inputs, of_state, state):
+        return _gru(self.cell, of_inputs, of_state, state)
+
+
+def _lstm(cell, sums, state, shown=lambda carry: carry):
+    _, carry = state
+    gate, activation = cell.recurrent_activation, cell.activation
+    update, forget, new, expose = ops.split(sums, 4, axis=-1)
+    carry = gate(forget) * carry + gate(update) * activation(new)
+    output = gate(expose) * activation(shown(carry))
+    return output, [output, carry]
+
+
+def _gru(cell, of_inputs, of_state, state):
+    (output,) = state
+    gate, activation = cell.recurrent_activation, cell.activation
+    update, reset, new = ops.split(of_inputs, 3, axis=-1)
+    update_state, reset_state, new_state = ops.split(of_state, 3, axis=-1)
+    update = gate(update + update_state)
+    new = activation(new + gate(reset + reset_state) * new_state)
+    output = update * output + (1 - update) * new
+    return output, [output]
 
 
 SPLITS = {
     keras.layers.SimpleRNNCell: SplitSimple,
     keras.layers.LSTMCell: SplitLSTM,
     keras.layers.GRUCell: SplitGRU,
-    LayerNormLSTMCell: SplitNormalized,
-    LayerNormGRUCell: SplitNormalized,
+    LayerNormLSTMCell: SplitNormalizedLSTM,
+    LayerNormGRUCell: SplitNormalizedGRU,
 }

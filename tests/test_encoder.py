@@ -118,7 +118,7 @@ def test_equals_the_layers_of_keras(rng, gradients, name, bidirectional):
     def read(encode):
         def read(inputs):
             pairs = zip(tree.flatten(encode(inputs)), readouts, strict=True)
-            return sum(ops.sum(x * y) for x, y in pairs)
+            return sum(ops.sum(ops.multiply(x, y)) for x, y in pairs)
 
         return gradients(read, [inputs], variables)
 
@@ -152,10 +152,11 @@ def test_sums_worked_by_hand():
 def test_starts_with_the_states_it_is_given(rng, name):
     cells, inputs = random_cells(name), draw(rng, *INPUTS)
     states = [
-        tree.map_structure(lambda size: draw(rng, BATCH, size), cell.state_size)
+        tree.map_structure(
+            lambda x: draw(rng, *x.shape), cell.get_initial_state(batch_size=BATCH)
+        )
         for cell in cells
     ]
-    states = [x if isinstance(x, list | tuple) else [x] for x in states]
     encoder = RecurrentEncoder(*cells, return_state=True)
 
     found = encoder(inputs, [x for state in states for x in state], mask=MASK)

@@ -1,0 +1,158 @@
+"""Recurrent encoders in both directions beside those of Keras.
+
+Prints, for every kind of cell, the median time of a pass forward and backward over 128
+sentences of up to 24 words, with inputs of 256 and cells of 320 units: ours, that of
+`keras.layers.Bidirectional` around `keras.layers.RNN`, and that of the matrix products
+that both consist of, alone. The gradients are those of the inputs and of all weights.
+Every candidate runs in a process of its own on all cores; those of a cell take turns
+over several rounds, so that noise meets all of them.
+
+    python benchmarks/encoder.py --rounds 9 --steps 3
+    python benchmarks/encoder.py "normalised GRU" --mode XLA
+"""
+
+import argparse
+import statistics
+import sys
+
+import numpy as np
+import workers
+
+BATCH, STEPS, DEPTH, UNITS = 128, 24, 256, 320
+GATES = {"GRU": 3, "LSTM": 4, "normalised GRU": 3, "normalised LSTM": 4}
+OURS, PEER, PRODUCTS = "ours", "peer", "products"
+MODES = ("graph", "XLA")
+
+
+def build_step(name):
+    """The step of a candidate such as `"GRU|ours|graph"`."""
+    import tensorflow as tf
+
+    case, whose, mode = name.split("|")
+    if whose == PRODUCTS:
+        run = tf.function(matrix_products(GATES[case] * UNITS))
+    else:
+        run = tf.function(passes(case, whose), jit_compile=mode == "XLA")
+
+    def step():
+        for found in run():
+            found[..., :1].numpy()
+
+    return step
+
+
+def passes(case, whose):
+    """Forward and backward."""
+    import keras
+    import tensorflow as tf
+
+    from keras_attention import LayerNormGRUCell, LayerNormLSTMCell, RecurrentEncoder
+
+    make_cell = {
+        "GRU": keras.layers.GRUCell,
+        "LSTM": keras.layers.LSTMCell,
+        "normalised GRU": LayerNormGRUCell,
+        "normalised LSTM": LayerNormLSTMCell,
+    }[case]
+    cells = make_cell(UNITS), make_cell(UNITS)
+    if whose == OURS:
+        encode = RecurrentEncoder(*cells)
+    else:
+        directions = [
+            keras.layers.RNN(cell, return_sequences=True, go_backwards=backwards)
+            for cell, backwards in zip(cells, (False, True), strict=True)
+        ]
+        encode = keras.layers.Bidirectional(directions[0], backward_layer=directions[1])
+    inputs = tf.random.normal((BATCH, STEPS, DEPTH))
+    upstream = tf.random.normal((BATCH, STEPS, 2 * UNITS))
+    lengths = np.random.default_rng(0).integers(STEPS // 2, STEPS + 1, BATCH)
+    mask = tf.sequence_mask(lengths, STEPS)
+    encode(inputs[:, :1])
+    variables = [variable.value for variable in encode.trainable_variables]
+
+    def both():
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            found = encode(inputs, mask=mask)
+        return tape.gradient(found, [inputs, *variables], upstream)
+
+    return both
+
+
+def matrix_products(width):
+    """The products of `passes`, the gradients of kernels after the loop."""
+    import tensorflow as tf
+
+    rows = BATCH * STEPS
+    # States and sums keep their size from step to step.
+    scale = {"recurrent": UNITS**-0.5, "transposed": width**-0.5}
+    # Tensors of their own for each direction: equal products would be computed once.
+    directions = [
+        {
+            name: tf.random.normal(shape, stddev=scale.get(name, 1))
+            for name, shape in {
+                "inputs": (rows, DEPTH),
+                "kernel": (DEPTH, width),
+                "states": (rows, UNITS),
+                "recurrent": (UNITS, width),
+                "transposed": (width, UNITS),
+                "sums": (rows, width),
+            }.items()
+        }
+        for _ in range(2)
+    ]
+
+    def run():
+        found = []
+        for x in directions:
+            found.append(tf.matmul(x["inputs"], x["kernel"]))
+            found.append(tf.matmul(x["sums"], x["kernel"], transpose_b=True))
+            found.append(tf.matmul(x["inputs"], x["sums"], transpose_a=True))
+            found.append(tf.matmul(x["states"], x["sums"], transpose_a=True))
+
+            def step(t, state, sums, x=x):
+                products = tf.matmul(state, x["recurrent"])
+                return t + 1, tf.matmul(sums, x["transposed"]), products
+
+            first = x["states"][:BATCH], x["sums"][:BATCH]
+            found += tf.while_loop(lambda t, *_: t < STEPS, step, (0, *first))[1:]
+        return found
+
+    return run
+
+
+def report(case, mode, rounds, steps):
+    names = [f"{case}|{whose}|{mode}" for whose in (OURS, PEER, PRODUCTS)]
+    found = workers.take_turns(__file__, names, rounds, steps)
+    times = [1000 * statistics.median(found[name].times) for name in names]
+    cells = [case, mode, *(f"{time:.0f} ms" for time in times)]
+    cells += [f"{times[1] / times[0]:.2f}", f"{times[0] / times[2]:.2f}"]
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cases", nargs="*", help=", ".join(GATES))
+    parser.add_argument("--mode", choices=MODES, default=MODES[0])
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each candidate")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps in a turn")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        workers.work(build_step(arguments.work))
+        return
+    unknown = set(arguments.cases) - set(GATES)
+    if unknown:
+        sys.exit(f"cases must be among {', '.join(GATES)}. Received: {unknown}")
+    sizes = f"batch {BATCH}, {STEPS} steps, depth {DEPTH}, 2 x {UNITS} units"
+    print(f"{sizes}, float32, {workers.CORES} cores; products as a graph\n")
+    print("| cell | mode | ours | peer | products | peer / ours | ours / products |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    for case in arguments.cases or GATES:
+        report(case, arguments.mode, arguments.rounds, arguments.steps)
+
+
+if __name__ == "__main__":
+    main()
