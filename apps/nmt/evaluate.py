@@ -1,5 +1,6 @@
 """How good translations are, in the numbers that papers print."""
 
+import numpy as np
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.nmt.data import find_files, read_parallel
 
@@ -28,6 +29,32 @@ def translation_scores(translations, references):
     }
     signatures = {name: str(x.get_signature()) for name, x in metrics.items()}
     return scores, signatures
+
+
+def bleu_by_length(sources, translations, references, parts=4):
+    """Lower-cased BLEU of short sentences, of long ones, and of those between.
+
+    Args:
+        sources, translations, references: Lists of plain strings.
+        parts: Number of parts, about equally large.
+
+    Returns:
+        List of tuples: the largest number of words in a source of this part, the number
+        of its sentences, and their BLEU in percent.
+    """
+    from sacrebleu.metrics import BLEU
+
+    lengths = np.array([len(source.split()) for source in sources])
+    shares = np.arange(1, parts + 1) / parts
+    edges = np.unique(np.quantile(lengths, shares, method="lower"))
+    found = []
+    for part, longest in enumerate(edges):
+        # Every edge is the length of a sentence: no part is empty.
+        chosen = np.flatnonzero(np.searchsorted(edges, lengths) == part)
+        texts = [[side[i] for i in chosen] for side in (translations, references)]
+        score = BLEU(lowercase=True).corpus_score(texts[0], texts[1:]).score
+        found.append((int(longest), len(chosen), score))
+    return found
 
 
 def evaluate(config):
@@ -60,4 +87,6 @@ def evaluate(config):
     )
     for name, score in scores.items():
         print(f"{name:8} {score:6.2f}  {signatures[name]}")
+    for longest, count, score in bleu_by_length(sources, translations, references):
+        print(f"bleu-lc  {score:6.2f}  {count} sentences of at most {longest} words")
     return scores
