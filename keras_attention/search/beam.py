@@ -30,6 +30,7 @@ def beam_search(
     length_penalty_form="power",
     coverage_penalty=0.0,
     coverage_mask=None,
+    early_stopping=False,
     **constraints,
 ):
     """Keep the most probable hypotheses at every step and return the best finished.
@@ -50,8 +51,9 @@ def beam_search(
     `beam_size` best that end leave the beam for a pool of the `beam_size` best finished
     ones; the best that do not end go on. So a beam of one without length penalty is
     greedy search. A row is done when no unfinished hypothesis can enter its pool any
-    more; the loop ends when all rows are done. If fewer than `beam_size` have finished
-    at `max_length`, unfinished ones follow behind them.
+    more, or, with `early_stopping`, as soon as the pool is full; the loop ends when all
+    rows are done. If fewer than `beam_size` have finished at `max_length`, unfinished
+    ones follow behind them.
 
     Args:
         step: Step function (see the package).
@@ -66,6 +68,9 @@ def beam_search(
             coverage costs nothing.
         coverage_mask: Boolean `(B, S)`, `True` for positions that should be covered;
             `None` for all.
+        early_stopping: Whether a row is done when `beam_size` hypotheses have finished.
+            With a length penalty a longer one may always be better, so that otherwise
+            most searches last until `max_length`.
         **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
             package).
 
@@ -109,6 +114,7 @@ def beam_search(
         length_penalty_form=length_penalty_form,
         coverage_penalty=coverage_penalty,
         coverage_mask=coverage_mask,
+        early_stopping=early_stopping,
         **constraints,
     )
     return beam.hypotheses(beam.advance(beam.begin()))
@@ -140,6 +146,7 @@ class Beam:
         length_penalty_form,
         coverage_penalty,
         coverage_mask,
+        early_stopping,
         **constraints,
     ):
         check_positive_integer("max_length", max_length)
@@ -164,6 +171,7 @@ class Beam:
         self.length_penalty_form = length_penalty_form
         self.coverage_penalty = coverage_penalty
         self.coverage_mask = coverage_mask
+        self.early_stopping = early_stopping
 
     def begin(self):
         """A carry before the first step."""
@@ -227,7 +235,13 @@ class Beam:
             is_possible(best), best / self._divisor(self.max_length), IMPOSSIBLE
         )
         settled = carry["finished"]["scores"][:, -1] >= hope
+        settled = ops.logical_or(settled, self._stopped(carry))
         return ops.logical_or(settled, carry["t"] >= self.max_length)
+
+    def _stopped(self, carry):
+        """Whether nothing may finish any more because enough has: `(B,)`."""
+        full = is_possible(carry["finished"]["log_probs"][:, -1])
+        return ops.logical_and(full, self.early_stopping)
 
     def advance(self, carry, *, active=None, unfinished=0):
         """Go on until at most so many of the active rows are not done.
@@ -273,6 +287,8 @@ class Beam:
         totals = gather(alive["log_probs"], parents) + gains
         ended = ops.logical_and(token_ids == end, ops.arange(candidates) < beam_size)
         ended = ops.logical_and(ended, is_possible(totals))
+        # Rows do not depend on how long others of their batch go on.
+        ended = ops.logical_and(ended, ~self._stopped(carry)[:, None])
 
         scores = ranks / self._divisor(t + 1)
         arrivals = {

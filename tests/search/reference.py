@@ -192,6 +192,7 @@ def assert_sound(
     beam_size=BEAM,
     max_length=LENGTH,
     drawn=False,
+    early_stopping=False,
     **penalties,
 ):
     """What holds for every search, whichever hypotheses it found."""
@@ -318,8 +319,8 @@ PENALTIES = {
 }
 
 
-def plain_beam_search(table, state, row, *, beam_size, **options):
-    """The search as its docstring tells it, for one row, and never stopping early.
+def plain_beam_search(table, state, row, *, beam_size, early_stopping=False, **options):
+    """The search as its docstring tells it, for one row, to the last step.
 
     Hypotheses are pairs of tokens and log-probability. The second result is the
     smallest difference that decided anything.
@@ -342,6 +343,8 @@ def plain_beam_search(table, state, row, *, beam_size, **options):
 
     alive, finished = [((), 0.0)], []
     for _ in range(LENGTH):
+        if early_stopping and len(finished) == beam_size:
+            break
         candidates = [
             ((*tokens, token), total + gain)
             for tokens, total in alive

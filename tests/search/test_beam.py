@@ -111,7 +111,7 @@ def test_wide_beam_finds_what_enumeration_finds(penalties):
         assert hypotheses(result, row) == expected[:EXACT_BEAM]
 
 
-# The plain search never stops early: so what is hoped for must never be too little.
+# The plain search goes on to the last step: what is hoped for must never be too little.
 @pytest.mark.parametrize(
     "options",
     [
@@ -121,6 +121,8 @@ def test_wide_beam_finds_what_enumeration_finds(penalties):
         {"beam_size": BEAM, **PENALTIES["gnmt"]},
         {"beam_size": BEAM, **PENALTIES["power and coverage"]},
         {"beam_size": 2, **PENALTIES["gnmt and coverage with a mask"]},
+        {"beam_size": 2, **PENALTIES["average"], "early_stopping": True},
+        {"beam_size": BEAM, **PENALTIES["power and coverage"], "early_stopping": True},
     ],
 )
 @few_examples
@@ -214,6 +216,10 @@ def test_a_long_hypothesis_that_begins_badly_may_still_win():
     assert_sound(result, table, state)
     for row in range(BATCH):
         assert hypotheses(result, row) == [(a, *path), (END,), (b, END)]
+
+    result = run_beam(table, state, early_stopping=True)
+    for row in range(BATCH):
+        assert hypotheses(result, row) == [(END,), (b, END), (c, END)]
 
 
 def test_unfinished_hypotheses_fill_up_behind_finished_ones():
