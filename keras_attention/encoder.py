@@ -7,11 +7,7 @@ import keras
 from keras import ops, tree
 
 from keras_attention import loops
-from keras_attention.layers.parts import (
-    deserialize_parts,
-    serialize_part,
-    stay_frozen,
-)
+from keras_attention.layers.parts import deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
 
 
@@ -96,7 +92,6 @@ class RecurrentEncoder(keras.layers.Layer):
             if not cell.built:
                 cell.build((inputs_shape[0], inputs_shape[-1]))
                 cell.built = True
-        stay_frozen(self)
         self.built = True
 
     def call(

@@ -276,16 +276,6 @@ def test_mixed_precision(rng, name):
     assert_equal(found, exact, atol=0.03)
 
 
-def test_freezes_with_its_cells():
-    encoder = RecurrentEncoder(keras.layers.GRUCell(UNITS))
-    encoder.trainable = False
-
-    encoder.build((None, None, DEPTH))
-
-    assert not encoder.trainable_variables
-    assert encoder.cell.kernel.shape == (DEPTH, 3 * UNITS)
-
-
 def test_wrong_arguments():
     cell = keras.layers.GRUCell(UNITS)
     inputs = np.zeros(INPUTS, "float32")
