@@ -204,6 +204,7 @@ class Translator:
                 self.subwords.banned,
                 beam_size=beam_size,
                 length_penalty=length_penalty,
+                early_stopping=True,
             )
         return self._searches[key]
 
