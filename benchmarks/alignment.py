@@ -1,0 +1,251 @@
+"""Whether attention finds the word that a word came from, where that is known.
+
+A made-up language has the words of another one, each translated by one word, in another
+order: verbs come last, adjectives behind their nouns and in reverse, prepositions
+behind what they belong to, and of two clauses the second comes first. No word comes
+twice in a sentence, so every word of a translation has one true origin. A translator of
+each kind learns it from 10,000 pairs, and translates 500 sentences that it has not
+seen. Frequent words are one subword, rare ones several. Prints
+
+- exact: the share of the translations that are right, and their BLEU;
+- aligned: the share of their words that attention, as `nmt translate --alignments`
+  prints it, takes from where they came. Words that no word of the source translates to
+  count as wrong;
+- AER: the alignment error rate of the same.
+
+    python benchmarks/alignment.py
+    python benchmarks/alignment.py bahdanau --epochs 12
+"""
+
+import argparse
+import contextlib
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+TRAINING, VALIDATION, TEST = 10_000, 200, 500
+# Words of each kind.
+KINDS = {
+    "noun": 60,
+    "adjective": 40,
+    "verb": 40,
+    "preposition": 8,
+    "adverb": 12,
+    "conjunction": 4,
+}
+SMALL = {
+    "vocabulary-size": 720,
+    "batch-tokens": 4000,
+    "schedule": "cosine",
+    "ema-momentum": 0.99,
+    "average": 0,
+    "model.dropout": 0.1,
+    "model.context-dropout": 0.1,
+    "model.output-dropout": 0.1,
+    "model.max-length": 50,
+    "model.embedding-units": 64,
+    "model.attention-units": 64,
+}
+RECURRENT = {
+    **SMALL,
+    "epochs": 24,
+    "learning-rate": 5e-3,
+    "warm-up": 100,
+    "model.units": 96,
+    "model.encoder-units": 64,
+}
+TRANSLATORS = {
+    "bahdanau": RECURRENT,
+    "luong": RECURRENT,
+    "self-attention": {
+        **SMALL,
+        "epochs": 40,
+        "learning-rate": 3e-3,
+        "warm-up": 200,
+        "model.units": 128,
+    },
+}
+
+
+class Language:
+    """Words, their translations, and sentences of both.
+
+    Attributes:
+        origin: Dict from a word's translation to the word.
+    """
+
+    def __init__(self, seed=0):
+        self.random = random.Random(seed)
+        count = sum(KINDS.values())
+        words, translations = self._words("aeo", count), self._words("iuy", count)
+        self.origin = dict(zip(translations, words, strict=True))
+        self.translation = dict(zip(words, translations, strict=True))
+        self.kinds, words = {}, iter(words)
+        for kind, size in KINDS.items():
+            self.kinds[kind] = [next(words) for _ in range(size)]
+
+    def _words(self, vowels, count):
+        """So many different words of one to four syllables, the short ones first."""
+        draw, words = self.random.choice, {}
+        while len(words) < count:
+            syllables = self.random.choices((1, 2, 3, 4), (1, 4, 3, 1))[0]
+            words[
+                "".join(draw("bdfgklmnprstvz") + draw(vowels) for _ in range(syllables))
+            ] = None
+        return self.random.sample(list(words), count)
+
+    def pair(self):
+        """A sentence and its translation."""
+        left = {kind: list(words) for kind, words in self.kinds.items()}
+
+        def draw(kind):
+            # As in texts, the first words are the frequent ones.
+            words = left[kind]
+            frequencies = [1 / (rank + 3) for rank in range(len(words))]
+            (word,) = self.random.choices(words, frequencies)
+            words.remove(word)
+            return word
+
+        def noun_phrase():
+            adjectives = [
+                draw("adjective") for _ in range(self.random.choice((0, 0, 1, 1, 2)))
+            ]
+            noun = draw("noun")
+            return [*adjectives, noun], [noun, *reversed(adjectives)]
+
+        def clause():
+            (subject, first), (thing, second) = noun_phrase(), noun_phrase()
+            verb = [draw("verb")]
+            adverb = [draw("adverb")] if self.random.random() < 0.3 else []
+            source = [*subject, *verb, *adverb, *thing]
+            target = [*first, *second, *adverb, *verb]
+            if self.random.random() < 0.5:
+                preposition, (place, third) = [draw("preposition")], noun_phrase()
+                source += preposition + place
+                target = third + preposition + target
+            return source, target
+
+        source, target = clause()
+        if self.random.random() < 0.3:
+            conjunction, (second, other) = [draw("conjunction")], clause()
+            source = source + conjunction + second
+            target = other + conjunction + target
+        return " ".join(source), " ".join(self.translation[word] for word in target)
+
+    def pairs(self, count, besides=()):
+        """So many different pairs whose sentences are not among others."""
+        known, found = {source for source, _ in besides}, {}
+        while len(found) < count:
+            source, target = self.pair()
+            if source not in known:
+                found[source] = target
+        return list(found.items())
+
+
+def write(pairs, folder, name):
+    for side, suffix in enumerate(("from", "to")):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (folder / f"{name}.{suffix}").write_text(text, encoding="utf-8")
+
+
+def train(attention, options, folder):
+    """A translator, and the seconds that it took."""
+    from keras_attention_apps.nmt import Translator
+    from keras_attention_apps.nmt.main import main as nmt
+
+    output = folder / attention
+    options = {"attention": attention, "data": folder, "pair": "from-to", **options}
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    start = time.perf_counter()
+    with (
+        open(folder / f"{attention}.log", "w") as log,
+        contextlib.redirect_stdout(log),
+    ):
+        if nmt(["train", "--output", str(output), *map(str, flags)]):
+            raise SystemExit(f"the training of {attention} failed")
+    return Translator.from_preset(str(output / "model")), time.perf_counter() - start
+
+
+def score(translator, pairs, origin):
+    """Shares of right translations and of right links, BLEU, and the error rate."""
+    import sacrebleu
+
+    from keras_attention import AlignmentErrorRate
+
+    sources, targets = zip(*pairs, strict=True)
+    found = translator.translate(list(sources))
+    error_rate, right = AlignmentErrorRate(), []
+    for translation in found:
+        words = translation.source_words
+        truth = np.array(
+            [
+                [origin.get(word) == other for other in words]
+                for word in translation.words
+            ]
+        )
+        links = dict((target, source) for source, target in translation.alignment)
+        right += [
+            target in links and bool(row[links[target]])
+            for target, row in enumerate(truth)
+        ]
+        error_rate.update_state(truth[None], translation.weights[None])
+    texts = [translation.text for translation in found]
+    return {
+        "exact": statistics.mean(map(str.__eq__, texts, targets)),
+        "BLEU": sacrebleu.corpus_bleu(texts, [targets]).score,
+        "aligned": statistics.mean(right),
+        "AER": float(error_rate.result()),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("attention", nargs="*", help=" ".join(TRANSLATORS))
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--output", type=Path, help="folder to keep the models in")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.attention) - set(TRANSLATORS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    language = Language()
+    pairs = language.pairs(TRAINING + VALIDATION + TEST)
+    parts = {
+        "train": pairs[:TRAINING],
+        "val": pairs[TRAINING:-TEST],
+    }
+    test = pairs[-TEST:]
+    with contextlib.ExitStack() as stack:
+        folder = arguments.output
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, part in parts.items():
+            write(part, folder, name)
+        print(
+            "| attention | trained | exact | BLEU | aligned | AER | subwords a word |"
+        )
+        print("|---|---:|---:|---:|---:|---:|---:|")
+        for attention in arguments.attention or TRANSLATORS:
+            options = dict(TRANSLATORS[attention])
+            if arguments.epochs:
+                options["epochs"] = arguments.epochs
+            translator, seconds = train(attention, options, folder)
+            scores = score(translator, test, language.origin)
+            encode = translator.subwords.encode
+            tokens = sum(len(encode(source)) - 1 for source, _ in test)
+            words = sum(len(source.split()) for source, _ in test)
+            print(
+                f"| {attention} | {seconds:.0f} s | {scores['exact']:.1%} "
+                f"| {scores['BLEU']:.1f} | {scores['aligned']:.1%} "
+                f"| {scores['AER']:.4f} | {tokens / words:.2f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

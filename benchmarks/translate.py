@@ -1,0 +1,277 @@
+"""Sentences that are translated in a second, beside JoeyNMT.
+
+Prints medians of greedy search and of a beam of five, for sentences of equal length
+together and one by one. Both have embeddings of 256, a bidirectional GRU of 320 units,
+a GRU of 320 that attends with a hidden layer, and 8,000 subwords, and random weights.
+The sentences are as long as those of real text: half have at most 14 subwords, none
+more than 40. Both write equally many subwords: the end is forbidden to both, and at 1.2
+subwords for each of the source, rounded up to a multiple of eight, both must stop.
+
+- ours: `TranslationSearch`, the compiled search of the translator;
+- JoeyNMT: its `search`, with the model that its `build_model` makes of these sizes. Its
+  hidden layers for scores and for the output are as large as its GRU, ours are of 256.
+
+With a model that was trained, ours is `Translator` from sentences to sentences, their
+subwords and the words of the attention included, and ends where it ends. JoeyNMT, with
+random weights, is given the subwords, and writes as many as our longest translation of
+a batch has.
+
+JoeyNMT asks for packages that are older than TensorFlow's, so it wants an environment
+of its own:
+
+    python -m venv joey && joey/bin/pip install joeynmt
+    python benchmarks/translate.py --joeynmt joey/bin/python
+    python benchmarks/translate.py --joeynmt joey/bin/python \
+        --model my-model/model --text test.en
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import workers
+
+SENTENCES, VOCABULARY = 256, 8000
+MEDIAN_LENGTH, SPREAD, LENGTHS = 14, 0.4, (3, 40)
+LENGTH_RATIO, LENGTH_STEP = 1.2, 8
+EMBEDDING_UNITS, UNITS = 256, 320
+# Of this project; what JoeyNMT calls them is in `joeynmt_search`.
+PAD, END, SPECIAL = 0, 2, 4
+# Beam, sentences together, and how many sentences there are for each that is searched.
+CASES = {
+    "greedy, 64 together": (1, 64, 1),
+    "greedy, one by one": (1, 1, 8),
+    "beam of 5, 64 together": (5, 64, 1),
+    "beam of 5, one by one": (5, 1, 8),
+}
+OURS, PEER = "ours", "JoeyNMT"
+# How candidates, which have processes of their own, learn what there is to do.
+TASK, PEER_PYTHON = "TRANSLATE_TASK", "TRANSLATE_JOEYNMT"
+
+
+def random_task():
+    """Source sentences as token ids, and how many tokens each becomes."""
+    random = np.random.default_rng(0)
+    lengths = MEDIAN_LENGTH * np.exp(SPREAD * random.normal(size=SENTENCES))
+    sources = [
+        [*random.integers(SPECIAL, VOCABULARY, length).tolist(), END]
+        for length in np.clip(np.round(lengths), *LENGTHS).astype(int)
+    ]
+    steps = [
+        LENGTH_STEP * math.ceil(LENGTH_RATIO * len(source) / LENGTH_STEP)
+        for source in sources
+    ]
+    return {"sources": sources, "steps": steps}
+
+
+def real_task(model, text):
+    """The same of a model that was trained, for the first lines of a file."""
+    from keras_attention_apps.common.cli import quiet_tensorflow
+
+    quiet_tensorflow()
+    from keras_attention_apps.nmt import Translator
+
+    lines = [line.strip() for line in text.read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in lines if line][:SENTENCES]
+    translator = Translator.from_preset(str(model))
+    encode = translator.subwords.encode
+    return {
+        "model": str(model),
+        "lines": lines,
+        "sources": [encode(line) for line in lines],
+        "steps": [len(encode(found.text)) for found in translator.translate(lines)],
+    }
+
+
+def batches_of(task, together, every):
+    """Pairs of sources, longest first, as an array, and of the number of steps."""
+    chosen = range(0, len(task["sources"]), every)
+    order = sorted(chosen, key=lambda i: -len(task["sources"][i]))
+    found = []
+    for first in range(0, len(order), together):
+        batch = order[first : first + together]
+        sources = [task["sources"][i] for i in batch]
+        array = np.full((len(batch), len(sources[0])), PAD, "int32")
+        for row, source in zip(array, sources, strict=True):
+            row[: len(source)] = source
+        found.append((array, max(task["steps"][i] for i in batch)))
+    return found
+
+
+def our_search(task, beam_size, together, every):
+    import keras
+
+    if "model" in task:
+        from keras_attention_apps.nmt import Translator
+
+        translator = Translator.from_preset(task["model"])
+        lines = task["lines"][::every]
+        size = len(lines) if together > 1 else 1
+        parts = [lines[i : i + size] for i in range(0, len(lines), size)]
+        options = {"beam_size": beam_size, "batch_size": together}
+        return lambda: [translator.translate(part, **options) for part in parts]
+
+    from keras_attention_apps.nmt.config import ModelConfig, with_recipe
+    from keras_attention_apps.nmt.model import TranslationSearch, build_network
+
+    config = with_recipe(ModelConfig(), "bahdanau")
+    assert (config.embedding_units, config.units) == (EMBEDDING_UNITS, UNITS)
+    network = build_network(config, VOCABULARY)
+    batches = batches_of(task, together, every)
+    searches = {
+        steps: TranslationSearch(
+            network, steps, banned=range(SPECIAL), beam_size=beam_size
+        )
+        for steps in {steps for _, steps in batches}
+    }
+
+    def search():
+        for source, steps in batches:
+            found = searches[steps].predict_on_batch({"source": source})
+            found = {name: keras.ops.convert_to_numpy(x) for name, x in found.items()}
+            assert (found["lengths"] == steps).all()
+
+    return search
+
+
+def joeynmt_search(task, beam_size, together, every):
+    from types import SimpleNamespace
+
+    import torch
+    from joeynmt.batch import Batch
+    from joeynmt.model import build_model
+    from joeynmt.search import search
+    from joeynmt.vocabulary import Vocabulary
+
+    torch.set_num_threads(workers.CORES)
+    torch.manual_seed(0)
+    names = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}
+    special = {f"{name}_token": token for name, token in names.items()}
+    special |= {f"{name}_id": number for number, name in enumerate(names)}
+    vocabulary = Vocabulary(
+        [str(i) for i in range(SPECIAL, VOCABULARY)],
+        SimpleNamespace(**special, sep_token=None, lang_tags=[]),
+    )
+    layers = {
+        "type": "recurrent",
+        "rnn_type": "gru",
+        "embeddings": {"embedding_dim": EMBEDDING_UNITS},
+        "hidden_size": UNITS,
+        "num_layers": 1,
+    }
+    decoder = {"attention": "bahdanau", "init_hidden": "bridge", "input_feeding": True}
+    model = build_model(
+        {
+            "encoder": {**layers, "bidirectional": True},
+            "decoder": {**layers, **decoder},
+            "tied_embeddings": True,
+        },
+        vocabulary,
+        vocabulary,
+    )
+    model.eval()
+    batches = []
+    for source, steps in batches_of(task, together, every):
+        padding, end = source == PAD, source == END
+        source = np.where(padding, special["pad_id"], source)
+        source = np.where(end, special["eos_id"], source)
+        batch = Batch(
+            src=torch.from_numpy(source).long(),
+            src_length=torch.from_numpy((~padding).sum(axis=1)),
+            src_prompt_mask=None,
+            trg=None,
+            trg_prompt_mask=None,
+            indices=torch.arange(len(source)),
+            device=torch.device("cpu"),
+            pad_index=special["pad_id"],
+            eos_index=special["eos_id"],
+            is_train=False,
+        )
+        batches.append((batch, steps))
+
+    def translate():
+        for batch, steps in batches:
+            found, _, _ = search(
+                model,
+                batch,
+                max_output_length=steps,
+                min_output_length=steps,
+                beam_size=beam_size,
+                beam_alpha=1.0,
+            )
+            assert found.shape == (batch.nseqs, steps)
+
+    return translate
+
+
+def work(name):
+    """In a candidate's process: searches as often as the input asks."""
+    candidate, case = name.split(": ")
+    python = os.environ.pop(PEER_PYTHON, None)
+    if candidate == PEER and python:
+        sys.exit(subprocess.call([python, __file__, "--work", name]))
+    task = json.loads(Path(os.environ[TASK]).read_text())
+    make = our_search if candidate == OURS else joeynmt_search
+    workers.work(make(task, *CASES[case]))
+
+
+def has_joeynmt(python):
+    command = [python, "-c", "import joeynmt.search"]
+    return not subprocess.run(command, capture_output=True).returncode
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--joeynmt", metavar="PYTHON", help="of its environment")
+    parser.add_argument("--model", type=Path, help="folder of a trained model")
+    parser.add_argument("--text", type=Path, help="sentences for it, one a line")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(arguments.work)
+        return
+    if (arguments.model is None) != (arguments.text is None):
+        parser.error("--model and --text belong together")
+    candidates = [OURS, PEER]
+    if not has_joeynmt(arguments.joeynmt or sys.executable):
+        if arguments.joeynmt:
+            parser.error(f"{arguments.joeynmt} cannot import joeynmt")
+        print("JoeyNMT is not installed and left out; --help says how to install it.\n")
+        candidates.remove(PEER)
+    elif arguments.joeynmt:
+        os.environ[PEER_PYTHON] = arguments.joeynmt
+    if arguments.model:
+        task = real_task(arguments.model, arguments.text)
+    else:
+        task = random_task()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[TASK] = str(Path(folder, "task.json"))
+        Path(os.environ[TASK]).write_text(json.dumps(task))
+        print(
+            f"Sentences a second; {workers.CORES} cores; medians of "
+            f"{arguments.rounds} rounds\n"
+        )
+        print(f"| search | {' | '.join(candidates)} | ratio |")
+        print("|---|" + (len(candidates) + 1) * "---:|")
+        for case, (_, _, every) in CASES.items():
+            names = [f"{candidate}: {case}" for candidate in candidates]
+            found = workers.take_turns(__file__, names, arguments.rounds, 1)
+            seconds = [statistics.median(found[name].times) for name in names]
+            count = len(task["sources"][::every])
+            speeds = " | ".join(f"{count / x:.1f}" for x in seconds)
+            ratio = f"{seconds[-1] / seconds[0]:.1f}" if PEER in candidates else ""
+            print(f"| {case} | {speeds} | {ratio} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
