@@ -13,6 +13,7 @@ from keras_attention.search.nested import (
     spread,
     write,
 )
+from keras_attention.search.top_k import top_k
 
 # What a position that was never attended to counts as: its logarithm stays finite.
 LEAST_COVERAGE = 1e-10
@@ -277,11 +278,10 @@ class Beam:
         size = log_probs.shape[-1]
         candidates = min(2 * beam_size, beam_size * size)
         ranks = self._ranks(alive["log_probs"], coverage, t + 1)
-        ranks, flat = ops.top_k(
+        ranks, flat = top_k(
             ops.reshape(ranks[..., None] + log_probs, (-1, beam_size * size)),
             candidates,
         )
-        flat = ops.cast(flat, "int32")
         gains = gather(ops.reshape(log_probs, (-1, beam_size * size)), flat)
         parents, token_ids = flat // size, flat % size
         totals = gather(alive["log_probs"], parents) + gains

@@ -1,0 +1,49 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attention.search import top_k as module
+from keras_attention.search.top_k import top_k
+
+ROWS = 3
+
+
+# Few numbers; chunks of equal length; prime numbers of them; more chosen than chunks
+# would be worth.
+@pytest.mark.parametrize("size, k", [(101, 5), (6000, 7), (5003, 2), (5003, 300)])
+@pytest.mark.parametrize("distinct", [True, False])
+def test_it_finds_what_sorting_finds(size, k, distinct):
+    rng = np.random.default_rng(size)
+    x = rng.permutation(ROWS * size).reshape(ROWS, size).astype("float32")
+    if not distinct:
+        x = x % 50
+
+    values, indices = map(ops.convert_to_numpy, top_k(ops.convert_to_tensor(x), k))
+
+    expected = np.argsort(-x, axis=-1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=-1))
+    np.testing.assert_array_equal(values, np.take_along_axis(x, indices, axis=-1))
+    assert indices.dtype == "int32"
+    assert all(len(set(row)) == k for row in indices)
+    # PyTorch finds equal numbers in any order.
+    if distinct or keras.backend.backend() != "torch":
+        np.testing.assert_array_equal(indices, expected)
+
+
+def test_the_padding_of_the_last_chunk_is_never_found():
+    x = np.full((ROWS, 5003), -np.inf, "float32")
+    x[:, -1] = 0.0
+
+    values, indices = map(ops.convert_to_numpy, top_k(ops.convert_to_tensor(x), 3))
+
+    assert (indices < 5003).all()
+    np.testing.assert_array_equal(indices[:, 0], 5002)
+    np.testing.assert_array_equal(values, [[0.0, -np.inf, -np.inf]] * ROWS)
+
+
+@pytest.mark.parametrize("size, k", [(5003, 2), (40_000, 10), (6000, 300)])
+def test_few_numbers_are_compared(size, k):
+    length = module._chunk_length(size, k)
+
+    assert size / length + k * length < size / 2
