@@ -23,7 +23,8 @@ class SentenceBatches(keras.utils.PyDataset):
         subwords: The `Subwords`.
         batch_tokens: Places in a batch. A longer sentence is a batch of its own.
         max_length: Pairs with more tokens on one side are left out.
-        subword_dropout: See `Subwords.encode_all`.
+        subword_dropout, target_subword_dropout: Dropout in the texts of either side;
+            see `Subwords.encode_all`.
         seed: Seed of the order and of the subwords.
         epoch: First epoch.
         multiple: Lengths and rows are padded to multiples of this, so that what
@@ -38,6 +39,7 @@ class SentenceBatches(keras.utils.PyDataset):
         batch_tokens,
         max_length,
         subword_dropout=0.0,
+        target_subword_dropout=0.0,
         seed=0,
         epoch=0,
         multiple=1,
@@ -46,7 +48,7 @@ class SentenceBatches(keras.utils.PyDataset):
         self.subwords = subwords
         self.batch_tokens = batch_tokens
         self.max_length = max_length
-        self.subword_dropout = subword_dropout
+        self.subword_dropouts = subword_dropout, target_subword_dropout
         self.seed = seed
         self.epoch = epoch
         self.multiple = multiple
@@ -86,10 +88,10 @@ class SentenceBatches(keras.utils.PyDataset):
         encoded = [
             self.subwords.encode_all(
                 [pair[side] for pair in self.pairs],
-                dropout=self.subword_dropout,
+                dropout=dropout,
                 seed=int(random.integers(1 << 31)),
             )
-            for side in (0, 1)
+            for side, dropout in enumerate(self.subword_dropouts)
         ]
         pairs = list(zip(*encoded, strict=True))
         lengths = np.array([[len(source), len(target)] for source, target in pairs])

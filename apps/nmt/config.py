@@ -103,7 +103,10 @@ class TrainConfig:
     """Share of the characters that are subwords; for languages with thousands of them
     0.9995. The others become bytes."""
     subword_dropout: float = 0.1
-    """BPE-dropout: how often a merge of subwords is left out in training."""
+    """BPE-dropout: how often a merge of subwords is left out in the source text."""
+    target_subword_dropout: float = 0.0
+    """The same in the target text. What is gained by it takes many more epochs: which
+    way a word is split cannot be guessed."""
     batch_tokens: int | None = None
     """Places for tokens in a training step, on either side."""
     epochs: int | None = None

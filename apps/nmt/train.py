@@ -142,6 +142,7 @@ class _Run:
             batch_tokens=config.batch_tokens,
             max_length=config.model.max_length,
             subword_dropout=config.subword_dropout,
+            target_subword_dropout=config.target_subword_dropout,
             seed=config.seed,
             epoch=progress.epoch,
             multiple=math.lcm(multiple, devices),

@@ -11,7 +11,12 @@ def pairs(corpus):
 
 
 def batches(pairs, subwords, **changes):
-    options = {"batch_tokens": 150, "max_length": 30, "subword_dropout": 0.2}
+    options = {
+        "batch_tokens": 150,
+        "max_length": 30,
+        "subword_dropout": 0.2,
+        "target_subword_dropout": 0.2,
+    }
     return SentenceBatches(pairs, subwords, **{**options, **changes})
 
 
@@ -55,8 +60,21 @@ def test_an_epoch_depends_on_its_number_alone(pairs, subwords):
     assert batches(pairs, subwords, seed=1)._batches != first
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_either_side_may_be_split_in_other_ways(pairs, subwords, side):
+    name = ("target_subword_dropout", "subword_dropout")[side]
+    dataset = batches(pairs, subwords, **{name: 0.0})
+    found = [pair for batch in dataset._batches for pair in batch]
+
+    texts = [pairs.source, pairs.target]
+    whole = [{tuple(ids) for ids in subwords.encode_all(text)} for text in texts]
+    drawn = [{tuple(pair[i]) for pair in found} for i in (0, 1)]
+    assert drawn[side] != whole[side]
+    assert drawn[1 - side] == whole[1 - side]
+
+
 def test_batches_have_a_size(pairs, subwords):
-    dataset = batches(pairs, subwords, subword_dropout=0.0)
+    dataset = batches(pairs, subwords, subword_dropout=0.0, target_subword_dropout=0.0)
     every = [dataset[i][0] for i in range(1, len(dataset))]
     sizes = [max(x.size for x in batch.values()) for batch in every]
 
