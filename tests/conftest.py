@@ -1,6 +1,22 @@
 import pytest
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_programs():
+    """Forgets what JAX has compiled.
+
+    Every program takes some of the process's memory maps, of which Linux allows 65,530;
+    thousands of them end in a segmentation fault.
+    """
+    import keras
+
+    yield
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.clear_caches()
+
+
 @pytest.fixture
 def seeded():
     """Initial weights and random draws are the same in every run."""
