@@ -208,7 +208,7 @@ class TranslateConfig:
     """File to translate, line by line, instead of sentences or the standard input."""
     output: Path | None = None
     """File to write, instead of the standard output."""
-    model: ModelName = "multi30k-en-de-bahdanau"
+    model: ModelName = "multi30k-en-de-self-attention"
     """Name of a preset, or folder of a trained model."""
     n_best: int = 1
     """Print so many translations of a sentence, each as: number of the sentence, tab,
@@ -241,7 +241,7 @@ class EvaluateConfig:
     """For the folder: the suffixes of source and target, such as en-de."""
     split: str = "val"
     """For the folder: the name of its files."""
-    model: ModelName = "multi30k-en-de-bahdanau"
+    model: ModelName = "multi30k-en-de-self-attention"
     """Name of a preset, or folder of a trained model."""
     output: Path | None = None
     """Write the translations to this file."""
@@ -273,6 +273,6 @@ class ExportConfig:
 
     directory: Positional[Path]
     """Folder to write."""
-    model: ModelName = "multi30k-en-de-bahdanau"
+    model: ModelName = "multi30k-en-de-self-attention"
     """Name of a preset, or folder of a trained model."""
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)

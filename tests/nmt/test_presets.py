@@ -1,0 +1,32 @@
+import pytest
+from keras_attention_apps.nmt.inference import PRESETS, Translator
+
+NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
+
+
+def test_there_is_one_of_each_kind():
+    kinds = {Translator.from_preset(name).config.attention for name in NAMES}
+
+    assert kinds == {"self-attention"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_translates_and_aligns(name):
+    translator = Translator.from_preset(name)
+
+    translation = translator.translate("Two dogs are playing in the snow.")
+
+    assert translation.text == "Zwei Hunde spielen im Schnee."
+    for pair in [("Two", "Zwei"), ("dogs", "Hunde"), ("snow.", "Schnee.")]:
+        source, target = translation.source_words, translation.words
+        assert (source.index(pair[0]), target.index(pair[1])) in translation.alignment
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_is_small_and_tells_about_itself(name):
+    files = list((PRESETS / name).iterdir())
+
+    assert sum(file.stat().st_size for file in files) < 20e6
+    card = (PRESETS / name / "README.md").read_text(encoding="utf-8")
+    for heading in ("Scores", "Recipe", "Data and terms", "Limits"):
+        assert f"\n## {heading}\n" in card
