@@ -14,7 +14,12 @@ from keras import ops
 
 from keras_attention import loops
 from keras_attention.layers.parts import exact_dtype
-from keras_attention.layers.recurrent import LayerNormGRUCell, LayerNormLSTMCell
+from keras_attention.layers.recurrent import (
+    LayerNormGRUCell,
+    LayerNormLSTMCell,
+    gru_gates,
+    lstm_gates,
+)
 
 
 def split_cell(cell, inputs, dtype):
@@ -164,7 +169,7 @@ class SplitLSTM(SplitSum):
     """`keras.layers.LSTMCell`."""
 
     def _advance(self, sums, state):
-        return _lstm(self.cell, sums, state)
+        return lstm_gates(self.cell, sums, state)
 
 
 class SplitSums(SplitCell):
@@ -189,7 +194,7 @@ class SplitGRU(SplitSums):
     """`keras.layers.GRUCell` that resets after the product (the default of Keras)."""
 
     def _advance(self, of_inputs, of_state, state):
-        return _gru(self.cell, of_inputs, of_state, state)
+        return gru_gates(self.cell, of_inputs, of_state, state)
 
 
 class SplitNormalized(SplitSums):
@@ -268,12 +273,7 @@ class SplitNormalizedLSTM(SplitNormalized):
         return self._normalized(sums, self.cell.recurrent_gain)
 
     def _step(self, of_inputs, of_state, state):
-        return _lstm(self.cell, of_inputs + of_state, state, self._shown)
-
-    def _shown(self, carry):
-        cell = self.cell
-        shown = cell._normalize(carry, cell.carry_gain, cell.carry_bias)
-        return ops.cast(shown, carry.dtype)
+        return lstm_gates(self.cell, of_inputs + of_state, state, self.cell.shown)
 
 
 class SplitNormalizedGRU(SplitNormalized):
@@ -290,27 +290,7 @@ class SplitNormalizedGRU(SplitNormalized):
         return self._normalized(sums, self.cell.recurrent_gain, bias)
 
     def _step(self, of_inputs, of_state, state):
-        return _gru(self.cell, of_inputs, of_state, state)
-
-
-def _lstm(cell, sums, state, shown=lambda carry: carry):
-    _, carry = state
-    gate, activation = cell.recurrent_activation, cell.activation
-    update, forget, new, expose = ops.split(sums, 4, axis=-1)
-    carry = gate(forget) * carry + gate(update) * activation(new)
-    output = gate(expose) * activation(shown(carry))
-    return output, [output, carry]
-
-
-def _gru(cell, of_inputs, of_state, state):
-    (output,) = state
-    gate, activation = cell.recurrent_activation, cell.activation
-    update, reset, new = ops.split(of_inputs, 3, axis=-1)
-    update_state, reset_state, new_state = ops.split(of_state, 3, axis=-1)
-    update = gate(update + update_state)
-    new = activation(new + gate(reset + reset_state) * new_state)
-    output = update * output + (1 - update) * new
-    return output, [output]
+        return gru_gates(self.cell, of_inputs, of_state, state)
 
 
 SPLITS = {

@@ -1,6 +1,7 @@
 """How good captions are, in the numbers that captioning papers print."""
 
 import contextlib
+import dataclasses
 import io
 import shutil
 
@@ -58,9 +59,7 @@ def evaluate(config):
     search = config.search
     captions = captioner.caption(
         [image.path for image in images],
-        beam_size=search.beam_size,
-        length_penalty=search.length_penalty,
-        batch_size=search.batch_size,
+        **dataclasses.asdict(search),
     )
     texts = [caption.text for caption in captions]
     if config.output:

@@ -2,17 +2,13 @@
 
 import keras
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.export import require_tensorflow
 from keras_attention_apps.common.files import atomic_path
 
 
 def export(config):
     """Write the SavedModel that an `ExportConfig` asks for."""
-    if keras.backend.backend() != "tensorflow":
-        raise UserError(
-            "export needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow. "
-            f"Received: {keras.backend.backend()}"
-        )
+    require_tensorflow()
     captioner = Captioner.from_preset(config.model)
     search = captioner.search(
         beam_size=config.search.beam_size, length_penalty=config.search.length_penalty

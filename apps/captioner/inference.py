@@ -15,9 +15,8 @@ from keras_attention_apps.captioner.images import (
 )
 from keras_attention_apps.captioner.model import CaptionSearch, ShowAttendTell
 from keras_attention_apps.captioner.text import Vocabulary, detokenize
-from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
-from keras_attention_apps.common.presets import find_preset, save_half
+from keras_attention_apps.common.presets import find_preset, loading, save_half
 
 from keras_attention import beam_search
 
@@ -72,16 +71,12 @@ class Captioner:
             ValueError: If there is no such preset or folder, or it is incomplete.
         """
         folder = find_preset(name_or_path, PRESETS)
-        try:
+        with loading(folder, "captioner"):
             config = ModelConfig(**read_json(folder / "config.json")["model"])
             vocabulary = Vocabulary(read_json(folder / "vocabulary.json"))
             network = ShowAttendTell(config, len(vocabulary))
             network.build()
             network.load_weights(folder / WEIGHTS)
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{folder} is not a complete captioner: {' '.join(str(error).split())}"
-            ) from error
         return cls(config, vocabulary, network)
 
     def save(self, folder, **about):

@@ -1,5 +1,6 @@
 """The command line: `captioner caption`, `train`, `evaluate` and `export`."""
 
+import dataclasses
 import json
 import sys
 from typing import Annotated
@@ -11,7 +12,7 @@ from keras_attention_apps.captioner.config import (
     ExportConfig,
     TrainConfig,
 )
-from keras_attention_apps.common.cli import UserError, quiet_tensorflow, run
+from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
 
 Command = (
     Annotated[CaptionConfig, tyro.conf.subcommand("caption")]
@@ -58,12 +59,8 @@ def _caption(config):
 
     captioner = Captioner.from_preset(config.model)
     failures, names = 0, set()
-    for path, caption in captioner.caption_each(
-        paths,
-        beam_size=config.search.beam_size,
-        length_penalty=config.search.length_penalty,
-        batch_size=config.search.batch_size,
-    ):
+    search = dataclasses.asdict(config.search)
+    for path, caption in captioner.caption_each(paths, **search):
         if isinstance(caption, ImageError):
             failures += 1
             print(f"captioner: error: {caption}", file=sys.stderr)
@@ -88,7 +85,7 @@ def _check_overlay(overlay, several):
             "--overlay must be a folder when there are several photographs. "
             f"Received: {str(overlay)!r}"
         )
-    if not several and overlay.suffix.lower() not in (".png", ".jpg", ".pdf", ".svg"):
+    if not several and overlay.suffix.lower() not in PICTURES:
         raise UserError(
             "--overlay must be a .png, .jpg, .pdf or .svg file for one photograph. "
             f"Received: {str(overlay)!r}"

@@ -1,5 +1,6 @@
 """Models as folders: half-precision weights beside readable files."""
 
+import contextlib
 from pathlib import Path
 
 import h5py
@@ -60,3 +61,22 @@ def find_preset(name_or_path, presets):
         "expected the name of a preset or the folder of a trained model. Presets: "
         f"{', '.join(known) or 'none'}. Received: {str(name_or_path)!r}"
     )
+
+
+@contextlib.contextmanager
+def loading(folder, what):
+    """What goes wrong inside becomes one line about an incomplete folder.
+
+    Args:
+        folder: The folder that is read.
+        what: What should be in it, such as `"captioner"`.
+
+    Raises:
+        UserError: In place of what reading and building a model may raise.
+    """
+    try:
+        yield
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder} is not a complete {what}: {' '.join(str(error).split())}"
+        ) from error

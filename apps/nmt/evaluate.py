@@ -1,5 +1,7 @@
 """How good translations are, in the numbers that papers print."""
 
+import dataclasses
+
 import numpy as np
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.nmt.data import find_files, read_parallel
@@ -70,12 +72,7 @@ def evaluate(config):
     search = config.search
     translations = [
         translation.text
-        for translation in translator.translate(
-            sources,
-            beam_size=search.beam_size,
-            length_penalty=search.length_penalty,
-            batch_size=search.batch_size,
-        )
+        for translation in translator.translate(sources, **dataclasses.asdict(search))
     ]
     if config.output:
         with atomic_path(config.output) as temporary:

@@ -1,7 +1,7 @@
 """A translator as a TensorFlow SavedModel: sentences in, translations out."""
 
 import keras
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.export import require_tensorflow
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.tokens import END, PAD
 from keras_attention_apps.nmt.inference import Translator
@@ -10,11 +10,7 @@ from keras_attention_apps.nmt.text import BLANKS
 
 def export(config):
     """Write the SavedModel that an `ExportConfig` asks for."""
-    if keras.backend.backend() != "tensorflow":
-        raise UserError(
-            "export needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow. "
-            f"Received: {keras.backend.backend()}"
-        )
+    require_tensorflow()
     translator = Translator.from_preset(config.model)
     search = translator.search(
         beam_size=config.search.beam_size, length_penalty=config.search.length_penalty

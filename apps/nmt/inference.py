@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
-from keras_attention_apps.common.presets import find_preset, save_half
+from keras_attention_apps.common.presets import find_preset, loading, save_half
 from keras_attention_apps.common.tokens import END
 from keras_attention_apps.nmt.batches import pad, windows
 from keras_attention_apps.nmt.config import ModelConfig
@@ -84,15 +84,11 @@ class Translator:
             ValueError: If there is no such preset or folder, or it is incomplete.
         """
         folder = find_preset(name_or_path, PRESETS)
-        try:
+        with loading(folder, "translator"):
             config = ModelConfig(**read_json(folder / "config.json")["model"])
             subwords = Subwords((folder / SUBWORDS).read_bytes())
             network = build_network(config, len(subwords))
             network.load_weights(folder / WEIGHTS)
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{folder} is not a complete translator: {' '.join(str(error).split())}"
-            ) from error
         return cls(config, subwords, network)
 
     def save(self, folder, **about):

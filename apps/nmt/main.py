@@ -1,12 +1,13 @@
 """The command line: `nmt translate`, `train`, `evaluate`, `average` and `export`."""
 
 import contextlib
+import dataclasses
 import json
 import sys
 from typing import Annotated
 
 import tyro
-from keras_attention_apps.common.cli import UserError, quiet_tensorflow, run
+from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
 from keras_attention_apps.nmt.config import (
     AverageConfig,
     EvaluateConfig,
@@ -22,8 +23,6 @@ Command = (
     | Annotated[AverageConfig, tyro.conf.subcommand("average")]
     | Annotated[ExportConfig, tyro.conf.subcommand("export")]
 )
-
-PICTURES = (".png", ".jpg", ".pdf", ".svg")
 
 
 def main(argv=None):
@@ -59,15 +58,11 @@ def _translate(config):
     lines = _Lines(config)
     at_a_terminal = not config.sentences and config.input is None
     at_a_terminal = at_a_terminal and sys.stdin.isatty()
-    found = translator.translate_each(
-        lines,
-        beam_size=config.search.beam_size,
-        length_penalty=config.search.length_penalty,
+    search = {**dataclasses.asdict(config.search), "sorted_batches": SORTED_BATCHES}
+    if at_a_terminal:
         # Who types a line waits for its translation.
-        batch_size=1 if at_a_terminal else config.search.batch_size,
-        sorted_batches=1 if at_a_terminal else SORTED_BATCHES,
-        n_best=config.n_best,
-    )
+        search |= {"batch_size": 1, "sorted_batches": 1}
+    found = translator.translate_each(lines, n_best=config.n_best, **search)
     with _output(config) as file:
         for number, translations in enumerate(found, start=1):
             if translations[0].cut:

@@ -126,16 +126,14 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
             )
 
     def advance(self, of_inputs, of_state, state):
-        output, carry = state
-        gate, activation = self.recurrent_activation, self.activation
         sums = self._normalize(of_inputs, self.input_gain, self.bias)
         sums = sums + self._normalize(of_state, self.recurrent_gain)
-        sums = ops.cast(sums, carry.dtype)
-        update, forget, new, expose = ops.split(sums, 4, axis=-1)
-        carry = gate(forget) * carry + gate(update) * activation(new)
+        return lstm_gates(self, ops.cast(sums, state[1].dtype), state, self.shown)
+
+    def shown(self, carry):
+        """What the output shows of the carry, before its activation."""
         shown = self._normalize(carry, self.carry_gain, self.carry_bias)
-        output = gate(expose) * activation(ops.cast(shown, carry.dtype))
-        return output, [output, carry]
+        return ops.cast(shown, carry.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -199,27 +197,60 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         self.recurrent_gain = self._add_gain("recurrent_gain", 3 * self.units)
 
     def advance(self, of_inputs, of_state, state):
-        (output,) = state
-        gate, activation = self.recurrent_activation, self.activation
         biases = [self.bias[0], self.bias[1]] if self.use_bias else [None, None]
-        of_inputs = self._parts(of_inputs, self.input_gain, biases[0])
-        of_state = self._parts(of_state, self.recurrent_gain, biases[1])
-        gates = gate(ops.cast(of_inputs[0] + of_state[0], output.dtype))
-        keep, reset = ops.split(gates, 2, axis=-1)
-        new = of_inputs[1] + ops.cast(reset, of_state[1].dtype) * of_state[1]
-        new = activation(ops.cast(new, output.dtype))
-        output = keep * output + (1 - keep) * new
-        return output, [output]
+        of_inputs = self._by_part(of_inputs, self.input_gain, biases[0])
+        of_state = self._by_part(of_state, self.recurrent_gain, biases[1])
+        dtype = state[0].dtype
+        return gru_gates(
+            self, ops.cast(of_inputs, dtype), ops.cast(of_state, dtype), state
+        )
 
-    def _parts(self, sums, gain, bias):
-        """Normalised sums of both gates, and of the candidate."""
-        gates, new = slice(2 * self.units), slice(2 * self.units, None)
-        return [
+    def _by_part(self, sums, gain, bias):
+        """Sums, normalised for both gates together and for the candidate."""
+        parts = slice(2 * self.units), slice(2 * self.units, None)
+        normalized = [
             self._normalize(
                 sums[..., part], gain[part], None if bias is None else bias[part]
             )
-            for part in (gates, new)
+            for part in parts
         ]
+        return ops.concatenate(normalized, axis=-1)
+
+
+def lstm_gates(cell, sums, state, shown=lambda carry: carry):
+    """Output and new state of an LSTM cell.
+
+    Args:
+        cell: `keras.layers.LSTMCell`, or one that is derived from it.
+        sums: Of all products and biases, `(..., 4 U)`.
+        state: `[h, c]`, tensors `(..., U)`.
+        shown: Function of the new carry, applied before the activation.
+    """
+    _, carry = state
+    gate, activation = cell.recurrent_activation, cell.activation
+    update, forget, new, expose = ops.split(sums, 4, axis=-1)
+    carry = gate(forget) * carry + gate(update) * activation(new)
+    output = gate(expose) * activation(shown(carry))
+    return output, [output, carry]
+
+
+def gru_gates(cell, of_inputs, of_state, state):
+    """Output and new state of a GRU cell that resets after the product.
+
+    Args:
+        cell: `keras.layers.GRUCell`, or one that is derived from it.
+        of_inputs: Sums of what comes from the inputs, `(..., 3 U)`.
+        of_state: Sums of what comes from the state, `(..., 3 U)`.
+        state: `[h]`, a tensor `(..., U)`.
+    """
+    (output,) = state
+    gate, activation = cell.recurrent_activation, cell.activation
+    keep, reset, new = ops.split(of_inputs, 3, axis=-1)
+    keep_state, reset_state, new_state = ops.split(of_state, 3, axis=-1)
+    keep = gate(keep + keep_state)
+    new = activation(new + gate(reset + reset_state) * new_state)
+    output = keep * output + (1 - keep) * new
+    return output, [output]
 
 
 def _product(x, kernel, mask):
