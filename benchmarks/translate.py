@@ -1,17 +1,24 @@
 """Sentences that are translated in a second, beside JoeyNMT.
 
 Prints medians of greedy search and of a beam of five, for sentences of equal length
-together and one by one. Both have embeddings of 256, a bidirectional GRU of 320 units,
-a GRU of 320 that attends with a hidden layer, and 8,000 subwords, and random weights.
+together and one by one. Both have 8,000 subwords, random weights, and either
+
+- `bahdanau`: embeddings of 256, a bidirectional GRU of 320 units, and a GRU of 320 that
+  attends with a hidden layer, or
+- `self-attention`: 4 + 4 layers of 128 with 4 heads and feed-forward layers of 256.
+
 The sentences are as long as those of real text: half have at most 14 subwords, none
 more than 40. Both write equally many subwords: the end is forbidden to both, and at 1.2
 subwords for each of the source, rounded up to a multiple of eight, both must stop.
 
-- ours: `TranslationSearch`, the compiled search of the translator;
-- JoeyNMT: its `search`, with the model that its `build_model` makes of these sizes. Its
-  hidden layers for scores and for the output are as large as its GRU, ours are of 256.
+- ours: `TranslationSearch`, the search of the translator, as a graph;
+- ours, XLA: the same as `jit_compile` compiles it, with sentences padded to multiples
+  of 16 subwords; what compiling takes, seconds for each length, is not counted;
+- JoeyNMT: its `search`, with the model that its `build_model` makes of these sizes. The
+  hidden layers of its `bahdanau` for scores and for the output are as large as its GRU,
+  ours are of 256.
 
-With a model that was trained, ours is `Translator` from sentences to sentences, their
+With a model that was trained, ours are `Translator` from sentences to sentences, their
 subwords and the words of the attention included, and ends where it ends. JoeyNMT, with
 random weights, is given the subwords, and writes as many as our longest translation of
 a batch has.
@@ -26,6 +33,7 @@ of its own:
 """
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -41,7 +49,10 @@ import workers
 SENTENCES, VOCABULARY = 256, 8000
 MEDIAN_LENGTH, SPREAD, LENGTHS = 14, 0.4, (3, 40)
 LENGTH_RATIO, LENGTH_STEP = 1.2, 8
-EMBEDDING_UNITS, UNITS = 256, 320
+# Of sentences where the search is compiled.
+COMPILED_STEP = 16
+# Depth of the embeddings, units, layers of either side, and heads.
+SIZES = {"bahdanau": (256, 320, 1, 4), "self-attention": (128, 256, 4, 4)}
 # Of this project; what JoeyNMT calls them is in `joeynmt_search`.
 PAD, END, SPECIAL = 0, 2, 4
 # Beam, sentences together, and how many sentences there are for each that is searched.
@@ -51,12 +62,12 @@ CASES = {
     "beam of 5, 64 together": (5, 64, 1),
     "beam of 5, one by one": (5, 1, 8),
 }
-OURS, PEER = "ours", "JoeyNMT"
+OURS, COMPILED, PEER = "ours", "ours, XLA", "JoeyNMT"
 # How candidates, which have processes of their own, learn what there is to do.
 TASK, PEER_PYTHON = "TRANSLATE_TASK", "TRANSLATE_JOEYNMT"
 
 
-def random_task():
+def random_task(attention):
     """Source sentences as token ids, and how many tokens each becomes."""
     random = np.random.default_rng(0)
     lengths = MEDIAN_LENGTH * np.exp(SPREAD * random.normal(size=SENTENCES))
@@ -68,7 +79,7 @@ def random_task():
         LENGTH_STEP * math.ceil(LENGTH_RATIO * len(source) / LENGTH_STEP)
         for source in sources
     ]
-    return {"sources": sources, "steps": steps}
+    return {"attention": attention, "sources": sources, "steps": steps}
 
 
 def real_task(model, text):
@@ -83,6 +94,7 @@ def real_task(model, text):
     translator = Translator.from_preset(str(model))
     encode = translator.subwords.encode
     return {
+        "attention": translator.config.attention,
         "model": str(model),
         "lines": lines,
         "sources": [encode(line) for line in lines],
@@ -90,28 +102,32 @@ def real_task(model, text):
     }
 
 
-def batches_of(task, together, every):
-    """Pairs of sources, longest first, as an array, and of the number of steps."""
+def batches_of(task, together, every, multiple=1):
+    """Pairs of sources, longest first, as an array, and of the number of steps.
+
+    The array has a multiple of so many columns.
+    """
     chosen = range(0, len(task["sources"]), every)
     order = sorted(chosen, key=lambda i: -len(task["sources"][i]))
     found = []
     for first in range(0, len(order), together):
         batch = order[first : first + together]
         sources = [task["sources"][i] for i in batch]
-        array = np.full((len(batch), len(sources[0])), PAD, "int32")
+        columns = math.ceil(len(sources[0]) / multiple) * multiple
+        array = np.full((len(batch), columns), PAD, "int32")
         for row, source in zip(array, sources, strict=True):
             row[: len(source)] = source
         found.append((array, max(task["steps"][i] for i in batch)))
     return found
 
 
-def our_search(task, beam_size, together, every):
+def our_search(task, beam_size, together, every, jit_compile=False):
     import keras
 
     if "model" in task:
         from keras_attention_apps.nmt import Translator
 
-        translator = Translator.from_preset(task["model"])
+        translator = Translator.from_preset(task["model"], jit_compile=jit_compile)
         lines = task["lines"][::every]
         size = len(lines) if together > 1 else 1
         parts = [lines[i : i + size] for i in range(0, len(lines), size)]
@@ -121,13 +137,19 @@ def our_search(task, beam_size, together, every):
     from keras_attention_apps.nmt.config import ModelConfig, with_recipe
     from keras_attention_apps.nmt.model import TranslationSearch, build_network
 
-    config = with_recipe(ModelConfig(), "bahdanau")
-    assert (config.embedding_units, config.units) == (EMBEDDING_UNITS, UNITS)
+    attention = task["attention"]
+    config = with_recipe(ModelConfig(attention), attention)
+    sizes = config.embedding_units, config.units, config.encoder_layers, config.heads
+    assert sizes == SIZES[attention]
     network = build_network(config, VOCABULARY)
-    batches = batches_of(task, together, every)
+    batches = batches_of(task, together, every, COMPILED_STEP if jit_compile else 1)
     searches = {
         steps: TranslationSearch(
-            network, steps, banned=range(SPECIAL), beam_size=beam_size
+            network,
+            steps,
+            banned=range(SPECIAL),
+            jit_compile=jit_compile,
+            beam_size=beam_size,
         )
         for steps in {steps for _, steps in batches}
     }
@@ -139,6 +161,22 @@ def our_search(task, beam_size, together, every):
             assert (found["lengths"] == steps).all()
 
     return search
+
+
+def joeynmt_sizes(attention):
+    """What its configuration says of encoder and decoder."""
+    depth, units, layers, heads = SIZES[attention]
+    both = {"embeddings": {"embedding_dim": depth}, "num_layers": layers}
+    if attention == "self-attention":
+        both |= {"type": "transformer", "num_heads": heads, "layer_norm": "pre"}
+        both |= {"hidden_size": depth, "ff_size": units}
+        return {"encoder": both, "decoder": both}
+    both |= {"type": "recurrent", "rnn_type": "gru", "hidden_size": units}
+    decoder = {"attention": "bahdanau", "init_hidden": "bridge", "input_feeding": True}
+    return {
+        "encoder": {**both, "bidirectional": True},
+        "decoder": {**both, **decoder},
+    }
 
 
 def joeynmt_search(task, beam_size, together, every):
@@ -159,20 +197,8 @@ def joeynmt_search(task, beam_size, together, every):
         [str(i) for i in range(SPECIAL, VOCABULARY)],
         SimpleNamespace(**special, sep_token=None, lang_tags=[]),
     )
-    layers = {
-        "type": "recurrent",
-        "rnn_type": "gru",
-        "embeddings": {"embedding_dim": EMBEDDING_UNITS},
-        "hidden_size": UNITS,
-        "num_layers": 1,
-    }
-    decoder = {"attention": "bahdanau", "init_hidden": "bridge", "input_feeding": True}
     model = build_model(
-        {
-            "encoder": {**layers, "bidirectional": True},
-            "decoder": {**layers, **decoder},
-            "tied_embeddings": True,
-        },
+        {**joeynmt_sizes(task["attention"]), "tied_embeddings": True},
         vocabulary,
         vocabulary,
     )
@@ -218,8 +244,12 @@ def work(name):
     if candidate == PEER and python:
         sys.exit(subprocess.call([python, __file__, "--work", name]))
     task = json.loads(Path(os.environ[TASK]).read_text())
-    make = our_search if candidate == OURS else joeynmt_search
-    workers.work(make(task, *CASES[case]))
+    searches = {
+        OURS: our_search,
+        COMPILED: functools.partial(our_search, jit_compile=True),
+        PEER: joeynmt_search,
+    }
+    workers.work(searches[candidate](task, *CASES[case]))
 
 
 def has_joeynmt(python):
@@ -233,6 +263,7 @@ def main():
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--joeynmt", metavar="PYTHON", help="of its environment")
+    parser.add_argument("--attention", choices=SIZES, default="self-attention")
     parser.add_argument("--model", type=Path, help="folder of a trained model")
     parser.add_argument("--text", type=Path, help="sentences for it, one a line")
     parser.add_argument("--work", help=argparse.SUPPRESS)
@@ -242,7 +273,7 @@ def main():
         return
     if (arguments.model is None) != (arguments.text is None):
         parser.error("--model and --text belong together")
-    candidates = [OURS, PEER]
+    candidates = [OURS, COMPILED, PEER]
     if not has_joeynmt(arguments.joeynmt or sys.executable):
         if arguments.joeynmt:
             parser.error(f"{arguments.joeynmt} cannot import joeynmt")
@@ -253,15 +284,15 @@ def main():
     if arguments.model:
         task = real_task(arguments.model, arguments.text)
     else:
-        task = random_task()
+        task = random_task(arguments.attention)
     with tempfile.TemporaryDirectory() as folder:
         os.environ[TASK] = str(Path(folder, "task.json"))
         Path(os.environ[TASK]).write_text(json.dumps(task))
         print(
-            f"Sentences a second; {workers.CORES} cores; medians of "
-            f"{arguments.rounds} rounds\n"
+            f"{task['attention']}: sentences a second; {workers.CORES} cores; "
+            f"medians of {arguments.rounds} rounds\n"
         )
-        print(f"| search | {' | '.join(candidates)} | ratio |")
+        print(f"| search | {' | '.join(candidates)} | ratios |")
         print("|---|" + (len(candidates) + 1) * "---:|")
         for case, (_, _, every) in CASES.items():
             names = [f"{candidate}: {case}" for candidate in candidates]
@@ -269,8 +300,10 @@ def main():
             seconds = [statistics.median(found[name].times) for name in names]
             count = len(task["sources"][::every])
             speeds = " | ".join(f"{count / x:.1f}" for x in seconds)
-            ratio = f"{seconds[-1] / seconds[0]:.1f}" if PEER in candidates else ""
-            print(f"| {case} | {speeds} | {ratio} |", flush=True)
+            # Of ours to the peer.
+            ratios = [f"{seconds[-1] / x:.1f}" for x in seconds[:-1]]
+            ratios = ", ".join(ratios) if PEER in candidates else ""
+            print(f"| {case} | {speeds} | {ratios} |", flush=True)
 
 
 if __name__ == "__main__":

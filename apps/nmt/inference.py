@@ -25,7 +25,7 @@ SUBWORDS = "subwords.model"
 
 # Sentences are sorted by length among so many batches.
 SORTED_BATCHES = 16
-# Largest lengths of translations are multiples: each is compiled on its own.
+# Largest lengths, of translations at least, are multiples: each is compiled on its own.
 LENGTH_STEP = 16
 # Tokens by which a short sentence may outgrow what is usual.
 LENGTH_SLACK = 5
@@ -68,17 +68,32 @@ class Translator:
         config: The complete `ModelConfig` of the network.
         subwords: Its `Subwords`.
         network: The `TranslationNetwork`.
+        jit_compile: Whether the search is compiled by XLA, as it always is on JAX. That
+            takes seconds for every shape, and is several times as fast from then on. So
+            that shapes are few, sentences are padded to multiples of 16 subwords, and
+            batches to full ones.
+
+    Raises:
+        ValueError: If `jit_compile` is asked for on PyTorch.
     """
 
-    def __init__(self, config, subwords, network):
+    def __init__(self, config, subwords, network, *, jit_compile=False):
         self.config = config
         self.subwords = subwords
         self.network = network
+        backend = keras.backend.backend()
+        if jit_compile and backend == "torch":
+            raise UserError("jit_compile needs TensorFlow or JAX. Received: PyTorch")
+        self.jit_compile = jit_compile or backend == "jax"
         self._searches = {}
 
     @classmethod
-    def from_preset(cls, name_or_path):
+    def from_preset(cls, name_or_path, **options):
         """Load a shipped preset by its name, or a model that was trained by its folder.
+
+        Args:
+            name_or_path: Name or folder.
+            **options: Those of a `Translator`: `jit_compile`.
 
         Raises:
             ValueError: If there is no such preset or folder, or it is incomplete.
@@ -89,7 +104,7 @@ class Translator:
             subwords = Subwords((folder / SUBWORDS).read_bytes())
             network = build_network(config, len(subwords))
             network.load_weights(folder / WEIGHTS)
-        return cls(config, subwords, network)
+        return cls(config, subwords, network, **options)
 
     def save(self, folder, **about):
         """Write the model as a folder that `from_preset` loads.
@@ -158,7 +173,8 @@ class Translator:
             waiting = [i for i, translations in enumerate(found) if not translations]
             waiting.sort(key=lambda i: len(encoded[i][0]))
             for batch in windows(waiting, batch_size):
-                hypotheses = self._search([encoded[i][0] for i in batch], options)
+                source = [encoded[i][0] for i in batch]
+                hypotheses = self._search(source, batch_size, options)
                 for row, i in enumerate(batch):
                     token_ids, cut = encoded[i]
                     found[i] = [
@@ -176,18 +192,27 @@ class Translator:
             return token_ids, False
         return [*token_ids[: longest - 1], END], True
 
-    def _search(self, token_ids, options):
+    def _search(self, token_ids, batch_size, options):
         """What the search finds, as arrays, for a batch of lists of token ids."""
-        source = pad(token_ids)
+        columns = max(map(len, token_ids))
+        if self.jit_compile:
+            columns = self._rounded(columns)
+            token_ids = token_ids + token_ids[-1:] * (batch_size - len(token_ids))
+        source = pad(token_ids, columns=columns)
         search = self.search(self._longest(source.shape[1]), **options)
         found = search.predict_on_batch({"source": source})
         return {name: keras.ops.convert_to_numpy(x) for name, x in found.items()}
 
     def _longest(self, length):
         """Largest number of tokens of the translation of so many."""
-        longest = (self.config.length_ratio or 2.0) * (length + LENGTH_SLACK)
-        longest = math.ceil(longest / LENGTH_STEP) * LENGTH_STEP
-        return min(longest, self.config.max_length)
+        return self._rounded(
+            (self.config.length_ratio or 2.0) * (length + LENGTH_SLACK)
+        )
+
+    def _rounded(self, length):
+        """One of a few lengths, up to the largest."""
+        rounded = math.ceil(length / LENGTH_STEP) * LENGTH_STEP
+        return min(rounded, self.config.max_length)
 
     def search(self, max_length=None, *, beam_size=5, length_penalty=1.0):
         """The compiled search as a Keras model; see `TranslationSearch`."""
@@ -199,6 +224,7 @@ class Translator:
                 max_length,
                 self.subwords.banned,
                 beam_size=beam_size,
+                jit_compile=self.jit_compile,
                 length_penalty=length_penalty,
                 early_stopping=True,
             )

@@ -640,6 +640,7 @@ class TranslationSearch(keras.Model):
         network: The `TranslationNetwork`.
         max_length: Largest number of tokens, END included.
         banned: Tokens that are never produced.
+        jit_compile: Whether XLA compiles it.
         **options: Those of `keras_attention.beam_search`.
 
     Call arguments:
@@ -649,15 +650,14 @@ class TranslationSearch(keras.Model):
         What `beam_search` returns.
     """
 
-    def __init__(self, network, max_length, banned, **options):
+    def __init__(self, network, max_length, banned, *, jit_compile=False, **options):
         super().__init__(name="translation_search")
         self.network = network
         self.max_length = max_length
         self.banned = banned
         self.options = options
         self.built = True
-        # A search is a long graph of tiny steps: quicker to run than to compile.
-        self.compile(jit_compile=keras.backend.backend() == "jax")
+        self.compile(jit_compile=jit_compile)
 
     def call(self, inputs):
         network = self.network

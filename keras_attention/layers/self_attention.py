@@ -55,7 +55,7 @@ class MultiHeadMemory(keras.layers.Layer):
             unless there is a `value_mask`.
 
     Returns:
-        Dict with `"keys"` `(B, S, N, key_dim)`, `"values"` `(B, S, N, value_dim)`
+        Dict with `"keys"` `(B, N, S, key_dim)`, `"values"` `(B, N, S, value_dim)`
         and, if there is a mask, the boolean `"mask"` `(B, S)`.
     """
 
@@ -92,7 +92,7 @@ class MultiHeadMemory(keras.layers.Layer):
 
     def shapes(self, value_shape, key_shape=None):
         """Shapes of keys and values in the dict that is returned."""
-        heads = (*value_shape[:2], self.num_heads)
+        heads = (*value_shape[:1], self.num_heads, *value_shape[1:2])
         return {"values": (*heads, self.value_dim), "keys": (*heads, self.key_dim)}
 
     def compute_mask(self, inputs, previous_mask):
@@ -204,19 +204,17 @@ class MultiHeadStep(keras.layers.Layer):
             mask = _both(mask, _up_to_each_query(query, keys))
         if fused:
             context = ops.dot_product_attention(
-                query,
-                keys,
-                values,
+                *(ops.transpose(x, (0, 2, 1, 3)) for x in (query, keys, values)),
                 mask=None if mask is None else mask[:, None],
                 scale=1.0,
                 is_causal=causal and mask is None,
                 flash_attention=keras.config.is_flash_attention_enabled(),
             )
+            context = ops.transpose(context, (0, 2, 1, 3))
         else:
             asking = None if query_mask is None else query_mask[..., None]
             weights = self._weigh(query, keys, _both(mask, asking), training)
-            context = ops.matmul(weights, ops.transpose(values, (0, 2, 1, 3)))
-            context = ops.transpose(context, (0, 2, 1, 3))
+            context = ops.matmul(weights, values)
         output = _join_heads(context)
         if self.use_output_projection:
             output = project_rows(self.output_projection, output)
@@ -270,9 +268,8 @@ class MultiHeadStep(keras.layers.Layer):
         )
 
     def _weigh(self, query, keys, mask, training):
-        """Weights `(B, N, T, S)` of scaled queries `(B, T, N, D)`."""
-        query = ops.transpose(query, (0, 2, 1, 3))
-        scores = ops.matmul(query, ops.transpose(keys, (0, 2, 3, 1)))
+        """Weights `(B, N, T, S)` of scaled queries `(B, N, T, D)`."""
+        scores = ops.matmul(query, ops.transpose(keys, (0, 1, 3, 2)))
         mask = None if mask is None else mask[:, None]
         weights = WEIGHTINGS[self.weighting](scores, mask)
         weights = ops.cast(weights, self.compute_dtype)
@@ -496,12 +493,12 @@ class SelfAttention(keras.layers.Layer):
         """Cache for `batch_size` sequences of at most `max_length` steps.
 
         Returns:
-            Dict with `"keys"` and `"values"` `(batch_size, max_length, num_heads,
+            Dict with `"keys"` and `"values"` `(batch_size, num_heads, max_length,
             depth)`, in the compute dtype, and the integer `"length"` `(batch_size,)`,
             the number of steps that are remembered.
         """
         _check_size("max_length", max_length)
-        shape = (batch_size, max_length, self.num_heads)
+        shape = (batch_size, self.num_heads, max_length)
         return {
             "keys": ops.zeros((*shape, self.key_dim), self.compute_dtype),
             "values": ops.zeros((*shape, self.memory.value_dim), self.compute_dtype),
@@ -575,7 +572,7 @@ class SelfAttention(keras.layers.Layer):
                 f"None. Received: causal={self.causal}, value "
                 f"{None if value is None else tuple(value.shape)}"
             )
-        steps, places = (*query.shape[1:-1], 1)[0], cache["keys"].shape[1]
+        steps, places = (*query.shape[1:-1], 1)[0], cache["keys"].shape[2]
         if steps is not None and steps > places:
             raise ValueError(
                 "The cache must have a place for every step. Received: "
@@ -605,7 +602,7 @@ class SelfAttention(keras.layers.Layer):
             batch, *queries = query.shape[:-1]
             positions = (*queries, 1)[0] if value is None else value.shape[1]
             if cache is not None:
-                positions = cache["keys"].shape[1]
+                positions = cache["keys"].shape[2]
             shape = (batch, self.num_heads, *queries, positions)
             outputs.append(keras.KerasTensor(shape, self.compute_dtype))
         if cache is not None:
@@ -643,14 +640,21 @@ def _projection(layer, name, units):
 
 
 def _split_heads(x, num_heads):
-    """`(B, T, N * D)` to `(B, T, N, D)`."""
+    """`(B, T, N * D)` to `(B, N, T, D)`."""
+    batch, length = ops.shape(x)[:2]
     depth = x.shape[-1] // num_heads
-    return ops.reshape(x, (*ops.shape(x)[:-1], num_heads, depth))
+    if x.shape[1] == 1:
+        return ops.reshape(x, (batch, num_heads, 1, depth))
+    x = ops.reshape(x, (batch, length, num_heads, depth))
+    return ops.transpose(x, (0, 2, 1, 3))
 
 
 def _join_heads(x):
-    """`(B, T, N, D)` to `(B, T, N * D)`."""
-    return ops.reshape(x, (*ops.shape(x)[:-2], x.shape[-2] * x.shape[-1]))
+    """`(B, N, T, D)` to `(B, T, N * D)`."""
+    batch, num_heads, length, depth = ops.shape(x)
+    if x.shape[2] != 1:
+        x = ops.transpose(x, (0, 2, 1, 3))
+    return ops.reshape(x, (batch, length, num_heads * depth))
 
 
 def _both(mask, other):
@@ -666,7 +670,7 @@ def _clear(x, mask):
 
 def _up_to_each_query(query, keys):
     """Mask `(1, T, S)` of the positions that are not after the query's."""
-    t, s = (ops.arange(ops.shape(x)[1]) for x in (query, keys))
+    t, s = (ops.arange(ops.shape(x)[2]) for x in (query, keys))
     return t[None, :, None] >= s
 
 
@@ -675,22 +679,41 @@ def _remember(cache, memory):
 
     Returns the cache, and which of its places each step may see, `(B, T, L)`.
     """
-    steps = ops.shape(memory["keys"])[:2]
-    kept = memory.get("mask", ops.ones(steps, "bool"))
+    batch, _, steps, _ = ops.shape(memory["keys"])
+    kept = memory.get("mask", ops.ones((batch, steps), "bool"))
     counted = ops.cast(ops.cumsum(ops.cast(kept, "int32"), axis=1), "int32")
-    last = (cache["length"][:, None] + counted - 1)[..., None]
-    places = ops.arange(cache["keys"].shape[1])
-    # Not a slice: rows of different lengths are written at different places.
-    written = ops.logical_and(places == last, kept[..., None])
-    writer = ops.argmax(ops.cast(written, "int32"), axis=1)[..., None, None]
-    written = ops.any(written, axis=1)[..., None, None]
+    last = cache["length"][:, None] + counted - 1
     remembered = {"length": cache["length"] + counted[:, -1]}
+    write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
     for name in ("keys", "values"):
         fresh = ops.cast(memory[name], cache[name].dtype)
-        if fresh.shape[1] != 1:
-            fresh = ops.take_along_axis(fresh, writer, axis=1)
-        remembered[name] = ops.where(written, fresh, cache[name])
-    return remembered, places <= last
+        remembered[name] = write(cache[name], fresh, last, kept)
+    places = ops.arange(cache["keys"].shape[2])
+    return remembered, places <= last[..., None]
+
+
+def _write_steps(cache, fresh, places, kept):
+    """Write steps `(B, N, T, D)` that are kept to their places, both `(B, T)`."""
+    # Not a slice: rows of different lengths are written at different places.
+    written = ops.arange(cache.shape[2]) == places[..., None]
+    written = ops.logical_and(written, kept[..., None])
+    writer = ops.argmax(ops.cast(written, "int32"), axis=1)[:, None, :, None]
+    written = ops.any(written, axis=1)[:, None, :, None]
+    return ops.where(written, ops.take_along_axis(fresh, writer, axis=2), cache)
+
+
+def _write_step(cache, fresh, places, kept):
+    """The same for one step: what lies at the other places is not touched."""
+    batch, heads, length, depth = ops.shape(cache)
+    kept = ops.logical_and(kept, places < length)
+    places = ops.where(kept, places, 0)
+    rows = length * ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads))
+    rows = ops.reshape(rows + places, (-1,))
+    flat = ops.reshape(cache, (-1, depth))
+    old = ops.reshape(ops.take(flat, rows, axis=0), ops.shape(fresh))
+    fresh = ops.where(kept[..., None, None], fresh, old)
+    flat = ops.scatter_update(flat, rows[:, None], ops.reshape(fresh, (-1, depth)))
+    return ops.reshape(flat, ops.shape(cache))
 
 
 def _check_size(name, size, optional=False):

@@ -676,8 +676,8 @@ def test_stepping_equals_the_full_pass(rng, value_dim):
     assert weights.shape[-1] == PLACES
     shapes = {name: tuple(leaf.shape) for name, leaf in cache.items()}
     assert shapes == {
-        "keys": (BATCH, PLACES, HEADS, KEY_DIM),
-        "values": (BATCH, PLACES, HEADS, value_dim or KEY_DIM),
+        "keys": (BATCH, HEADS, PLACES, KEY_DIM),
+        "values": (BATCH, HEADS, PLACES, value_dim or KEY_DIM),
         "length": (BATCH,),
     }
     np.testing.assert_array_equal(*numpy([cache["length"], [POSITIONS] * BATCH]))
@@ -709,6 +709,22 @@ def test_masked_steps_are_not_remembered(rng):
 
     np.testing.assert_allclose(output, expected, atol=1e-5)
     np.testing.assert_array_equal(*numpy([cache["length"], mask.sum(1)]))
+
+
+def test_steps_beyond_the_last_place_are_not_remembered(rng):
+    layer = biased(causal=True)
+    x = draw(rng, SEQUENCE)
+    mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]], "bool")
+    _, _, full = stepped(layer, x[:, :3], 3, query_mask=mask[:, :3])
+
+    _, cache = layer(x[:, 3], cache=full)
+    _, cache = layer(x[:, 4], cache=cache)
+
+    for name in ("keys", "values"):
+        one, other = numpy([cache[name], full[name]])
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1, :, 0], other[1, :, 0])
+        assert (one[1, :, 1:] != 0).all() and (other[1, :, 1:] == 0).all()
 
 
 def test_implicit_mask_reaches_a_step_with_a_cache(rng):
@@ -885,7 +901,7 @@ def test_frozen_layer_has_nothing_to_train(rng):
     parts = layer, layer.memory, layer.step, layer.step.output_projection
     assert all(part.trainable_variables == [] for part in parts)
     assert not any(v.trainable for v in layer.weights)
-    assert memory["keys"].shape[-2:] == (HEADS, KEY_DIM)
+    assert tuple(memory["keys"].shape) == (BATCH, HEADS, POSITIONS, KEY_DIM)
 
     layer.trainable = True
 

@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
@@ -17,6 +18,30 @@ def test_translations_come_in_order_whatever_the_batches(translator):
         assert one.score == pytest.approx(other.score, abs=1e-4)
         assert one.weights.shape == (len(one.words), len(one.source_words))
         np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+
+
+def test_compiled_search_finds_the_same(translator):
+    parts = translator.config, translator.subwords, translator.network
+    compiled = Translator(*parts, jit_compile=True)
+    expected = translator.translate(LINES, beam_size=2)
+
+    # The second batch is not full.
+    found = compiled.translate(LINES, beam_size=2, batch_size=3)
+
+    for one, other in zip(found, expected, strict=True):
+        assert one.text == other.text
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+    (search,) = compiled._searches.values()
+    assert search.jit_compile
+
+
+def test_compiled_search_is_not_for_pytorch(translator, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    parts = translator.config, translator.subwords, translator.network
+
+    with pytest.raises(UserError, match="jit_compile needs TensorFlow or JAX"):
+        Translator(*parts, jit_compile=True)
 
 
 def test_an_empty_sentence_has_an_empty_translation(translator):
