@@ -22,6 +22,8 @@ class SentenceBatches(keras.utils.PyDataset):
         pairs: The `Pairs`.
         subwords: The `Subwords`.
         batch_tokens: Places in a batch. A longer sentence is a batch of its own.
+        min_batches: Batches of an epoch at least, if there are as many pairs: of few
+            pairs, batches are smaller.
         max_length: Pairs with more tokens on one side are left out.
         subword_dropout, target_subword_dropout: Dropout in the texts of either side;
             see `Subwords.encode_all`.
@@ -38,6 +40,7 @@ class SentenceBatches(keras.utils.PyDataset):
         *,
         batch_tokens,
         max_length,
+        min_batches=1,
         subword_dropout=0.0,
         target_subword_dropout=0.0,
         seed=0,
@@ -46,27 +49,21 @@ class SentenceBatches(keras.utils.PyDataset):
     ):
         super().__init__()
         self.subwords = subwords
-        self.batch_tokens = batch_tokens
         self.max_length = max_length
         self.subword_dropouts = subword_dropout, target_subword_dropout
         self.seed = seed
         self.epoch = epoch
         self.multiple = multiple
         # Which pairs take part does not depend on how their words are split.
-        whole = zip(
-            pairs.source,
-            pairs.target,
-            subwords.encode_all(pairs.source),
-            subwords.encode_all(pairs.target),
-            strict=True,
-        )
-        kept = [
-            (source, target)
-            for source, target, *ids in whole
-            if max(map(len, ids)) <= max_length
-        ]
+        texts = list(zip(pairs.source, pairs.target, strict=True))
+        encoded = map(subwords.encode_all, (pairs.source, pairs.target))
+        lengths = [max(map(len, ids)) for ids in zip(*encoded, strict=True)]
+        whole = zip(texts, lengths, strict=True)
+        kept = [pair for pair, length in whole if length <= max_length]
         self.too_long = len(pairs) - len(kept)
         self.pairs = kept
+        places = sum(length for length in lengths if length <= max_length)
+        self.batch_tokens = min(batch_tokens, max(places // min_batches, 1))
         # Keras asks for the number of batches once, and epochs split words in different
         # ways: so all have as many as the first.
         self._count = None

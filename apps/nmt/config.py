@@ -109,13 +109,16 @@ class TrainConfig:
     way a word is split cannot be guessed."""
     batch_tokens: int | None = None
     """Places for tokens in a training step, on either side."""
+    min_steps: int = 50
+    """Fewest training steps of an epoch: where there is little text, they are smaller
+    than batch_tokens."""
     epochs: int | None = None
     schedule: Literal["constant", "inverse-square-root", "cosine"] | None = None
     """What becomes of the learning rate behind the warm-up."""
     learning_rate: float | None = None
     """Peak learning rate of Adam."""
     warm_up: int | None = None
-    """Steps in which the learning rate grows to its peak."""
+    """Steps in which the learning rate grows to its peak, at most a tenth of all."""
     beta_2: float | None = None
     """Adam's decay of the squared gradients."""
     weight_decay: float = 0.01
@@ -123,9 +126,10 @@ class TrainConfig:
     label_smoothing: float = 0.1
     clip_norm: float = 5.0
     """Largest norm of the gradient of a step."""
-    ema_momentum: float = 0.999
+    ema_momentum: float | None = None
     """Momentum of the moving average of the weights that is validated and saved; 0 for
-    the weights as they are."""
+    the weights as they are. One that averages two epochs, but at most 1,000 steps, if
+    omitted."""
     average: int = 10
     """In the end, the models of so many epochs, the best or the last, are averaged;
     whichever is best stays. 0 for no average."""

@@ -140,6 +140,7 @@ class _Run:
             training,
             self.translator.subwords,
             batch_tokens=config.batch_tokens,
+            min_batches=config.min_steps,
             max_length=config.model.max_length,
             subword_dropout=config.subword_dropout,
             target_subword_dropout=config.target_subword_dropout,
@@ -204,19 +205,23 @@ class _Run:
 
     def _compile(self, steps_per_epoch):
         config = self.config
+        steps = steps_per_epoch * config.epochs
+        momentum = config.ema_momentum
+        if momentum is None:
+            momentum = 1 - 1 / min(2 * steps_per_epoch, 1000)
         self.network.compile(
             optimizer=keras.optimizers.AdamW(
                 WarmUp(
                     config.schedule,
                     config.learning_rate,
-                    config.warm_up,
-                    steps_per_epoch * config.epochs,
+                    min(config.warm_up, steps // 10),
+                    steps,
                 ),
                 beta_2=config.beta_2,
                 weight_decay=config.weight_decay,
                 global_clipnorm=config.clip_norm,
-                use_ema=config.ema_momentum > 0,
-                ema_momentum=config.ema_momentum,
+                use_ema=momentum > 0,
+                ema_momentum=momentum,
             ),
             jit_compile=keras.backend.backend() == "jax",
         )

@@ -42,6 +42,17 @@ def test_an_epoch_has_every_pair_once(pairs, subwords):
     assert sorted(rows(dataset)) == expected
 
 
+def test_little_text_makes_small_batches(pairs, subwords):
+    few = batches(pairs, subwords, batch_tokens=10_000)
+    many = batches(pairs, subwords, batch_tokens=10_000, min_batches=40)
+
+    assert len(few) < 5
+    assert 40 <= len(many) < 120
+    assert sorted(rows(many)) == sorted(rows(few))
+    given = batches(pairs, subwords, min_batches=2)
+    assert len(given) == len(batches(pairs, subwords))
+
+
 def test_all_epochs_have_as_many_batches(pairs, subwords):
     dataset = batches(pairs, subwords)
     count = len(dataset)

@@ -26,6 +26,7 @@ def command(corpus, output, **changes):
         "output": output,
         "vocabulary-size": 340,
         "batch-tokens": 300,
+        "min-steps": 1,
         "epochs": 3,
         "average": 2,
         "learning-rate": 1e-2,
@@ -71,6 +72,29 @@ def test_it_learns(trained):
     losses = [figures["loss"] for figures in history(trained)]
 
     assert losses[2] < losses[0] - 0.5
+
+
+def test_warm_up_and_average_are_short_where_the_training_is(
+    corpus, tmp_path, monkeypatch
+):
+    given, optimizer = {}, keras.optimizers.AdamW
+
+    def record(schedule, **options):
+        given.update(options, schedule=schedule)
+        return optimizer(schedule, **options)
+
+    monkeypatch.setattr(keras.optimizers, "AdamW", record)
+    arguments = command(
+        corpus, tmp_path, **{"warm-up": 500, "epochs": 1, "batch-tokens": 150}
+    )
+    place = arguments.index("--ema-momentum")
+    del arguments[place : place + 2]
+    assert main(arguments) == 0
+
+    steps = given["schedule"].steps
+    assert 10 < steps < 500
+    assert given["schedule"].warm_up == steps // 10
+    assert given["ema_momentum"] == 1 - 1 / (2 * steps)
 
 
 def test_a_finished_training_has_nothing_left_to_do(trained, corpus, capsys):
