@@ -85,7 +85,7 @@ def test_warm_up_and_average_are_short_where_the_training_is(
 
     monkeypatch.setattr(keras.optimizers, "AdamW", record)
     arguments = command(
-        corpus, tmp_path, **{"warm-up": 500, "epochs": 1, "batch-tokens": 150}
+        corpus, tmp_path, **{"warm-up": 500, "epochs": 1, "batch-tokens": 60}
     )
     place = arguments.index("--ema-momentum")
     del arguments[place : place + 2]
