@@ -2,8 +2,9 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+import tyro
 from keras_attention_apps.common.config import Flags, ModelName, SearchConfig
 from tyro.conf import Positional
 
@@ -24,6 +25,19 @@ class ModelConfig:
     """Units of the LSTM."""
     attention_units: int = 512
     """Depth of the hidden layer of the attention."""
+    attention: Annotated[
+        Literal["soft", "hard"], tyro.conf.arg(aliases=["--attention"])
+    ] = "soft"
+    """soft: every word is given the mean of all regions, by their weights. hard: it is
+    given one region, drawn with these probabilities in training."""
+    estimator: Literal["score-function", "straight-through"] = "score-function"
+    """How hard attention learns where to look: from whether the words became likely
+    (REINFORCE), or as if it were soft (straight-through Gumbel)."""
+    soft_probability: float = 0.5
+    """How often hard attention trains on a caption as if it were soft."""
+    inference: Literal["argmax", "expectation"] = "argmax"
+    """What hard attention is given when it does not train: the most probable region, or
+    the mean of all."""
     dropout: float = 0.4
     """Dropout rate on regions, embeddings and before the output."""
     max_length: int = 22
@@ -49,6 +63,10 @@ class TrainConfig:
     output: Path
     """Folder for the trained model, its checkpoints and its history."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    from_preset: str | None = None
+    """Start from a preset, or the folder of a trained model: its network, CNN included,
+    and its words, to which those of the new captions are added. Of the options of the
+    model, those that are not the default replace the preset's; its sizes stay."""
     backbone_weights: str = "imagenet"
     """Start of the CNN: imagenet (downloaded by Keras), none, or a .weights.h5 file."""
     min_count: int = 5
@@ -78,6 +96,12 @@ class TrainConfig:
     label_smoothing: float = 0.1
     doubly_stochastic: float = 0.1
     """Weight of the penalty that asks for attention to every region (lambda)."""
+    reward_weight: float = 0.1
+    """Weight of what hard attention learns from the likelihood of captions (lambda_r),
+    beside the likelihood itself."""
+    entropy_weight: float = 0.002
+    """Weight of the entropy of hard attention (lambda_e): without, it may settle on one
+    region too early."""
     clip_norm: float = 5.0
     """Largest norm of the gradient of a step."""
     ema_momentum: float = 0.998

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import shutil
 
+import numpy as np
 from keras_attention_apps.captioner.text import tokenize
 from keras_attention_apps.common.files import write_json
 
@@ -45,6 +46,27 @@ def caption_scores(captions, references, *, meteor=False):
     return scores
 
 
+def attention_figures(maps):
+    """How attention moves from word to word, and how much it is spread out.
+
+    Args:
+        maps: For each caption, an array `(words, ...)` of weights that sum to one.
+
+    Returns:
+        Dict: `"changes"`, how often a word has another region with the largest weight
+        than the word before it, in percent; `"entropy"`, that of the weights of a word,
+        in nats, on average.
+    """
+    maps = [weights.reshape(len(weights), -1) for weights in maps]
+    changes = [np.diff(weights.argmax(axis=-1)) != 0 for weights in maps]
+    weights = np.concatenate(maps)
+    logarithms = np.log(np.where(weights > 0, weights, 1.0))
+    return {
+        "changes": 100 * float(np.concatenate(changes).mean()),
+        "entropy": float(-(weights * logarithms).sum(axis=-1).mean()),
+    }
+
+
 def _plain(text):
     return " ".join(tokenize(text))
 
@@ -59,6 +81,7 @@ def evaluate(config):
     search = config.search
     captions = captioner.caption(
         [image.path for image in images],
+        maps="probabilities",
         **dataclasses.asdict(search),
     )
     texts = [caption.text for caption in captions]
@@ -69,6 +92,7 @@ def evaluate(config):
         ]
         write_json(config.output, results)
     scores = caption_scores(texts, [image.captions for image in images], meteor=True)
+    attention = attention_figures([caption.weights for caption in captions])
     print(
         f"{config.model} on {len(images)} photographs of {config.split}, "
         f"beam {search.beam_size}, length penalty {search.length_penalty}"
@@ -77,4 +101,7 @@ def evaluate(config):
         print(f"{name:8} {score:6.2f}")
     if "meteor" not in scores:
         print("meteor   needs Java, which was not found")
-    return scores
+    changes, entropy = attention["changes"], attention["entropy"]
+    print(f"changes  {changes:6.2f} % of the words look at another region")
+    print(f"entropy  {entropy:6.2f} nats of the attention of a word")
+    return scores | attention

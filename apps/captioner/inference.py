@@ -93,16 +93,30 @@ class Captioner:
             write_json(temporary / "vocabulary.json", self.vocabulary.words[4:])
             save_half(self.network, temporary / WEIGHTS)
 
-    def caption(self, images, *, beam_size=5, length_penalty=0.7, batch_size=32):
+    def take_over(self, other):
+        """Copy the weights of another captioner of the same sizes.
+
+        The embeddings of words are found by the words, of which it may have others.
+        """
+        embeddings = self.network.embedding.embeddings
+        pairs = zip(_lasting(self.network), _lasting(other.network), strict=True)
+        for ours, theirs in pairs:
+            if ours is not embeddings:
+                ours.assign(theirs)
+        rows = {word: row for row, word in enumerate(other.vocabulary.words)}
+        known = [word in rows for word in self.vocabulary.words]
+        rows = [rows.get(word, 0) for word in self.vocabulary.words]
+        copied = keras.ops.take(other.network.embedding.embeddings, rows, axis=0)
+        known = keras.ops.convert_to_tensor(known)[:, None]
+        embeddings.assign(keras.ops.where(known, copied, embeddings))
+
+    def caption(self, images, **options):
         """Caption one photograph or several.
 
         Args:
             images: One photograph, or a list of them: paths, raw bytes, Pillow
                 images or arrays `(height, width, 3)`.
-            beam_size: Hypotheses that are kept at every step; 1 is greedy search.
-            length_penalty: Hypotheses are ranked by log-probability divided by
-                `length ** length_penalty`.
-            batch_size: Photographs that are captioned together.
+            **options: Those of `caption_each`.
 
         Returns:
             A `Caption`, or a list of them for a list of photographs.
@@ -112,28 +126,40 @@ class Captioner:
         """
         single = not isinstance(images, (list, tuple))
         captions = []
-        for _, caption in self.caption_each(
-            [images] if single else images,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            batch_size=batch_size,
-        ):
+        for _, caption in self.caption_each([images] if single else images, **options):
             if isinstance(caption, ImageError):
                 raise caption
             captions.append(caption)
         return captions[0] if single else captions
 
-    def caption_each(self, images, *, beam_size=5, length_penalty=0.7, batch_size=32):
+    def caption_each(
+        self,
+        images,
+        *,
+        beam_size=5,
+        length_penalty=0.7,
+        batch_size=32,
+        maps="weights",
+    ):
         """Caption any number of photographs, a batch at a time.
 
         Args:
-            images: Iterable of photographs; the rest as for `caption`.
+            images: Iterable of photographs, as for `caption`.
+            beam_size: Hypotheses that are kept at every step; 1 is greedy search.
+            length_penalty: Hypotheses are ranked by log-probability divided by
+                `length ** length_penalty`.
+            batch_size: Photographs that are captioned together.
+            maps: `"weights"`, or `"probabilities"`: what the attention maps show.
+                They differ for hard attention, whose weights are the region that was
+                chosen.
 
         Yields:
             Pairs of a photograph as it was given and its `Caption`, in order, or
             the `ImageError` that says why it could not be read.
         """
-        search = self.search(beam_size=beam_size, length_penalty=length_penalty)
+        search = self.search(
+            beam_size=beam_size, length_penalty=length_penalty, maps=maps
+        )
         images = iter(images)
         while batch := list(itertools.islice(images, batch_size)):
             results, arrays = [], []
@@ -151,15 +177,15 @@ class Captioner:
             for image, result in zip(batch, results, strict=True):
                 yield image, next(captions) if result is None else result
 
-    def search(self, *, beam_size=5, length_penalty=0.7):
+    def search(self, *, beam_size=5, length_penalty=0.7, maps="weights"):
         """The compiled search as a Keras model; see `CaptionSearch`."""
-        key = (beam_size, length_penalty)
+        key = (beam_size, length_penalty, maps)
         if key not in self._searches:
             find = functools.partial(
                 beam_search, beam_size=beam_size, length_penalty=length_penalty
             )
             self._searches[key] = CaptionSearch(
-                self.network, self.config.max_length, find
+                self.network, self.config.max_length, find, maps=maps
             )
         return self._searches[key]
 
@@ -180,3 +206,10 @@ class Captioner:
                 )
             )
         return captions
+
+
+def _lasting(network):
+    """The weights of a network, but those of its loss: soft attention has none."""
+    of_loss = network.reinforce.weights if network.reinforce else []
+    passing = {id(weight) for weight in of_loss}
+    return [weight for weight in network.weights if id(weight) not in passing]

@@ -13,6 +13,8 @@ from keras_attention import (
     AdditiveAttention,
     AttentionCell,
     AttentionDecoder,
+    HardWeighting,
+    ReinforceLoss,
     doubly_stochastic_penalty,
     sequence_crossentropy,
 )
@@ -115,7 +117,8 @@ class ShowAttendTell(keras.Model):
         config: A `ModelConfig`.
         vocabulary_size: Number of words N.
         backbone_weights: See `Backbone`.
-        label_smoothing, doubly_stochastic: Of the training loss.
+        label_smoothing, doubly_stochastic, reward_weight, entropy_weight: Of the
+            training loss.
 
     Call arguments:
         inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
@@ -124,7 +127,8 @@ class ShowAttendTell(keras.Model):
             `(B, K)`: how much better than expected each caption, a sample, is.
 
     Returns:
-        Dict with `"logits"` `(B, K, T, N)` and `"weights"` `(B, K, T, S)`.
+        Dict with `"logits"` `(B, K, T, N)`, `"weights"` `(B, K, T, S)` and what else
+        hard attention reports; see `keras_attention.HardWeighting`.
 
     Reference: [Xu et al., 2015](https://arxiv.org/abs/1502.03044).
     """
@@ -137,6 +141,8 @@ class ShowAttendTell(keras.Model):
         backbone_weights=None,
         label_smoothing=0.0,
         doubly_stochastic=0.0,
+        reward_weight=0.1,
+        entropy_weight=0.002,
     ):
         super().__init__(name="show_attend_tell")
         self.config = config
@@ -159,12 +165,22 @@ class ShowAttendTell(keras.Model):
             vocabulary_size, config.embedding_units
         )
         self.embedding_dropout = keras.layers.Dropout(config.dropout)
-        self.decoder = AttentionDecoder(
-            AttentionCell(
-                keras.layers.LSTMCell(config.units),
-                AdditiveAttention(config.attention_units, use_bias=True),
-                gate=True,
+        weighting, self.reinforce = "softmax", None
+        if config.attention == "hard":
+            weighting = HardWeighting(
+                config.estimator,
+                inference=config.inference,
+                soft_probability=config.soft_probability,
             )
+            if config.estimator == "score-function":
+                self.reinforce = ReinforceLoss(
+                    reward_weight=reward_weight, entropy_weight=entropy_weight
+                )
+        attention = AdditiveAttention(
+            config.attention_units, use_bias=True, weighting=weighting
+        )
+        self.decoder = AttentionDecoder(
+            AttentionCell(keras.layers.LSTMCell(config.units), attention, gate=True)
         )
         self.readout = DeepOutput(config.embedding_units, config.dropout)
         self.words_loss = keras.metrics.Mean(name="words_loss")
@@ -202,6 +218,9 @@ class ShowAttendTell(keras.Model):
         return {"cell": [self.initial_output(mean), self.initial_carry(mean)]}
 
     def call(self, inputs, training=None):
+        if "advantages" in inputs:
+            # Samples come from the network as it is when it does not train.
+            training = False
         regions = self.regions(inputs, training)
         words = inputs["captions"][..., :-1]
         embedded = self.embedding_dropout(self.embedding(words), training=training)
@@ -213,16 +232,16 @@ class ShowAttendTell(keras.Model):
         hidden = self.readout(
             embedded, steps["output"], steps["context"], training=training
         )
-        return {
-            "logits": self.embedding(hidden, reverse=True),
-            "weights": steps["weights"],
-        }
+        reports = self.decoder.cell.attention.step.reports
+        reported = {name: steps[name] for name in ("weights", *reports)}
+        return {"logits": self.embedding(hidden, reverse=True), **reported}
 
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
         """Per word: cross-entropy plus lambda times the doubly stochastic penalty.
 
-        With advantages, the cross-entropy of each sampled caption counts as much as its
-        advantage: the gradient is an estimate of that of the expected reward
+        Where regions are drawn, what `ReinforceLoss` adds to the likelihood is there,
+        too. With advantages, the cross-entropy of each sampled caption counts as much
+        as its advantage: the gradient is an estimate of that of the expected reward
         ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
         """
         targets = x["captions"][..., 1:]
@@ -236,12 +255,31 @@ class ShowAttendTell(keras.Model):
         if advantages is not None:
             losses = ops.cast(advantages, losses.dtype)[..., None] * losses
         words = ops.maximum(ops.sum(ops.cast(mask, losses.dtype)), 1.0)
-        words_loss = ops.sum(ops.where(mask, losses, 0.0)) / words
-        self.words_loss.update_state(words_loss)
-        weights = ops.cast(y_pred["weights"], losses.dtype)
-        penalty = doubly_stochastic_penalty(weights, mask)
-        penalty = ops.sum(ops.where(ops.any(mask, axis=-1), penalty, 0.0)) / words
-        return words_loss + self.doubly_stochastic * penalty
+        losses = ops.sum(ops.where(mask, losses, 0.0), axis=-1)
+        self.words_loss.update_state(ops.sum(losses) / words)
+        if self.reinforce and advantages is None:
+            losses = self._reinforced(losses, mask, y_pred, training)
+        weights = y_pred.get("probabilities", y_pred["weights"])
+        penalty = doubly_stochastic_penalty(ops.cast(weights, losses.dtype), mask)
+        penalty = ops.where(ops.any(mask, axis=-1), penalty, 0.0)
+        return ops.sum(losses + self.doubly_stochastic * penalty) / words
+
+    def _reinforced(self, losses, mask, y_pred, training):
+        """Losses of captions `(B, K)` with what teaches hard attention to choose."""
+
+        def flat(x):
+            return ops.reshape(x, (-1, *ops.shape(x)[2:]))
+
+        reinforced = self.reinforce(
+            -flat(losses),
+            flat(y_pred["log_probability"]),
+            flat(y_pred["entropy"]),
+            mask=flat(mask),
+            # All steps of a caption are drawn, or none.
+            sampled=flat(y_pred["sampled"])[:, 0],
+            training=training,
+        )
+        return ops.reshape(reinforced, ops.shape(losses))
 
 
 class CaptionSearch(keras.Model):
@@ -251,6 +289,8 @@ class CaptionSearch(keras.Model):
         network: The `ShowAttendTell`.
         max_length: Largest number of words.
         find: One of the searches of `keras_attention`, with its own arguments bound.
+        maps: What is recorded of each step: `"weights"`, or `"probabilities"`, from
+            which hard attention chooses. They are the same for soft attention.
         seed_generator: The `keras.random.SeedGenerator` that `find` draws from, if any.
 
     Call arguments:
@@ -260,11 +300,14 @@ class CaptionSearch(keras.Model):
         What the search returns.
     """
 
-    def __init__(self, network, max_length, find, *, seed_generator=None):
+    def __init__(
+        self, network, max_length, find, *, maps="weights", seed_generator=None
+    ):
         super().__init__(name="caption_search")
         self.network = network
         self.max_length = max_length
         self.find = find
+        self.maps = maps
         self.seed_generator = seed_generator
         self.built = True
         # A search is a long graph of tiny steps: quicker to run than to compile.
@@ -280,7 +323,8 @@ class CaptionSearch(keras.Model):
             outputs, state = network.decoder.cell(embedded, state, memory)
             hidden = network.readout(embedded, outputs["output"], outputs["context"])
             logits = ops.cast(network.embedding(hidden, reverse=True), "float32")
-            return ops.log_softmax(logits, axis=-1), state, outputs["weights"]
+            maps = outputs.get(self.maps, outputs["weights"])
+            return ops.log_softmax(logits, axis=-1), state, maps
 
         return self.find(
             step,

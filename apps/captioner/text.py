@@ -54,6 +54,12 @@ class Vocabulary:
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return cls([word for word, count in ranked if count >= min_count])
 
+    def extended(self, other):
+        """This vocabulary, with what only another has behind it."""
+        own = self.words[len(SPECIAL) :]
+        new = [word for word in other.words if word not in self._ids]
+        return Vocabulary([*own, *new])
+
     def __len__(self):
         return len(self.words)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import keras
 from keras_attention_apps.captioner.batches import Photographs, TrainingBatches
-from keras_attention_apps.captioner.config import TrainConfig
+from keras_attention_apps.captioner.config import ModelConfig, TrainConfig
 from keras_attention_apps.captioner.data import read_dataset
 from keras_attention_apps.captioner.evaluate import caption_scores
 from keras_attention_apps.captioner.features import cached_features
@@ -22,6 +22,15 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.training import numerics
 
 VALIDATION_BATCH = 50
+# Options of a model that change none of its weights.
+SHAPELESS = (
+    "attention",
+    "estimator",
+    "soft_probability",
+    "inference",
+    "dropout",
+    "max_length",
+)
 
 
 def train(config: TrainConfig):
@@ -38,12 +47,20 @@ def _train(config):
     validation = read_dataset(config.data, "dev")
     texts = [text for image in training for text in image.captions]
     vocabulary = Vocabulary.from_captions(texts, config.min_count)
+    start = None
+    if config.from_preset:
+        start = Captioner.from_preset(config.from_preset)
+        model = replaced(start.config, config.model)
+        config = dataclasses.replace(config, model=model, backbone_weights="none")
+        vocabulary = start.vocabulary.extended(vocabulary)
     print(
         f"{len(training)} photographs with {len(texts)} captions, {len(vocabulary)} "
         f"words; {len(validation)} photographs for validation"
     )
     checkpoints = Checkpoints(config.output / "checkpoints", dataclasses.asdict(config))
     captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
+    if start:
+        captioner.take_over(start)
     run = _Run(config, captioner, training, validation, checkpoints)
     phases = (run.train_decoder, run.fine_tune, run.self_criticise)
     for phase in phases[checkpoints.progress.phase :]:
@@ -51,6 +68,28 @@ def _train(config):
         checkpoints.next_phase()
     print(f"The best model is in {run.best}")
     return run.best
+
+
+def replaced(model, given):
+    """A `ModelConfig`, but what is given and not the default replaces it.
+
+    Raises:
+        UserError: If that would change the shapes of the weights.
+    """
+    default = ModelConfig()
+    changes = {
+        name: value
+        for name, value in dataclasses.asdict(given).items()
+        if value != getattr(default, name) and value != getattr(model, name)
+    }
+    sizes = [name for name in changes if name not in SHAPELESS]
+    if sizes:
+        name = sizes[0]
+        raise UserError(
+            f"the model to start from has {name}={getattr(model, name)!r}, which "
+            f"cannot be changed. Received: {changes[name]!r}"
+        )
+    return dataclasses.replace(model, **changes)
 
 
 def _build(config, vocabulary_size):
@@ -68,6 +107,8 @@ def _build(config, vocabulary_size):
             backbone_weights=None if start == "none" else start,
             label_smoothing=config.label_smoothing,
             doubly_stochastic=config.doubly_stochastic,
+            reward_weight=config.reward_weight,
+            entropy_weight=config.entropy_weight,
         )
     except UserError:
         raise
@@ -262,5 +303,6 @@ class _Run:
         training = dataclasses.asdict(self.config)
         for private in ("data", "output", "cache", "model"):
             del training[private]
-        training["backbone_weights"] = Path(training["backbone_weights"]).name
+        for name in ("backbone_weights", "from_preset"):
+            training[name] = training[name] and Path(training[name]).name
         self.captioner.save(self.best, training=training)

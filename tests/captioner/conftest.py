@@ -1,5 +1,7 @@
 """A data set of coloured squares and an untrained captioner, both tiny."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -59,12 +61,22 @@ def squares(tmp_path_factory):
 @pytest.fixture(scope="session")
 def captioner():
     """An untrained captioner that knows a few words."""
+    return untrained(TINY)
+
+
+@pytest.fixture(scope="session")
+def hard_captioner():
+    """The same with hard attention."""
+    return untrained(dataclasses.replace(TINY, attention="hard"))
+
+
+def untrained(config):
     keras.utils.set_random_seed(3)
     vocabulary = Vocabulary(["a", "the", "square", "is", *COLOURS, "'s"])
-    network = ShowAttendTell(TINY, len(vocabulary))
+    network = ShowAttendTell(config, len(vocabulary))
     network.build()
     wake(network.backbone.cnn)
-    return Captioner(TINY, vocabulary, network)
+    return Captioner(config, vocabulary, network)
 
 
 @pytest.fixture(scope="session")

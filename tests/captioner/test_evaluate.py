@@ -1,5 +1,6 @@
+import numpy as np
 import pytest
-from keras_attention_apps.captioner.evaluate import caption_scores
+from keras_attention_apps.captioner.evaluate import attention_figures, caption_scores
 
 REFERENCES = [
     ["A dog runs over the grass .", "the brown dog is running"],
@@ -27,6 +28,18 @@ def test_short_captions_pay_the_brevity_penalty():
     # Three right words where the closest reference has five: exp(1 - 5 / 3).
     scores = caption_scores(["the brown dog"], [REFERENCES[0]])
     assert scores["bleu-1"] == pytest.approx(51.34, abs=0.01)
+
+
+def test_how_attention_moves_by_hand():
+    maps = [
+        np.array([[[1.0, 0.0]], [[0.0, 1.0]], [[0.25, 0.75]]]),
+        np.array([[[0.5, 0.5]]]),
+    ]
+    figures = attention_figures(maps)
+
+    assert figures["changes"] == 50
+    quarter = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
+    assert figures["entropy"] == pytest.approx((quarter + np.log(2)) / 4)
 
 
 def test_cider_prefers_the_rarer_words():

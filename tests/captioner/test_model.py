@@ -1,12 +1,20 @@
+import dataclasses
 import itertools
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 from keras_attention_apps.captioner.model import Backbone, DeepOutput
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
+from .conftest import TINY, untrained
+
 IMAGES, CAPTIONS, WORDS = 2, 3, 5
+
+
+def numpy(tensors):
+    return keras.tree.map_structure(ops.convert_to_numpy, tensors)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +91,88 @@ def test_the_loss_is_cross_entropy_and_penalty_per_word(captioner, batch):
     finally:
         network.doubly_stochastic = before
     np.testing.assert_allclose(float(loss), total / words, rtol=1e-5)
+
+
+def test_hard_attention_looks_at_one_region(hard_captioner, batch):
+    network = hard_captioner.network
+    best = numpy(network(batch))
+    draws = [numpy(network(batch, training=True)) for _ in range(20)]
+
+    one_hot = np.eye(4)[best["probabilities"].argmax(axis=-1)]
+    np.testing.assert_array_equal(best["weights"], one_hot)
+    for drawn in draws:
+        hard, soft = (
+            drawn["weights"][drawn["sampled"][..., 0] == kind] for kind in (1, 0)
+        )
+        np.testing.assert_array_equal(np.sort(hard)[..., -1], 1.0)
+        assert (soft.max(axis=-1) < 1).all()
+    # Half the captions are given the mean of the regions.
+    sampled = np.mean([drawn["sampled"] for drawn in draws])
+    assert 0.3 < sampled < 0.7
+
+
+def test_hard_attention_learns_from_what_reinforce_adds(hard_captioner, batch):
+    network = hard_captioner.network
+    outputs = numpy(network(batch, training=True))
+    mask = batch["captions"][..., 1:] != PAD
+    logits = outputs["logits"].astype("float64")
+    log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    likely = np.take_along_axis(log_probs, batch["captions"][..., 1:, None], axis=-1)
+    likelihood = (likely[..., 0] * mask).sum(axis=-1)
+    chosen = (outputs["log_probability"] * mask).sum(axis=-1)
+    chosen = np.where(outputs["sampled"][..., 0], chosen, 0.0)
+    network.reinforce.baseline.assign(-3.0)
+    expected = likelihood + 0.1 * (likelihood + 3.0) * chosen
+    expected += 0.002 * (outputs["entropy"] * mask).sum(axis=-1)
+
+    loss = network.compute_loss(batch, None, outputs, training=True)
+    behind = float(ops.convert_to_numpy(network.reinforce.baseline))
+
+    np.testing.assert_allclose(float(loss), -expected.sum() / mask.sum(), rtol=1e-5)
+    drawn = likelihood[outputs["sampled"][..., 0]]
+    moved = 0.9 * -3.0 + 0.1 * drawn.mean() if len(drawn) else -3.0
+    assert behind == pytest.approx(moved, rel=1e-5)
+
+
+def test_rewards_of_samples_are_for_what_is_chosen_outside_training(
+    hard_captioner, batch
+):
+    advantages = np.ones((IMAGES, CAPTIONS), "float32")
+    outputs = hard_captioner.network({**batch, "advantages": advantages}, training=True)
+    expected = hard_captioner.network(batch, training=False)
+
+    np.testing.assert_array_equal(
+        *map(numpy, (outputs["weights"], expected["weights"]))
+    )
+    np.testing.assert_allclose(
+        *map(numpy, (outputs["logits"], expected["logits"])), atol=1e-6
+    )
+
+
+def test_straight_through_needs_no_reward(batch):
+    config = dataclasses.replace(
+        TINY, attention="hard", estimator="straight-through", soft_probability=0.0
+    )
+    network = untrained(config).network
+    outputs = numpy(network(batch, training=True))
+
+    assert network.reinforce is None
+    np.testing.assert_array_equal(np.sort(outputs["weights"])[..., -1], 1.0)
+
+
+def test_maps_of_a_search_are_weights_or_probabilities(hard_captioner, batch):
+    found = {
+        maps: hard_captioner.search(maps=maps).predict_on_batch(
+            {"features": batch["features"]}
+        )
+        for maps in ("weights", "probabilities")
+    }
+    length = found["weights"]["lengths"][0, 0]
+    weights, probabilities = (found[x]["weights"][0, 0, :length] for x in found)
+
+    np.testing.assert_array_equal(weights, np.eye(4)[probabilities.argmax(axis=-1)])
+    assert (probabilities.max(axis=-1) < 1).all()
+    np.testing.assert_allclose(probabilities.sum(axis=-1), 1.0, atol=1e-5)
 
 
 def test_the_search_agrees_with_the_training_pass(captioner, batch):

@@ -50,3 +50,9 @@ def test_decoding_stops_at_the_end():
 def test_a_word_that_occurs_twice_is_refused():
     with pytest.raises(ValueError, match="Received 1 duplicates"):
         Vocabulary(["a", "a"])
+
+
+def test_new_words_come_behind_the_old_ones():
+    old, new = Vocabulary(["dog", "a"]), Vocabulary(["a", "cat", "dog", "sits"])
+
+    assert old.extended(new).words[4:] == ("dog", "a", "cat", "sits")

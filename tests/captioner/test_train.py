@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def trained(squares, tmp_path_factory):
     return output
 
 
-def command(squares, output, **changes):
+def command(squares, output, sizes=SIZES, **changes):
     options = {
         "data": squares,
         "output": output,
@@ -39,7 +40,7 @@ def command(squares, output, **changes):
         "epochs": 2,
         "fine-tune-epochs": 1,
         "self-critical-epochs": 1,
-        **{f"model.{name}": value for name, value in SIZES.items()},
+        **{f"model.{name}": value for name, value in sizes.items()},
         **changes,
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
@@ -205,3 +206,34 @@ def test_photographs_are_cropped_a_little_at_random(tmp_path):
     # What is cut off lies on either side.
     assert images[..., 0].min(axis=(1, 2)).max() > 5
     assert images[..., 0].max(axis=(1, 2)).min() < 94
+
+
+def test_a_training_starts_from_another_model(squares, model_folder, tmp_path):
+    changes = {
+        "from-preset": model_folder,
+        "attention": "hard",
+        "epochs": 1,
+        "fine-tune-epochs": 0,
+        "self-critical-epochs": 0,
+        "learning-rate": 1e-12,
+        "weight-decay": 0,
+    }
+    # The sizes are those of the model.
+    assert main(command(squares, tmp_path / "run", sizes={}, **changes)) == 0
+
+    start = Captioner.from_preset(model_folder)
+    adapted = Captioner.from_preset(tmp_path / "run" / "model")
+    assert adapted.config == dataclasses.replace(start.config, attention="hard")
+    known, words = start.vocabulary.words, adapted.vocabulary.words
+    assert words[: len(known)] == known
+    # The baseline of its loss is its own.
+    ours = [x for x in adapted.network.weights if not x.path.endswith("baseline")]
+    for one, other in zip(ours, start.network.get_weights(), strict=True):
+        same = keras.ops.convert_to_numpy(one)[tuple(map(slice, other.shape))]
+        np.testing.assert_allclose(same, other, atol=1e-3)
+
+
+def test_a_model_to_start_from_keeps_its_sizes(squares, model_folder, tmp_path, capsys):
+    changes = {"from-preset": model_folder, "model.units": 17}
+    assert main(command(squares, tmp_path / "run", **changes)) == 2
+    assert "units=13, which cannot be changed. Received: 17" in capsys.readouterr().err
