@@ -7,6 +7,7 @@ import pathlib
 import threading
 
 import numpy as np
+from keras_attention_apps.captioner.archives import ArchivedFile
 from keras_attention_apps.common.cli import UserError
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -28,10 +29,10 @@ def read_image(source):
     from 0 to 65535; those of mode `F` from 0 to 1, or to 255 if one exceeds 1.
 
     Args:
-        source: Path, `bytes`, binary file (read from its start if it can seek),
-            `PIL.Image.Image`, or array of shape `(height, width)` or `(height,
-            width, channels)` with 1, 3 or 4 channels, of uint8, uint16 or floats
-            in [0, 1].
+        source: Path, `ArchivedFile`, `bytes`, binary file (read from its start if it
+            can seek), `PIL.Image.Image`, or array of shape `(height, width)` or
+            `(height, width, channels)` with 1, 3 or 4 channels, of uint8, uint16 or
+            floats in [0, 1].
 
     Returns:
         `PIL.Image.Image` of mode `RGB`.
@@ -45,8 +46,8 @@ def read_image(source):
             return _to_rgb(ImageOps.exif_transpose(_open(source)))
     # A broken header leads Pillow's readers into nearly every type of exception.
     except Exception as error:
-        is_path = isinstance(source, (str, os.PathLike))
-        name = repr(os.fspath(source)) if is_path else f"the given {_type(source)}"
+        is_path = isinstance(source, (str, os.PathLike, ArchivedFile))
+        name = repr(str(source)) if is_path else f"the given {_type(source)}"
         reason = " ".join(_reason(error).split())
         raise ImageError(f"Cannot read {name}: {reason}") from error
 
@@ -175,6 +176,8 @@ def _read_bytes(source):
             raise ImageError("expected a picture file, got a folder")
         with open(source, "rb") as file:
             data = file.read()
+    elif isinstance(source, ArchivedFile):
+        data = source.read_bytes()
     elif hasattr(source, "read"):
         with contextlib.suppress(AttributeError, OSError):
             source.seek(0)

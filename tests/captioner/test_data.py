@@ -1,5 +1,8 @@
+import io
+import itertools
 import json
 import re
+import tarfile
 import warnings
 
 import pytest
@@ -8,6 +11,9 @@ from keras_attention_apps.captioner.data import (
     DataError,
     read_dataset,
 )
+from keras_attention_apps.captioner.images import ImageError, read_image
+from keras_attention_apps.common.cli import UserError
+from PIL import Image
 
 
 @pytest.fixture(autouse=True)
@@ -541,7 +547,7 @@ def test_unknown_layout_lists_what_is_expected_and_what_is_there(tmp_path):
 
 
 def test_empty_directory(tmp_path):
-    fails(tmp_path, with_message="captions.txt (Kaggle), but found nothing")
+    fails(tmp_path, with_message="*.tar (WebDataset), but found nothing")
 
 
 def test_directory_has_to_be_one(tmp_path):
@@ -642,3 +648,171 @@ def test_photographs_of_other_splits_do_not_count_as_missing(tmp_path):
     official(tmp_path)
     (tmp_path / "Flicker8k_Dataset/b.jpg").unlink()
     assert len(read_dataset(tmp_path, "train")) == 2
+
+
+def table(folder, rows, header="file_name,caption"):
+    write(folder / "metadata.csv", f"{header}\n{rows}")
+
+
+def test_hugging_face_csv_has_a_row_for_every_caption(tmp_path):
+    table(tmp_path / "train", 'b.png,"A dog, running"\na.png,Ein Hund\nb.png,A dog\n')
+    table(tmp_path / "validation", "a.png,A cat\n", header="file_name,text")
+    photograph(tmp_path / "train", "a.png", "b.png")
+    photograph(tmp_path / "validation", "a.png")
+
+    first, second = read_dataset(tmp_path, "train")
+    assert first.path == tmp_path / "train" / "b.png"
+    assert first.captions == ("A dog, running", "A dog")
+    assert second.captions == ("Ein Hund",)
+    (image,) = read_dataset(tmp_path, "dev")
+    assert image.path == tmp_path / "validation" / "a.png"
+    fails(tmp_path, "test", with_message="images of the split test, but found only dev")
+
+
+def test_hugging_face_json_lines_hold_splits_and_several_captions(tmp_path):
+    rows = [
+        {"file_name": "in/a.jpg", "captions": ["One", "Two"], "split": "train"},
+        {
+            "file_name": "in/b.jpg",
+            "caption": "\u732b\u304c\u5ea7\u308b",
+            "split": "val",
+        },
+    ]
+    write(tmp_path / "metadata.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")
+    photograph(tmp_path / "in", "a.jpg", "b.jpg")
+
+    (image,) = read_dataset(tmp_path, "train")
+    assert image.captions == ("One", "Two")
+    (image,) = read_dataset(tmp_path, "dev")
+    assert image.captions == ("\u732b\u304c\u5ea7\u308b",)
+
+
+def test_hugging_face_without_splits_is_drawn_by_name(tmp_path):
+    names = [f"{i}.jpg" for i in range(40)]
+    table(tmp_path, "".join(f"{name},A dog\n" for name in names))
+    photograph(tmp_path, *names)
+
+    parts = [names_of(read_dataset(tmp_path, x)) for x in ("train", "dev", "test")]
+    assert sorted(itertools.chain(*parts)) == sorted(names)
+    assert all(parts)
+    # The others stay where they are when one comes.
+    table(tmp_path, "".join(f"{name},A dog\n" for name in ["x.jpg", *names]))
+    photograph(tmp_path, "x.jpg")
+    assert set(parts[1]) <= set(names_of(read_dataset(tmp_path, "dev")))
+
+
+def test_dev_is_drawn_from_train_where_only_it_is_missing(tmp_path):
+    names = [f"{i}.jpg" for i in range(40)]
+    table(tmp_path / "train", "".join(f"{name},A dog\n" for name in names))
+    table(tmp_path / "test", "a.jpg,A dog\n")
+    photograph(tmp_path / "train", *names)
+    photograph(tmp_path / "test", "a.jpg")
+
+    train, dev = (names_of(read_dataset(tmp_path, x)) for x in ("train", "dev"))
+    assert sorted(train + dev) == sorted(names)
+    assert 0 < len(dev) < 12
+    assert names_of(read_dataset(tmp_path, "test")) == ["a.jpg"]
+
+
+def test_dev_is_drawn_where_coco_has_none(tmp_path):
+    images = [{"id": i, "file_name": f"{i}.jpg"} for i in range(40)]
+    annotations = [{"image_id": i, "caption": "A bus"} for i in range(40)]
+    content = {"images": images, "annotations": annotations}
+    write(tmp_path / "captions_train.json", content)
+    photograph(tmp_path / "train", *(image["file_name"] for image in images))
+
+    train, dev = (names_of(read_dataset(tmp_path, x)) for x in ("train", "dev"))
+    assert sorted(train + dev) == sorted(image["file_name"] for image in images)
+    assert 0 < len(dev) < 12
+    fails(tmp_path, "test", with_message="a file captions_*test*.json")
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("file_name,label\na.jpg,3\n", "line 2: expected one of the keys"),
+        ("file_name,caption\na.jpg\n", "line 2: expected 2 cells, but found 1"),
+        ("name,caption\na.jpg,A\n", "line 2: expected the key 'file_name'"),
+        ("file_name,caption,split\na.jpg,A,mine\n", "expected split one of"),
+    ],
+)
+def test_broken_tables_are_named(tmp_path, content, message):
+    write(tmp_path / "metadata.csv", content)
+    fails(tmp_path, with_message=message)
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ('{"file_name": "a.jpg"', "line 1: expected JSON"),
+        ('{"file_name": "a.jpg", "captions": [3]}', "a text or a list of texts"),
+        ('["a.jpg"]', "line 1: expected an object"),
+    ],
+)
+def test_broken_json_lines_are_named(tmp_path, line, message):
+    write(tmp_path / "metadata.jsonl", line)
+    fails(tmp_path, with_message=message)
+
+
+def shard(path, **files):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name.replace("__", "."))
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+def test_photographs_stay_in_the_shards_of_webdataset(tmp_path):
+    picture = io.BytesIO()
+    Image.new("RGB", (4, 3), "red").save(picture, "PNG")
+    shard(
+        tmp_path / "train-0.tar",
+        a__png=picture.getvalue(),
+        a__txt=b"Ein Hund\nA dog\n",
+        b__json=b'{"captions": ["A cat"]}',
+        b__jpg=b"no picture",
+    )
+    shard(tmp_path / "val-0.tar", c__jpg=b"x", c__json=b'{"text": "A cow"}')
+
+    first, second = read_dataset(tmp_path, "train")
+    assert first.captions == ("Ein Hund", "A dog")
+    assert second.captions == ("A cat",)
+    assert (first.image_id, second.image_id) == ("a", "b")
+    assert read_image(first.path).size == (4, 3)
+    with pytest.raises(ImageError, match=r"train-0.tar/b.jpg'.*begin with b'no pict"):
+        read_image(second.path)
+    (image,) = read_dataset(tmp_path, "dev")
+    assert (image.path.read_bytes(), image.captions) == (b"x", ("A cow",))
+
+
+def test_shards_without_splits_are_drawn_by_name(tmp_path):
+    for number in range(2):
+        files = {}
+        for i in range(20):
+            files |= {f"{number}-{i}__jpg": b"x", f"{number}-{i}__txt": b"A dog"}
+        shard(tmp_path / f"{number:03}.tar", **files)
+
+    parts = [read_dataset(tmp_path, split) for split in ("train", "dev", "test")]
+    assert sum(map(len, parts)) == 40
+    assert all(parts)
+
+
+@pytest.mark.parametrize(
+    "files, message",
+    [
+        ({"a__jpg": b"x", "a__png": b"x", "a__txt": b"A"}, "a: expected one picture"),
+        ({"a__txt": b"A dog"}, "a: expected one picture, but found a.txt"),
+        ({"a__jpg": b"x", "a__json": b"{}"}, "a.json: expected one of the keys"),
+        ({"a__jpg": b"x", "a__txt": b"\xff"}, "a.txt, line 1: expected UTF-8"),
+    ],
+)
+def test_broken_shards_are_named(tmp_path, files, message):
+    shard(tmp_path / "0.tar", **files)
+    fails(tmp_path, with_message=message)
+
+
+def test_a_shard_that_is_no_archive_is_named(tmp_path):
+    write(tmp_path / "0.tar", "This is a text, and not a short one at that. " * 20)
+    with pytest.raises(UserError, match=r"0\.tar: expected an uncompressed tar"):
+        read_dataset(tmp_path, "train")

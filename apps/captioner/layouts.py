@@ -1,0 +1,388 @@
+"""The layouts that captioned photographs come in.
+
+- Official Flickr8k and Flickr30k: `*.token.txt` or `*.token` with lines
+  `name.jpg#0<TAB>caption`, and `*trainImages.txt`, `*devImages.txt` and
+  `*testImages.txt` with one name per line.
+- Kaggle: `captions.txt`, a CSV file with the header `image,caption`, with or without
+  split files as above.
+- Karpathy: `dataset*.json`, which holds the captions and the splits.
+- COCO: `captions_*train*.json`, `captions_*val*.json`, `captions_*test*.json`.
+- Hugging Face: `metadata.csv` or `metadata.jsonl`, with `file_name`, one of the names
+  `caption`, `captions` and `text`, and perhaps `split`; in the folder, or one in each
+  of its folders `train`, `validation` and `test`.
+- WebDataset: `*.tar`, in which a photograph and its captions share a name:
+  `0001.jpg` with `0001.txt`, a caption a line, or `0001.json`, with the same names as
+  above. Of `train-000.tar`, `val-000.tar` and so on the name tells the split.
+
+Where there is no dev, or there are no splits, a hash of each name decides which split
+an image belongs to. The layout is recognised by these files; where several are there,
+Karpathy comes first, then COCO, official, Kaggle, Hugging Face and WebDataset.
+"""
+
+import codecs
+import csv
+import hashlib
+import io
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_attention_apps.captioner.archives import ArchivedFile, archived_samples
+from keras_attention_apps.common.cli import UserError
+
+SPLITS = {name: name for name in ("train", "dev", "test")}
+SPLITS |= {name: "dev" for name in ("val", "valid", "validation")}
+TEXT_FOLDERS = ("Flickr8k_text", "annotations")
+IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
+IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
+CAPTION_NAMES = ("caption", "captions", "text")
+PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+class DataError(UserError):
+    """A data set that cannot be read: what was wrong, expected, and what came."""
+
+
+@dataclass(frozen=True)
+class CaptionedImage:
+    """A photograph on disk, its captions, and the number its data set gives it.
+
+    Where the data set has no numbers, `image_id` is the file's name without suffix.
+    """
+
+    path: Path | ArchivedFile
+    captions: tuple[str, ...]
+    image_id: int | str
+
+
+# A reader returns `None` where it does not recognise its layout, otherwise the images
+# of the split with paths as the data set gives them and captions as they stand there.
+
+
+def _read_karpathy(root, split, _):
+    # The metadata that Kaggle's own client writes also fits the pattern.
+    path = _find_file(root, "dataset*.json", without="-metadata.json")
+    if path is None:
+        return None
+    splits = SPLITS | {"restval": "train"}
+    images = []
+    for index, image in enumerate(_get(_read_json(path), "images", list, path)):
+        where = f"{path}: images[{index}]"
+        name = Path(_get(image, "filename", str, where))
+        its_split = _get(image, "split", str, where)
+        sentences = _get(image, "sentences", list, where)
+        if its_split not in splits:
+            raise unexpected(
+                where, f"split one of {list_some(splits)}", repr(its_split)
+            )
+        if splits[its_split] == split:
+            captions = tuple(_get(entry, "raw", str, where) for entry in sentences)
+            keys = [key for key in ("cocoid", "imgid") if key in image]
+            image_id = _get(image, keys[0], int | str, where) if keys else name.stem
+            folder = _get({"filepath": "", **image}, "filepath", str, where)
+            images.append(CaptionedImage(folder / name, captions, image_id))
+    if not images:
+        raise unexpected(path, f"images of the split {split}", "none")
+    return images
+
+
+def _read_coco(root, split, validation_share):
+    patterns = {"train": "captions_*train*.json", "dev": "captions_*val*.json"}
+    patterns["test"] = "captions_*test*.json"
+    files = {name: _find_file(root, pattern) for name, pattern in patterns.items()}
+    if not any(files.values()):
+        return None
+    drawn = split == "dev" or (split == "train" and not files["dev"])
+    if drawn and files["train"] and not files["dev"]:
+        images = _read_coco_file(files["train"])
+        names = {image.path.name: () for image in images}
+        kept = _of_split(files["train"], {"train": names}, split, validation_share)
+        kept = {image.path.name for image in kept}
+        return [image for image in images if image.path.name in kept]
+    if not files[split]:
+        expected = f"a file {patterns[split]} for the split {split}"
+        raise unexpected(root, expected, list_files(root))
+    return _read_coco_file(files[split])
+
+
+def _read_coco_file(path):
+    content = _read_json(path)
+    captions = {}
+    for index, annotation in enumerate(_get(content, "annotations", list, path)):
+        where = f"{path}: annotations[{index}]"
+        image_id = _get(annotation, "image_id", int | str, where)
+        caption = _get(annotation, "caption", str, where)
+        captions.setdefault(image_id, []).append(caption)
+    folder = path.stem.removeprefix("captions_")
+    images = []
+    for index, image in enumerate(_get(content, "images", list, path)):
+        where = f"{path}: images[{index}]"
+        image_id = _get(image, "id", int | str, where)
+        name = Path(folder, _get(image, "file_name", str, where))
+        images.append(CaptionedImage(name, tuple(captions.get(image_id, ())), image_id))
+    return images
+
+
+def _read_official(root, split, _):
+    # Flickr8k ships its captions a second time, as lemmas.
+    path = _find_file(root, "*.token.txt", "*.token", without=".lemma.token.txt")
+    if path is None:
+        return None
+    captions = {}
+    for number, line in enumerate(_read_lines(path), 1):
+        key, tab, caption = line.partition("\t")
+        name, mark, _ = key.rpartition("#")
+        if tab and mark:
+            captions.setdefault(name, []).append(caption)
+        elif line.strip():
+            where = f"{path}, line {number}"
+            raise unexpected(where, "name#number<TAB>caption", f"{line!r:.60}")
+    return _select(captions, _read_split(root, split))
+
+
+def _read_kaggle(root, split, validation_share):
+    path = _find_file(root, "captions.txt")
+    if path is None:
+        return None
+    captions = {}
+    for line, row in _read_rows(path):
+        where, found = f"{path}, line {line}", f"{','.join(row)!r:.60}"
+        if line == 1 and [cell.strip().lower() for cell in row] != ["image", "caption"]:
+            raise unexpected(where, "the header image,caption", found)
+        # A quote that is never closed swallows the lines after it.
+        if len(row) == 1 or any("\n" in cell for cell in row):
+            raise unexpected(where, "image,caption on one line", found)
+        if line > 1 and row:
+            captions.setdefault(row[0].strip(), []).append(",".join(row[1:]))
+    if any(_find_file(root, f"*{name}Images.txt") for name in set(SPLITS.values())):
+        return _select(captions, _read_split(root, split))
+    return _of_split(path, {None: captions}, split, validation_share)
+
+
+def _read_metadata(root, split, validation_share):
+    named, last = {}, None
+    # In a folder for each split, or in one for all.
+    folders = [(root, None)]
+    folders += [(root / name, its_split) for name, its_split in SPLITS.items()]
+    for folder, its_split in folders:
+        path = _find_file(folder, "metadata.jsonl", "metadata.csv")
+        if path is None or path.parent != folder:
+            continue
+        last = path
+        rows = _read_json_lines if path.suffix == ".jsonl" else _read_table
+        for where, entry in rows(path):
+            name = folder.relative_to(root) / _get(entry, "file_name", str, where)
+            chosen = entry.get("split") or its_split
+            if chosen not in (None, *SPLITS):
+                raise unexpected(where, f"split one of {list_some(SPLITS)}", chosen)
+            captions = named.setdefault(SPLITS.get(chosen), {})
+            captions.setdefault(str(name), []).extend(_captions_of(entry, where))
+    if last is None:
+        return None
+    return _of_split(last, named, split, validation_share)
+
+
+def _read_webdataset(root, split, validation_share):
+    shards = sorted(path for path in root.glob("*.tar") if path.name[0] != ".")
+    if not shards:
+        return None
+    named = {}
+    for shard in shards:
+        its_split = re.match("[a-z]*", shard.name.lower()).group()
+        images = named.setdefault(SPLITS.get(its_split), {})
+        for key, files in archived_samples(shard):
+            pictures = [file for file in files if file.suffix in PICTURE_SUFFIXES]
+            if len(pictures) != 1:
+                found = list_some(file.name for file in files)
+                raise unexpected(f"{shard}: {key}", "one picture", found)
+            captions = []
+            for file in files:
+                captions += _archived_captions(file)
+            images[pictures[0]] = captions
+    return _of_split(root, named, split, validation_share)
+
+
+def _archived_captions(file):
+    if file.suffix == ".txt":
+        return [line for line in _text_of(file).splitlines() if line.strip()]
+    if file.suffix == ".json":
+        return _captions_of(_read_json(file), file)
+    return []
+
+
+def _captions_of(entry, where):
+    """The captions of an object: a text, or a list of them, under one of the names."""
+    names = [name for name in CAPTION_NAMES if name in entry]
+    if not names:
+        expected = f"one of the keys {list_some(CAPTION_NAMES)}"
+        raise unexpected(where, expected, f"only {list_some(entry)}")
+    found = entry[names[0]]
+    captions = [found] if isinstance(found, str) else found
+    if not isinstance(captions, list) or not all(isinstance(x, str) for x in captions):
+        expected = f"a text or a list of texts as {names[0]!r}"
+        raise unexpected(where, expected, f"{found!r:.60}")
+    return captions
+
+
+def _of_split(where, named, split, validation_share):
+    """Images of a split; what has no dev or no splits at all is drawn by its names.
+
+    Args:
+        where: For the error.
+        named: Dict from a split, or `None`, to the dict from names to captions.
+    """
+    if set(named) == {None}:
+        chosen, drawn = named[None], (split,)
+    elif split in ("train", "dev") and "dev" not in named:
+        chosen = named.get("train", {})
+        drawn = ("dev",) if split == "dev" else ("train", "test")
+    elif split in named:
+        chosen, drawn = named[split], None
+    else:
+        splits = list_some(name or "none" for name in named)
+        raise unexpected(where, f"images of the split {split}", f"only {splits}")
+    names = [
+        name
+        for name in chosen
+        if drawn is None or _draw_split(str(name), validation_share) in drawn
+    ]
+    return _select(chosen, names)
+
+
+def _select(captions, names):
+    return [
+        CaptionedImage(path, tuple(captions.get(name, ())), path.stem)
+        for name in names
+        for path in [name if isinstance(name, ArchivedFile) else Path(name)]
+    ]
+
+
+def _draw_split(name, validation_share):
+    # The name alone decides, so that adding images never moves the others; dev and
+    # test lie at opposite ends, so that another share never trades between them.
+    draw = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6]) / 2**48
+    if draw < validation_share:
+        return "dev"
+    return "test" if draw >= 1 - validation_share else "train"
+
+
+# The order in which they are looked for.
+LAYOUTS = (
+    _read_karpathy,
+    _read_coco,
+    _read_official,
+    _read_kaggle,
+    _read_metadata,
+    _read_webdataset,
+)
+
+
+def _find_file(root, *patterns, without=()):
+    for folder in (root, *(root / name for name in TEXT_FOLDERS)):
+        paths = [path for pattern in patterns for path in folder.glob(pattern)]
+        # Archives made on a Mac bring a hidden `._name` beside every file.
+        paths = [path for path in paths if path.is_file() and path.name[0] != "."]
+        paths = [path for path in paths if not path.name.endswith(without)]
+        if len(paths) > 1:
+            names = list_some(path.name for path in paths)
+            raise unexpected(folder, f"one file {' or '.join(patterns)}", names)
+        if paths:
+            return paths[0]
+    return None
+
+
+def _find_split_file(root, pattern, split):
+    path = _find_file(root, pattern)
+    if path is None:
+        expected = f"a file {pattern} for the split {split}"
+        raise unexpected(root, expected, list_files(root))
+    return path
+
+
+def _read_split(root, split):
+    lines = _read_lines(_find_split_file(root, f"*{split}Images.txt", split))
+    return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+
+
+def _text_of(path):
+    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = f"the byte 0x{data[error.start]:02x}"
+        raise unexpected(f"{path}, line {line}", "UTF-8", byte) from None
+
+
+def _read_lines(path):
+    # Unlike `str.splitlines`, this leaves a caption's U+2028 and form feeds alone.
+    return io.StringIO(_text_of(path), newline=None)
+
+
+def _read_rows(path):
+    rows = csv.reader(io.StringIO(_text_of(path), newline=""))
+    line = 0  # Rows count as lines because a row of several lines is refused.
+    try:
+        for line, row in enumerate(rows, 1):
+            yield line, row
+    except csv.Error as error:
+        where = f"{path}, line {line + 1}"
+        raise unexpected(where, "CSV", f"a mistake ({error})") from None
+
+
+def _read_json(path):
+    try:
+        return json.loads(_text_of(path))
+    except json.JSONDecodeError as error:
+        raise unexpected(path, "JSON", f"a mistake ({error})") from None
+
+
+def _read_json_lines(path):
+    """Pairs of where an object stands and the object."""
+    for number, line in enumerate(_read_lines(path), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            yield where, json.loads(line)
+        except json.JSONDecodeError as error:
+            raise unexpected(where, "JSON", f"a mistake ({error})") from None
+
+
+def _read_table(path):
+    """The same of a CSV file, whose first row has the names."""
+    header = None
+    for line, row in _read_rows(path):
+        where = f"{path}, line {line}"
+        if header is None:
+            header = [cell.strip() for cell in row]
+        elif len(row) != len(header):
+            raise unexpected(where, f"{len(header)} cells", f"{len(row)}: {row!r:.60}")
+        else:
+            yield where, dict(zip(header, row, strict=True))
+
+
+def _get(entry, key, kind, where):
+    if not isinstance(entry, dict):
+        raise unexpected(where, f"an object with the key {key!r}", f"{entry!r:.60}")
+    if key not in entry:
+        raise unexpected(where, f"the key {key!r}", f"only {list_some(entry)}")
+    if not isinstance(entry[key], kind):
+        name = getattr(kind, "__name__", kind)
+        raise unexpected(where, f"{name} as {key!r}", f"{entry[key]!r:.60}")
+    return entry[key]
+
+
+def unexpected(where, expected, found):
+    return DataError(f"{where}: expected {expected}, but found {found}")
+
+
+def list_files(directory):
+    return list_some(path.name for path in directory.iterdir())
+
+
+def list_some(names, limit=6):
+    names = sorted(map(str, names))
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(names[:limit]) + more) or "nothing"
