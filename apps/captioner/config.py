@@ -69,6 +69,12 @@ class TrainConfig:
     model, those that are not the default replace the preset's; its sizes stay."""
     backbone_weights: str = "imagenet"
     """Start of the CNN: imagenet (downloaded by Keras), none, or a .weights.h5 file."""
+    max_unreadable: float = 0.01
+    """Largest share of the photographs that may be broken. They are named, and left
+    out."""
+    max_unreadable: float = 0.01
+    """Largest share of the photographs that may be broken. They are named, and left
+    out."""
     min_count: int = 5
     """Words rarer than this in the training captions become unknown."""
     captions_per_image: int = 5
@@ -144,11 +150,16 @@ class CaptionConfig:
     """Photographs, or folders of photographs."""
     model: ModelName = "flickr8k-soft"
     """Name of a preset, or folder of a trained model."""
+    output: Path | None = None
+    """Write a JSON object per line to this file instead, with photo and caption, or
+    error. If the file is there, its photographs are not captioned again: so what was
+    interrupted goes on."""
     overlay: Path | None = None
     """Write a picture of the attention for every word: a file for one photograph, a
     folder for several."""
     json: bool = False
-    """Print one JSON object per line, with words, log-probability and attention."""
+    """Print one JSON object per line, with words, log-probability and attention; an
+    output file has these, too."""
     search: Flags[CaptionSearchConfig] = dataclasses.field(
         default_factory=CaptionSearchConfig
     )

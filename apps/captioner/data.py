@@ -1,10 +1,13 @@
 """Reads captioned photographs, whatever layout the data comes in."""
 
+import concurrent.futures
 import dataclasses
+import sys
 import warnings
 from pathlib import Path
 
 from keras_attention_apps.captioner.archives import ArchivedFile
+from keras_attention_apps.captioner.images import ImageError, read_image
 from keras_attention_apps.captioner.layouts import (
     IMAGE_FOLDERS,
     LAYOUTS,
@@ -63,6 +66,41 @@ def read_dataset(directory, split, *, validation_share=0.1):
         "or metadata.jsonl (Hugging Face), or *.tar (WebDataset)"
     )
     raise unexpected(directory, layouts, list_files(directory))
+
+
+def readable(images, limit):
+    """The images whose photographs can be read; the others are named on the way.
+
+    Args:
+        images: List of `CaptionedImage`.
+        limit: Largest share of them that may be left out.
+
+    Raises:
+        DataError: If there are more.
+    """
+
+    def problem(image):
+        try:
+            read_image(image.path, draft=True)
+        except ImageError as error:
+            return error
+        return None
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        problems = list(pool.map(problem, images))
+    broken = [problem for problem in problems if problem]
+    if len(broken) > limit * len(images):
+        raise DataError(
+            f"{len(broken)} of {len(images)} photographs cannot be read, and at most "
+            f"{limit:.2%} may be left out. The first: {broken[0]}"
+        )
+    for error in broken:
+        print(f"captioner: warning: {error}; it is left out", file=sys.stderr)
+    return [
+        image
+        for image, problem in zip(images, problems, strict=True)
+        if problem is None
+    ]
 
 
 def _find_photographs(roots, split, images):

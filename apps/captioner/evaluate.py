@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import shutil
+import statistics
 
 import numpy as np
 from keras_attention_apps.captioner.text import tokenize
@@ -57,13 +58,15 @@ def attention_figures(maps):
         than the word before it, in percent; `"entropy"`, that of the weights of a word,
         in nats, on average.
     """
-    maps = [weights.reshape(len(weights), -1) for weights in maps]
-    changes = [np.diff(weights.argmax(axis=-1)) != 0 for weights in maps]
-    weights = np.concatenate(maps)
-    logarithms = np.log(np.where(weights > 0, weights, 1.0))
+    changes, entropies = [], []
+    for weights in maps:
+        weights = weights.reshape(len(weights), np.prod(weights.shape[1:], dtype=int))
+        changes += (np.diff(weights.argmax(axis=-1)) != 0).tolist()
+        logarithms = np.log(np.where(weights > 0, weights, 1.0))
+        entropies += (-weights * logarithms).sum(axis=-1).tolist()
     return {
-        "changes": 100 * float(np.concatenate(changes).mean()),
-        "entropy": float(-(weights * logarithms).sum(axis=-1).mean()),
+        "changes": 100 * statistics.mean(changes or [0]),
+        "entropy": statistics.mean(entropies or [0]),
     }
 
 

@@ -1,6 +1,8 @@
 """The command line: `captioner caption`, `train`, `evaluate` and `export`."""
 
+import contextlib
 import dataclasses
+import functools
 import json
 import sys
 from typing import Annotated
@@ -56,25 +58,40 @@ def _caption(config):
     _check_overlay(config.overlay, several)
 
     from keras_attention_apps.captioner.inference import Captioner
+    from keras_attention_apps.captioner.records import Records, Throughput
 
     captioner = Captioner.from_preset(config.model)
-    failures, names = 0, set()
-    search = dataclasses.asdict(config.search)
-    for path, caption in captioner.caption_each(paths, **search):
-        if isinstance(caption, ImageError):
-            failures += 1
-            print(f"captioner: error: {caption}", file=sys.stderr)
-            continue
-        if config.json:
-            print(json.dumps(_as_json(path, caption), ensure_ascii=False), flush=True)
-        else:
-            print(f"{path}\t{caption.text}" if several else caption.text, flush=True)
-        if config.overlay:
-            target = config.overlay
-            if several:
-                target = target / _free_name(path.stem, names)
-            _write_overlay(path, caption, target)
+    overlays = _overlays(config.overlay, paths)
+    failures, search = 0, dataclasses.asdict(config.search)
+    with contextlib.ExitStack() as stack:
+        tell = functools.partial(_print, config.json, several)
+        if config.output:
+            records = stack.enter_context(Records(config.output))
+            paths = [path for path in paths if str(path) not in records.photos]
+            progress = stack.enter_context(Throughput(len(paths), "photograph"))
+            tell = functools.partial(_record, config.json, records, progress)
+        for path, caption in captioner.caption_each(paths, **search):
+            tell(path, caption)
+            if isinstance(caption, ImageError):
+                failures += 1
+            elif config.overlay:
+                _write_overlay(path, caption, overlays[path])
     return 2 if failures else 0
+
+
+def _print(as_json, several, path, caption):
+    if isinstance(caption, UserError):
+        print(f"captioner: error: {caption}", file=sys.stderr)
+    elif as_json:
+        described = _describe(path, caption, details=True)
+        print(json.dumps(described, ensure_ascii=False), flush=True)
+    else:
+        print(f"{path}\t{caption.text}" if several else caption.text, flush=True)
+
+
+def _record(details, records, progress, path, caption):
+    records.add(_describe(path, caption, details))
+    progress.add(1)
 
 
 def _check_overlay(overlay, several):
@@ -92,14 +109,18 @@ def _check_overlay(overlay, several):
         )
 
 
-def _free_name(stem, names):
-    """A name for the overlay of a photograph that no other photograph has."""
-    name, count = f"{stem}.png", 1
-    while name in names:
-        count += 1
-        name = f"{stem}-{count}.png"
-    names.add(name)
-    return name
+def _overlays(overlay, paths):
+    """Dict from each path to the file for its overlay, of which no two are the same."""
+    if overlay is None or len(paths) == 1:
+        return dict.fromkeys(paths, overlay)
+    names = {}
+    for path in paths:
+        name, count = f"{path.stem}.png", 1
+        while name in names:
+            count += 1
+            name = f"{path.stem}-{count}.png"
+        names[name] = path
+    return {path: overlay / name for name, path in names.items()}
 
 
 def _write_overlay(path, caption, target):
@@ -118,10 +139,15 @@ def _write_overlay(path, caption, target):
         figure.savefig(temporary, dpi=120)
 
 
-def _as_json(path, caption):
+def _describe(path, caption, details):
+    """What is written of a photograph, by its names."""
+    if isinstance(caption, UserError):
+        return {"photo": str(path), "error": str(caption)}
+    described = {"photo": str(path), "caption": caption.text}
+    if not details:
+        return described
     return {
-        "photo": str(path),
-        "caption": caption.text,
+        **described,
         "words": caption.words,
         "log_probability": round(caption.log_probability, 4),
         "attention": caption.weights.round(4).astype(float).tolist(),

@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 from keras_attention_apps.captioner.batches import Photographs, TrainingBatches
 from keras_attention_apps.captioner.config import ModelConfig, TrainConfig
-from keras_attention_apps.captioner.data import read_dataset
+from keras_attention_apps.captioner.data import read_dataset, readable
 from keras_attention_apps.captioner.evaluate import caption_scores
 from keras_attention_apps.captioner.features import cached_features
 from keras_attention_apps.captioner.inference import Captioner
@@ -43,8 +43,10 @@ def train(config: TrainConfig):
 
 
 def _train(config):
-    training = read_dataset(config.data, "train")
-    validation = read_dataset(config.data, "dev")
+    training, validation = (
+        readable(read_dataset(config.data, split), config.max_unreadable)
+        for split in ("train", "dev")
+    )
     texts = [text for image in training for text in image.captions]
     vocabulary = Vocabulary.from_captions(texts, config.min_count)
     start = None

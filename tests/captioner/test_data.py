@@ -5,11 +5,13 @@ import re
 import tarfile
 import warnings
 
+import numpy as np
 import pytest
 from keras_attention_apps.captioner.data import (
     CaptionedImage,
     DataError,
     read_dataset,
+    readable,
 )
 from keras_attention_apps.captioner.images import ImageError, read_image
 from keras_attention_apps.common.cli import UserError
@@ -816,3 +818,31 @@ def test_a_shard_that_is_no_archive_is_named(tmp_path):
     write(tmp_path / "0.tar", "This is a text, and not a short one at that. " * 20)
     with pytest.raises(UserError, match=r"0\.tar: expected an uncompressed tar"):
         read_dataset(tmp_path, "train")
+
+
+def broken_and_whole(folder):
+    """Three photographs, one of which is cut off."""
+    picture = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype("uint8")
+    Image.fromarray(noise).save(picture, "JPEG")
+    images = []
+    for name in "abc":
+        data = picture.getvalue()
+        write(folder / f"{name}.jpg", data[: len(data) // 2] if name == "b" else data)
+        images.append(CaptionedImage(folder / f"{name}.jpg", ("A",), name))
+    return images
+
+
+def test_broken_photographs_are_named_and_left_out(tmp_path, capsys):
+    images = broken_and_whole(tmp_path)
+
+    assert readable(images, 0.4) == [images[0], images[2]]
+    error = capsys.readouterr().err
+    assert error.count("warning") == 1
+    assert "b.jpg" in error and "it is left out" in error
+
+
+def test_too_many_broken_photographs_are_an_error(tmp_path):
+    message = "1 of 3 photographs cannot be read, and at most 30.00% may"
+    with pytest.raises(DataError, match=message):
+        readable(broken_and_whole(tmp_path), 0.3)

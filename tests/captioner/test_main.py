@@ -175,3 +175,46 @@ def test_evaluation_prints_scores_and_writes_coco_results(
         f"{colour}-32" for colour in ("red", "green", "blue", "white")
     }
     assert all(isinstance(entry["caption"], str) for entry in told)
+
+
+def lines_of(file):
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_an_interrupted_output_goes_on(photographs, model_folder, tmp_path, capsys):
+    output = tmp_path / "new" / "captions.jsonl"
+    output.parent.mkdir()
+    broken = output.with_name("broken.jpg")
+    broken.write_text("no picture")
+    command = ["caption", str(photographs), str(broken), "--model", str(model_folder)]
+    command += ["--output", str(output)]
+    assert main(command) == 2
+    whole = lines_of(output)
+    count = len(whole)
+    assert f"{count} photographs in" in capsys.readouterr().out
+    assert "caption" in whole[0] and "words" not in whole[0]
+    assert whole[-1]["photo"] == str(broken)
+    assert "Cannot read" in whole[-1]["error"]
+
+    # The last two lines are lost, one of them in the middle.
+    lines = output.read_bytes().splitlines(keepends=True)
+    kept = b"".join(lines[:-2]) + lines[-2][:9]
+    output.write_bytes(kept)
+    assert main(command) == 2
+
+    assert lines_of(output) == whole
+    assert "2 photographs in" in capsys.readouterr().out
+    assert main(command) == 0
+    assert lines_of(output) == whole
+
+
+def test_an_output_of_something_else_is_not_touched(
+    photographs, model_folder, tmp_path, capsys
+):
+    output = tmp_path / "notes.txt"
+    output.write_text("My notes\n")
+    command = ["caption", str(photographs), "--model", str(model_folder)]
+
+    assert main([*command, "--output", str(output)]) == 2
+    assert "line 1: expected a JSON object" in capsys.readouterr().err
+    assert output.read_text() == "My notes\n"
