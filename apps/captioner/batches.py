@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+from keras_attention_apps.captioner.boxes import WHOLE, coverage, viewed
 from keras_attention_apps.captioner.images import image_to_array, read_image
 from keras_attention_apps.common.tokens import PAD
 
@@ -35,22 +36,30 @@ class Photographs(keras.utils.PyDataset):
         return load_images(batch, self.size)
 
 
-def load_images(paths, size):
-    """Photographs as one array `(B, size, size, 3)` of uint8."""
-    return np.stack([image_to_array(read_image(path), size) for path in paths])
+def load_images(paths, size, views=None):
+    """Photographs as one array `(B, size, size, 3)` of uint8.
 
-
-def load_varied_images(paths, size, random):
-    """Photographs as `load_images` has them, each cropped and mirrored at random."""
+    Args:
+        paths: Paths of the photographs.
+        size: Side of the square in pixels.
+        views: For each, what part of it is shown, and whether it is mirrored; see
+            `random_view`.
+    """
     images = []
-    for path in paths:
+    for path, (box, mirrored) in zip(paths, views or [WHOLE] * len(paths), strict=True):
         image = read_image(path)
-        kept = random.uniform(SMALLEST_CROP, 1, 2)
-        begin = random.random(2) * (1 - kept)
-        box = np.concatenate([begin, begin + kept]) * np.tile(image.size, 2)
-        array = image_to_array(image, size, tuple(box.tolist()))
-        images.append(array[:, ::-1] if random.random() < 0.5 else array)
+        box = None if box == WHOLE[0] else np.multiply(box, image.size * 2).tolist()
+        array = image_to_array(image, size, box)
+        images.append(array[:, ::-1] if mirrored else array)
     return np.stack(images)
+
+
+def random_view(random):
+    """A box, in shares of width and height, that keeps most; and whether to mirror."""
+    kept = random.uniform(SMALLEST_CROP, 1, 2)
+    begin = random.random(2) * (1 - kept)
+    box = tuple(np.concatenate([begin, begin + kept]).tolist())
+    return box, bool(random.random() < 0.5)
 
 
 class TrainingBatches(keras.utils.PyDataset):
@@ -65,6 +74,10 @@ class TrainingBatches(keras.utils.PyDataset):
         features: Array `(photographs, S, D)`, or `None` to read the photographs.
         paths: Their paths.
         image_size: Side of the square in pixels.
+        augment: Whether photographs are cropped a little and mirrored, at random.
+        boxes: For each photograph, a dict from token ids to boxes, to tell the
+            attention where to look; `None` not to.
+        grid: Rows and columns of the regions.
         batch_images: Photographs in a batch.
         captions_per_image: Largest number of captions of a photograph in an epoch.
         seed: Seed of the order.
@@ -78,6 +91,9 @@ class TrainingBatches(keras.utils.PyDataset):
         features=None,
         paths=None,
         image_size=None,
+        augment=True,
+        boxes=None,
+        grid=None,
         batch_images,
         captions_per_image,
         seed,
@@ -88,6 +104,9 @@ class TrainingBatches(keras.utils.PyDataset):
         self.features = features
         self.paths = paths
         self.image_size = image_size
+        self.augment = augment
+        self.boxes = boxes
+        self.grid = grid
         self.batch_images = batch_images
         self.captions_per_image = min(captions_per_image, max(map(len, captions)))
         self.seed = seed
@@ -125,12 +144,28 @@ class TrainingBatches(keras.utils.PyDataset):
         # the first one is longer than any other.
         least = self._longest + 1 if index == 0 else 0
         batch = {"captions": self._caption_batch(chosen, least, random)}
+        views = [WHOLE] * len(chosen)
         if self.features is not None:
             batch["features"] = self.features[chosen]
         else:
             paths = [self.paths[i] for i in chosen]
-            batch["images"] = load_varied_images(paths, self.image_size, random)
+            if self.augment:
+                views = [random_view(random) for _ in chosen]
+            batch["images"] = load_images(paths, self.image_size, views)
+        if self.boxes is not None:
+            batch["regions"] = self._regions(chosen, views, batch["captions"])
         return (batch,)
+
+    def _regions(self, chosen, views, captions):
+        """Where what every word names is, `(B, K, T, S)`."""
+        rows, columns = self.grid
+        targets = captions[..., 1:]
+        regions = np.zeros((*targets.shape, rows * columns), "float32")
+        for row, (photograph, view) in enumerate(zip(chosen, views, strict=True)):
+            for token, boxes in self.boxes[photograph].items():
+                covered = coverage(viewed(boxes, view), rows, columns)
+                regions[row][targets[row] == token] = covered
+        return regions
 
     def _caption_batch(self, chosen, least, random):
         rows = []

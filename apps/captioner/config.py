@@ -14,7 +14,8 @@ class ModelConfig:
     """What is needed to build the network again; saved with its weights."""
 
     backbone: str = "MobileNetV2"
-    """Name of a model in keras.applications whose feature grid is attended to."""
+    """Name of a model in keras.applications whose feature grid is attended to, or
+    SmallCNN, which learns simple pictures from nothing."""
     image_size: int = 224
     """Side in pixels of the square to which photographs are resized."""
     region_units: int = 512
@@ -92,6 +93,8 @@ class TrainConfig:
     """Share of the CNN's layers, from the top, that learn."""
     fine_tune_learning_rate: float = 1e-4
     """Peak learning rate while the CNN learns."""
+    augment: bool = True
+    """Crop photographs a little, and mirror them, at random, while the CNN learns."""
     fine_tune_dropout: float = 0.4
     """Dropout rate while the CNN learns, instead of the model's."""
     self_critical_epochs: int = 1
@@ -102,6 +105,9 @@ class TrainConfig:
     label_smoothing: float = 0.1
     doubly_stochastic: float = 0.1
     """Weight of the penalty that asks for attention to every region (lambda)."""
+    supervision: float = 0.0
+    """Weight of what the attention is told: where the boxes of the data are, for the
+    words that have some."""
     reward_weight: float = 0.1
     """Weight of what hard attention learns from the likelihood of captions (lambda_r),
     beside the likelihood itself."""
@@ -166,8 +172,31 @@ class CaptionConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ScenesConfig:
+    """Make pictures of coloured shapes, with captions and boxes, to try things out.
+
+    For example: captioner scenes my-scenes
+    captioner train --data my-scenes --output my-captioner --model.backbone SmallCNN
+    --model.image-size 64 --backbone-weights none --no-augment --epochs 0
+    --fine-tune-epochs 10 --fine-tune-share 1 --fine-tune-learning-rate 2e-3
+    --self-critical-epochs 0
+    """
+
+    directory: Positional[Path]
+    """Folder to write, which captioner train reads."""
+    count: int = 2500
+    """Number of pictures."""
+    image_size: int = 64
+    """Their side in pixels."""
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class EvaluateConfig:
     """Print BLEU, CIDEr, ROUGE-L and (where there is Java) METEOR of a model.
+
+    Also how its attention moves and, for data with boxes, how often it points at what
+    the words name.
 
     For example: captioner evaluate --data flickr8k --split dev --output dev.json
     """

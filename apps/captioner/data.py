@@ -13,7 +13,6 @@ from keras_attention_apps.captioner.layouts import (
     LAYOUTS,
     SPLITS,
     TEXT_FOLDERS,
-    CaptionedImage,
     DataError,
     list_files,
     list_some,
@@ -121,7 +120,7 @@ def _find_photographs(roots, split, images):
         paths = (base / name for name in names for base in bases)
         path = next((path for path in paths if path.is_file()), None)
         if captions and path:
-            found.append(CaptionedImage(path, captions, image.image_id))
+            found.append(dataclasses.replace(image, path=path, captions=captions))
         elif captions:
             missing.append(image.path.name)
     if not found and not missing:

@@ -76,6 +76,7 @@ def _plain(text):
 
 def evaluate(config):
     """Score a model as an `EvaluateConfig` says; prints and returns the scores."""
+    from keras_attention_apps.captioner.boxes import pointing
     from keras_attention_apps.captioner.data import read_dataset
     from keras_attention_apps.captioner.inference import Captioner
 
@@ -107,4 +108,9 @@ def evaluate(config):
     changes, entropy = attention["changes"], attention["entropy"]
     print(f"changes  {changes:6.2f} % of the words look at another region")
     print(f"entropy  {entropy:6.2f} nats of the attention of a word")
+    hits, count = pointing(captions, [image.boxes for image in images])
+    if count:
+        attention["pointing"] = 100 * hits / count
+        told = f"{attention['pointing']:6.2f} % of {count} words with a box"
+        print(f"pointing {told} look at it")
     return scores | attention

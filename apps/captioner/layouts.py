@@ -9,7 +9,8 @@
 - COCO: `captions_*train*.json`, `captions_*val*.json`, `captions_*test*.json`.
 - Hugging Face: `metadata.csv` or `metadata.jsonl`, with `file_name`, one of the names
   `caption`, `captions` and `text`, and perhaps `split`; in the folder, or one in each
-  of its folders `train`, `validation` and `test`.
+  of its folders `train`, `validation` and `test`. JSON may hold `boxes`, too: for words
+  of the captions, lists of `[left, top, right, bottom]` in shares of width and height.
 - WebDataset: `*.tar`, in which a photograph and its captions share a name:
   `0001.jpg` with `0001.txt`, a caption a line, or `0001.json`, with the same names as
   above. Of `train-000.tar`, `val-000.tar` and so on the name tells the split.
@@ -25,10 +26,11 @@ import hashlib
 import io
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from keras_attention_apps.captioner.archives import ArchivedFile, archived_samples
+from keras_attention_apps.captioner.boxes import check_boxes
 from keras_attention_apps.common.cli import UserError
 
 SPLITS = {name: name for name in ("train", "dev", "test")}
@@ -48,12 +50,14 @@ class DataError(UserError):
 class CaptionedImage:
     """A photograph on disk, its captions, and the number its data set gives it.
 
-    Where the data set has no numbers, `image_id` is the file's name without suffix.
+    Where the data set has no numbers, `image_id` is the file's name without suffix. The
+    boxes, if it has any, say where the things are that words of the captions name.
     """
 
     path: Path | ArchivedFile
     captions: tuple[str, ...]
     image_id: int | str
+    boxes: dict = field(default_factory=dict)
 
 
 # A reader returns `None` where it does not recognise its layout, otherwise the images
@@ -161,7 +165,7 @@ def _read_kaggle(root, split, validation_share):
 
 
 def _read_metadata(root, split, validation_share):
-    named, last = {}, None
+    named, boxes, last = {}, {}, None
     # In a folder for each split, or in one for all.
     folders = [(root, None)]
     folders += [(root / name, its_split) for name, its_split in SPLITS.items()]
@@ -178,16 +182,18 @@ def _read_metadata(root, split, validation_share):
                 raise unexpected(where, f"split one of {list_some(SPLITS)}", chosen)
             captions = named.setdefault(SPLITS.get(chosen), {})
             captions.setdefault(str(name), []).extend(_captions_of(entry, where))
+            boxes.setdefault(name, {}).update(_boxes_of(entry, where))
     if last is None:
         return None
-    return _of_split(last, named, split, validation_share)
+    images = _of_split(last, named, split, validation_share)
+    return [replace(image, boxes=boxes[image.path]) for image in images]
 
 
 def _read_webdataset(root, split, validation_share):
     shards = sorted(path for path in root.glob("*.tar") if path.name[0] != ".")
     if not shards:
         return None
-    named = {}
+    named, boxes = {}, {}
     for shard in shards:
         its_split = re.match("[a-z]*", shard.name.lower()).group()
         images = named.setdefault(SPLITS.get(its_split), {})
@@ -196,19 +202,16 @@ def _read_webdataset(root, split, validation_share):
             if len(pictures) != 1:
                 found = list_some(file.name for file in files)
                 raise unexpected(f"{shard}: {key}", "one picture", found)
-            captions = []
+            captions = images.setdefault(pictures[0], [])
             for file in files:
-                captions += _archived_captions(file)
-            images[pictures[0]] = captions
-    return _of_split(root, named, split, validation_share)
-
-
-def _archived_captions(file):
-    if file.suffix == ".txt":
-        return [line for line in _text_of(file).splitlines() if line.strip()]
-    if file.suffix == ".json":
-        return _captions_of(_read_json(file), file)
-    return []
+                if file.suffix == ".txt":
+                    captions += _text_of(file).splitlines()
+                elif file.suffix == ".json":
+                    entry = _read_json(file)
+                    captions += _captions_of(entry, file)
+                    boxes[pictures[0]] = _boxes_of(entry, file)
+    images = _of_split(root, named, split, validation_share)
+    return [replace(image, boxes=boxes.get(image.path, {})) for image in images]
 
 
 def _captions_of(entry, where):
@@ -223,6 +226,15 @@ def _captions_of(entry, where):
         expected = f"a text or a list of texts as {names[0]!r}"
         raise unexpected(where, expected, f"{found!r:.60}")
     return captions
+
+
+def _boxes_of(entry, where):
+    """The boxes of an object; those of a CSV file's row are none."""
+    boxes = entry.get("boxes") or {}
+    try:
+        return check_boxes(boxes)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise unexpected(where, "boxes by words", f"{boxes!r:.60} ({error})") from None
 
 
 def _of_split(where, named, split, validation_share):

@@ -1,4 +1,4 @@
-"""The command line: `captioner caption`, `train`, `evaluate` and `export`."""
+"""The command line: `captioner caption`, `train`, `evaluate`, `export`, `scenes`."""
 
 import contextlib
 import dataclasses
@@ -12,6 +12,7 @@ from keras_attention_apps.captioner.config import (
     CaptionConfig,
     EvaluateConfig,
     ExportConfig,
+    ScenesConfig,
     TrainConfig,
 )
 from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
@@ -21,6 +22,7 @@ Command = (
     | Annotated[TrainConfig, tyro.conf.subcommand("train")]
     | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
     | Annotated[ExportConfig, tyro.conf.subcommand("export")]
+    | Annotated[ScenesConfig, tyro.conf.subcommand("scenes")]
 )
 
 
@@ -36,7 +38,7 @@ def _dispatch(argv):
         description="Captions photographs, and shows where it looked for every word.",
         args=argv,
     )
-    if not isinstance(config, TrainConfig):
+    if hasattr(config, "search"):
         config.search.check()
     quiet_tensorflow()
     verbs = {
@@ -44,6 +46,7 @@ def _dispatch(argv):
         TrainConfig: _train,
         EvaluateConfig: _evaluate,
         ExportConfig: _export,
+        ScenesConfig: _scenes,
     }
     return verbs[type(config)](config)
 
@@ -170,6 +173,12 @@ def _export(config):
     from keras_attention_apps.captioner.export import export
 
     export(config)
+
+
+def _scenes(config):
+    from keras_attention_apps.captioner.scenes import scenes
+
+    scenes(config)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ N vocabulary size.
 
 import keras
 from keras import ops
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.captioner.backbone import Backbone
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 from keras_attention import (
@@ -15,67 +15,10 @@ from keras_attention import (
     AttentionDecoder,
     HardWeighting,
     ReinforceLoss,
+    attention_supervision,
     doubly_stochastic_penalty,
     sequence_crossentropy,
 )
-
-
-class Backbone(keras.layers.Layer):
-    """The cells of a convolutional feature grid.
-
-    Batch normalisation always runs in inference mode, also while the kernels learn.
-
-    Args:
-        name: Name of a model in `keras.applications`.
-        image_size: Side of the square images in pixels.
-        weights: `"imagenet"`, `None`, or a `.weights.h5` file.
-
-    Call arguments:
-        images: `(B, image_size, image_size, 3)`, values from 0 to 255.
-
-    Returns:
-        Regions, `(B, S, D)`, row by row.
-    """
-
-    def __init__(self, name, image_size, weights=None, **kwargs):
-        super().__init__(name="backbone", **kwargs)
-        build, self.preprocess = _application(name)
-        from_file = weights not in (None, "imagenet")
-        self.cnn = build(
-            include_top=False,
-            weights=None if from_file else weights,
-            input_shape=(image_size, image_size, 3),
-        )
-        if from_file:
-            self.cnn.load_weights(weights)
-        _, self.rows, self.columns, self.depth = self.cnn.output_shape
-
-    def build(self, images_shape):
-        self.built = True
-
-    def call(self, images):
-        images = ops.cast(images, self.compute_dtype)
-        grid = self.cnn(self.preprocess(images), training=False)
-        return ops.reshape(grid, (-1, self.rows * self.columns, self.depth))
-
-    def compute_output_shape(self, images_shape):
-        return (images_shape[0], self.rows * self.columns, self.depth)
-
-
-def _application(name):
-    """The constructor of a `keras.applications` model and its preprocessing."""
-    for module in vars(keras.applications).values():
-        if hasattr(module, "preprocess_input") and hasattr(module, name):
-            return getattr(module, name), module.preprocess_input
-    known = sorted(
-        name
-        for name, value in vars(keras.applications).items()
-        if callable(value) and name[0].isupper()
-    )
-    raise UserError(
-        f"backbone must be a model of keras.applications, one of {', '.join(known)}. "
-        f"Received: {name!r}"
-    )
 
 
 class DeepOutput(keras.layers.Layer):
@@ -117,14 +60,16 @@ class ShowAttendTell(keras.Model):
         config: A `ModelConfig`.
         vocabulary_size: Number of words N.
         backbone_weights: See `Backbone`.
-        label_smoothing, doubly_stochastic, reward_weight, entropy_weight: Of the
-            training loss.
+        label_smoothing, doubly_stochastic, supervision, reward_weight, entropy_weight:
+            Of the training loss.
 
     Call arguments:
         inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
             `(B, S, D)`, and `"captions"`, token ids `(B, K, T + 1)` from START to
             END, filled with PAD. For self-critical training also `"advantages"`
-            `(B, K)`: how much better than expected each caption, a sample, is.
+            `(B, K)`: how much better than expected each caption, a sample, is. To
+            supervise the attention also `"regions"` `(B, K, T, S)`: where the object is
+            that a word names, zero for other words.
 
     Returns:
         Dict with `"logits"` `(B, K, T, N)`, `"weights"` `(B, K, T, S)` and what else
@@ -141,6 +86,7 @@ class ShowAttendTell(keras.Model):
         backbone_weights=None,
         label_smoothing=0.0,
         doubly_stochastic=0.0,
+        supervision=0.0,
         reward_weight=0.1,
         entropy_weight=0.002,
     ):
@@ -148,6 +94,7 @@ class ShowAttendTell(keras.Model):
         self.config = config
         self.label_smoothing = label_smoothing
         self.doubly_stochastic = doubly_stochastic
+        self.supervision = supervision
         self.backbone = Backbone(config.backbone, config.image_size, backbone_weights)
         self.region_projection = (
             keras.layers.Dense(config.region_units, "relu", name="region_projection")
@@ -239,6 +186,7 @@ class ShowAttendTell(keras.Model):
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
         """Per word: cross-entropy plus lambda times the doubly stochastic penalty.
 
+        Where regions are given, and supervision is wanted, the attention is told them.
         Where regions are drawn, what `ReinforceLoss` adds to the likelihood is there,
         too. With advantages, the cross-entropy of each sampled caption counts as much
         as its advantage: the gradient is an estimate of that of the expected reward
@@ -260,9 +208,14 @@ class ShowAttendTell(keras.Model):
         if self.reinforce and advantages is None:
             losses = self._reinforced(losses, mask, y_pred, training)
         weights = y_pred.get("probabilities", y_pred["weights"])
-        penalty = doubly_stochastic_penalty(ops.cast(weights, losses.dtype), mask)
+        weights = ops.cast(weights, losses.dtype)
+        penalty = doubly_stochastic_penalty(weights, mask)
         penalty = ops.where(ops.any(mask, axis=-1), penalty, 0.0)
-        return ops.sum(losses + self.doubly_stochastic * penalty) / words
+        losses = losses + self.doubly_stochastic * penalty
+        if self.supervision and "regions" in x:
+            told = attention_supervision(weights, x["regions"], mask)
+            losses = losses + self.supervision * told
+        return ops.sum(losses) / words
 
     def _reinforced(self, losses, mask, y_pred, training):
         """Losses of captions `(B, K)` with what teaches hard attention to choose."""

@@ -12,13 +12,14 @@ from keras_attention_apps.captioner.features import cached_features
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.model import ShowAttendTell
 from keras_attention_apps.captioner.self_critical import SelfCritical
-from keras_attention_apps.captioner.text import Vocabulary
+from keras_attention_apps.captioner.text import Vocabulary, tokenize
 from keras_attention_apps.common.checkpoints import (
     Checkpoints,
     SaveEveryEpoch,
     ValidateDecoded,
 )
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.tokens import UNKNOWN
 from keras_attention_apps.common.training import numerics
 
 VALIDATION_BATCH = 50
@@ -109,6 +110,7 @@ def _build(config, vocabulary_size):
             backbone_weights=None if start == "none" else start,
             label_smoothing=config.label_smoothing,
             doubly_stochastic=config.doubly_stochastic,
+            supervision=config.supervision,
             reward_weight=config.reward_weight,
             entropy_weight=config.entropy_weight,
         )
@@ -146,6 +148,8 @@ class _Run:
     def train_decoder(self):
         """Phase 1: the CNN is frozen, its features are computed once."""
         config = self.config
+        if not config.epochs:
+            return
         features, validation = self._features("frozen")
         self.network.backbone.trainable = False
         self._fit(
@@ -234,9 +238,15 @@ class _Run:
         config, progress = self.config, self.checkpoints.progress
         if not epochs:
             return
+        boxes, backbone = None, self.network.backbone
+        if config.supervision:
+            boxes = [self._boxes(image) for image in self.training]
         batches = TrainingBatches(
             self.token_ids,
             **source,
+            augment=config.augment,
+            boxes=boxes,
+            grid=(backbone.rows, backbone.columns),
             batch_images=config.batch_images,
             captions_per_image=config.captions_per_image,
             seed=config.seed + progress.phase,
@@ -250,6 +260,17 @@ class _Run:
             shuffle=False,
             callbacks=self._callbacks(validation),
         )
+
+    def _boxes(self, image):
+        """The boxes of a photograph by the numbers of the words that name them."""
+        encode = self.captioner.vocabulary.encode
+        by_token = {
+            encode(word, 1)[1]: boxes
+            for word, boxes in image.boxes.items()
+            if tokenize(word) == [word.lower()]
+        }
+        by_token.pop(UNKNOWN, None)
+        return by_token
 
     def _compile(self, steps_per_epoch, epochs, learning_rate):
         """A fresh optimiser for a phase, or the one that was interrupted."""

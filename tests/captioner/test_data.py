@@ -7,13 +7,9 @@ import warnings
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.data import (
-    CaptionedImage,
-    DataError,
-    read_dataset,
-    readable,
-)
+from keras_attention_apps.captioner.data import read_dataset, readable
 from keras_attention_apps.captioner.images import ImageError, read_image
+from keras_attention_apps.captioner.layouts import CaptionedImage, DataError
 from keras_attention_apps.common.cli import UserError
 from PIL import Image
 
@@ -846,3 +842,24 @@ def test_too_many_broken_photographs_are_an_error(tmp_path):
     message = "1 of 3 photographs cannot be read, and at most 30.00% may"
     with pytest.raises(DataError, match=message):
         readable(broken_and_whole(tmp_path), 0.3)
+
+
+def test_boxes_come_with_the_captions(tmp_path):
+    box = [0.25, 0.5, 0.75, 1]
+    row = {"file_name": "a.jpg", "captions": ["A dog"], "boxes": {"dog": [box]}}
+    write(tmp_path / "train" / "metadata.jsonl", row)
+    photograph(tmp_path / "train", "a.jpg")
+
+    (image,) = read_dataset(tmp_path, "train")
+    assert image.boxes == {"dog": (tuple(box),)}
+    row["boxes"]["dog"] = [[0, 0, 7, 7]]
+    write(tmp_path / "train" / "metadata.jsonl", row)
+    fails(tmp_path, with_message="line 1: expected boxes by words")
+
+
+def test_boxes_are_in_shards_too(tmp_path):
+    entry = {"caption": "A dog", "boxes": {"dog": [0, 0, 1, 1]}}
+    shard(tmp_path / "train-0.tar", a__jpg=b"x", a__json=json.dumps(entry).encode())
+
+    (image,) = read_dataset(tmp_path, "train")
+    assert image.boxes == {"dog": ((0, 0, 1, 1),)}

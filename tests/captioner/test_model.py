@@ -5,7 +5,8 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_attention_apps.captioner.model import Backbone, DeepOutput
+from keras_attention_apps.captioner.backbone import Backbone
+from keras_attention_apps.captioner.model import DeepOutput
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 from .conftest import TINY, untrained
@@ -173,6 +174,25 @@ def test_maps_of_a_search_are_weights_or_probabilities(hard_captioner, batch):
     np.testing.assert_array_equal(weights, np.eye(4)[probabilities.argmax(axis=-1)])
     assert (probabilities.max(axis=-1) < 1).all()
     np.testing.assert_allclose(probabilities.sum(axis=-1), 1.0, atol=1e-5)
+
+
+def test_the_attention_is_told_where_to_look(captioner, batch):
+    network = captioner.network
+    outputs = numpy(network(batch))
+    regions = np.zeros((IMAGES, CAPTIONS, WORDS, 4), "float32")
+    regions[1, 2, 3, :2] = 1, 0.5
+    words = (batch["captions"][..., 1:] != PAD).sum()
+    weights = outputs["weights"][1, 2, 3]
+    told = -(np.log(weights[0]) + 0.5 * np.log(weights[1])) / 1.5
+
+    losses = []
+    for supervision in (0.0, 0.3):
+        network.supervision = supervision
+        loss = network.compute_loss({**batch, "regions": regions}, None, outputs)
+        losses.append(float(loss))
+    network.supervision = 0.0
+
+    assert losses[1] - losses[0] == pytest.approx(0.3 * told / words, rel=1e-3)
 
 
 def test_the_search_agrees_with_the_training_pass(captioner, batch):

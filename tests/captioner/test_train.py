@@ -5,7 +5,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.batches import TrainingBatches, load_varied_images
+from keras_attention_apps.captioner.batches import (
+    TrainingBatches,
+    load_images,
+    random_view,
+)
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.checkpoints import SaveEveryEpoch
@@ -195,7 +199,8 @@ def test_photographs_are_cropped_a_little_at_random(tmp_path):
     Image.fromarray(picture).save(tmp_path / "ramp.png")
 
     random = np.random.default_rng(1)
-    images = load_varied_images([tmp_path / "ramp.png"] * 40, 50, random)
+    views = [(random_view(random)[0], False) for _ in range(40)]
+    images = load_images([tmp_path / "ramp.png"] * 40, 50, views)
 
     assert images.shape == (40, 50, 50, 3)
     kept = [np.ptp(images[..., 0], (1, 2)), np.ptp(images[..., 1], (1, 2))]
@@ -206,6 +211,50 @@ def test_photographs_are_cropped_a_little_at_random(tmp_path):
     # What is cut off lies on either side.
     assert images[..., 0].min(axis=(1, 2)).max() > 5
     assert images[..., 0].max(axis=(1, 2)).min() < 94
+
+
+def test_boxes_move_with_the_photograph(tmp_path):
+    # What is white is the object: its regions are the bright ones of every view.
+    picture = np.zeros((64, 64, 3), "uint8")
+    picture[8:40, 36:60] = 255
+    Image.fromarray(picture).save(tmp_path / "white.png")
+    box = (36 / 64, 8 / 64, 60 / 64, 40 / 64)
+    data = TrainingBatches(
+        [[[START, 4, 5, END]]] * 2,
+        paths=[tmp_path / "white.png"] * 2,
+        image_size=64,
+        boxes=[{5: [box]}] * 2,
+        grid=(4, 8),
+        batch_images=2,
+        captions_per_image=1,
+        seed=0,
+    )
+    mirrored = set()
+    for _ in range(6):
+        (batch,) = data[0]
+        for image, regions in zip(batch["images"], batch["regions"], strict=True):
+            bright = image[..., 0].reshape(4, 16, 8, 8).mean(axis=(1, 3)) / 255
+            np.testing.assert_allclose(regions[0, 1].reshape(4, 8), bright, atol=0.1)
+            assert not regions[0, [0, 2]].any()
+            mirrored.add(bool(bright[:, :3].max() > 0.5))
+        data.on_epoch_end()
+    assert mirrored == {True, False}
+
+
+def test_photographs_stay_as_they_are_where_that_is_wanted(squares):
+    paths = sorted((squares / "Images").glob("*-0.png"))
+    data = TrainingBatches(
+        [[[START, 4, END]]] * len(paths),
+        paths=paths,
+        image_size=64,
+        augment=False,
+        batch_images=4,
+        captions_per_image=1,
+        seed=0,
+    )
+    found = sorted(image.tobytes() for image in data[0][0]["images"])
+    expected = sorted(np.array(Image.open(path)).tobytes() for path in paths)
+    assert found == expected
 
 
 def test_a_training_starts_from_another_model(squares, model_folder, tmp_path):

@@ -1,0 +1,87 @@
+"""Convolutional networks whose feature grid is attended to.
+
+Shapes: B images, S regions, D depth of a region.
+"""
+
+import keras
+from keras import layers, ops
+from keras_attention_apps.common.cli import UserError
+
+
+class Backbone(layers.Layer):
+    """The cells of a convolutional feature grid.
+
+    Batch normalisation always runs in inference mode, also while the kernels learn.
+
+    Args:
+        name: Name of a model in `keras.applications`, or `"SmallCNN"`.
+        image_size: Side of the square images in pixels.
+        weights: `"imagenet"`, `None`, or a `.weights.h5` file.
+
+    Call arguments:
+        images: `(B, image_size, image_size, 3)`, values from 0 to 255.
+
+    Returns:
+        Regions, `(B, S, D)`, row by row.
+    """
+
+    def __init__(self, name, image_size, weights=None, **kwargs):
+        super().__init__(name="backbone", **kwargs)
+        build, self.preprocess = _application(name)
+        from_file = weights not in (None, "imagenet")
+        self.cnn = build(
+            include_top=False,
+            weights=None if from_file else weights,
+            input_shape=(image_size, image_size, 3),
+        )
+        if from_file:
+            self.cnn.load_weights(weights)
+        _, self.rows, self.columns, self.depth = self.cnn.output_shape
+
+    def build(self, images_shape):
+        self.built = True
+
+    def call(self, images):
+        images = ops.cast(images, self.compute_dtype)
+        grid = self.cnn(self.preprocess(images), training=False)
+        return ops.reshape(grid, (-1, self.rows * self.columns, self.depth))
+
+    def compute_output_shape(self, images_shape):
+        return (images_shape[0], self.rows * self.columns, self.depth)
+
+
+def small_cnn(*, include_top, weights, input_shape):
+    """A network that learns simple pictures from nothing, in a minute.
+
+    Arguments are those of the models in `keras.applications`; there is no top.
+    """
+    if weights is not None:
+        raise UserError(
+            "SmallCNN comes without weights: backbone_weights must be none or a "
+            f"file. Received: {weights!r}"
+        )
+    images = keras.Input(input_shape)
+    x = images
+    for depth, strides in ((32, 2), (64, 2), (128, 2), (128, 1)):
+        x = layers.Conv2D(depth, 3, strides, padding="same", use_bias=False)(x)
+        x = layers.GroupNormalization(8)(x)
+        x = layers.ReLU()(x)
+    return keras.Model(images, x, name="small_cnn")
+
+
+def _application(name):
+    """The constructor of a CNN and its preprocessing."""
+    if name == "SmallCNN":
+        return small_cnn, lambda images: images / 127.5 - 1
+    for module in vars(keras.applications).values():
+        if hasattr(module, "preprocess_input") and hasattr(module, name):
+            return getattr(module, name), module.preprocess_input
+    known = sorted(
+        name
+        for name, value in vars(keras.applications).items()
+        if callable(value) and name[0].isupper()
+    )
+    raise UserError(
+        "backbone must be SmallCNN or a model of keras.applications, one of "
+        f"{', '.join(known)}. Received: {name!r}"
+    )

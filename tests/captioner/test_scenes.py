@@ -1,0 +1,80 @@
+import random
+
+import numpy as np
+import pytest
+from keras_attention_apps.captioner.data import read_dataset
+from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.scenes import COLOURS, scene
+
+
+def drawn(count=60):
+    chosen = random.Random(5)
+    return [scene(chosen, 64) for _ in range(count)]
+
+
+def test_what_a_caption_says_is_in_its_box():
+    for image, entry in drawn():
+        pixels = np.asarray(image).astype(int)
+        for caption in entry["captions"]:
+            words = caption.split()
+            for place, shape in enumerate(words):
+                if shape not in entry["boxes"]:
+                    continue
+                ((left, top, right, bottom),) = entry["boxes"][shape]
+                across, down = (left + right) / 2, (top + bottom) / 2
+                middle = pixels[int(down * 64), int(across * 64)]
+                assert np.abs(middle - COLOURS[words[place - 1]]).max() < 10
+                assert (words[place - 2] == "large") == (right - left > 0.3)
+
+
+def test_relations_are_true():
+    seen = set()
+    for _, entry in drawn():
+        for caption in entry["captions"]:
+            words = caption.split()
+            shapes = [word for word in words if word in entry["boxes"]]
+            assert len(shapes) == len(entry["boxes"]) == (len(words) + 3) // 5
+            if len(shapes) == 1:
+                continue
+            first, second = (np.array(entry["boxes"][x][0])[:2] for x in shapes)
+            relation = words[4]
+            axis = 0 if relation in ("left", "right") else 1
+            before = relation in ("left", "above")
+            sizes = [np.diff(np.array(entry["boxes"][x][0])[::2]) / 2 for x in shapes]
+            first, second = first + sizes[0], second + sizes[1]
+            assert (first[axis] < second[axis]) == before
+            seen.add(relation)
+    assert seen == {"left", "right", "above", "below"}
+
+
+def test_a_folder_of_scenes_is_a_data_set(tmp_path, capsys):
+    folder = tmp_path / "scenes"
+    assert main(["scenes", str(folder), "--count", "40", "--seed", "3"]) == 0
+    assert "Wrote 40 scenes" in capsys.readouterr().out
+
+    parts = [read_dataset(folder, split) for split in ("train", "dev", "test")]
+    assert sum(map(len, parts)) == 40
+    assert all(image.boxes for image in parts[0])
+    again = tmp_path / "again"
+    assert main(["scenes", str(again), "--count", "40", "--seed", "3"]) == 0
+    names = [image.path.relative_to(folder) for image in parts[0]]
+    for name in names:
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("attention", ["soft", "hard"])
+def test_a_captioner_learns_from_scenes(attention, tmp_path, capsys):
+    folder, output = tmp_path / "scenes", tmp_path / "run"
+    assert main(["scenes", str(folder), "--count", "30", "--image-size", "32"]) == 0
+    command = ["train", "--data", str(folder), "--output", str(output)]
+    command += ["--attention", attention, "--supervision", "0.5", "--no-augment"]
+    command += ["--model.backbone", "SmallCNN", "--model.image-size", "32"]
+    command += ["--model.units", "8", "--model.attention-units", "8"]
+    command += ["--model.region-units", "8", "--model.embedding-units", "8"]
+    command += ["--backbone-weights", "none", "--epochs", "0", "--min-count", "1"]
+    command += ["--fine-tune-epochs", "1", "--self-critical-epochs", "0"]
+    assert main(command) == 0
+    model = str(output / "model")
+    assert main(["evaluate", "--data", str(folder), "--model", model]) == 0
+    told = capsys.readouterr().out
+    assert "changes" in told and "entropy" in told
