@@ -49,7 +49,8 @@ class ModelConfig:
 class TrainConfig:
     """Train a captioner on a folder of photographs and captions.
 
-    The layout of the folder is recognised: the official Flickr8k or Flickr30k files,
+    The layout of the folder is recognised: metadata.jsonl or metadata.csv as Hugging
+    Face has them, shards of WebDataset, the official Flickr8k or Flickr30k files,
     Kaggle's captions.txt, Karpathy's dataset_*.json, or COCO's captions_*.json.
     Training has three phases: first the decoder on features of the frozen CNN, computed
     once; then decoder and CNN together on the photographs; then the decoder on the
@@ -176,10 +177,10 @@ class ScenesConfig:
     """Make pictures of coloured shapes, with captions and boxes, to try things out.
 
     For example: captioner scenes my-scenes
-    captioner train --data my-scenes --output my-captioner --model.backbone SmallCNN
+    captioner train --data my-scenes --output shapes --model.backbone SmallCNN
     --model.image-size 64 --backbone-weights none --no-augment --epochs 0
-    --fine-tune-epochs 10 --fine-tune-share 1 --fine-tune-learning-rate 2e-3
-    --self-critical-epochs 0
+    --fine-tune-epochs 15 --fine-tune-share 1 --fine-tune-learning-rate 2e-3
+    --fine-tune-dropout 0 --self-critical-epochs 0
     """
 
     directory: Positional[Path]

@@ -1,0 +1,135 @@
+"""Whether a captioner looks at what it speaks of, where that is known.
+
+Captioners learn made-up scenes of coloured shapes, from nothing, and caption scenes
+that they have not seen. Prints, for soft attention and for hard attention by either
+estimator, and for each once more when it was told where the objects are:
+
+- exact: the share of the captions that are one of the two that are true;
+- pointing: of the words that name a shape, how many have the largest weight on it;
+- changes: how often a word has another region with the largest weight than the word
+  before it;
+- entropy: of the weights, or of what hard attention draws from, in nats;
+- an epoch: seconds for the 2,000 scenes of the training, on average.
+
+    python benchmarks/pointing.py
+    python benchmarks/pointing.py soft hard --epochs 4
+"""
+
+import argparse
+import contextlib
+import os
+import tempfile
+import time
+from pathlib import Path
+
+KINDS = {
+    "soft": {"attention": "soft"},
+    "hard": {"attention": "hard"},
+    "straight-through": {"attention": "hard", "model.estimator": "straight-through"},
+}
+TRAINING = {
+    "model.backbone": "SmallCNN",
+    "model.image-size": 64,
+    "model.region-units": 0,
+    "model.embedding-units": 64,
+    "model.units": 128,
+    "model.attention-units": 128,
+    "model.dropout": 0.0,
+    "fine-tune-dropout": 0.0,
+    "backbone-weights": "none",
+    "min-count": 1,
+    "batch-images": 32,
+    "epochs": 0,
+    "fine-tune-share": 1.0,
+    "fine-tune-learning-rate": 2e-3,
+    "self-critical-epochs": 0,
+    "label-smoothing": 0.0,
+    "doubly-stochastic": 0.0,
+    "ema-momentum": 0.98,
+    "validation-beam-size": 1,
+    "patience": 100,
+}
+SCENES = 2500
+
+
+def captioner(*arguments):
+    from keras_attention_apps.captioner.main import main
+
+    if main([str(argument) for argument in arguments]):
+        raise SystemExit(f"captioner {arguments[0]} failed")
+
+
+def train(folder, output, options):
+    """A captioner, and the seconds that an epoch of its training took."""
+    from keras_attention_apps.captioner import Captioner
+
+    options = {**TRAINING, **options, "data": folder, "output": output}
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    start = time.perf_counter()
+    captioner("train", "--no-augment", *flags)
+    seconds = (time.perf_counter() - start) / options["fine-tune-epochs"]
+    return Captioner.from_preset(output / "model"), seconds
+
+
+def score(trained, images):
+    """Shares of true captions and of words that point at their object, and more."""
+    from keras_attention_apps.captioner.boxes import pointing
+    from keras_attention_apps.captioner.evaluate import attention_figures
+
+    paths = [image.path for image in images]
+    captions = trained.caption(paths, maps="probabilities")
+    true = [
+        caption.text in image.captions
+        for caption, image in zip(captions, images, strict=True)
+    ]
+    hits, count = pointing(captions, [image.boxes for image in images])
+    return {
+        "exact": sum(true) / len(true),
+        "pointing": hits / max(count, 1),
+        **attention_figures([caption.weights for caption in captions]),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kinds", nargs="*", help=" ".join(KINDS))
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--supervision", type=float, nargs="*", default=[0.0, 0.5])
+    arguments = parser.parse_args()
+    if unknown := set(arguments.kinds) - set(KINDS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from keras_attention_apps.captioner.data import read_dataset
+
+    print(
+        "| attention | supervision | exact | pointing | changes | entropy | an epoch |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        with contextlib.redirect_stdout(open(folder / "log", "w")):
+            captioner("scenes", folder / "scenes", "--count", SCENES)
+        images = read_dataset(folder / "scenes", "test")
+        for kind in arguments.kinds or KINDS:
+            for supervision in arguments.supervision:
+                options = {
+                    **KINDS[kind],
+                    "supervision": supervision,
+                    "fine-tune-epochs": arguments.epochs,
+                }
+                output = folder / f"{kind}-{supervision}"
+                with contextlib.redirect_stdout(open(folder / "log", "a")):
+                    trained, seconds = train(folder / "scenes", output, options)
+                    found = score(trained, images)
+                print(
+                    f"| {kind} | {supervision} | {found['exact']:.1%} "
+                    f"| {found['pointing']:.1%} | {found['changes']:.1f} % "
+                    f"| {found['entropy']:.2f} | {seconds:.1f} s |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
