@@ -51,12 +51,12 @@ class ModelConfig:
     """The state that it reads: Bahdanau's is the one before the step."""
     heads: int = 4
     """Heads of self-attention."""
-    pre_norm: bool = False
+    pre_norm: bool = True
     """Whether self-attention normalises before each sublayer instead of behind it."""
     share_embeddings: bool = True
     """Whether source and target have the same embeddings. Those of the target are the
     output layer, too."""
-    dropout: float = 0.3
+    dropout: float | None = None
     """Dropout rate on embeddings; for self-attention, on every sublayer, too."""
     context_dropout: float = 0.5
     """Dropout rate on what a recurrent decoder attends to."""
@@ -154,6 +154,7 @@ _RECURRENT = {
     "encoder_units": 320,
     "encoder_layers": 1,
     "decoder_layers": 1,
+    "dropout": 0.3,
     "batch_tokens": 1000,
     "epochs": 60,
     "schedule": "constant",
@@ -173,11 +174,12 @@ RECIPES = {
         "encoder_units": 0,
         "encoder_layers": 4,
         "decoder_layers": 4,
-        "batch_tokens": 8000,
-        "epochs": 130,
-        "schedule": "inverse-square-root",
-        "learning_rate": 5e-3,
-        "warm_up": 2000,
+        "dropout": 0.2,
+        "batch_tokens": 4000,
+        "epochs": 50,
+        "schedule": "cosine",
+        "learning_rate": 4e-3,
+        "warm_up": 1000,
         "beta_2": 0.98,
     },
 }

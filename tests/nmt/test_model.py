@@ -25,7 +25,7 @@ NETWORKS = [
     {"attention": "luong", "score": "location", "input_feeding": False},
     {"attention": "luong", "bidirectional": False, "decoder_layers": 3},
     {"attention": "self-attention"},
-    {"attention": "self-attention", "pre_norm": True, "share_embeddings": False},
+    {"attention": "self-attention", "pre_norm": False, "share_embeddings": False},
     {"attention": "none", "layer_norm": False},
 ]
 
