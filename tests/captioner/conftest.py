@@ -1,6 +1,7 @@
 """A data set of coloured squares and an untrained captioner, both tiny."""
 
 import dataclasses
+import warnings
 
 import keras
 import numpy as np
@@ -38,6 +39,13 @@ def write_square(path, colour, place):
     image = Image.new("RGB", (64, 64), "black")
     image.paste(colour, (place, place, place + 32, place + 32))
     image.save(path)
+
+
+@pytest.fixture
+def warnings_are_errors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
 
 
 @pytest.fixture(scope="session")

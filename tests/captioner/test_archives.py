@@ -1,0 +1,74 @@
+import io
+import json
+
+import pytest
+from captioner.datasets import fails, shard, write
+from keras_attention_apps.captioner.data import read_dataset
+from keras_attention_apps.captioner.images import ImageError, read_image
+from keras_attention_apps.common.cli import UserError
+from PIL import Image
+
+pytestmark = pytest.mark.usefixtures("warnings_are_errors")
+
+
+def test_photographs_stay_in_the_shards_of_webdataset(tmp_path):
+    picture = io.BytesIO()
+    Image.new("RGB", (4, 3), "red").save(picture, "PNG")
+    shard(
+        tmp_path / "train-0.tar",
+        a__png=picture.getvalue(),
+        a__txt=b"Ein Hund\nA dog\n",
+        b__json=b'{"captions": ["A cat"]}',
+        b__jpg=b"no picture",
+    )
+    shard(tmp_path / "val-0.tar", c__jpg=b"x", c__json=b'{"text": "A cow"}')
+
+    first, second = read_dataset(tmp_path, "train")
+    assert first.captions == ("Ein Hund", "A dog")
+    assert second.captions == ("A cat",)
+    assert (first.image_id, second.image_id) == ("a", "b")
+    assert read_image(first.path).size == (4, 3)
+    with pytest.raises(ImageError, match=r"train-0.tar/b.jpg'.*begin with b'no pict"):
+        read_image(second.path)
+    (image,) = read_dataset(tmp_path, "dev")
+    assert (image.path.read_bytes(), image.captions) == (b"x", ("A cow",))
+
+
+def test_shards_without_splits_are_drawn_by_name(tmp_path):
+    for number in range(2):
+        files = {}
+        for i in range(20):
+            files |= {f"{number}-{i}__jpg": b"x", f"{number}-{i}__txt": b"A dog"}
+        shard(tmp_path / f"{number:03}.tar", **files)
+
+    parts = [read_dataset(tmp_path, split) for split in ("train", "dev", "test")]
+    assert sum(map(len, parts)) == 40
+    assert all(parts)
+
+
+def test_boxes_are_in_shards_too(tmp_path):
+    entry = {"caption": "A dog", "boxes": {"dog": [0, 0, 1, 1]}}
+    shard(tmp_path / "train-0.tar", a__jpg=b"x", a__json=json.dumps(entry).encode())
+
+    (image,) = read_dataset(tmp_path, "train")
+    assert image.boxes == {"dog": ((0, 0, 1, 1),)}
+
+
+@pytest.mark.parametrize(
+    "files, message",
+    [
+        ({"a__jpg": b"x", "a__png": b"x", "a__txt": b"A"}, "a: expected one picture"),
+        ({"a__txt": b"A dog"}, "a: expected one picture, but found a.txt"),
+        ({"a__jpg": b"x", "a__json": b"{}"}, "a.json: expected one of the keys"),
+        ({"a__jpg": b"x", "a__txt": b"\xff"}, "a.txt, line 1: expected UTF-8"),
+    ],
+)
+def test_broken_shards_are_named(tmp_path, files, message):
+    shard(tmp_path / "0.tar", **files)
+    fails(tmp_path, with_message=message)
+
+
+def test_a_shard_that_is_no_archive_is_named(tmp_path):
+    write(tmp_path / "0.tar", "This is a text, and not a short one at that. " * 20)
+    with pytest.raises(UserError, match=r"0\.tar: expected an uncompressed tar"):
+        read_dataset(tmp_path, "train")

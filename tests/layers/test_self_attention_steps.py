@@ -1,0 +1,228 @@
+"""One step of self-attention at a time, with a cache or with a memory."""
+
+import numpy as np
+import pytest
+from keras import ops
+from layers.self_attention_reference import (
+    BACKEND,
+    BATCH,
+    HEADS,
+    KEY,
+    KEY_DIM,
+    PLACES,
+    POSITIONS,
+    QUERIES,
+    QUERY,
+    QUERY_DIM,
+    SEQUENCE,
+    VALUE,
+    VALUE_DEPTH,
+    VALUE_DIM,
+    attend,
+    biased,
+    draw,
+    embedded,
+    masks,
+    numpy,
+    read,
+    stepped,
+)
+
+from keras_attention import loops
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
+def test_stepping_equals_the_full_pass(rng, value_dim):
+    layer = biased(causal=True, value_dim=value_dim)
+    x = draw(rng, SEQUENCE)
+    expected, expected_weights = attend(layer, x)
+
+    output, weights, cache = stepped(layer, x)
+
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(weights[..., :POSITIONS], expected_weights, atol=1e-6)
+    assert (weights[..., POSITIONS:] == 0).all()
+    assert weights.shape[-1] == PLACES
+    shapes = {name: tuple(leaf.shape) for name, leaf in cache.items()}
+    assert shapes == {
+        "keys": (BATCH, HEADS, PLACES, KEY_DIM),
+        "values": (BATCH, HEADS, PLACES, value_dim or KEY_DIM),
+        "length": (BATCH,),
+    }
+    np.testing.assert_array_equal(*numpy([cache["length"], [POSITIONS] * BATCH]))
+
+
+def test_several_steps_at_once_continue_a_cache(rng):
+    layer = biased(causal=True)
+    x = draw(rng, SEQUENCE)
+    mask = np.array([[1, 1, 0, 1, 1], [1, 0, 0, 1, 1]], "bool")
+    expected = read(layer, x, query_mask=mask)
+    cache = layer.get_initial_cache(BATCH, POSITIONS)
+
+    outputs = []
+    for part in (slice(0, 3), slice(3, 4), slice(4, 5)):
+        output, cache = layer(x[:, part], query_mask=mask[:, part], cache=cache)
+        outputs.append(ops.convert_to_numpy(output))
+
+    np.testing.assert_allclose(np.concatenate(outputs, 1), expected, atol=1e-5)
+
+
+def test_masked_steps_are_not_remembered(rng):
+    layer = biased(causal=True)
+    x = draw(rng, SEQUENCE)
+    mask = np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]], "bool")
+    expected = read(layer, x, query_mask=mask)
+    x[~mask] = np.nan
+
+    output, _, cache = stepped(layer, x, query_mask=mask)
+
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_array_equal(*numpy([cache["length"], mask.sum(1)]))
+
+
+def test_steps_beyond_the_last_place_are_not_remembered(rng):
+    layer = biased(causal=True)
+    x = draw(rng, SEQUENCE)
+    mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]], "bool")
+    _, _, full = stepped(layer, x[:, :3], 3, query_mask=mask[:, :3])
+
+    _, cache = layer(x[:, 3], cache=full)
+    _, cache = layer(x[:, 4], cache=cache)
+
+    for name in ("keys", "values"):
+        one, other = numpy([cache[name], full[name]])
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1, :, 0], other[1, :, 0])
+        assert (one[1, :, 1:] != 0).all() and (other[1, :, 1:] == 0).all()
+
+
+def test_implicit_mask_reaches_a_step_with_a_cache(rng):
+    layer = biased(causal=True)
+    token_ids, x = embedded(rng, QUERY_DIM, BATCH, POSITIONS)
+
+    output, cache = layer(x, cache=layer.get_initial_cache(BATCH, POSITIONS))
+
+    np.testing.assert_allclose(*numpy([output, layer(x)]), atol=1e-5)
+    np.testing.assert_array_equal(*numpy([cache["length"], (token_ids != 0).sum(1)]))
+
+
+def test_attention_mask_hides_places_of_a_cache(rng):
+    layer = biased(causal=True)
+    x = draw(rng, SEQUENCE)
+    seen = np.ones((BATCH, POSITIONS, POSITIONS), "bool")
+    seen[:, :, 0] = False
+
+    output, weights, _ = stepped(layer, x, POSITIONS, attention_mask=seen)
+
+    np.testing.assert_allclose(output, read(layer, x, attention_mask=seen), atol=1e-5)
+    assert (weights[..., 0] == 0).all()
+    assert (output[:, 0] == 0).all()
+
+
+def test_rows_of_a_cache_may_be_gathered(rng):
+    layer = biased(causal=True)
+    x = draw(rng, SEQUENCE)
+    _, _, cache = stepped(layer, x[:, :-1])
+    rows = np.array([1, 1, 0])
+
+    gathered = {name: ops.take(leaf, rows, axis=0) for name, leaf in cache.items()}
+    output, _ = layer(x[rows, -1], cache=gathered)
+
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(output), read(layer, x)[rows, -1], atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_loop_over_steps_compiles_for_batches_of_any_size(rng, dtype):
+    layer = biased(causal=True, dtype=dtype)
+    layer.build(SEQUENCE)
+
+    def run(x):
+        def step(cache, inputs):
+            output, cache = layer(inputs, cache=cache)
+            return cache, output
+
+        cache = layer.get_initial_cache(ops.shape(x)[0], POSITIONS)
+        return loops.scan(step, cache, ops.transpose(x, (1, 0, 2)))[1]
+
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        signature = [tf.TensorSpec((None, POSITIONS, QUERY_DIM))]
+        run = tf.function(run, input_signature=signature, jit_compile=True)
+    elif BACKEND == "jax":
+        import jax
+
+        run = jax.jit(run)
+    x = draw(rng, SEQUENCE)
+
+    output = ops.transpose(run(ops.convert_to_tensor(x)), (1, 0, 2))
+
+    np.testing.assert_allclose(
+        *numpy([ops.cast(output, "float32"), ops.cast(layer(x), "float32")]),
+        atol=1e-5 if dtype == "float32" else 1e-2,
+    )
+
+
+def test_memory_is_projected_once_for_many_steps(rng):
+    layer = biased(value_dim=VALUE_DIM)
+    query, value, key = draw(rng, QUERY, VALUE, KEY)
+    given = masks(rng)
+    expected = attend(layer, query, value, key, **given)
+
+    memory = layer.memory(
+        value, key, value_mask=given["value_mask"], key_mask=given["key_mask"]
+    )
+    for t in range(QUERIES):
+        one = slice(t, t + 1)
+        found = layer.step(
+            query[:, one],
+            memory,
+            query_mask=given["query_mask"][:, one],
+            mask=given["attention_mask"][:, one],
+            return_attention_scores=True,
+        )
+
+        found = numpy(found)
+        np.testing.assert_allclose(found[0], expected[0][:, one], atol=1e-5)
+        np.testing.assert_allclose(found[1], expected[1][:, :, one], atol=1e-6)
+
+
+def test_implicit_mask_reaches_a_memory_that_is_prepared_alone(rng):
+    value_ids, value = embedded(rng, VALUE_DEPTH, BATCH, POSITIONS)
+
+    memory = biased().memory(value)
+
+    np.testing.assert_array_equal(ops.convert_to_numpy(memory["mask"]), value_ids != 0)
+
+
+@pytest.mark.parametrize(
+    ("causal", "value", "message"),
+    [
+        (False, [], "Received: causal=False, value None"),
+        (True, [VALUE], r"Received: causal=True, value \(2, 5, 17\)"),
+    ],
+)
+def test_cache_is_for_causal_self_attention(rng, causal, value, message):
+    layer = biased(causal=causal)
+    tensors = [np.zeros(shape, "float32") for shape in (QUERY, *value)]
+
+    with pytest.raises(ValueError, match=message):
+        layer(*tensors, cache=layer.get_initial_cache(BATCH, PLACES))
+
+
+def test_cache_must_have_a_place_for_every_step(rng):
+    layer = biased(causal=True)
+
+    with pytest.raises(ValueError, match="Received: 5 steps, max_length=3"):
+        layer(draw(rng, SEQUENCE), cache=layer.get_initial_cache(BATCH, 3))
+    with pytest.raises(ValueError, match=r"max_length must be .* Received: 0"):
+        layer.get_initial_cache(BATCH, 0)
