@@ -74,9 +74,6 @@ class TrainConfig:
     max_unreadable: float = 0.01
     """Largest share of the photographs that may be broken. They are named, and left
     out."""
-    max_unreadable: float = 0.01
-    """Largest share of the photographs that may be broken. They are named, and left
-    out."""
     min_count: int = 5
     """Words rarer than this in the training captions become unknown."""
     captions_per_image: int = 5
