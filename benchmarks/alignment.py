@@ -39,7 +39,7 @@ KINDS = {
 }
 SMALL = {
     "vocabulary-size": 720,
-    "batch-tokens": 4000,
+    "batch-tokens": 1000,
     "schedule": "cosine",
     "ema-momentum": 0.99,
     "average": 0,
@@ -53,7 +53,7 @@ SMALL = {
 RECURRENT = {
     **SMALL,
     "epochs": 24,
-    "learning-rate": 5e-3,
+    "learning-rate": 3e-3,
     "warm-up": 100,
     "model.units": 96,
     "model.encoder-units": 64,

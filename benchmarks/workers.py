@@ -16,14 +16,15 @@ class Worker:
     Args:
         script: File that calls `work` when it is run with `--work name`.
         name: Name of the candidate.
+        arguments: What else the file is told.
     """
 
-    def __init__(self, script, name):
+    def __init__(self, script, name, arguments=()):
         self.name = name
         self.times = []
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (see close)
         self._process = subprocess.Popen(
-            [sys.executable, script, "--work", name],
+            [sys.executable, script, *arguments, "--work", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -70,9 +71,9 @@ def work(step):
         print(json.dumps([timed(step) for _ in range(int(line))]), flush=True)
 
 
-def take_turns(script, names, rounds, steps):
+def take_turns(script, names, rounds, steps, arguments=()):
     """Dict of workers by name, after all rounds."""
-    workers = {name: Worker(script, name) for name in names}
+    workers = {name: Worker(script, name, arguments) for name in names}
     for _ in range(rounds):
         for worker in workers.values():
             worker.run(steps)

@@ -4,12 +4,16 @@ import contextlib
 from pathlib import Path
 
 import h5py
+import numpy as np
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path
 
 
 def save_half(model, path):
     """Write a model's weights as a Keras `.weights.h5` file in float16.
+
+    They are rounded to eight significant bits, as many as bfloat16 has: the file is a
+    quarter smaller than one of all eleven.
 
     Args:
         model: A built Keras model. Its optimiser's state is left out.
@@ -19,7 +23,10 @@ def save_half(model, path):
         full = temporary.with_name(f"full-{temporary.name}")
         try:
             model.save_weights(full)
-            with h5py.File(full) as source, h5py.File(temporary, "w") as target:
+            with (
+                h5py.File(full) as source,
+                h5py.File(temporary, "w", libver="latest") as target,
+            ):
                 _copy_half(source, target)
         finally:
             full.unlink(missing_ok=True)
@@ -35,9 +42,19 @@ def _copy_half(source, target):
             continue
         value = item[()]
         if item.dtype.kind == "f":
-            value = value.astype("float16")
-        packed = {"compression": "gzip", "shuffle": True} if value.size > 1 else {}
-        target.create_dataset(name, data=value, **packed).attrs.update(item.attrs)
+            value = _rounded(value.astype("float16"))
+        packed = {"compression": "gzip", "shuffle": True, "chunks": value.shape}
+        target.create_dataset(
+            name, data=value, **packed if value.size > 1 else {}
+        ).attrs.update(item.attrs)
+
+
+def _rounded(value):
+    """The nearest float16 whose last three bits are zero; ties go to the even one."""
+    bits = value.view("uint16")
+    carry = 3 + (bits >> 3 & 1)
+    rounded = (bits + carry & 0xFFF8).astype("uint16").view("float16")
+    return np.where(np.isfinite(value) & np.isfinite(rounded), rounded, value)
 
 
 def find_preset(name_or_path, presets):

@@ -13,13 +13,22 @@ def small_model():
 
 def test_half_precision_weights_load_into_a_full_precision_model(tmp_path):
     model, path = small_model(), tmp_path / "model.weights.h5"
+    # What float16 cannot hold, what rounding would carry beyond it, and a tie.
+    extreme = np.array([1e6, -65504, 65503, 0, 1 + 1 / 256, 1 + 3 / 256, 1e-7])
+    first, bias, *rest = model.get_weights()
+    model.set_weights([first, extreme.astype(bias.dtype), *rest])
     save_half(model, path)
     again = small_model()
     again.load_weights(path)
 
     for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
         assert theirs.dtype == ours.dtype
-        np.testing.assert_array_equal(theirs, ours.astype("float16"))
+        normal = np.abs(ours) < 65000
+        np.testing.assert_allclose(
+            theirs[normal], ours[normal], rtol=1.01 / 256, atol=1e-6
+        )
+    expected = [np.inf, -65504, 65504, 0, 1, 1 + 4 / 256, 0]
+    np.testing.assert_array_equal(again.get_weights()[1], expected)
     assert [p.name for p in tmp_path.iterdir()] == ["model.weights.h5"]
 
 

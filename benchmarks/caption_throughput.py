@@ -1,0 +1,160 @@
+"""Photographs a second: the whole path, its CNN, and its search beside PyTorch's.
+
+Prints medians of the time for the same photographs, `--count` copies of one file:
+
+- whole path: `Captioner.caption` from the files to the texts, beam 5, 32 photographs a
+  batch;
+- CNN: the features alone, of photographs that are read already, in the same batches.
+  The share is how much of the CNN's throughput the whole path has;
+- search: the beam search alone, from features;
+- peer: the same beam search in PyTorch with random weights of the same sizes, as
+  the tutorials write it: one photograph after the other, where every step projects
+  all regions anew, for as many words as our captions have. The ratio is how many times
+  as fast ours is.
+
+Every candidate runs in a process of its own on all cores; they take turns over several
+rounds.
+
+    python benchmarks/caption_throughput.py docs/photographer.jpg --rounds 5
+"""
+
+import argparse
+import functools
+import importlib.util
+import statistics
+
+import numpy as np
+import workers
+
+BATCH, BEAM = 32, 5
+# Of the preset: regions and their depth, the network's sizes, the words of a caption.
+REGIONS, DEPTH, UNITS, EMBEDDING_UNITS, ATTENTION_UNITS = 49, 512, 512, 256, 512
+VOCABULARY, WORDS = 2540, 11
+
+
+@functools.cache
+def captioner():
+    from keras_attention_apps.captioner.inference import Captioner
+
+    return Captioner.from_preset("flickr8k-soft")
+
+
+def pixels(photo):
+    from keras_attention_apps.captioner.images import image_to_array, read_image
+
+    array = image_to_array(read_image(photo), captioner().config.image_size)
+    return np.stack([array] * BATCH)
+
+
+def features(photo):
+    import keras
+
+    return keras.ops.convert_to_numpy(captioner().network.backbone(pixels(photo)))
+
+
+def whole_step(photo, count):
+    photos = [photo] * count
+    return lambda: captioner().caption(photos, beam_size=BEAM, batch_size=BATCH)
+
+
+def cnn_step(photo, count):
+    import keras
+
+    images, backbone = pixels(photo), captioner().network.backbone
+    model = keras.Sequential([keras.Input(images.shape[1:]), backbone])
+    return lambda: [model.predict_on_batch(images) for _ in range(count // BATCH)]
+
+
+def search_step(photo, count):
+    search, batch = captioner().search(beam_size=BEAM), {"features": features(photo)}
+    return lambda: [search.predict_on_batch(batch) for _ in range(count // BATCH)]
+
+
+def peer_step(photo, count):
+    """The beam search of the PyTorch tutorials, from regions of the same depth."""
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(workers.CORES)
+    linear = nn.Linear
+    project_regions = linear(DEPTH, ATTENTION_UNITS)
+    project_state = linear(UNITS, ATTENTION_UNITS)
+    score, gate = linear(ATTENTION_UNITS, 1), linear(UNITS, DEPTH)
+    embedding = nn.Embedding(VOCABULARY, EMBEDDING_UNITS)
+    cell = nn.LSTMCell(EMBEDDING_UNITS + DEPTH, UNITS)
+    initial = linear(DEPTH, UNITS), linear(DEPTH, UNITS)
+    readout = linear(UNITS, VOCABULARY)
+    grids = torch.rand(BATCH, REGIONS, DEPTH)
+
+    def caption(grid):
+        regions = grid.expand(BEAM, REGIONS, DEPTH)
+        output, carry = (layer(regions.mean(dim=1)) for layer in initial)
+        words = torch.zeros(BEAM, 1, dtype=torch.long)
+        maps = torch.ones(BEAM, 1, REGIONS)
+        scores = torch.zeros(BEAM, 1)
+        for step in range(WORDS):
+            embedded = embedding(words[:, -1])
+            query = project_state(output).unsqueeze(1)
+            hidden = torch.relu(project_regions(regions) + query)
+            weights = torch.softmax(score(hidden).squeeze(2), dim=1)
+            context = (regions * weights.unsqueeze(2)).sum(dim=1)
+            context = torch.sigmoid(gate(output)) * context
+            inputs = torch.cat([embedded, context], dim=1)
+            output, carry = cell(inputs, (output, carry))
+            found = scores + torch.log_softmax(readout(output), dim=1)
+            # All hypotheses are the same before the first word.
+            found = found[0] if step == 0 else found.view(-1)
+            scores, best = found.topk(BEAM)
+            rows, scores = best // VOCABULARY, scores.unsqueeze(1)
+            chosen = (best % VOCABULARY).unsqueeze(1)
+            words = torch.cat([words[rows], chosen], dim=1)
+            maps = torch.cat([maps[rows], weights[rows].unsqueeze(1)], dim=1)
+            output, carry = output[rows], carry[rows]
+        return words[0].tolist(), maps[0]
+
+    @torch.no_grad()
+    def step():
+        return [caption(grid) for grid in grids for _ in range(count // BATCH)]
+
+    return step
+
+
+STEPS = {
+    "whole path": whole_step,
+    "CNN": cnn_step,
+    "search": search_step,
+    "peer": peer_step,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("photo")
+    parser.add_argument("--count", type=int, default=128, help="photographs")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    count = -(-arguments.count // BATCH) * BATCH
+    if arguments.work:
+        workers.work(STEPS[arguments.work](arguments.photo, count))
+        return
+    names = list(STEPS)
+    if not importlib.util.find_spec("torch"):
+        names.remove("peer")
+    told = arguments.photo, "--count", str(count)
+    found = workers.take_turns(__file__, names, arguments.rounds, 1, told)
+    seconds = {name: statistics.median(found[name].times) for name in names}
+    print(f"| {count} photographs | a second |")
+    print("|---|---:|")
+    for name, value in seconds.items():
+        print(f"| {name} | {count / value:.1f} |")
+    print()
+    print(f"share of the CNN: {seconds['CNN'] / seconds['whole path']:.0%}")
+    if "peer" in seconds:
+        print(f"search, times as fast: {seconds['peer'] / seconds['search']:.1f}")
+
+
+if __name__ == "__main__":
+    main()
