@@ -2,6 +2,7 @@
 
 import keras
 from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.text import JOINTS
 from keras_attention_apps.common.export import require_tensorflow
 from keras_attention_apps.common.files import atomic_path
 
@@ -46,11 +47,10 @@ def save_served(captioner, search, directory):
         token_ids = found["token_ids"][:, 0, :-1]
         is_word = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
         chosen = tf.where(is_word, tf.gather(words, token_ids), "")
-        text = tf.strings.strip(tf.strings.reduce_join(chosen, -1, separator=" "))
         attention = tf.where(is_word[..., None], found["weights"][:, 0, :-1], 0.0)
         grid = (-1, token_ids.shape[1], backbone.rows, backbone.columns)
         return {
-            "caption": tf.strings.regex_replace(text, " 's", "'s"),
+            "caption": joined(chosen),
             "words": chosen,
             "log_probability": found["log_probs"][:, 0],
             "attention": tf.reshape(attention, grid),
@@ -63,3 +63,13 @@ def save_served(captioner, search, directory):
     )
     with atomic_path(directory) as temporary:
         archive.write_out(str(temporary), verbose=False)
+
+
+def joined(words):
+    """As `detokenize`: words `(B, T)`, empty behind the last, to captions `(B,)`."""
+    import tensorflow as tf
+
+    text = tf.strings.strip(tf.strings.reduce_join(words, -1, separator=" "))
+    for pattern, replacement in JOINTS:
+        text = tf.strings.regex_replace(text, pattern, replacement)
+    return text

@@ -2,22 +2,50 @@
 
 import collections
 import re
+import unicodedata
 
 from keras_attention_apps.common.tokens import END, START, UNKNOWN
 
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
 
+# Scripts that put no blanks between words: Thai, Lao, Burmese, Khmer, kana, Han.
+_UNSPACED = (
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+# Stands for what belongs to the letter before it, and is no letter itself.
+_MARK = "\ufe0f"
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s\b")
-_WORD = re.compile(r"'s\b|\w+(?:['’-]\w+)*")
+_SPACED = rf"(?:(?!{_UNSPACED})\w{_MARK}*)+"
+_WORD = re.compile(rf"'s\b|{_SPACED}(?:['’-]{_SPACED})*|(?={_UNSPACED})\w{_MARK}*")
+# What joins words, in order: patterns, of which RE2 knows all, and replacements. One
+# pass leaves every other blank between single characters.
+JOINTS = ((" 's", "'s"), *2 * [(f"({_UNSPACED}) ({_UNSPACED})", r"\1\2")])
 
 
 def tokenize(caption):
     """Split a caption into lower-case words without punctuation, in any script.
 
+    Where a script has no blanks between words, every character is one.
+
     >>> tokenize("A man's T-shirt, in the sun .")
     ['a', 'man', "'s", 't-shirt', 'in', 'the', 'sun']
+    >>> tokenize("一只狗。")
+    ['一', '只', '狗']
     """
-    return _WORD.findall(_POSSESSIVE.sub(" 's", caption.lower()))
+    text = unicodedata.normalize("NFC", caption.lower())
+    text = _POSSESSIVE.sub(" 's", text)
+    shadow = "".join(map(_shadow, text))
+    return [text[slice(*match.span())] for match in _WORD.finditer(shadow)]
+
+
+def _shadow(character):
+    """What stands for a character where words are looked for.
+
+    Accents and vowel signs, and what joins letters, are within a word.
+    """
+    joins = unicodedata.category(character)[0] == "M" or character in "\u200c\u200d"
+    return _MARK if joins else character
 
 
 def detokenize(words):
@@ -26,7 +54,10 @@ def detokenize(words):
     >>> detokenize(["a", "man", "'s", "hat"])
     "a man's hat"
     """
-    return " ".join(words).replace(" 's", "'s")
+    text = " ".join(words)
+    for pattern, replacement in JOINTS:
+        text = re.sub(pattern, replacement, text)
+    return text
 
 
 class Vocabulary:

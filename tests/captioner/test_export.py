@@ -65,6 +65,23 @@ def test_a_served_model_says_what_the_python_path_says(
         )
 
 
+@tensorflow_only
+def test_words_are_joined_as_in_python():
+    from keras_attention_apps.captioner.export import joined
+    from keras_attention_apps.captioner.text import detokenize
+
+    captions = [
+        ["a", "man", "'s", "hat"],
+        ["一", "只", "狗", "在", "跑"],
+        ["黒", "い", "t-shirt", "の", "人"],
+        ["ห", "ม", "า", "วิ่", "ง"],
+    ]
+    padded = [words + [""] * (6 - len(words)) for words in captions]
+    found = [text.decode() for text in joined(padded).numpy()]
+
+    assert found == [detokenize(words) for words in captions]
+
+
 @pytest.mark.skipif(
     keras.backend.backend() == "tensorflow", reason="there it is possible"
 )

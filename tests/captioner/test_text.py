@@ -1,3 +1,5 @@
+import unicodedata
+
 import pytest
 from keras_attention_apps.captioner.text import (
     END,
@@ -17,6 +19,15 @@ from keras_attention_apps.captioner.text import (
         ("a T-shirt (blue)", ["a", "t-shirt", "blue"]),
         ("Ein Hund läuft über", ["ein", "hund", "läuft", "über"]),
         ("собака бежит", ["собака", "бежит"]),
+        # Marks behind letters are parts of words, composed or not.
+        ("कुत्ता दौड़ता है।", ["कुत्ता", "दौड़ता", "है"]),
+        ("كَلْبٌ يَجْرِي", ["كَلْبٌ", "يَجْرِي"]),
+        ("ein Hund la\u0308uft", ["ein", "hund", "läuft"]),
+        ("می\u200cدود", ["می\u200cدود"]),
+        # Without blanks between words, characters are words.
+        ("一只狗在跑。", ["一", "只", "狗", "在", "跑"]),
+        ("2人のT-shirt", ["2", "人", "の", "t-shirt"]),
+        ("หมาวิ่ง", ["ห", "ม", "า", "วิ่", "ง"]),
         ("...", []),
         ("", []),
     ],
@@ -25,8 +36,12 @@ def test_captions_become_lower_case_words(caption, words):
     assert tokenize(caption) == words
 
 
-def test_joining_words_undoes_splitting():
-    assert detokenize(tokenize("The man's dog")) == "the man's dog"
+@pytest.mark.parametrize(
+    "caption",
+    ["the man's dog", "一只狗在跑", "หมาวิ่ง", "कुत्ता दौड़ता है", "黒い t-shirt の人"],
+)
+def test_joining_words_undoes_splitting(caption):
+    assert detokenize(tokenize(caption)) == unicodedata.normalize("NFC", caption)
 
 
 def test_frequent_words_come_first_and_rare_ones_are_unknown():
