@@ -138,9 +138,10 @@ def our_search(task, beam_size, together, every, jit_compile=False):
     from keras_attention_apps.nmt.model import TranslationSearch, build_network
 
     attention = task["attention"]
-    config = with_recipe(ModelConfig(attention), attention)
-    sizes = config.embedding_units, config.units, config.encoder_layers, config.heads
-    assert sizes == SIZES[attention]
+    depth, units, layers, heads = SIZES[attention]
+    sizes = {"embedding_units": depth, "units": units, "encoder_units": units}
+    sizes |= {"encoder_layers": layers, "decoder_layers": layers, "heads": heads}
+    config = with_recipe(ModelConfig(attention, **sizes), attention)
     network = build_network(config, VOCABULARY)
     batches = batches_of(task, together, every, COMPILED_STEP if jit_compile else 1)
     searches = {

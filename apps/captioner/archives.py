@@ -65,11 +65,12 @@ def archived_samples(archive):
     try:
         with tarfile.open(archive, "r:") as archived:
             for member in archived:
-                if not member.isfile():
-                    continue
                 file = ArchivedFile(
                     archive, member.name, member.offset_data, member.size
                 )
+                # Archives made on a Mac bring a hidden `._name` beside every file.
+                if not member.isfile() or file.name.startswith("."):
+                    continue
                 its_key = str(PurePosixPath(member.name).with_name(file.stem))
                 if key not in (None, its_key):
                     yield key, files

@@ -3,6 +3,8 @@
 Shapes: B images, S regions, D depth of a region.
 """
 
+import sys
+
 import keras
 from keras import layers, ops
 from keras_attention_apps.common.cli import UserError
@@ -27,7 +29,7 @@ class Backbone(layers.Layer):
 
     def __init__(self, name, image_size, weights=None, **kwargs):
         super().__init__(name="backbone", **kwargs)
-        build, self.preprocess = _application(name)
+        build, self.preprocess = find_application(name)
         from_file = weights not in (None, "imagenet")
         self.cnn = build(
             include_top=False,
@@ -69,13 +71,13 @@ def small_cnn(*, include_top, weights, input_shape):
     return keras.Model(images, x, name="small_cnn")
 
 
-def _application(name):
-    """The constructor of a CNN and its preprocessing."""
+def find_application(name):
+    """The constructor of a CNN, and its preprocessing."""
     if name == "SmallCNN":
         return small_cnn, lambda images: images / 127.5 - 1
-    for module in vars(keras.applications).values():
-        if hasattr(module, "preprocess_input") and hasattr(module, name):
-            return getattr(module, name), module.preprocess_input
+    build = getattr(keras.applications, name, None)
+    if callable(build):
+        return build, sys.modules[build.__module__].preprocess_input
     known = sorted(
         name
         for name, value in vars(keras.applications).items()

@@ -16,11 +16,16 @@ def check_boxes(boxes):
     Args:
         boxes: Dict from a word to a list of boxes, or to one.
 
+    Returns:
+        Dict from a word to a tuple of boxes, without the words that have none.
+
     Raises:
         ValueError: If it is anything else.
     """
     checked = {}
     for word, found in boxes.items():
+        if not len(found):
+            continue
         several = np.atleast_2d(np.array(found, "float64"))
         if several.shape[1:] != (4,) or not np.isfinite(several).all():
             raise ValueError(f"{word!r} must have boxes of four numbers")

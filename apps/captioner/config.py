@@ -132,6 +132,17 @@ class TrainConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ChosenModel:
+    """Which captioner, and what its hard attention is given."""
+
+    model: ModelName = "flickr8k-soft"
+    """Name of a preset, or folder of a trained model."""
+    inference: Literal["argmax", "expectation"] | None = None
+    """What hard attention is given, instead of what the model says: the most probable
+    region, or the mean of all."""
+
+
+@dataclasses.dataclass(frozen=True)
 class CaptionSearchConfig(SearchConfig):
     """How captions are searched for."""
 
@@ -152,8 +163,7 @@ class CaptionConfig:
 
     photos: Positional[tuple[Path, ...]]
     """Photographs, or folders of photographs."""
-    model: ModelName = "flickr8k-soft"
-    """Name of a preset, or folder of a trained model."""
+    captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     output: Path | None = None
     """Write a JSON object per line to this file instead, with photo and caption, or
     error. If the file is there, its photographs are not captioned again: so what was
@@ -203,8 +213,9 @@ class EvaluateConfig:
     """Folder with photographs and captions, as for training."""
     split: str = "dev"
     """Part of the data: train, dev or test."""
-    model: ModelName = "flickr8k-soft"
-    """Name of a preset, or folder of a trained model."""
+    captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    max_unreadable: float = 0.01
+    """Largest share of the photographs that may be broken, and are left out."""
     output: Path | None = None
     """Write the captions to this file in COCO's results format."""
     search: Flags[CaptionSearchConfig] = dataclasses.field(
@@ -224,8 +235,7 @@ class ExportConfig:
 
     directory: Positional[Path]
     """Folder to write."""
-    model: ModelName = "flickr8k-soft"
-    """Name of a preset, or folder of a trained model."""
+    captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[CaptionSearchConfig] = dataclasses.field(
         default_factory=CaptionSearchConfig
     )

@@ -77,11 +77,13 @@ def _plain(text):
 def evaluate(config):
     """Score a model as an `EvaluateConfig` says; prints and returns the scores."""
     from keras_attention_apps.captioner.boxes import pointing
-    from keras_attention_apps.captioner.data import read_dataset
+    from keras_attention_apps.captioner.data import read_dataset, readable
     from keras_attention_apps.captioner.inference import Captioner
 
     images = read_dataset(config.data, config.split)
-    captioner = Captioner.from_preset(config.model)
+    images = readable(images, config.max_unreadable)
+    chosen = config.captioner
+    captioner = Captioner.from_preset(chosen.model, inference=chosen.inference)
     search = config.search
     captions = captioner.caption(
         [image.path for image in images],
@@ -98,7 +100,7 @@ def evaluate(config):
     scores = caption_scores(texts, [image.captions for image in images], meteor=True)
     attention = attention_figures([caption.weights for caption in captions])
     print(
-        f"{config.model} on {len(images)} photographs of {config.split}, "
+        f"{chosen.model} on {len(images)} photographs of {config.split}, "
         f"beam {search.beam_size}, length penalty {search.length_penalty}"
     )
     for name, score in scores.items():

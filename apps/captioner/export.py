@@ -10,7 +10,8 @@ from keras_attention_apps.common.files import atomic_path
 def export(config):
     """Write the SavedModel that an `ExportConfig` asks for."""
     require_tensorflow()
-    captioner = Captioner.from_preset(config.model)
+    chosen = config.captioner
+    captioner = Captioner.from_preset(chosen.model, inference=chosen.inference)
     search = captioner.search(
         beam_size=config.search.beam_size, length_penalty=config.search.length_penalty
     )

@@ -64,8 +64,13 @@ class Captioner:
         self._searches = {}
 
     @classmethod
-    def from_preset(cls, name_or_path):
+    def from_preset(cls, name_or_path, *, inference=None):
         """Load a shipped preset by its name, or a model that was trained by its folder.
+
+        Args:
+            name_or_path: Name or folder.
+            inference: `"argmax"` or `"expectation"`, for hard attention that is to be
+                given something else than its configuration says.
 
         Raises:
             ValueError: If there is no such preset or folder, or it is incomplete.
@@ -73,6 +78,8 @@ class Captioner:
         folder = find_preset(name_or_path, PRESETS)
         with loading(folder, "captioner"):
             config = ModelConfig(**read_json(folder / "config.json")["model"])
+            if inference:
+                config = dataclasses.replace(config, inference=inference)
             vocabulary = Vocabulary(read_json(folder / "vocabulary.json"))
             network = ShowAttendTell(config, len(vocabulary))
             network.build()

@@ -15,16 +15,19 @@
   `0001.jpg` with `0001.txt`, a caption a line, or `0001.json`, with the same names as
   above. Of `train-000.tar`, `val-000.tar` and so on the name tells the split.
 
-Where there is no dev, or there are no splits, a hash of each name decides which split
-an image belongs to. The layout is recognised by these files; where several are there,
-Karpathy comes first, then COCO, official, Kaggle, Hugging Face and WebDataset.
+COCO's, Kaggle's, Hugging Face's and WebDataset's may lack dev, or have no splits: then
+a hash of each name decides which split an image belongs to. The layout is recognised by
+these files; where several are there, Karpathy comes first, then COCO, official, Kaggle,
+Hugging Face and WebDataset.
 """
 
 import codecs
+import collections
 import csv
 import hashlib
 import io
 import json
+import math
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -104,10 +107,7 @@ def _read_coco(root, split, validation_share):
         kept = _of_split(files["train"], {"train": names}, split, validation_share)
         kept = {image.path.name for image in kept}
         return [image for image in images if image.path.name in kept]
-    if not files[split]:
-        expected = f"a file {patterns[split]} for the split {split}"
-        raise unexpected(root, expected, list_files(root))
-    return _read_coco_file(files[split])
+    return _read_coco_file(_find_split_file(root, patterns[split], split))
 
 
 def _read_coco_file(path):
@@ -205,10 +205,14 @@ def _read_webdataset(root, split, validation_share):
             captions = images.setdefault(pictures[0], [])
             for file in files:
                 if file.suffix == ".txt":
-                    captions += _text_of(file).splitlines()
-                elif file.suffix == ".json":
+                    captions += _read_lines(file)
+            for file in files:
+                if file.suffix == ".json":
                     entry = _read_json(file)
-                    captions += _captions_of(entry, file)
+                    if not isinstance(entry, dict):
+                        raise unexpected(file, "an object", f"{entry!r:.60}")
+                    # Beside a text, as img2dataset writes it, it says the same again.
+                    captions += () if captions else _captions_of(entry, file)
                     boxes[pictures[0]] = _boxes_of(entry, file)
     images = _of_split(root, named, split, validation_share)
     return [replace(image, boxes=boxes.get(image.path, {})) for image in images]
@@ -229,8 +233,10 @@ def _captions_of(entry, where):
 
 
 def _boxes_of(entry, where):
-    """The boxes of an object; those of a CSV file's row are none."""
+    """The boxes of an object; a CSV file's row has none."""
     boxes = entry.get("boxes") or {}
+    if isinstance(boxes, str):
+        return {}
     try:
         return check_boxes(boxes)
     except (AttributeError, TypeError, ValueError) as error:
@@ -244,22 +250,27 @@ def _of_split(where, named, split, validation_share):
         where: For the error.
         named: Dict from a split, or `None`, to the dict from names to captions.
     """
+    counts = collections.Counter(name for names in named.values() for name in names)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise unexpected(where, "one split for every photograph", f"two of {twice[0]}")
     if set(named) == {None}:
         chosen, drawn = named[None], (split,)
+    elif None in named:
+        without = next(iter(named[None]))
+        raise unexpected(where, "a split for every photograph", f"none of {without}")
     elif split in ("train", "dev") and "dev" not in named:
         chosen = named.get("train", {})
         drawn = ("dev",) if split == "dev" else ("train", "test")
     elif split in named:
         chosen, drawn = named[split], None
     else:
-        splits = list_some(name or "none" for name in named)
-        raise unexpected(where, f"images of the split {split}", f"only {splits}")
-    names = [
-        name
-        for name in chosen
-        if drawn is None or _draw_split(str(name), validation_share) in drawn
-    ]
-    return _select(chosen, names)
+        found = f"only {list_some(named)}"
+        raise unexpected(where, f"images of the split {split}", found)
+    if drawn:
+        splits = _draw_splits(chosen, validation_share)
+        chosen = {name: x for name, x in chosen.items() if splits[name] in drawn}
+    return _select(chosen, chosen)
 
 
 def _select(captions, names):
@@ -270,13 +281,32 @@ def _select(captions, names):
     ]
 
 
-def _draw_split(name, validation_share):
-    # The name alone decides, so that adding images never moves the others; dev and
-    # test lie at opposite ends, so that another share never trades between them.
-    draw = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6]) / 2**48
-    if draw < validation_share:
-        return "dev"
-    return "test" if draw >= 1 - validation_share else "train"
+def _draw_splits(names, validation_share):
+    """Dict from names to splits.
+
+    The name alone decides, so that adding images never moves the others; dev and test
+    lie at opposite ends, so that another share never trades between them. Of so few
+    that none is drawn for dev, one is.
+    """
+    draws = {name: _draw(name) for name in names}
+    first = min(draws.values(), default=0)
+    limit = validation_share
+    if validation_share and len(draws) > 1:
+        limit = max(limit, math.nextafter(first, 1))
+    return {
+        name: "dev"
+        if draw < limit
+        else ("test" if draw >= 1 - validation_share else "train")
+        for name, draw in draws.items()
+    }
+
+
+def _draw(name):
+    """A number from 0 to 1 that a name always has, wherever its folder lies."""
+    if isinstance(name, ArchivedFile):
+        name = f"{name.archive.name}/{name.inside}"
+    digest = hashlib.sha256(Path(name).as_posix().encode()).digest()
+    return int.from_bytes(digest[:6]) / 2**48
 
 
 # The order in which they are looked for.
@@ -333,13 +363,14 @@ def _read_lines(path):
 
 
 def _read_rows(path):
-    rows = csv.reader(io.StringIO(_text_of(path), newline=""))
-    line = 0  # Rows count as lines because a row of several lines is refused.
+    """Pairs of the line in which a row of a CSV file begins, and the row."""
+    rows, line = csv.reader(io.StringIO(_text_of(path), newline="")), 1
     try:
-        for line, row in enumerate(rows, 1):
+        for row in rows:
             yield line, row
+            line = rows.line_num + 1
     except csv.Error as error:
-        where = f"{path}, line {line + 1}"
+        where = f"{path}, line {line}"
         raise unexpected(where, "CSV", f"a mistake ({error})") from None
 
 
@@ -369,9 +400,9 @@ def _read_table(path):
         where = f"{path}, line {line}"
         if header is None:
             header = [cell.strip() for cell in row]
-        elif len(row) != len(header):
+        elif row and len(row) != len(header):
             raise unexpected(where, f"{len(header)} cells", f"{len(row)}: {row!r:.60}")
-        else:
+        elif row:
             yield where, dict(zip(header, row, strict=True))
 
 

@@ -63,7 +63,8 @@ def _caption(config):
     from keras_attention_apps.captioner.inference import Captioner
     from keras_attention_apps.captioner.records import Records, Throughput
 
-    captioner = Captioner.from_preset(config.model)
+    chosen = config.captioner
+    captioner = Captioner.from_preset(chosen.model, inference=chosen.inference)
     overlays = _overlays(config.overlay, paths)
     failures, search = 0, dataclasses.asdict(config.search)
     with contextlib.ExitStack() as stack:
@@ -74,18 +75,19 @@ def _caption(config):
             progress = stack.enter_context(Throughput(len(paths), "photograph"))
             tell = functools.partial(_record, config.json, records, progress)
         for path, caption in captioner.caption_each(paths, **search):
-            tell(path, caption)
             if isinstance(caption, ImageError):
+                print(f"captioner: error: {caption}", file=sys.stderr)
                 failures += 1
             elif config.overlay:
                 _write_overlay(path, caption, overlays[path])
+            tell(path, caption)
     return 2 if failures else 0
 
 
 def _print(as_json, several, path, caption):
     if isinstance(caption, UserError):
-        print(f"captioner: error: {caption}", file=sys.stderr)
-    elif as_json:
+        return
+    if as_json:
         described = _describe(path, caption, details=True)
         print(json.dumps(described, ensure_ascii=False), flush=True)
     else:

@@ -195,18 +195,22 @@ class ShowAttendTell(keras.Model):
         targets = x["captions"][..., 1:]
         mask = targets != PAD
         advantages = x.get("advantages")
-        losses = sequence_crossentropy(
-            targets,
-            y_pred["logits"],
-            label_smoothing=self.label_smoothing if advantages is None else 0.0,
-        )
-        if advantages is not None:
-            losses = ops.cast(advantages, losses.dtype)[..., None] * losses
+
+        def captions_loss(**options):
+            losses = sequence_crossentropy(targets, y_pred["logits"], **options)
+            if advantages is not None:
+                losses = ops.cast(advantages, losses.dtype)[..., None] * losses
+            return ops.sum(ops.where(mask, losses, 0.0), axis=-1)
+
+        smoothing = self.label_smoothing if advantages is None else 0.0
+        losses = captions_loss(label_smoothing=smoothing)
         words = ops.maximum(ops.sum(ops.cast(mask, losses.dtype)), 1.0)
-        losses = ops.sum(ops.where(mask, losses, 0.0), axis=-1)
         self.words_loss.update_state(ops.sum(losses) / words)
         if self.reinforce and advantages is None:
-            losses = self._reinforced(losses, mask, y_pred, training)
+            # The likelihood that it rewards is not smoothed.
+            likelihood = -captions_loss()
+            reinforced = self._reinforced(likelihood, mask, y_pred, training)
+            losses = losses + likelihood + reinforced
         weights = y_pred.get("probabilities", y_pred["weights"])
         weights = ops.cast(weights, losses.dtype)
         penalty = doubly_stochastic_penalty(weights, mask)
@@ -217,22 +221,29 @@ class ShowAttendTell(keras.Model):
             losses = losses + self.supervision * told
         return ops.sum(losses) / words
 
-    def _reinforced(self, losses, mask, y_pred, training):
-        """Losses of captions `(B, K)` with what teaches hard attention to choose."""
+    def _reinforced(self, likelihood, mask, y_pred, training):
+        """Losses of captions `(B, K)` with what teaches hard attention to choose.
+
+        Args:
+            likelihood: Log-likelihoods of the captions, `(B, K)`.
+            mask, y_pred, training: As in `compute_loss`.
+        """
 
         def flat(x):
             return ops.reshape(x, (-1, *ops.shape(x)[2:]))
 
         reinforced = self.reinforce(
-            -flat(losses),
+            flat(likelihood),
             flat(y_pred["log_probability"]),
             flat(y_pred["entropy"]),
             mask=flat(mask),
-            # All steps of a caption are drawn, or none.
-            sampled=flat(y_pred["sampled"])[:, 0],
+            # All steps of a caption are drawn, or none; captions may be missing.
+            sampled=ops.logical_and(
+                flat(y_pred["sampled"])[:, 0], ops.any(flat(mask), axis=-1)
+            ),
             training=training,
         )
-        return ops.reshape(reinforced, ops.shape(losses))
+        return ops.reshape(reinforced, ops.shape(likelihood))
 
 
 class CaptionSearch(keras.Model):

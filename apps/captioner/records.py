@@ -1,16 +1,20 @@
 """A file that grows by a line for every photograph, and a display of how fast."""
 
+import contextlib
 import json
 import time
 
 import keras
 from keras_attention_apps.common.cli import UserError
 
+# Of every line.
+BEGINNING = b'{"photo": "'
+
 
 class Records:
     """A file of JSON lines that goes on where an interruption left it.
 
-    A context manager. What was cut off in the middle of a line is removed.
+    A context manager. A line of ours that was cut off in the middle is removed.
 
     Args:
         path: The file; made if it is not there.
@@ -33,7 +37,8 @@ class Records:
             self._file.seek(0)
             whole = 0
             for number, line in enumerate(self._file, 1):
-                if not line.endswith(b"\n"):
+                ours = BEGINNING.startswith(line[: len(BEGINNING)])
+                if ours and not line.endswith(b"\n"):
                     break
                 self.photos.add(self._photo(line, number))
                 whole += len(line)
@@ -44,18 +49,21 @@ class Records:
         return self
 
     def _photo(self, line, number):
-        try:
-            return json.loads(line)["photo"]
-        except (ValueError, TypeError, KeyError):
+        photo = None
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            photo = json.loads(line)["photo"]
+        if not isinstance(photo, str) or not line.endswith(b"\n"):
             raise UserError(
                 f"{self.path}, line {number}: expected a JSON object with the key "
                 f"'photo', as an earlier start has written it. Received: {line[:60]!r}"
-            ) from None
+            )
+        return photo
 
     def add(self, described):
-        """Write one more line."""
+        """Write one more line; of the dict, `"photo"` comes first."""
         line = json.dumps(described, ensure_ascii=False) + "\n"
-        self._file.write(line.encode())
+        # Names of files need not be UTF-8.
+        self._file.write(line.encode("utf-8", "surrogatepass"))
         self._file.flush()
 
     def __exit__(self, *error):

@@ -7,6 +7,7 @@ to look is known for every word.
 import json
 import random
 
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path
 from PIL import Image, ImageDraw
 
@@ -46,9 +47,23 @@ OVERSAMPLING = 4
 
 
 def scenes(config):
-    """Write the data set that a `ScenesConfig` asks for."""
+    """Write the data set that a `ScenesConfig` asks for.
+
+    Raises:
+        UserError: If there is something in the folder already, or nothing to draw.
+    """
+    directory = config.directory.resolve()
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UserError(
+            f"expected a folder that is empty or not there. Received: {directory}"
+        )
+    for name in ("count", "image_size"):
+        if getattr(config, name) < 1:
+            raise UserError(
+                f"{name} must be positive. Received: {getattr(config, name)}"
+            )
     chosen = random.Random(config.seed)
-    with atomic_path(config.directory) as temporary:
+    with atomic_path(directory) as temporary:
         (temporary / "images").mkdir(parents=True)
         lines = []
         for number in range(config.count):

@@ -54,6 +54,8 @@ def _train(config):
     if config.from_preset:
         start = Captioner.from_preset(config.from_preset)
         model = replaced(start.config, config.model)
+        taken = (f"{name} {getattr(model, name)}" for name in SHAPELESS)
+        print(f"From {config.from_preset}: {', '.join(taken)}")
         config = dataclasses.replace(config, model=model, backbone_weights="none")
         vocabulary = start.vocabulary.extended(vocabulary)
     print(
@@ -241,6 +243,11 @@ class _Run:
         boxes, backbone = None, self.network.backbone
         if config.supervision:
             boxes = [self._boxes(image) for image in self.training]
+            if not any(boxes):
+                raise UserError(
+                    "supervision needs photographs with boxes of words in their "
+                    f"captions. Received: none in {config.data}"
+                )
         batches = TrainingBatches(
             self.token_ids,
             **source,

@@ -15,7 +15,7 @@ class Progress:
     Attributes:
         phase: Index of the phase that runs.
         epoch: Finished epochs of that phase.
-        weights: File name of the checkpoint, `None` at the start of a phase.
+        weights: File name of the checkpoint, `None` before a phase starts.
         seeds: States of the random generators, which Keras does not save.
         history: One dict of figures for every finished epoch of all phases.
     """
@@ -52,34 +52,43 @@ class Checkpoints:
         self._config = config
 
     def restore(self, model):
-        """Load the last state of the current phase, if there is one."""
-        if self.progress.weights:
-            model.optimizer.build(model.trainable_variables)
-            model.load_weights(self.directory / self.progress.weights)
-            for state, value in zip(
-                _seed_states(model), self.progress.seeds, strict=True
-            ):
+        """Load the last state of the current phase, or record its first.
+
+        Args:
+            model: A compiled model.
+        """
+        progress = self.progress
+        model.optimizer.build(model.trainable_variables)
+        if progress.seeds:
+            states = _seed_states(model)
+            for state, value in zip(states, progress.seeds, strict=True):
                 state.assign(value)
+        if progress.weights:
+            model.load_weights(self.directory / progress.weights)
+        else:
+            self._record(model)
 
     def save(self, model, figures):
         """Record a finished epoch."""
-        progress = self.progress
-        progress.epoch += 1
-        progress.history.append(figures)
-        name = f"phase-{progress.phase}-epoch-{progress.epoch}.weights.h5"
-        with atomic_path(self.directory / name) as temporary:
-            model.save_weights(temporary)
-        progress.weights = name
-        states = map(keras.ops.convert_to_numpy, _seed_states(model))
-        progress.seeds = [state.tolist() for state in states]
-        self._write()
+        self.progress.epoch += 1
+        self.progress.history.append(figures)
+        self._record(model)
 
     def next_phase(self):
         """Record that a phase is finished."""
         self.progress.phase += 1
         self.progress.epoch = 0
         self.progress.weights = None
-        self.progress.seeds = []
+        self._write()
+
+    def _record(self, model):
+        progress = self.progress
+        name = f"phase-{progress.phase}-epoch-{progress.epoch}.weights.h5"
+        with atomic_path(self.directory / name) as temporary:
+            model.save_weights(temporary)
+        progress.weights = name
+        states = map(keras.ops.convert_to_numpy, _seed_states(model))
+        progress.seeds = [state.tolist() for state in states]
         self._write()
 
     def _write(self):

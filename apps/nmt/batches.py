@@ -22,8 +22,8 @@ class SentenceBatches(keras.utils.PyDataset):
         pairs: The `Pairs`.
         subwords: The `Subwords`.
         batch_tokens: Places in a batch. A longer sentence is a batch of its own.
-        min_batches: Batches of an epoch at least, if there are as many pairs: of few
-            pairs, batches are smaller.
+        min_batches: Batches of an epoch, about, at least: of few pairs, batches are
+            smaller.
         max_length: Pairs with more tokens on one side are left out.
         subword_dropout, target_subword_dropout: Dropout in the texts of either side;
             see `Subwords.encode_all`.
@@ -63,7 +63,7 @@ class SentenceBatches(keras.utils.PyDataset):
         self.too_long = len(pairs) - len(kept)
         self.pairs = kept
         places = sum(length for length in lengths if length <= max_length)
-        self.batch_tokens = min(batch_tokens, max(places // min_batches, 1))
+        self.batch_tokens = min(batch_tokens, max(places // max(min_batches, 1), 1))
         # Keras asks for the number of batches once, and epochs split words in different
         # ways: so all have as many as the first.
         self._count = None

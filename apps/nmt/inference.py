@@ -71,7 +71,7 @@ class Translator:
         jit_compile: Whether the search is compiled by XLA, as it always is on JAX. That
             takes seconds for every shape, and is several times as fast from then on. So
             that shapes are few, sentences are padded to multiples of 16 subwords, and
-            batches to full ones.
+            the numbers of sentences to powers of two.
 
     Raises:
         ValueError: If `jit_compile` is asked for on PyTorch.
@@ -197,7 +197,8 @@ class Translator:
         columns = max(map(len, token_ids))
         if self.jit_compile:
             columns = self._rounded(columns)
-            token_ids = token_ids + token_ids[-1:] * (batch_size - len(token_ids))
+            rows = min(1 << (len(token_ids) - 1).bit_length(), batch_size)
+            token_ids = token_ids + token_ids[-1:] * (rows - len(token_ids))
         source = pad(token_ids, columns=columns)
         search = self.search(self._longest(source.shape[1]), **options)
         found = search.predict_on_batch({"source": source})

@@ -52,13 +52,13 @@ def _dispatch(argv):
 
 def _translate(config):
     _check(config)
-    from keras_attention_apps.nmt.inference import SORTED_BATCHES, Translator
+    from keras_attention_apps.nmt.inference import Translator
 
     translator = Translator.from_preset(config.model, jit_compile=config.jit_compile)
     lines = _Lines(config)
     at_a_terminal = not config.sentences and config.input is None
     at_a_terminal = at_a_terminal and sys.stdin.isatty()
-    search = {**dataclasses.asdict(config.search), "sorted_batches": SORTED_BATCHES}
+    search = dataclasses.asdict(config.search)
     if at_a_terminal:
         # Who types a line waits for its translation.
         search |= {"batch_size": 1, "sorted_batches": 1}

@@ -17,7 +17,7 @@ class SplitReading:
 
     Args:
         memories: List of dicts with `"values"` `(B, S, V)`, one for every attention.
-            Those of several heads `(B, S, N, V)` are read by the steps as they are.
+            Those of several heads `(B, N, S, V)` are read by the steps as they are.
         leading: `(T, B)` or `(T, B, K)`.
 
     Attributes:

@@ -12,6 +12,7 @@ from keras_attention.ops.weightings import (
     log_probability,
     masked_entmax15,
     masked_gumbel_max,
+    masked_gumbel_softmax,
     masked_hardmax,
     masked_sigmoid,
     masked_softmax,
@@ -128,7 +129,8 @@ class HardWeighting(Weighting):
 
     - `"score-function"`: no gradient passes through the choice. A loss such as
       `ReinforceLoss` uses its log-probability and the entropy.
-    - `"straight-through"`: the gradient is that of the softmax.
+    - `"straight-through"`: the gradient is that of the softmax of the noisy scores, of
+      which the largest was chosen (Gumbel-softmax).
 
     Beside the weights, a step reports `"probabilities"` `(B, T, S)`, the softmax; and,
     each `(B, T)`, `"log_probability"` of the choice (zero for an example that was
@@ -141,6 +143,7 @@ class HardWeighting(Weighting):
         soft_probability: Probability, for each example, of using the softmax in
             training.
         temperature: Positive; scores are divided by it.
+        relaxation: Positive; the temperature of the Gumbel-softmax alone.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.
 
     Reference:
@@ -158,6 +161,7 @@ class HardWeighting(Weighting):
         inference="argmax",
         soft_probability=0.0,
         temperature=1.0,
+        relaxation=1.0,
         seed=None,
         **kwargs,
     ):
@@ -168,12 +172,14 @@ class HardWeighting(Weighting):
             raise ValueError(
                 f"soft_probability must be from 0 to 1. Received: {soft_probability!r}"
             )
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive. Received: {temperature!r}")
+        for name, value in (("temperature", temperature), ("relaxation", relaxation)):
+            if not value > 0:
+                raise ValueError(f"{name} must be positive. Received: {value!r}")
         self.estimator = estimator
         self.inference = inference
         self.soft_probability = soft_probability
         self.temperature = temperature
+        self.relaxation = relaxation
         self.seed = seed
         self.seed_generator = _seed_generator(seed)
 
@@ -188,10 +194,13 @@ class HardWeighting(Weighting):
 
     def call(self, scores, valid=None, state=None, noise=None, training=None):
         scores = ops.cast(scores, exact_dtype(self)) / self.temperature
-        probabilities = masked_softmax(scores, valid)
+        probabilities = relaxed = masked_softmax(scores, valid)
         if noise:
             soft = noise["soft"]
             chosen = masked_gumbel_max(scores, noise["uniform"], valid)
+            relaxed = masked_gumbel_softmax(
+                scores, noise["uniform"], valid, temperature=self.relaxation
+            )
         else:
             soft = ops.full_like(
                 probabilities[..., :1], self.inference == "expectation", dtype="bool"
@@ -200,7 +209,7 @@ class HardWeighting(Weighting):
         sampled = ops.logical_not(soft)[..., 0]
         log_probabilities = log_probability(scores, chosen, valid)
         if self.estimator == "straight-through":
-            chosen = straight_through(chosen, probabilities)
+            chosen = straight_through(chosen, relaxed)
         return {
             "weights": ops.where(soft, probabilities, chosen),
             "probabilities": probabilities,
@@ -216,6 +225,7 @@ class HardWeighting(Weighting):
             "inference": self.inference,
             "soft_probability": self.soft_probability,
             "temperature": self.temperature,
+            "relaxation": self.relaxation,
             "seed": self.seed,
         }
 

@@ -187,11 +187,34 @@ def masked_gumbel_max(scores, uniform, mask=None):
     Reference:
         [Maddison et al., 2014](https://arxiv.org/abs/1411.0030), section 2.
     """
-    # Relative to the peak, large scores do not round the noise away.
-    scores, valid = _below_peak(scores, mask)
-    waiting = -ops.log(ops.cast(uniform, scores.dtype))
-    noisy = scores - ops.log(ops.clip(waiting, TINY, 100.0))
-    return masked_hardmax(ops.where(valid, noisy, LOWEST))
+    return masked_hardmax(_perturbed(scores, uniform, mask))
+
+
+def masked_gumbel_softmax(scores, uniform, mask=None, *, temperature=1.0):
+    """Weights near the choice of `masked_gumbel_max`, the nearer the colder.
+
+        weights = softmax((scores[s] - log(-log(uniform[s]))) / temperature)
+
+    Args:
+        scores, uniform, mask: As in `masked_gumbel_max`.
+        temperature: Positive.
+
+    Returns:
+        Weights like `scores`, in float32 (float64 for float64 scores). A row with no
+        valid position is a row of zeros, with a zero gradient.
+
+    Example:
+
+    >>> scores, uniform = np.array([[0.0, 0.0], [0.3, 0.6]], "float32")
+    >>> weights = masked_gumbel_softmax(scores, uniform, temperature=0.1)
+    >>> print(keras.ops.convert_to_numpy(weights).round(3))
+    [0. 1.]
+
+    Reference:
+        [Jang et al., 2017](https://arxiv.org/abs/1611.01144), section 2;
+        [Maddison et al., 2017](https://arxiv.org/abs/1611.00712), section 3.
+    """
+    return masked_softmax(_perturbed(scores, uniform, mask) / temperature, mask)
 
 
 def log_probability(scores, choice, mask=None):
@@ -381,6 +404,15 @@ def _below_peak(scores, mask):
     """Valid scores less the highest of their row, and which ones are valid."""
     scores, valid = _valid(scores, mask)
     return scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True)), valid
+
+
+def _perturbed(scores, uniform, mask):
+    """Scores and Gumbel noise, `LOWEST` where nothing is valid."""
+    # Relative to the peak, large scores do not round the noise away.
+    scores, valid = _below_peak(scores, mask)
+    waiting = -ops.log(ops.cast(uniform, scores.dtype))
+    noisy = scores - ops.log(ops.clip(waiting, TINY, 100.0))
+    return ops.where(valid, noisy, LOWEST)
 
 
 def _valid(scores, mask):

@@ -46,6 +46,32 @@ def test_shards_without_splits_are_drawn_by_name(tmp_path):
     assert all(parts)
 
 
+def test_the_draw_does_not_depend_on_where_a_folder_lies(tmp_path):
+    files = {}
+    for i in range(40):
+        files |= {f"{i}__jpg": b"x", f"{i}__txt": b"A dog"}
+    drawn = []
+    for place in ("here", "there"):
+        shard(tmp_path / place / "0.tar", **files)
+        drawn.append([x.image_id for x in read_dataset(tmp_path / place, "dev")])
+
+    assert drawn[0] == drawn[1] != []
+
+
+def test_what_a_mac_and_img2dataset_add_does_no_harm(tmp_path):
+    files = {"a__jpg": b"x", "a__txt": b"A dog\x0con \xe2\x80\xa8 grass"}
+    shard(
+        tmp_path / "train-0.tar",
+        **{".DS_Store": b"x", "._a__jpg": b"x"},
+        **files,
+        a__json=b'{"caption": "A dog", "width": 3, "boxes": {"dog": []}}',
+    )
+
+    (image,) = read_dataset(tmp_path, "train")
+    assert image.captions == ("A dog\x0con \u2028 grass",)
+    assert image.boxes == {}
+
+
 def test_boxes_are_in_shards_too(tmp_path):
     entry = {"caption": "A dog", "boxes": {"dog": [0, 0, 1, 1]}}
     shard(tmp_path / "train-0.tar", a__jpg=b"x", a__json=json.dumps(entry).encode())
@@ -60,6 +86,7 @@ def test_boxes_are_in_shards_too(tmp_path):
         ({"a__jpg": b"x", "a__png": b"x", "a__txt": b"A"}, "a: expected one picture"),
         ({"a__txt": b"A dog"}, "a: expected one picture, but found a.txt"),
         ({"a__jpg": b"x", "a__json": b"{}"}, "a.json: expected one of the keys"),
+        ({"a__jpg": b"x", "a__json": b"5"}, "a.json: expected an object, but found 5"),
         ({"a__jpg": b"x", "a__txt": b"\xff"}, "a.txt, line 1: expected UTF-8"),
     ],
 )

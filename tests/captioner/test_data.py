@@ -180,6 +180,20 @@ def test_hugging_face_without_splits_is_drawn_by_name(tmp_path):
     assert set(parts[1]) <= set(names_of(read_dataset(tmp_path, "dev")))
 
 
+def test_of_few_photographs_one_is_for_validation(tmp_path):
+    for start in "abcdefgh":
+        names = [f"{start}{i}.jpg" for i in range(7)]
+        table(tmp_path / start, "".join(f"{name},A dog\n" for name in names))
+        photograph(tmp_path / start, *names)
+
+        train, dev = (
+            names_of(read_dataset(tmp_path / start, x)) for x in ("train", "dev")
+        )
+        assert dev
+        assert train
+        assert not set(train) & set(dev)
+
+
 def test_dev_is_drawn_from_train_where_only_it_is_missing(tmp_path):
     names = [f"{i}.jpg" for i in range(40)]
     table(tmp_path / "train", "".join(f"{name},A dog\n" for name in names))

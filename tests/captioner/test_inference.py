@@ -73,6 +73,24 @@ def test_a_saved_model_says_the_same(captioner, model_folder, photograph):
     np.testing.assert_allclose(ours.weights, theirs.weights, atol=1e-2)
 
 
+def test_hard_attention_may_be_given_something_else(hard_captioner, tmp_path):
+    hard_captioner.save(tmp_path / "hard")
+    images = {"images": np.zeros((1, 64, 64, 3), "uint8")}
+
+    def first_look(captioner):
+        found = captioner.search().predict_on_batch(images)
+        return np.array(found["weights"])[0, 0, 0]
+
+    chosen = first_look(Captioner.from_preset(tmp_path / "hard"))
+    mean = Captioner.from_preset(tmp_path / "hard", inference="expectation")
+    spread = first_look(mean)
+
+    assert sorted(chosen) == [0, 0, 0, 1]
+    assert not np.isin(spread, (0, 1)).any()
+    assert spread.sum() == pytest.approx(1)
+    assert mean.config.inference == "expectation"
+
+
 def test_saving_over_a_model_replaces_it(captioner, model_folder, tmp_path):
     for note in ("first", "second"):
         captioner.save(tmp_path / "model", note=note)

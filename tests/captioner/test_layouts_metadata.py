@@ -55,6 +55,21 @@ def test_boxes_come_with_the_captions(tmp_path):
     fails(tmp_path, with_message="line 1: expected boxes by words")
 
 
+def test_blank_lines_and_columns_of_boxes_do_no_harm(tmp_path):
+    table(
+        tmp_path / "train",
+        "\na.png,A dog,none\n\nb.png,A cat,\n\n",
+        header="file_name,text,boxes",
+    )
+    photograph(tmp_path / "train", "a.png", "b.png")
+    table(tmp_path / "dev", "c.png,A cow\n")
+    photograph(tmp_path / "dev", "c.png")
+
+    first, second = read_dataset(tmp_path, "train")
+    assert (first.captions, second.captions) == (("A dog",), ("A cat",))
+    assert first.boxes == second.boxes == {}
+
+
 @pytest.mark.parametrize(
     "name, content, message",
     [
@@ -77,6 +92,21 @@ def test_boxes_come_with_the_captions(tmp_path):
             "metadata.csv",
             "file_name,caption,split\na.jpg,A,mine\n",
             "expected split one of",
+        ),
+        (
+            "metadata.csv",
+            "file_name,caption,split\na.jpg,A,train\na.jpg,B,dev\n",
+            "one split for every photograph, but found two of a.jpg",
+        ),
+        (
+            "metadata.csv",
+            "file_name,caption,split\na.jpg,A,train\nb.jpg,B,\n",
+            "a split for every photograph, but found none of b.jpg",
+        ),
+        (
+            "metadata.csv",
+            'file_name,caption\na.jpg,"A\ndog"\nb.jpg\n',
+            "line 4: expected 2 cells, but found 1",
         ),
         ("metadata.jsonl", '{"file_name": "a.jpg"', "line 1: expected JSON"),
         (

@@ -1,8 +1,10 @@
 import json
+import os
 import shutil
 
 import pytest
 from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.records import Records
 from PIL import Image
 
 
@@ -191,7 +193,9 @@ def test_an_interrupted_output_goes_on(photographs, model_folder, tmp_path, caps
     assert main(command) == 2
     whole = lines_of(output)
     count = len(whole)
-    assert f"{count} photographs in" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert f"{count} photographs in" in told.out
+    assert "error: Cannot read" in told.err
     assert "caption" in whole[0] and "words" not in whole[0]
     assert whole[-1]["photo"] == str(broken)
     assert "Cannot read" in whole[-1]["error"]
@@ -208,13 +212,25 @@ def test_an_interrupted_output_goes_on(photographs, model_folder, tmp_path, caps
     assert lines_of(output) == whole
 
 
+@pytest.mark.parametrize(
+    "text", ["My notes\n", "My notes", '{"photo": 3}\n', '{ "photo": "a.jpg"}']
+)
 def test_an_output_of_something_else_is_not_touched(
-    photographs, model_folder, tmp_path, capsys
+    photographs, model_folder, tmp_path, capsys, text
 ):
     output = tmp_path / "notes.txt"
-    output.write_text("My notes\n")
+    output.write_text(text)
     command = ["caption", str(photographs), "--model", str(model_folder)]
 
     assert main([*command, "--output", str(output)]) == 2
     assert "line 1: expected a JSON object" in capsys.readouterr().err
-    assert output.read_text() == "My notes\n"
+    assert output.read_text() == text
+
+
+def test_names_that_are_not_utf_8_have_a_line(tmp_path):
+    photo, file = os.fsdecode(b"caf\xe9.jpg"), tmp_path / "captions.jsonl"
+    with Records(file) as records:
+        records.add({"photo": photo, "caption": "a cup"})
+
+    with Records(file) as records:
+        assert records.photos == {photo}

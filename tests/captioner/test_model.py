@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_attention_apps.captioner.backbone import Backbone
+from keras_attention_apps.captioner.backbone import Backbone, find_application
 from keras_attention_apps.captioner.model import DeepOutput
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
@@ -135,6 +135,29 @@ def test_hard_attention_learns_from_what_reinforce_adds(hard_captioner, batch):
     assert behind == pytest.approx(moved, rel=1e-5)
 
 
+def test_what_reinforce_rewards_is_neither_smoothed_nor_missing(hard_captioner, batch):
+    network = hard_captioner.network
+    captions = batch["captions"].copy()
+    captions[0, 1] = PAD
+    batch = {**batch, "captions": captions}
+    outputs = network(batch, training=True)
+    outputs["sampled"] = ops.ones_like(outputs["sampled"])
+    logits, targets = ops.convert_to_numpy(outputs["logits"]), captions[..., 1:, None]
+    logs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    likely = np.take_along_axis(logs, targets, axis=-1)[..., 0]
+    likelihood = (likely * (targets[..., 0] != PAD)).sum(axis=-1)
+    there = captions.any(axis=-1)
+
+    for smoothing in (0.0, 0.1):
+        network.label_smoothing = smoothing
+        network.reinforce.baseline.assign(-3.0)
+        network.compute_loss(batch, None, outputs, training=True)
+        behind = float(ops.convert_to_numpy(network.reinforce.baseline))
+        expected = 0.9 * -3.0 + 0.1 * likelihood[there].mean()
+        assert behind == pytest.approx(expected, rel=1e-5)
+    network.label_smoothing = 0.0
+
+
 def test_rewards_of_samples_are_for_what_is_chosen_outside_training(
     hard_captioner, batch
 ):
@@ -222,6 +245,13 @@ def test_a_caption_never_contains_special_words(captioner, batch):
     found = captioner.search().predict_on_batch({"features": batch["features"]})
 
     assert not np.isin(found["token_ids"], [PAD, START, UNKNOWN]).any()
+
+
+def test_every_application_has_its_preprocessing():
+    for name, build in vars(keras.applications).items():
+        if callable(build):
+            assert find_application(name)[0] is build
+            assert callable(find_application(name)[1])
 
 
 def test_the_backbone_reads_pixels_as_its_application_does():

@@ -62,6 +62,16 @@ def test_a_folder_of_scenes_is_a_data_set(tmp_path, capsys):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
+def test_what_is_in_a_folder_stays(tmp_path, capsys):
+    (tmp_path / "precious.jpg").write_text("mine")
+
+    assert main(["scenes", str(tmp_path), "--count", "1"]) == 2
+    assert "a folder that is empty or not there" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.jpg"]
+    assert main(["scenes", str(tmp_path / "new"), "--count", "0"]) == 2
+    assert "count must be positive. Received: 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("attention", ["soft", "hard"])
 def test_a_captioner_learns_from_scenes(attention, tmp_path, capsys):
     folder, output = tmp_path / "scenes", tmp_path / "run"

@@ -15,6 +15,13 @@ def small_model():
     return model
 
 
+def dropping_model():
+    layers = [keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
+    model = keras.Sequential(layers)
+    model.compile("adam", "mse")
+    return model
+
+
 def take_step(model):
     model.train_on_batch(np.ones((5, 3)), np.ones((5, 2)))
 
@@ -73,6 +80,28 @@ def test_a_phase_starts_without_the_weights_of_the_one_before(tmp_path):
     progress = Checkpoints(tmp_path, {}).progress
     assert (progress.phase, progress.epoch, progress.weights) == (1, 0, None)
     assert progress.history == [{"cider": 1.0}]
+
+
+def test_a_phase_that_dies_in_its_first_epoch_starts_again_as_it_did(tmp_path):
+    model, checkpoints = dropping_model(), Checkpoints(tmp_path, {})
+    checkpoints.restore(model)
+    take_step(model)
+    checkpoints.save(model, {})
+    checkpoints.next_phase()
+    checkpoints.restore(model)
+    states = [v for v in model.variables if "seed_generator" in v.path]
+    expected = [*model.get_weights(), *map(keras.ops.convert_to_numpy, states)]
+    take_step(model)
+
+    again, continued = dropping_model(), Checkpoints(tmp_path, {})
+    continued.restore(again)
+
+    assert (continued.progress.phase, continued.progress.epoch) == (1, 0)
+    states = [v for v in again.variables if "seed_generator" in v.path]
+    found = [*again.get_weights(), *map(keras.ops.convert_to_numpy, states)]
+    assert len(found) == 3
+    for ours, theirs in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(theirs, ours)
 
 
 def test_another_configuration_is_refused_by_name_and_values(tmp_path):

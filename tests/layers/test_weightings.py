@@ -145,6 +145,33 @@ def test_gradient_of_a_choice_is_that_of_its_estimator(
     np.testing.assert_allclose(through(hard), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("relaxation", [0.5, 1.0])
+def test_a_drawn_choice_learns_from_its_gumbel_softmax(rng, gradients, relaxation):
+    scores, readout = rng.normal(size=(2, BATCH, QUERIES, POSITIONS)).astype("float32")
+    weighting = HardWeighting("straight-through", relaxation=relaxation)
+    noise = {
+        "uniform": rng.random(scores.shape).astype("float32"),
+        "soft": np.zeros((BATCH, QUERIES, 1), "bool"),
+    }
+    noisy = scores - np.log(-np.log(noise["uniform"]))
+    noise = {name: ops.convert_to_tensor(x) for name, x in noise.items()}
+    soft = softmax(noisy / relaxation)
+
+    def read(scores):
+        outputs, _ = weighting(scores, noise=noise, training=True)
+        return ops.sum(ops.multiply(outputs["weights"], readout))
+
+    (gradient,) = gradients(read, [scores])
+
+    mean = (soft * readout).sum(-1, keepdims=True)
+    np.testing.assert_allclose(
+        gradient, soft * (readout - mean) / relaxation, atol=1e-5
+    )
+    outputs, _ = weighting(scores, noise=noise, training=True)
+    chosen = ops.convert_to_numpy(outputs["weights"])
+    np.testing.assert_array_equal(chosen, np.eye(POSITIONS)[noisy.argmax(-1)])
+
+
 def monotonic_by_the_paper(p, previous):
     weights = np.zeros_like(p)
     for j in range(len(p)):
@@ -297,6 +324,7 @@ def test_a_decoder_keeps_the_state_of_its_attention(rng, value, build, sequences
     [
         (lambda: SoftmaxWeighting(0.0), "temperature must be positive.*0.0"),
         (lambda: HardWeighting("gumbel"), "estimator must be one of.*'gumbel'"),
+        (lambda: HardWeighting(relaxation=0), "relaxation must be positive"),
         (lambda: HardWeighting(inference="sample"), "inference must be.*'sample'"),
         (lambda: HardWeighting(soft_probability=2), "from 0 to 1. Received: 2"),
         (lambda: MonotonicWeighting("soft"), "mode must be one of.*'soft'"),

@@ -16,6 +16,7 @@ from keras_attention.ops.weightings import (
     log_probability,
     masked_entmax15,
     masked_gumbel_max,
+    masked_gumbel_softmax,
     masked_hardmax,
     masked_log_softmax,
     masked_sigmoid,
@@ -252,6 +253,7 @@ def test_weights_come_back_in_float32_at_least(dtype):
     found = [
         *(weighting(x, m) for weighting in WEIGHTINGS for m in (None, mask)),
         masked_gumbel_max(x, x),
+        masked_gumbel_softmax(x, x),
         masked_log_softmax(x),
         log_probability(x, x),
         entropy(x),
@@ -505,6 +507,28 @@ def test_noise_at_the_ends_of_its_range_is_safe():
     # Equal noise leaves equal scores equal, and the first is taken.
     expected = [[0, 1, 0], [1, 0, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]]
     np.testing.assert_array_equal(choices, expected)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 1.0, 4.0])
+def test_relaxed_choice_is_the_softmax_of_noisy_scores(rng, gradients, temperature):
+    scores, uniform = rng.random(size=(2, 50, 4)).astype("float32")
+    mask = np.array([1, 1, 0, 1], "bool")
+    noisy = np.where(mask, scores - np.log(-np.log(uniform)), -np.inf) / temperature
+    odds = np.exp(noisy - noisy.max(-1, keepdims=True))
+    expected = odds / odds.sum(-1, keepdims=True)
+
+    def relaxed(scores):
+        noise = tensor(uniform)
+        return masked_gumbel_softmax(scores, noise, mask, temperature=temperature)
+
+    weights = ops.convert_to_numpy(relaxed(tensor(scores)))
+    (gradient,) = gradients(lambda x: ops.sum(relaxed(x)[..., 0]), [scores])
+
+    np.testing.assert_allclose(weights, expected, atol=1e-5)
+    chosen = gumbel_max_of(scores, uniform, mask).argmax(-1)
+    np.testing.assert_array_equal(weights.argmax(-1), chosen)
+    slope = expected[:, :1] * (np.eye(4)[:1] - expected) / temperature
+    np.testing.assert_allclose(gradient, slope, atol=1e-5)
 
 
 def test_logarithms_are_exact_where_weights_vanish(rng):
