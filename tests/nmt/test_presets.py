@@ -7,7 +7,7 @@ NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
 def test_there_is_one_of_each_kind():
     kinds = {Translator.from_preset(name).config.attention for name in NAMES}
 
-    assert kinds == {"bahdanau", "self-attention"}
+    assert kinds == {"bahdanau", "luong", "self-attention"}
 
 
 @pytest.mark.parametrize("name", NAMES)
