@@ -52,7 +52,7 @@ SMALL = {
 }
 RECURRENT = {
     **SMALL,
-    "epochs": 24,
+    "epochs": 16,
     "learning-rate": 3e-3,
     "warm-up": 100,
     "model.units": 96,
@@ -63,7 +63,7 @@ TRANSLATORS = {
     "luong": RECURRENT,
     "self-attention": {
         **SMALL,
-        "epochs": 40,
+        "epochs": 16,
         "learning-rate": 3e-3,
         "warm-up": 200,
         "model.units": 128,
