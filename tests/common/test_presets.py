@@ -1,9 +1,14 @@
+from pathlib import Path
+
 import h5py
 import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.presets import find_preset, save_half
+
+ROOT = Path(__file__).parents[2]
+PRESETS = sorted((ROOT / "apps").glob("*/presets/*/"))
 
 
 def small_model():
@@ -66,3 +71,20 @@ def test_an_unknown_preset_names_the_known_ones(tmp_path):
 
     with pytest.raises(UserError, match=r"Presets: soft\. Received: 'sift'"):
         find_preset("sift", tmp_path)
+
+
+@pytest.mark.parametrize("folder", PRESETS, ids=lambda folder: folder.name)
+def test_a_preset_is_small_and_tells_about_itself(folder):
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for heading in ("Scores", "Recipe", "Data and terms", "Limits"):
+        assert f"\n## {heading}\n" in card
+
+
+def test_all_that_is_installed_is_small():
+    packages = ROOT / "keras_attention", ROOT / "apps"
+    files = [file for package in packages for file in package.rglob("*.*")]
+    files = [file for file in files if "__pycache__" not in file.parts]
+
+    assert len(PRESETS) == 5
+    assert sum(file.stat().st_size for file in files if file.is_file()) < 40e6

@@ -20,13 +20,3 @@ def test_a_preset_translates_and_aligns(name):
     for pair in [("dogs", "Hunde"), ("snow.", "Schnee.")]:
         source, target = translation.source_words, translation.words
         assert (source.index(pair[0]), target.index(pair[1])) in translation.alignment
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_preset_is_small_and_tells_about_itself(name):
-    files = list((PRESETS / name).iterdir())
-
-    assert sum(file.stat().st_size for file in files) < 20e6
-    card = (PRESETS / name / "README.md").read_text(encoding="utf-8")
-    for heading in ("Scores", "Recipe", "Data and terms", "Limits"):
-        assert f"\n## {heading}\n" in card
