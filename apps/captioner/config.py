@@ -184,10 +184,8 @@ class ScenesConfig:
     """Make pictures of coloured shapes, with captions and boxes, to try things out.
 
     For example: captioner scenes my-scenes
-    captioner train --data my-scenes --output shapes --model.backbone SmallCNN
-    --model.image-size 64 --backbone-weights none --no-augment --epochs 0
-    --fine-tune-epochs 15 --fine-tune-share 1 --fine-tune-learning-rate 2e-3
-    --fine-tune-dropout 0 --doubly-stochastic 0 --self-critical-epochs 0
+
+    The README has the command that trains on them.
     """
 
     directory: Positional[Path]
