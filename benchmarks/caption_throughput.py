@@ -3,10 +3,10 @@
 Prints medians of the time for the same photographs, `--count` copies of one file:
 
 - whole path: `Captioner.caption` from the files to the texts, beam 5, 32 photographs a
-  batch;
+  batch; XLA: with the search compiled by `jit_compile`;
 - CNN: the features alone, of photographs that are read already, in the same batches.
   The share is how much of the CNN's throughput the whole path has;
-- search: the beam search alone, from features;
+- search: the beam search alone, from features; XLA: compiled;
 - peer: the same beam search in PyTorch with random weights of the same sizes, as
   the tutorials write it: one photograph after the other, where every step projects
   all regions anew, for as many words as our captions have. The ratio is how many times
@@ -33,10 +33,10 @@ VOCABULARY, WORDS = 2540, 11
 
 
 @functools.cache
-def captioner():
+def captioner(jit_compile=False):
     from keras_attention_apps.captioner.inference import Captioner
 
-    return Captioner.from_preset("flickr8k-soft")
+    return Captioner.from_preset("flickr8k-soft", jit_compile=jit_compile)
 
 
 def pixels(photo):
@@ -52,9 +52,9 @@ def features(photo):
     return keras.ops.convert_to_numpy(captioner().network.backbone(pixels(photo)))
 
 
-def whole_step(photo, count):
-    photos = [photo] * count
-    return lambda: captioner().caption(photos, beam_size=BEAM, batch_size=BATCH)
+def whole_step(photo, count, jit_compile=False):
+    photos, ours = [photo] * count, captioner(jit_compile)
+    return lambda: ours.caption(photos, beam_size=BEAM, batch_size=BATCH)
 
 
 def cnn_step(photo, count):
@@ -65,8 +65,9 @@ def cnn_step(photo, count):
     return lambda: [model.predict_on_batch(images) for _ in range(count // BATCH)]
 
 
-def search_step(photo, count):
-    search, batch = captioner().search(beam_size=BEAM), {"features": features(photo)}
+def search_step(photo, count, jit_compile=False):
+    search = captioner(jit_compile).search(beam_size=BEAM)
+    batch = {"features": features(photo)}
     return lambda: [search.predict_on_batch(batch) for _ in range(count // BATCH)]
 
 
@@ -121,8 +122,10 @@ def peer_step(photo, count):
 
 STEPS = {
     "whole path": whole_step,
+    "whole path, XLA": functools.partial(whole_step, jit_compile=True),
     "CNN": cnn_step,
     "search": search_step,
+    "search, XLA": functools.partial(search_step, jit_compile=True),
     "peer": peer_step,
 }
 
@@ -151,9 +154,12 @@ def main():
     for name, value in seconds.items():
         print(f"| {name} | {count / value:.1f} |")
     print()
-    print(f"share of the CNN: {seconds['CNN'] / seconds['whole path']:.0%}")
-    if "peer" in seconds:
-        print(f"search, times as fast: {seconds['peer'] / seconds['search']:.1f}")
+    for kind in ("", ", XLA"):
+        share = seconds["CNN"] / seconds[f"whole path{kind}"]
+        print(f"whole path{kind}: {share:.0%} of the CNN")
+        if "peer" in seconds:
+            ratio = seconds["peer"] / seconds[f"search{kind}"]
+            print(f"search{kind}: {ratio:.1f} times as fast as the peer")
 
 
 if __name__ == "__main__":

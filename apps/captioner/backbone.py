@@ -53,7 +53,9 @@ class Backbone(layers.Layer):
 
 
 def small_cnn(*, include_top, weights, input_shape):
-    """A network that learns simple pictures from nothing, in a minute.
+    """A network that learns simple pictures from nothing, in minutes.
+
+    The last two numbers of every cell say where it is.
 
     Arguments are those of the models in `keras.applications`; there is no top.
     """
@@ -68,7 +70,34 @@ def small_cnn(*, include_top, weights, input_shape):
         x = layers.Conv2D(depth, 3, strides, padding="same", use_bias=False)(x)
         x = layers.GroupNormalization(8)(x)
         x = layers.ReLU()(x)
-    return keras.Model(images, x, name="small_cnn")
+    return keras.Model(images, Coordinates()(x), name="small_cnn")
+
+
+class Coordinates(layers.Layer):
+    """Appends the row and the column of every cell of a grid, from -1 to 1.
+
+    With them, what is left of something can be told from what is right of it.
+
+    Call arguments:
+        grid: `(B, rows, columns, D)`.
+
+    Returns:
+        `(B, rows, columns, D + 2)`.
+
+    Reference: [Liu et al., 2018](https://arxiv.org/abs/1807.03247).
+    """
+
+    def call(self, grid):
+        shape = (ops.shape(grid)[0], *grid.shape[1:3], 1)
+        across = [
+            ops.broadcast_to(ops.reshape(ops.linspace(-1.0, 1.0, count), where), shape)
+            for count, where in ((shape[1], (1, -1, 1, 1)), (shape[2], (1, 1, -1, 1)))
+        ]
+        cast = [ops.cast(values, grid.dtype) for values in across]
+        return ops.concatenate([grid, *cast], axis=-1)
+
+    def compute_output_shape(self, grid_shape):
+        return (*grid_shape[:-1], grid_shape[-1] + 2)
 
 
 def find_application(name):

@@ -99,6 +99,9 @@ class TrainConfig:
     """Epochs in which the decoder learns from the CIDEr-D of captions it samples."""
     self_critical_learning_rate: float = 2e-5
     """Peak learning rate while it does."""
+    self_critical_baseline: Literal["samples", "greedy"] = "samples"
+    """What a sample has to beat: the mean of the other samples of its photograph, or
+    the caption that greedy search finds."""
     weight_decay: float = 0.01
     label_smoothing: float = 0.1
     doubly_stochastic: float = 0.1
@@ -174,6 +177,9 @@ class CaptionConfig:
     json: bool = False
     """Print one JSON object per line, with words, log-probability and attention; an
     output file has these, too."""
+    jit_compile: bool = False
+    """Compile the search with XLA: some seconds, and quicker from then on. It pays for
+    a thousand photographs."""
     search: Flags[CaptionSearchConfig] = dataclasses.field(
         default_factory=CaptionSearchConfig
     )

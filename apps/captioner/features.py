@@ -28,10 +28,8 @@ def cached_features(backbone, paths, cache, *, name):
     file = cache / f"{name}-{_digest(backbone, paths)}.npy"
     if not file.exists():
         _, regions, depth = backbone.compute_output_shape((None,))
-        size = backbone.cnn.input_shape[1]
-        model = keras.Sequential([keras.Input((size, size, 3)), backbone])
-        model.compile(jit_compile=False)
-        batches = Photographs(paths, size)
+        model = feature_model(backbone)
+        batches = Photographs(paths, backbone.cnn.input_shape[1])
         progress = keras.utils.Progbar(len(paths), unit_name="photograph")
         with atomic_path(file) as temporary:
             features = np.lib.format.open_memmap(
@@ -49,6 +47,13 @@ def cached_features(backbone, paths, cache, *, name):
                 with contextlib.suppress(OSError):
                     stale.unlink()
     return np.load(file, mmap_mode="r")
+
+
+def feature_model(backbone):
+    """A Keras model from images to the regions of a `Backbone`."""
+    model = keras.Sequential([keras.Input(backbone.cnn.input_shape[1:]), backbone])
+    model.compile(jit_compile=keras.backend.backend() == "jax")
+    return model
 
 
 def _digest(backbone, paths):

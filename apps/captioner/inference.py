@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 from keras_attention_apps.captioner.config import ModelConfig
+from keras_attention_apps.captioner.features import feature_model
 from keras_attention_apps.captioner.images import (
     ImageError,
     image_to_array,
@@ -15,6 +16,7 @@ from keras_attention_apps.captioner.images import (
 )
 from keras_attention_apps.captioner.model import CaptionSearch, ShowAttendTell
 from keras_attention_apps.captioner.text import Vocabulary, detokenize
+from keras_attention_apps.common.compiling import compiles, power_of_two
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
 from keras_attention_apps.common.presets import find_preset, loading, save_half
 
@@ -48,6 +50,12 @@ class Captioner:
         config: The `ModelConfig` of the network.
         vocabulary: Its `Vocabulary`.
         network: The `ShowAttendTell`.
+        jit_compile: Whether the search is compiled by XLA, as it always is on JAX. That
+            takes seconds for every number of photographs in a batch, and is quicker
+            from then on. So that these are few, batches are filled up to powers of two.
+
+    Raises:
+        UserError: If `jit_compile` is asked for on PyTorch.
 
     Example:
 
@@ -57,20 +65,22 @@ class Captioner:
     True
     """
 
-    def __init__(self, config, vocabulary, network):
+    def __init__(self, config, vocabulary, network, *, jit_compile=False):
         self.config = config
         self.vocabulary = vocabulary
         self.network = network
+        self.jit_compile = compiles(jit_compile)
         self._searches = {}
 
     @classmethod
-    def from_preset(cls, name_or_path, *, inference=None):
+    def from_preset(cls, name_or_path, *, inference=None, **options):
         """Load a shipped preset by its name, or a model that was trained by its folder.
 
         Args:
             name_or_path: Name or folder.
             inference: `"argmax"` or `"expectation"`, for hard attention that is to be
                 given something else than its configuration says.
+            **options: Those of a `Captioner`: `jit_compile`.
 
         Raises:
             ValueError: If there is no such preset or folder, or it is incomplete.
@@ -84,7 +94,7 @@ class Captioner:
             network = ShowAttendTell(config, len(vocabulary))
             network.build()
             network.load_weights(folder / WEIGHTS)
-        return cls(config, vocabulary, network)
+        return cls(config, vocabulary, network, **options)
 
     def save(self, folder, **about):
         """Write the model as a folder that `from_preset` loads.
@@ -179,20 +189,42 @@ class Captioner:
                     results.append(error)
             captions = iter(())
             if arrays:
-                found = search.predict_on_batch({"images": np.stack(arrays)})
+                found = self._found(search, np.stack(arrays), batch_size)
                 captions = iter(self.captions_of(found))
             for image, result in zip(batch, results, strict=True):
                 yield image, next(captions) if result is None else result
+
+    def _found(self, search, images, batch_size):
+        """What the search finds for an array of photographs, and perhaps a few more."""
+        if not self.jit_compile:
+            return search.predict_on_batch({"images": images})
+        rows = power_of_two(len(images), batch_size)
+        images = np.resize(images, (rows, *images.shape[1:]))
+        # XLA has no quick convolutions for CPUs.
+        features = self._cnn.predict_on_batch(images)
+        return search.predict_on_batch({"features": features})
+
+    @functools.cached_property
+    def _cnn(self):
+        """The CNN alone as a Keras model."""
+        return feature_model(self.network.backbone)
 
     def search(self, *, beam_size=5, length_penalty=0.7, maps="weights"):
         """The compiled search as a Keras model; see `CaptionSearch`."""
         key = (beam_size, length_penalty, maps)
         if key not in self._searches:
             find = functools.partial(
-                beam_search, beam_size=beam_size, length_penalty=length_penalty
+                beam_search,
+                beam_size=beam_size,
+                length_penalty=length_penalty,
+                early_stopping=True,
             )
             self._searches[key] = CaptionSearch(
-                self.network, self.config.max_length, find, maps=maps
+                self.network,
+                self.config.max_length,
+                find,
+                maps=maps,
+                jit_compile=self.jit_compile,
             )
         return self._searches[key]
 

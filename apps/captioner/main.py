@@ -64,7 +64,9 @@ def _caption(config):
     from keras_attention_apps.captioner.records import Records, Throughput
 
     chosen = config.captioner
-    captioner = Captioner.from_preset(chosen.model, inference=chosen.inference)
+    captioner = Captioner.from_preset(
+        chosen.model, inference=chosen.inference, jit_compile=config.jit_compile
+    )
     overlays = _overlays(config.overlay, paths)
     failures, search = 0, dataclasses.asdict(config.search)
     with contextlib.ExitStack() as stack:

@@ -256,6 +256,7 @@ class CaptionSearch(keras.Model):
         maps: What is recorded of each step: `"weights"`, or `"probabilities"`, from
             which hard attention chooses. They are the same for soft attention.
         seed_generator: The `keras.random.SeedGenerator` that `find` draws from, if any.
+        jit_compile: Whether XLA compiles it.
 
     Call arguments:
         inputs: Dict with `"images"` or `"features"`, as for the network.
@@ -265,7 +266,14 @@ class CaptionSearch(keras.Model):
     """
 
     def __init__(
-        self, network, max_length, find, *, maps="weights", seed_generator=None
+        self,
+        network,
+        max_length,
+        find,
+        *,
+        maps="weights",
+        seed_generator=None,
+        jit_compile=False,
     ):
         super().__init__(name="caption_search")
         self.network = network
@@ -274,8 +282,7 @@ class CaptionSearch(keras.Model):
         self.maps = maps
         self.seed_generator = seed_generator
         self.built = True
-        # A search is a long graph of tiny steps: quicker to run than to compile.
-        self.compile(jit_compile=False)
+        self.compile(jit_compile=jit_compile)
 
     def call(self, inputs):
         network = self.network

@@ -5,44 +5,56 @@ import functools
 import keras
 import numpy as np
 from keras_attention_apps.captioner.model import CaptionSearch
-from keras_attention_apps.captioner.rewards import CiderReward
 from keras_attention_apps.common.tokens import PAD, START
 
-from keras_attention import sample_search
+from keras_attention import greedy_search, sample_search
 
 
 class SelfCritical:
     """Trains a network on the reward of captions that it samples.
 
-    Each photograph gets several samples. The baseline of a sample is the mean reward of
-    the others, so that the estimate of the gradient of the expected reward is unbiased.
+    The advantage of a sample is its reward less a baseline that knows nothing of it, so
+    that the estimate of the gradient of the expected reward is unbiased.
 
     Args:
         captioner: The `Captioner`; its network must be compiled.
         features: Array `(photographs, S, D)`.
-        references: For each photograph, its captions as strings.
+        reward: What a caption is worth: a function of its list of words and the index
+            of its photograph, such as a `CiderReward`.
         batch_images: Photographs in a step.
         samples: Samples of each photograph, at least 2.
+        baseline: `"samples"`, the mean reward of the other samples of the photograph,
+            or `"greedy"`, the reward of the caption that greedy search finds.
         seed: Seed of the order and the samples.
 
     Reference:
-        [Rennie et al., 2017](https://arxiv.org/abs/1612.00563); the baseline as in
-        [Luo, 2020](https://arxiv.org/abs/2003.09971).
+        [Rennie et al., 2017](https://arxiv.org/abs/1612.00563), whose baseline is
+        greedy; the other one as in [Luo, 2020](https://arxiv.org/abs/2003.09971).
     """
 
-    def __init__(self, captioner, features, references, *, batch_images, samples, seed):
+    def __init__(
+        self,
+        captioner,
+        features,
+        reward,
+        *,
+        batch_images,
+        samples,
+        baseline="samples",
+        seed,
+    ):
         self.captioner = captioner
         self.features = features
-        self.reward = CiderReward(references)
+        self.reward = reward
         self.batch_images = batch_images
+        self.baseline = baseline
         self.seed = seed
         generator = keras.random.SeedGenerator(seed)
-        self._sampler = CaptionSearch(
-            captioner.network,
-            captioner.config.max_length,
+        self._sampler = self._search(
             functools.partial(sample_search, samples=max(samples, 2), seed=generator),
             seed_generator=generator,
         )
+        self._greedy = self._search(greedy_search)
 
     def __len__(self):
         return -(-len(self.features) // self.batch_images)
@@ -88,22 +100,37 @@ class SelfCritical:
         found = self._sampler.predict_on_batch({"features": features})
         token_ids = keras.ops.convert_to_numpy(found["token_ids"])
         lengths = keras.ops.convert_to_numpy(found["lengths"])
-        decode = self.captioner.vocabulary.decode
-        rewards = np.array(
-            [
-                [self.reward(decode(sample), photograph) for sample in samples]
-                for photograph, samples in zip(chosen, token_ids, strict=True)
-            ],
-            "float32",
-        )
-        count = rewards.shape[1]
-        others = (rewards.sum(axis=1, keepdims=True) - rewards) / (count - 1)
+        rewards = self._rewards(token_ids, chosen)
         behind = np.arange(token_ids.shape[-1]) >= lengths[..., None]
         starts = np.full((*lengths.shape, 1), START)
         captions = np.concatenate([starts, np.where(behind, PAD, token_ids)], axis=-1)
         batch = {
             "features": features,
             "captions": captions.astype("int32"),
-            "advantages": rewards - others,
+            "advantages": rewards - self._baselines(rewards, features, chosen),
         }
         return batch, rewards.mean()
+
+    def _baselines(self, rewards, features, chosen):
+        if self.baseline == "greedy":
+            found = self._greedy.predict_on_batch({"features": features})
+            token_ids = keras.ops.convert_to_numpy(found["token_ids"])
+            return self._rewards(token_ids, chosen)
+        return (rewards.sum(axis=1, keepdims=True) - rewards) / (rewards.shape[1] - 1)
+
+    def _rewards(self, token_ids, chosen):
+        """Rewards `(photographs, K)` of captions `(photographs, K, T)`."""
+        decode = self.captioner.vocabulary.decode
+        return np.array(
+            [
+                [self.reward(decode(caption), photograph) for caption in captions]
+                for photograph, captions in zip(chosen, token_ids, strict=True)
+            ],
+            "float32",
+        )
+
+    def _search(self, find, **options):
+        captioner = self.captioner
+        return CaptionSearch(
+            captioner.network, captioner.config.max_length, find, **options
+        )

@@ -11,6 +11,7 @@ from keras_attention_apps.captioner.evaluate import caption_scores
 from keras_attention_apps.captioner.features import cached_features
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.model import ShowAttendTell
+from keras_attention_apps.captioner.rewards import CiderReward
 from keras_attention_apps.captioner.self_critical import SelfCritical
 from keras_attention_apps.captioner.text import Vocabulary, tokenize
 from keras_attention_apps.common.checkpoints import (
@@ -196,9 +197,10 @@ class _Run:
         batches = SelfCritical(
             self.captioner,
             features,
-            [image.captions for image in self.training],
+            CiderReward([image.captions for image in self.training]),
             batch_images=config.batch_images,
             samples=config.captions_per_image,
+            baseline=config.self_critical_baseline,
             seed=config.seed,
         )
         epochs = config.self_critical_epochs

@@ -7,6 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.compiling import compiles, power_of_two
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
 from keras_attention_apps.common.presets import find_preset, loading, save_half
 from keras_attention_apps.common.tokens import END
@@ -74,17 +75,14 @@ class Translator:
             the numbers of sentences to powers of two.
 
     Raises:
-        ValueError: If `jit_compile` is asked for on PyTorch.
+        UserError: If `jit_compile` is asked for on PyTorch.
     """
 
     def __init__(self, config, subwords, network, *, jit_compile=False):
         self.config = config
         self.subwords = subwords
         self.network = network
-        backend = keras.backend.backend()
-        if jit_compile and backend == "torch":
-            raise UserError("jit_compile needs TensorFlow or JAX. Received: PyTorch")
-        self.jit_compile = jit_compile or backend == "jax"
+        self.jit_compile = compiles(jit_compile)
         self._searches = {}
 
     @classmethod
@@ -197,7 +195,7 @@ class Translator:
         columns = max(map(len, token_ids))
         if self.jit_compile:
             columns = self._rounded(columns)
-            rows = min(1 << (len(token_ids) - 1).bit_length(), batch_size)
+            rows = power_of_two(len(token_ids), batch_size)
             token_ids = token_ids + token_ids[-1:] * (rows - len(token_ids))
         source = pad(token_ids, columns=columns)
         search = self.search(self._longest(source.shape[1]), **options)

@@ -1,9 +1,11 @@
 import io
 
+import keras
 import numpy as np
 import pytest
 from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.common.cli import UserError
 from PIL import Image
 
 
@@ -48,6 +50,32 @@ def test_batches_do_not_change_captions(captioner):
     together = captioner.caption(images)
     pairs = captioner.caption(images, batch_size=2)
     assert [c.words for c in together] == [c.words for c in pairs]
+
+
+def test_compiled_search_finds_the_same(captioner):
+    random = np.random.default_rng(1)
+    images = [random.integers(0, 256, (64, 64, 3)).astype("uint8") for _ in range(5)]
+    parts = captioner.config, captioner.vocabulary, captioner.network
+    compiled = Captioner(*parts, jit_compile=True)
+    expected = captioner.caption(images)
+
+    # Of three, and of two that are filled up.
+    found = compiled.caption(images, batch_size=3)
+
+    for one, other in zip(found, expected, strict=True):
+        assert one.words == other.words
+        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-3)
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+    (search,) = compiled._searches.values()
+    assert search.jit_compile
+
+
+def test_compiled_search_is_not_for_pytorch(captioner, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    parts = captioner.config, captioner.vocabulary, captioner.network
+
+    with pytest.raises(UserError, match="jit_compile needs TensorFlow or JAX"):
+        Captioner(*parts, jit_compile=True)
 
 
 def test_no_photographs_no_captions(captioner):

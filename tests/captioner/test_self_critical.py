@@ -4,9 +4,10 @@ import pytest
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.model import ShowAttendTell
+from keras_attention_apps.captioner.rewards import CiderReward
 from keras_attention_apps.captioner.self_critical import SelfCritical
 from keras_attention_apps.captioner.text import Vocabulary
-from keras_attention_apps.common.tokens import END, PAD, START
+from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 SIZES = {
     "image_size": 64,
@@ -20,19 +21,28 @@ SIZES = {
 REFERENCES = [["dog", "a dog"], ["cat", "a cat"]]
 
 
+def self_critical(captioner, reward=None, **options):
+    features = np.zeros((2, 4, 1280), "float32")
+    features[0, :, :40] = features[1, :, 40:80] = 1.0
+    reward = reward or CiderReward(REFERENCES)
+    return SelfCritical(
+        captioner, features, reward, batch_images=2, samples=7, seed=5, **options
+    )
+
+
 @pytest.fixture
-def batches():
+def captioner():
     keras.utils.set_random_seed(1)
     vocabulary = Vocabulary(["a", "dog", "cat"])
     network = ShowAttendTell(ModelConfig(**SIZES), len(vocabulary))
     network.build()
     network.compile(keras.optimizers.Adam(0.02), jit_compile=False)
-    features = np.zeros((2, 4, 1280), "float32")
-    features[0, :, :40] = features[1, :, 40:80] = 1.0
-    captioner = Captioner(ModelConfig(**SIZES), vocabulary, network)
-    return SelfCritical(
-        captioner, features, REFERENCES, batch_images=2, samples=7, seed=5
-    )
+    return Captioner(ModelConfig(**SIZES), vocabulary, network)
+
+
+@pytest.fixture
+def batches(captioner):
+    return self_critical(captioner)
 
 
 def test_the_baseline_of_a_sample_is_the_mean_of_the_others(batches):
@@ -49,6 +59,35 @@ def test_the_baseline_of_a_sample_is_the_mean_of_the_others(batches):
             others = np.mean(rewards[:i] + rewards[i + 1 :])
             assert advantage == pytest.approx(rewards[i] - others, abs=1e-5)
     assert mean > 0
+
+
+def test_the_baseline_may_be_what_greedy_search_finds(captioner):
+    def reward(words, photograph):
+        return len(words) + 10.0 * photograph
+
+    batches = self_critical(captioner, reward, baseline="greedy")
+    found = captioner.search(beam_size=1).predict_on_batch(
+        {"features": batches.features[::-1]}
+    )
+    greedy = [len(caption.words) for caption in captioner.captions_of(found)]
+
+    batch, _ = batches.sample(np.array([1, 0]), step=0)
+
+    lengths = (batch["captions"] > UNKNOWN).sum(axis=-1)
+    expected = lengths - np.array(greedy)[:, None]
+    np.testing.assert_allclose(batch["advantages"], expected, atol=1e-5)
+    assert (expected != 0).any()
+
+
+def test_any_reward_is_raised(captioner):
+    history = []
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: history.append(logs["reward"])
+    )
+    batches = self_critical(captioner, lambda words, photograph: words.count("cat"))
+    batches.fit(epochs=40, callbacks=[note])
+
+    assert np.mean(history[-5:]) > np.mean(history[:5]) + 0.5
 
 
 def test_samples_are_padded_behind_their_end(batches):

@@ -1,0 +1,21 @@
+"""What compilation by XLA asks of the programs."""
+
+import keras
+from keras_attention_apps.common.cli import UserError
+
+
+def compiles(jit_compile):
+    """Whether to compile: where it is asked for, and always on JAX.
+
+    Raises:
+        UserError: If it is asked for on PyTorch.
+    """
+    backend = keras.backend.backend()
+    if jit_compile and backend == "torch":
+        raise UserError("jit_compile needs TensorFlow or JAX. Received: PyTorch")
+    return jit_compile or backend == "jax"
+
+
+def power_of_two(count, largest):
+    """The smallest power of two that is not less than `count`, at most `largest`."""
+    return min(1 << (count - 1).bit_length(), largest)
