@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
@@ -56,6 +59,24 @@ def test_dropout_splits_by_the_seed_alone(subwords):
     assert one == again != other
     assert len(set(map(tuple, one))) > 20
     assert {subwords.decode(ids) for ids in one} == {texts[0]}
+
+
+def test_dropout_splits_in_the_same_way_in_another_process(subwords, tmp_path):
+    text = "the red dog likes the old bird"
+    path = tmp_path / "subwords.model"
+    path.write_bytes(subwords.model)
+    code = (
+        "from pathlib import Path\n"
+        "from keras_attention_apps.nmt.text import Subwords\n"
+        f"subwords = Subwords(Path({str(path)!r}).read_bytes())\n"
+        f"print(subwords.encode_all([{text!r}] * 40, dropout=0.3, seed=5))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    expected = subwords.encode_all([text] * 40, dropout=0.3, seed=5)
+    assert ran.stdout.strip() == str(expected)
 
 
 def test_no_control_character_is_ever_produced(subwords):
