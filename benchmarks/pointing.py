@@ -27,28 +27,6 @@ KINDS = {
     "hard": {"attention": "hard"},
     "straight-through": {"attention": "hard", "model.estimator": "straight-through"},
 }
-TRAINING = {
-    "model.backbone": "SmallCNN",
-    "model.image-size": 64,
-    "model.region-units": 0,
-    "model.embedding-units": 64,
-    "model.units": 128,
-    "model.attention-units": 128,
-    "model.dropout": 0.0,
-    "fine-tune-dropout": 0.0,
-    "backbone-weights": "none",
-    "min-count": 1,
-    "batch-images": 32,
-    "epochs": 0,
-    "fine-tune-share": 1.0,
-    "fine-tune-learning-rate": 2e-3,
-    "self-critical-epochs": 0,
-    "label-smoothing": 0.0,
-    "doubly-stochastic": 0.0,
-    "ema-momentum": 0.98,
-    "validation-beam-size": 1,
-    "patience": 100,
-}
 SCENES = 2500
 
 
@@ -63,10 +41,10 @@ def train(folder, output, options):
     """A captioner, and the seconds that an epoch of its training took."""
     from keras_attention_apps.captioner import Captioner
 
-    options = {**TRAINING, **options, "data": folder, "output": output}
+    options = {**options, "data": folder, "output": output}
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     start = time.perf_counter()
-    captioner("train", "--no-augment", *flags)
+    captioner("train-scenes", *flags)
     seconds = (time.perf_counter() - start) / options["fine-tune-epochs"]
     return Captioner.from_preset(output / "model"), seconds
 
@@ -95,7 +73,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("kinds", nargs="*", help=" ".join(KINDS))
-    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--supervision", type=float, nargs="*", default=[0.0, 0.5])
     arguments = parser.parse_args()
     if unknown := set(arguments.kinds) - set(KINDS):

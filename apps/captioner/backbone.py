@@ -67,8 +67,8 @@ def small_cnn(*, include_top, weights, input_shape):
     images = keras.Input(input_shape)
     x = images
     for depth, strides in ((32, 2), (64, 2), (128, 2), (128, 1)):
-        x = layers.Conv2D(depth, 3, strides, padding="same", use_bias=False)(x)
-        x = layers.GroupNormalization(8)(x)
+        x = layers.Conv2D(depth, 3, strides, padding="same")(x)
+        x = layers.LayerNormalization()(x)
         x = layers.ReLU()(x)
     return keras.Model(images, Coordinates()(x), name="small_cnn")
 

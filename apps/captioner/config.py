@@ -134,6 +134,36 @@ class TrainConfig:
     """Also write TensorBoard logs to OUTPUT/logs."""
 
 
+# What trains on made-up scenes: a small network, all of it at once, from nothing.
+SCENES = TrainConfig(
+    data=tyro.MISSING,
+    output=tyro.MISSING,
+    model=ModelConfig(
+        backbone="SmallCNN",
+        image_size=64,
+        region_units=0,
+        embedding_units=64,
+        units=128,
+        attention_units=128,
+        dropout=0.0,
+    ),
+    backbone_weights="none",
+    min_count=1,
+    epochs=0,
+    fine_tune_epochs=40,
+    fine_tune_share=1.0,
+    fine_tune_learning_rate=2e-3,
+    augment=False,
+    fine_tune_dropout=0.0,
+    self_critical_epochs=0,
+    label_smoothing=0.0,
+    doubly_stochastic=0.0,
+    ema_momentum=0.98,
+    validation_beam_size=1,
+    patience=40,
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class ChosenModel:
     """Which captioner, and what its hard attention is given."""
@@ -189,9 +219,8 @@ class CaptionConfig:
 class ScenesConfig:
     """Make pictures of coloured shapes, with captions and boxes, to try things out.
 
-    For example: captioner scenes my-scenes
-
-    The README has the command that trains on them.
+    For example: captioner scenes my-scenes, and then
+    captioner train-scenes --data my-scenes --output shapes
     """
 
     directory: Positional[Path]

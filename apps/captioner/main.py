@@ -1,4 +1,4 @@
-"""The command line: `captioner caption`, `train`, `evaluate`, `export`, `scenes`."""
+"""The command line: `captioner caption`, `train`, `evaluate`, and what else it says."""
 
 import contextlib
 import dataclasses
@@ -9,6 +9,7 @@ from typing import Annotated
 
 import tyro
 from keras_attention_apps.captioner.config import (
+    SCENES,
     CaptionConfig,
     EvaluateConfig,
     ExportConfig,
@@ -20,6 +21,16 @@ from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflo
 Command = (
     Annotated[CaptionConfig, tyro.conf.subcommand("caption")]
     | Annotated[TrainConfig, tyro.conf.subcommand("train")]
+    | Annotated[
+        TrainConfig,
+        tyro.conf.subcommand(
+            "train-scenes",
+            default=SCENES,
+            description="Train a captioner on simple pictures, such as those of "
+            "captioner scenes.\n\nAs train, but the defaults are those of a small "
+            "network that learns them in minutes, from nothing.",
+        ),
+    ]
     | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
     | Annotated[ExportConfig, tyro.conf.subcommand("export")]
     | Annotated[ScenesConfig, tyro.conf.subcommand("scenes")]

@@ -76,13 +76,11 @@ def test_what_is_in_a_folder_stays(tmp_path, capsys):
 def test_a_captioner_learns_from_scenes(attention, tmp_path, capsys):
     folder, output = tmp_path / "scenes", tmp_path / "run"
     assert main(["scenes", str(folder), "--count", "30", "--image-size", "32"]) == 0
-    command = ["train", "--data", str(folder), "--output", str(output)]
-    command += ["--attention", attention, "--supervision", "0.5", "--no-augment"]
-    command += ["--model.backbone", "SmallCNN", "--model.image-size", "32"]
+    command = ["train-scenes", "--data", str(folder), "--output", str(output)]
+    command += ["--attention", attention, "--supervision", "0.5"]
+    command += ["--model.image-size", "32", "--fine-tune-epochs", "1"]
     command += ["--model.units", "8", "--model.attention-units", "8"]
     command += ["--model.region-units", "8", "--model.embedding-units", "8"]
-    command += ["--backbone-weights", "none", "--epochs", "0", "--min-count", "1"]
-    command += ["--fine-tune-epochs", "1", "--self-critical-epochs", "0"]
     assert main(command) == 0
     model = str(output / "model")
     assert main(["evaluate", "--data", str(folder), "--model", model]) == 0
