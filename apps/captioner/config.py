@@ -150,7 +150,7 @@ SCENES = TrainConfig(
     backbone_weights="none",
     min_count=1,
     epochs=0,
-    fine_tune_epochs=40,
+    fine_tune_epochs=24,
     fine_tune_share=1.0,
     fine_tune_learning_rate=2e-3,
     augment=False,
@@ -160,7 +160,7 @@ SCENES = TrainConfig(
     doubly_stochastic=0.0,
     ema_momentum=0.98,
     validation_beam_size=1,
-    patience=40,
+    patience=24,
 )
 
 
@@ -225,7 +225,7 @@ class ScenesConfig:
 
     directory: Positional[Path]
     """Folder to write, which captioner train reads."""
-    count: int = 2500
+    count: int = 10_000
     """Number of pictures."""
     image_size: int = 64
     """Their side in pixels."""
