@@ -27,6 +27,9 @@ class SelfCritical:
             or `"greedy"`, the reward of the caption that greedy search finds.
         seed: Seed of the order and the samples.
 
+    Raises:
+        ValueError: If `baseline` is anything else.
+
     Reference:
         [Rennie et al., 2017](https://arxiv.org/abs/1612.00563), whose baseline is
         greedy; the other one as in [Luo, 2020](https://arxiv.org/abs/2003.09971).
@@ -43,6 +46,10 @@ class SelfCritical:
         baseline="samples",
         seed,
     ):
+        if baseline not in ("samples", "greedy"):
+            raise ValueError(
+                f"baseline must be 'samples' or 'greedy'. Received: {baseline!r}"
+            )
         self.captioner = captioner
         self.features = features
         self.reward = reward

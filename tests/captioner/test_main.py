@@ -3,6 +3,7 @@ import os
 import shutil
 
 import pytest
+from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.records import Records
 from PIL import Image
@@ -32,6 +33,25 @@ def test_a_folder_prints_a_line_for_each(photographs, model_folder, capsys):
     assert code == 0
     paths = [line.split("\t")[0] for line in lines]
     assert paths == [str(photographs / n) for n in ("blue-0.png", "red-0.png")]
+
+
+def test_a_compiled_search_prints_the_same(
+    photographs, model_folder, capsys, monkeypatch
+):
+    command = ["caption", str(photographs), "--model", str(model_folder)]
+    assert main(command) == 0
+    expected = capsys.readouterr().out
+    asked = []
+    build = Captioner.__init__
+
+    def note(self, *parts, jit_compile):
+        asked.append(jit_compile)
+        build(self, *parts, jit_compile=jit_compile)
+
+    monkeypatch.setattr(Captioner, "__init__", note)
+    assert main([*command, "--jit-compile"]) == 0
+    assert capsys.readouterr().out == expected
+    assert asked == [True]
 
 
 def test_bad_pictures_cost_one_line_each_and_exit_code_2(

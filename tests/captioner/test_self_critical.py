@@ -79,6 +79,11 @@ def test_the_baseline_may_be_what_greedy_search_finds(captioner):
     assert (expected != 0).any()
 
 
+def test_another_baseline_is_refused(captioner):
+    with pytest.raises(ValueError, match=r"baseline must be .* Received: 'beam'"):
+        self_critical(captioner, baseline="beam")
+
+
 def test_any_reward_is_raised(captioner):
     history = []
     note = keras.callbacks.LambdaCallback(
