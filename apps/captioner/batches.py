@@ -20,33 +20,35 @@ class Photographs(keras.utils.PyDataset):
         paths: Paths of the photographs.
         size: Side of the square in pixels.
         batch_size: Photographs in a batch.
+        views: For each photograph, the view of it to show; all of it if omitted.
     """
 
-    def __init__(self, paths, size, batch_size=32):
+    def __init__(self, paths, size, batch_size=32, views=None):
         super().__init__()
         self.paths = paths
         self.size = size
         self.batch_size = batch_size
+        self.views = views or [WHOLE] * len(paths)
 
     def __len__(self):
         return -(-len(self.paths) // self.batch_size)
 
     def __getitem__(self, index):
-        batch = self.paths[index * self.batch_size : (index + 1) * self.batch_size]
-        return load_images(batch, self.size)
+        batch = slice(index * self.batch_size, (index + 1) * self.batch_size)
+        return load_images(self.paths[batch], self.size, self.views[batch])
 
 
-def load_images(paths, size, views=None):
+def load_images(paths, size, views):
     """Photographs as one array `(B, size, size, 3)` of uint8.
 
     Args:
         paths: Paths of the photographs.
         size: Side of the square in pixels.
         views: For each, what part of it is shown, and whether it is mirrored; see
-            `random_view`.
+            `random_views`.
     """
     images = []
-    for path, (box, mirrored) in zip(paths, views or [WHOLE] * len(paths), strict=True):
+    for path, (box, mirrored) in zip(paths, views, strict=True):
         image = read_image(path)
         box = None if box == WHOLE[0] else np.multiply(box, image.size * 2).tolist()
         array = image_to_array(image, size, box)
@@ -54,12 +56,27 @@ def load_images(paths, size, views=None):
     return np.stack(images)
 
 
-def random_view(random):
-    """A box, in shares of width and height, that keeps most; and whether to mirror."""
-    kept = random.uniform(SMALLEST_CROP, 1, 2)
-    begin = random.random(2) * (1 - kept)
-    box = tuple(np.concatenate([begin, begin + kept]).tolist())
-    return box, bool(random.random() < 0.5)
+def random_views(count, random=None):
+    """Views of photographs: for each a box, and whether it is mirrored.
+
+    Args:
+        count: Number of photographs.
+        random: Random generator. Without it, all of every photograph is shown, as it
+            is; with it, a box that keeps most of it, mirrored half of the time.
+
+    Returns:
+        List of pairs: the box, `(left, top, right, bottom)` in shares of width and
+        height; and a bool.
+    """
+    if random is None:
+        return [WHOLE] * count
+    views = []
+    for _ in range(count):
+        kept = random.uniform(SMALLEST_CROP, 1, 2)
+        begin = random.random(2) * (1 - kept)
+        box = tuple(np.concatenate([begin, begin + kept]).tolist())
+        views.append((box, bool(random.random() < 0.5)))
+    return views
 
 
 class TrainingBatches(keras.utils.PyDataset):
@@ -71,7 +88,10 @@ class TrainingBatches(keras.utils.PyDataset):
 
     Args:
         captions: For each photograph, its captions as lists of token ids.
-        features: Array `(photographs, S, D)`, or `None` to read the photographs.
+        features: Arrays `(photographs, S, D)`, of which every epoch draws one for each
+            photograph; or `None` to read the photographs.
+        views: For each of these arrays, what views of the photographs it is of; see
+            `random_views`.
         paths: Their paths.
         image_size: Side of the square in pixels.
         augment: Whether photographs are cropped a little and mirrored, at random.
@@ -89,6 +109,7 @@ class TrainingBatches(keras.utils.PyDataset):
         captions,
         *,
         features=None,
+        views=None,
         paths=None,
         image_size=None,
         augment=True,
@@ -102,6 +123,7 @@ class TrainingBatches(keras.utils.PyDataset):
         super().__init__(workers=2)
         self.captions = captions
         self.features = features
+        self.views = views
         self.paths = paths
         self.image_size = image_size
         self.augment = augment
@@ -144,13 +166,14 @@ class TrainingBatches(keras.utils.PyDataset):
         # the first one is longer than any other.
         least = self._longest + 1 if index == 0 else 0
         batch = {"captions": self._caption_batch(chosen, least, random)}
-        views = [WHOLE] * len(chosen)
         if self.features is not None:
-            batch["features"] = self.features[chosen]
+            drawn = random.integers(len(self.features), size=len(chosen))
+            pairs = [*zip(drawn, chosen, strict=True)]
+            views = [self.views[view][i] for view, i in pairs]
+            batch["features"] = np.stack([self.features[view][i] for view, i in pairs])
         else:
+            views = random_views(len(chosen), random if self.augment else None)
             paths = [self.paths[i] for i in chosen]
-            if self.augment:
-                views = [random_view(random) for _ in chosen]
             batch["images"] = load_images(paths, self.image_size, views)
         if self.boxes is not None:
             batch["regions"] = self._regions(chosen, views, batch["captions"])

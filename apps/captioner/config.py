@@ -83,6 +83,9 @@ class TrainConfig:
     """Photographs in a training step."""
     epochs: int = 12
     """Epochs with the CNN frozen."""
+    frozen_views: int = 1
+    """Views of every photograph whose features are computed for these epochs: the
+    first shows all of it, the others are cropped a little, and mirrored, at random."""
     learning_rate: float = 7e-4
     """Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero)."""
     fine_tune_epochs: int = 7

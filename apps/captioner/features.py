@@ -9,27 +9,29 @@ from keras_attention_apps.captioner.batches import Photographs
 from keras_attention_apps.common.files import atomic_path
 
 
-def cached_features(backbone, paths, cache, *, name):
+def cached_features(backbone, paths, cache, *, name, views=None):
     """Features of photographs, from the cache if nothing has changed.
 
     The cache is one float16 file for each name and key. The key is a digest of the
-    photographs' contents and order, the backbone's weights, and the image size; a new
-    file replaces the old one of the same name only when it is complete.
+    photographs' contents and order, their views, the backbone's weights, and the image
+    size; a new file replaces the old one of the same name only when it is complete.
 
     Args:
         backbone: A `Backbone`.
         paths: Paths of the photographs.
         cache: Folder of the cache.
         name: What the photographs are, such as `"train"`.
+        views: What is shown of each photograph, see `random_views`; all of it if
+            omitted.
 
     Returns:
         Memory-mapped array `(len(paths), S, D)`, float16.
     """
-    file = cache / f"{name}-{_digest(backbone, paths)}.npy"
+    file = cache / f"{name}-{_digest(backbone, paths, views)}.npy"
     if not file.exists():
         _, regions, depth = backbone.compute_output_shape((None,))
         model = feature_model(backbone)
-        batches = Photographs(paths, backbone.cnn.input_shape[1])
+        batches = Photographs(paths, backbone.cnn.input_shape[1], views=views)
         progress = keras.utils.Progbar(len(paths), unit_name="photograph")
         with atomic_path(file) as temporary:
             features = np.lib.format.open_memmap(
@@ -56,9 +58,9 @@ def feature_model(backbone):
     return model
 
 
-def _digest(backbone, paths):
+def _digest(backbone, paths, views):
     digest = hashlib.blake2b(digest_size=12)
-    digest.update(f"{backbone.cnn.name} {backbone.cnn.input_shape}".encode())
+    digest.update(f"{backbone.cnn.name} {backbone.cnn.input_shape} {views}".encode())
     for variable in backbone.cnn.variables:
         digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)))
     for path in paths:

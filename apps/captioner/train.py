@@ -4,7 +4,12 @@ import dataclasses
 from pathlib import Path
 
 import keras
-from keras_attention_apps.captioner.batches import Photographs, TrainingBatches
+import numpy as np
+from keras_attention_apps.captioner.batches import (
+    Photographs,
+    TrainingBatches,
+    random_views,
+)
 from keras_attention_apps.captioner.config import ModelConfig, TrainConfig
 from keras_attention_apps.captioner.data import read_dataset, readable
 from keras_attention_apps.captioner.evaluate import caption_scores
@@ -153,11 +158,15 @@ class _Run:
         config = self.config
         if not config.epochs:
             return
-        features, validation = self._features("frozen")
+        count = len(self.training)
+        views = [random_views(count)]
+        for view in range(1, config.frozen_views):
+            random = np.random.default_rng((config.seed, view))
+            views.append(random_views(count, random))
         self.network.backbone.trainable = False
         self._fit(
-            {"features": features},
-            validation,
+            {"features": self._training_features("frozen", views), "views": views},
+            self._validation_features("frozen"),
             epochs=config.epochs,
             learning_rate=config.learning_rate,
         )
@@ -193,7 +202,10 @@ class _Run:
         # The gradient must be that of the distribution which the samples come from.
         self._load_best(dropout_rate=0.0)
         self.network.backbone.trainable = False
-        features, validation = self._features("tuned")
+        [features] = self._training_features(
+            "tuned", [random_views(len(self.training))]
+        )
+        validation = self._validation_features("tuned")
         batches = SelfCritical(
             self.captioner,
             features,
@@ -211,24 +223,28 @@ class _Run:
             callbacks=self._callbacks(validation),
         )
 
-    def _features(self, state):
-        """Features of the CNN as it is: for training, and batches for validation."""
-        cache = self.config.cache or Path(keras.config.keras_home()) / "captioner"
-        training, validation = (
-            cached_features(
-                self.network.backbone,
-                [image.path for image in images],
-                cache,
-                name=f"{state}-{split}",
-            )
-            for split, images in (("train", self.training), ("dev", self.validation))
-        )
+    def _training_features(self, state, views):
+        """Features of the CNN as it is: an array for each list of views."""
+        return [
+            self._features(self.training, f"{state}-train-{number}", views=shown)
+            for number, shown in enumerate(views)
+        ]
+
+    def _validation_features(self, state):
+        """A function that yields batches of such features of the dev photographs."""
+        features = self._features(self.validation, f"{state}-dev")
 
         def batches():
-            for begin in range(0, len(validation), VALIDATION_BATCH):
-                yield {"features": validation[begin : begin + VALIDATION_BATCH]}
+            for begin in range(0, len(features), VALIDATION_BATCH):
+                yield {"features": features[begin : begin + VALIDATION_BATCH]}
 
-        return training, batches
+        return batches
+
+    def _features(self, images, name, **options):
+        cache = self.config.cache or Path(keras.config.keras_home()) / "captioner"
+        paths = [image.path for image in images]
+        backbone = self.network.backbone
+        return cached_features(backbone, paths, cache, name=name, **options)
 
     def _load_best(self, dropout_rate):
         """Start a phase with the best model so far, and a dropout rate of its own."""

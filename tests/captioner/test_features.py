@@ -3,6 +3,7 @@ import pytest
 from keras_attention_apps.captioner.features import cached_features
 from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
 from keras_attention_apps.captioner.model import Backbone
+from PIL import Image
 
 from .conftest import wake, write_square
 
@@ -33,6 +34,20 @@ def test_features_are_those_of_the_backbone_in_order(backbone, paths, cache):
     images = np.stack([image_to_array(read_image(path), 64) for path in paths])
     expected = np.asarray(backbone(images))
     np.testing.assert_allclose(features, expected, rtol=1e-2, atol=1e-3)
+
+
+def test_a_view_has_features_of_its_own(backbone, paths, cache):
+    halves = np.zeros((64, 64, 3), "uint8")
+    halves[:, :32] = 255
+    Image.fromarray(halves).save(paths[1])
+    whole = np.array(cached_features(backbone, paths, cache, name="train"))
+    views = [((0, 0, 1, 1), mirrored) for mirrored in (False, True, False)]
+    viewed = cached_features(backbone, paths, cache, name="train", views=views)
+
+    np.testing.assert_array_equal(viewed[::2], whole[::2])
+    expected = np.asarray(backbone(halves[None, :, ::-1]))
+    np.testing.assert_allclose(viewed[1:2], expected, rtol=1e-2, atol=1e-3)
+    assert np.abs(viewed[1] - whole[1]).max() > 1e-3
 
 
 def test_the_second_time_nothing_is_computed(backbone, paths, cache, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from keras_attention_apps.captioner.batches import (
     TrainingBatches,
     load_images,
-    random_view,
+    random_views,
 )
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
@@ -41,6 +41,7 @@ def command(squares, output, sizes=SIZES, **changes):
         "backbone-weights": "none",
         "min-count": 1,
         "batch-images": 5,
+        "frozen-views": 2,
         "epochs": 2,
         "fine-tune-epochs": 1,
         "self-critical-epochs": 1,
@@ -68,6 +69,14 @@ def test_the_training_is_recorded_with_the_model(trained):
     assert progress["phase"] == 3
     assert len(progress["history"]) == 4
     assert {"loss", "bleu-4", "cider"} <= set(progress["history"][0])
+
+
+def test_features_of_every_view_and_phase_are_cached(trained):
+    names = {
+        file.name.rpartition("-")[0] for file in (trained.parent / "cache").iterdir()
+    }
+    views = {"frozen-train-0", "frozen-train-1", "tuned-train-0"}
+    assert names == views | {"frozen-dev", "tuned-dev"}
 
 
 def test_a_finished_training_has_nothing_left_to_do(trained, squares, capsys):
@@ -121,7 +130,8 @@ def batches(**changes):
     captions = [[[START, 4, END]] * (1 + n % 3) for n in range(11)]
     captions[7] = [[START, *range(4, 9), END]]
     options = {
-        "features": np.arange(11.0)[:, None, None],
+        "features": [np.arange(11.0)[:, None, None]],
+        "views": [random_views(11)],
         "batch_images": 3,
         "captions_per_image": 2,
         "seed": 5,
@@ -198,8 +208,8 @@ def test_photographs_are_cropped_a_little_at_random(tmp_path):
     picture = np.stack([across, down, across], axis=-1).astype("uint8")
     Image.fromarray(picture).save(tmp_path / "ramp.png")
 
-    random = np.random.default_rng(1)
-    views = [(random_view(random)[0], False) for _ in range(40)]
+    views = random_views(40, np.random.default_rng(1))
+    views = [(box, False) for box, _ in views]
     images = load_images([tmp_path / "ramp.png"] * 40, 50, views)
 
     assert images.shape == (40, 50, 50, 3)
@@ -211,6 +221,31 @@ def test_photographs_are_cropped_a_little_at_random(tmp_path):
     # What is cut off lies on either side.
     assert images[..., 0].min(axis=(1, 2)).max() > 5
     assert images[..., 0].max(axis=(1, 2)).min() < 94
+
+
+def test_every_epoch_draws_a_view_of_each_photograph():
+    left = (0.0, 0.0, 0.5, 1.0)
+    shown = [[((0, 0, 1, 1), mirrored)] * 11 for mirrored in (False, True)]
+    data = batches(
+        features=[np.full((11, 2, 1), view) for view in (0, 1)],
+        views=shown,
+        boxes=[{4: [left]}] * 11,
+        grid=(1, 2),
+    )
+    epochs = []
+    for _ in range(4):
+        drawn = []
+        for (batch,) in map(data.__getitem__, range(len(data))):
+            for features, regions in zip(
+                batch["features"], batch["regions"], strict=True
+            ):
+                view = int(features[0, 0])
+                assert regions[0, 0].tolist() == [1 - view, view]
+                drawn.append(view)
+        assert set(drawn) == {0, 1}
+        epochs.append(tuple(drawn))
+        data.on_epoch_end()
+    assert len(set(epochs)) == 4
 
 
 def test_boxes_move_with_the_photograph(tmp_path):
