@@ -9,6 +9,9 @@ estimator, and for each once more when it was told where the objects are:
 - changes: how often a word has another region with the largest weight than the word
   before it;
 - entropy: of the weights, or of what hard attention draws from, in nats;
+- noise: how much the gradient `g` of the attention's weights differs between draws of
+  hard attention for one batch, beside `g` itself: `sqrt(E |g - E g|^2) / |E g|`, where
+  the training has ended;
 - an epoch: seconds for the 8,000 scenes of the training, on average.
 
     python benchmarks/pointing.py
@@ -28,6 +31,9 @@ KINDS = {
     "straight-through": {"attention": "hard", "model.estimator": "straight-through"},
 }
 SCENES = 10_000
+# Scenes of the batch whose gradient is compared between draws; draws before these, in
+# which the moving baseline settles.
+BATCH, DRAWS, SETTLING = 64, 200, 50
 
 
 def captioner(*arguments):
@@ -68,6 +74,45 @@ def score(trained, images):
     }
 
 
+def gradient_noise(trained, images):
+    """How much the gradient differs between draws, beside the gradient itself."""
+    import numpy as np
+    import tensorflow as tf
+    from keras_attention_apps.captioner.batches import Photographs
+    from keras_attention_apps.common.tokens import PAD
+
+    network, longest = trained.network, trained.config.max_length
+    texts = [
+        [trained.vocabulary.encode(text, longest) for text in image.captions]
+        for image in images
+    ]
+    shape = (len(texts), max(map(len, texts)), longest + 2)
+    token_ids = np.full(shape, PAD, "int32")
+    for row, column in np.ndindex(shape[:2]):
+        if column < len(texts[row]):
+            token_ids[row, column, : len(texts[row][column])] = texts[row][column]
+    paths = [image.path for image in images]
+    pictures = Photographs(paths, trained.config.image_size, len(paths))[0]
+    batch = {"images": tf.constant(pictures), "captions": tf.constant(token_ids)}
+
+    @tf.function
+    def gradient():
+        with tf.GradientTape() as tape:
+            outputs = network(batch, training=True)
+            loss = network.compute_loss(batch, None, outputs, training=True)
+        weights = network.decoder.cell.attention.trainable_variables
+        found = tape.gradient(loss, [weight.value for weight in weights])
+        return tf.concat([tf.reshape(part, [-1]) for part in found], axis=0)
+
+    for _ in range(SETTLING):
+        gradient()
+    gradients = np.stack([gradient() for _ in range(DRAWS)]).astype("float64")
+    scatter = gradients.var(axis=0, ddof=1).sum()
+    # The mean of some draws is longer than the expectation, by what they scatter.
+    square = np.square(gradients.mean(axis=0)).sum() - scatter / DRAWS
+    return float(np.sqrt(scatter / max(square, np.finfo("float64").tiny)))
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -82,9 +127,10 @@ def main():
     from keras_attention_apps.captioner.data import read_dataset
 
     print(
-        "| attention | supervision | exact | pointing | changes | entropy | an epoch |"
+        "| attention | supervision | exact | pointing | changes | entropy | noise "
+        "| an epoch |"
     )
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         with contextlib.redirect_stdout(open(folder / "log", "w")):
@@ -101,10 +147,11 @@ def main():
                 with contextlib.redirect_stdout(open(folder / "log", "a")):
                     trained, seconds = train(folder / "scenes", output, options)
                     found = score(trained, images)
+                    noise = gradient_noise(trained, images[:BATCH])
                 print(
                     f"| {kind} | {supervision} | {found['exact']:.1%} "
                     f"| {found['pointing']:.1%} | {found['changes']:.1f} % "
-                    f"| {found['entropy']:.2f} | {seconds:.1f} s |",
+                    f"| {found['entropy']:.2f} | {noise:.2f} | {seconds:.1f} s |",
                     flush=True,
                 )
 
