@@ -20,6 +20,9 @@ class Backbone(layers.Layer):
         image_size: Side of the square images in pixels.
         weights: `"imagenet"`, `None`, or a `.weights.h5` file.
 
+    Raises:
+        UserError: If there is no such model, or not for images of this size.
+
     Call arguments:
         images: `(B, image_size, image_size, 3)`, values from 0 to 255.
 
@@ -31,11 +34,19 @@ class Backbone(layers.Layer):
         super().__init__(name="backbone", **kwargs)
         build, self.preprocess = find_application(name)
         from_file = weights not in (None, "imagenet")
-        self.cnn = build(
-            include_top=False,
-            weights=None if from_file else weights,
-            input_shape=(image_size, image_size, 3),
-        )
+        try:
+            self.cnn = build(
+                include_top=False,
+                weights=None if from_file else weights,
+                input_shape=(image_size, image_size, 3),
+            )
+        except UserError:
+            raise
+        except ValueError as error:
+            raise UserError(
+                f"{name} cannot be built for photographs of {image_size} x "
+                f"{image_size} pixels: {' '.join(str(error).split())}"
+            ) from error
         if from_file:
             self.cnn.load_weights(weights)
         _, self.rows, self.columns, self.depth = self.cnn.output_shape

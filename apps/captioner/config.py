@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import Flags, ModelName, SearchConfig
 from tyro.conf import Positional
 
@@ -45,6 +46,37 @@ class ModelConfig:
     """Largest number of words in a caption."""
 
 
+# Options of a model that change none of its weights.
+SHAPELESS = (
+    "image_size",
+    "attention",
+    "estimator",
+    "soft_probability",
+    "inference",
+    "dropout",
+    "max_length",
+)
+
+
+def replaced(model, changes):
+    """A `ModelConfig`, but some of its options have other values.
+
+    Args:
+        model: The `ModelConfig`.
+        changes: Dict from names of options to values.
+
+    Raises:
+        UserError: If that would change the shapes of the weights.
+    """
+    for name, value in changes.items():
+        if name not in SHAPELESS and value != getattr(model, name):
+            raise UserError(
+                f"the model to start from has {name}={getattr(model, name)!r}, which "
+                f"cannot be changed. Received: {value!r}"
+            )
+    return dataclasses.replace(model, **changes)
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """Train a captioner on a folder of photographs and captions.
@@ -68,7 +100,8 @@ class TrainConfig:
     from_preset: str | None = None
     """Start from a preset, or the folder of a trained model: its network, CNN included,
     and its words, to which those of the new captions are added. Of the options of the
-    model, those that are not the default replace the preset's; its sizes stay."""
+    model, those that are not the default replace the preset's; but the sizes of its
+    layers stay."""
     backbone_weights: str = "imagenet"
     """Start of the CNN: imagenet (downloaded by Keras), none, or a .weights.h5 file."""
     max_unreadable: float = 0.01
@@ -169,13 +202,23 @@ SCENES = TrainConfig(
 
 @dataclasses.dataclass(frozen=True)
 class ChosenModel:
-    """Which captioner, and what its hard attention is given."""
+    """Which captioner, and what is to be different about it."""
 
     model: ModelName = "flickr8k-soft"
     """Name of a preset, or folder of a trained model."""
     inference: Literal["argmax", "expectation"] | None = None
     """What hard attention is given, instead of what the model says: the most probable
     region, or the mean of all."""
+    image_size: int | None = None
+    """Side in pixels of the square to which photographs are resized, instead of what
+    the model says. Larger ones have more regions, and take longer."""
+
+    @property
+    def changes(self):
+        """What is not left to the model, as `Captioner.from_preset` takes it."""
+        names = ("inference", "image_size")
+        chosen = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in chosen.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)

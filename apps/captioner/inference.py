@@ -7,7 +7,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.config import ModelConfig
+from keras_attention_apps.captioner.config import ModelConfig, replaced
 from keras_attention_apps.captioner.features import feature_model
 from keras_attention_apps.captioner.images import (
     ImageError,
@@ -73,28 +73,30 @@ class Captioner:
         self._searches = {}
 
     @classmethod
-    def from_preset(cls, name_or_path, *, inference=None, **options):
+    def from_preset(cls, name_or_path, *, jit_compile=False, **changes):
         """Load a shipped preset by its name, or a model that was trained by its folder.
 
         Args:
             name_or_path: Name or folder.
-            inference: `"argmax"` or `"expectation"`, for hard attention that is to be
-                given something else than its configuration says.
-            **options: Those of a `Captioner`: `jit_compile`.
+            jit_compile: As of a `Captioner`.
+            **changes: What is to be different from its `ModelConfig`, and changes none
+                of its weights: see `SHAPELESS`. So `inference="expectation"` gives hard
+                attention the mean of all regions, and `image_size=288` makes more of
+                them.
 
         Raises:
-            ValueError: If there is no such preset or folder, or it is incomplete.
+            ValueError: If there is no such preset or folder, it is incomplete, or
+                cannot be changed so.
         """
         folder = find_preset(name_or_path, PRESETS)
         with loading(folder, "captioner"):
             config = ModelConfig(**read_json(folder / "config.json")["model"])
-            if inference:
-                config = dataclasses.replace(config, inference=inference)
+            config = replaced(config, changes)
             vocabulary = Vocabulary(read_json(folder / "vocabulary.json"))
             network = ShowAttendTell(config, len(vocabulary))
             network.build()
             network.load_weights(folder / WEIGHTS)
-        return cls(config, vocabulary, network, **options)
+        return cls(config, vocabulary, network, jit_compile=jit_compile)
 
     def save(self, folder, **about):
         """Write the model as a folder that `from_preset` loads.

@@ -76,7 +76,7 @@ def _caption(config):
 
     chosen = config.captioner
     captioner = Captioner.from_preset(
-        chosen.model, inference=chosen.inference, jit_compile=config.jit_compile
+        chosen.model, jit_compile=config.jit_compile, **chosen.changes
     )
     overlays = _overlays(config.overlay, paths)
     failures, search = 0, dataclasses.asdict(config.search)

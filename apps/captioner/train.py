@@ -10,7 +10,12 @@ from keras_attention_apps.captioner.batches import (
     TrainingBatches,
     random_views,
 )
-from keras_attention_apps.captioner.config import ModelConfig, TrainConfig
+from keras_attention_apps.captioner.config import (
+    SHAPELESS,
+    ModelConfig,
+    TrainConfig,
+    replaced,
+)
 from keras_attention_apps.captioner.data import read_dataset, readable
 from keras_attention_apps.captioner.evaluate import caption_scores
 from keras_attention_apps.captioner.features import cached_features
@@ -29,15 +34,6 @@ from keras_attention_apps.common.tokens import UNKNOWN
 from keras_attention_apps.common.training import numerics
 
 VALIDATION_BATCH = 50
-# Options of a model that change none of its weights.
-SHAPELESS = (
-    "attention",
-    "estimator",
-    "soft_probability",
-    "inference",
-    "dropout",
-    "max_length",
-)
 
 
 def train(config: TrainConfig):
@@ -59,7 +55,10 @@ def _train(config):
     start = None
     if config.from_preset:
         start = Captioner.from_preset(config.from_preset)
-        model = replaced(start.config, config.model)
+        default = dataclasses.asdict(ModelConfig())
+        given = dataclasses.asdict(config.model).items()
+        changes = {name: value for name, value in given if value != default[name]}
+        model = replaced(start.config, changes)
         taken = (f"{name} {getattr(model, name)}" for name in SHAPELESS)
         print(f"From {config.from_preset}: {', '.join(taken)}")
         config = dataclasses.replace(config, model=model, backbone_weights="none")
@@ -79,28 +78,6 @@ def _train(config):
         checkpoints.next_phase()
     print(f"The best model is in {run.best}")
     return run.best
-
-
-def replaced(model, given):
-    """A `ModelConfig`, but what is given and not the default replaces it.
-
-    Raises:
-        UserError: If that would change the shapes of the weights.
-    """
-    default = ModelConfig()
-    changes = {
-        name: value
-        for name, value in dataclasses.asdict(given).items()
-        if value != getattr(default, name) and value != getattr(model, name)
-    }
-    sizes = [name for name in changes if name not in SHAPELESS]
-    if sizes:
-        name = sizes[0]
-        raise UserError(
-            f"the model to start from has {name}={getattr(model, name)!r}, which "
-            f"cannot be changed. Received: {changes[name]!r}"
-        )
-    return dataclasses.replace(model, **changes)
 
 
 def _build(config, vocabulary_size):

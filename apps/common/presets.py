@@ -93,6 +93,8 @@ def loading(folder, what):
     """
     try:
         yield
+    except UserError:
+        raise
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{folder} is not a complete {what}: {' '.join(str(error).split())}"

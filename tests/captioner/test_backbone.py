@@ -1,6 +1,8 @@
 import keras
 import numpy as np
+import pytest
 from keras_attention_apps.captioner.backbone import Backbone, Coordinates
+from keras_attention_apps.common.cli import UserError
 
 
 def test_coordinates_are_rows_and_columns():
@@ -11,6 +13,11 @@ def test_coordinates_are_rows_and_columns():
     for row, down in enumerate((-1, 0, 1)):
         for column, across in enumerate((-1, -0.5, 0, 0.5, 1)):
             assert (found[:, row, column, 4:] == (down, across)).all()
+
+
+def test_photographs_may_be_too_small_for_a_network():
+    with pytest.raises(UserError, match=r"InceptionV3 .* 40 x 40 .* at least 75x75"):
+        Backbone("InceptionV3", 40)
 
 
 def test_every_region_of_the_small_network_knows_where_it_is():

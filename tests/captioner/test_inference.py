@@ -1,3 +1,4 @@
+import dataclasses
 import io
 
 import keras
@@ -117,6 +118,21 @@ def test_hard_attention_may_be_given_something_else(hard_captioner, tmp_path):
     assert not np.isin(spread, (0, 1)).any()
     assert spread.sum() == pytest.approx(1)
     assert mean.config.inference == "expectation"
+
+
+def test_photographs_may_be_resized_to_something_else(
+    captioner, model_folder, photograph
+):
+    larger = Captioner.from_preset(model_folder, image_size=96)
+
+    assert captioner.config.image_size == 64
+    assert larger.config == dataclasses.replace(captioner.config, image_size=96)
+    assert larger.caption(photograph).weights.shape[1:] == (3, 3)
+
+
+def test_what_would_change_the_weights_is_refused(model_folder):
+    with pytest.raises(UserError, match=r"units=13, which cannot .* Received: 14"):
+        Captioner.from_preset(model_folder, units=14)
 
 
 def test_saving_over_a_model_replaces_it(captioner, model_folder, tmp_path):

@@ -85,6 +85,18 @@ def test_json_tells_where_it_looked(photographs, model_folder, capsys):
     assert told["caption"].split()[0] == told["words"][0]
     assert len(told["attention"]) == len(told["words"])
     assert sum(sum(row) for row in told["attention"][0]) == pytest.approx(1, abs=1e-3)
+    assert [len(row) for row in told["attention"][0]] == [2, 2]
+
+
+def test_larger_photographs_have_more_regions(photographs, model_folder, capsys):
+    command = ["caption", str(photographs / "red-0.png"), "--model", str(model_folder)]
+    command += ["--length-penalty", "2", "--json", "--image-size"]
+    assert main([*command, "96"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert [len(row) for row in told["attention"][0]] == [3, 3, 3]
+    assert main([*command, "8"]) == 2
+    assert "cannot be built for photographs of 8 x 8" in capsys.readouterr().err
 
 
 def test_an_overlay_is_a_picture(photographs, model_folder, capsys):

@@ -296,6 +296,7 @@ def test_a_training_starts_from_another_model(squares, model_folder, tmp_path):
     changes = {
         "from-preset": model_folder,
         "attention": "hard",
+        "model.image-size": 96,
         "epochs": 1,
         "fine-tune-epochs": 0,
         "self-critical-epochs": 0,
@@ -307,7 +308,9 @@ def test_a_training_starts_from_another_model(squares, model_folder, tmp_path):
 
     start = Captioner.from_preset(model_folder)
     adapted = Captioner.from_preset(tmp_path / "run" / "model")
-    assert adapted.config == dataclasses.replace(start.config, attention="hard")
+    assert adapted.config == dataclasses.replace(
+        start.config, attention="hard", image_size=96
+    )
     known, words = start.vocabulary.words, adapted.vocabulary.words
     assert words[: len(known)] == known
     # The baseline of its loss is its own.
