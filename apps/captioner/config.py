@@ -250,9 +250,12 @@ class CaptionConfig:
     overlay: Path | None = None
     """Write a picture of the attention for every word: a file for one photograph, a
     folder for several."""
+    n_best: int = 1
+    """Print so many captions of a photograph, each as: path, tab, score, tab, caption;
+    as JSON, they are a list."""
     json: bool = False
-    """Print one JSON object per line, with words, log-probability and attention; an
-    output file has these, too."""
+    """Print one JSON object per photograph, with words, scores and attention; an output
+    file has these, too."""
     jit_compile: bool = False
     """Compile the search with XLA: some seconds, and quicker from then on. It pays for
     a thousand photographs."""

@@ -17,6 +17,7 @@ from keras_attention_apps.captioner.images import (
 from keras_attention_apps.captioner.model import CaptionSearch, ShowAttendTell
 from keras_attention_apps.captioner.text import Vocabulary, detokenize
 from keras_attention_apps.common.compiling import compiles, power_of_two
+from keras_attention_apps.common.config import check_n_best
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
 from keras_attention_apps.common.presets import find_preset, loading, save_half
 
@@ -33,12 +34,14 @@ class Caption:
     Attributes:
         text: The caption.
         words: Its words.
+        score: By which captions are ranked.
         log_probability: Natural logarithm of the caption's probability.
         weights: Attention maps `(len(words), rows, columns)`, each summing to one.
     """
 
     text: str
     words: list
+    score: float
     log_probability: float
     weights: np.ndarray
 
@@ -135,7 +138,7 @@ class Captioner:
         Args:
             images: One photograph, or a list of them: paths, raw bytes, Pillow
                 images or arrays `(height, width, 3)`.
-            **options: Those of `caption_each`.
+            **options: Those of `caption_each`, but `n_best`.
 
         Returns:
             A `Caption`, or a list of them for a list of photographs.
@@ -144,12 +147,12 @@ class Captioner:
             ImageError: If a photograph cannot be read.
         """
         single = not isinstance(images, (list, tuple))
-        captions = []
-        for _, caption in self.caption_each([images] if single else images, **options):
-            if isinstance(caption, ImageError):
-                raise caption
-            captions.append(caption)
-        return captions[0] if single else captions
+        best = []
+        for _, captions in self.caption_each([images] if single else images, **options):
+            if isinstance(captions, ImageError):
+                raise captions
+            best.append(captions[0])
+        return best[0] if single else best
 
     def caption_each(
         self,
@@ -158,6 +161,7 @@ class Captioner:
         beam_size=5,
         length_penalty=0.7,
         batch_size=32,
+        n_best=1,
         maps="weights",
     ):
         """Caption any number of photographs, a batch at a time.
@@ -168,14 +172,18 @@ class Captioner:
             length_penalty: Hypotheses are ranked by log-probability divided by
                 `length ** length_penalty`.
             batch_size: Photographs that are captioned together.
+            n_best: Captions of a photograph, at most `beam_size`. There are fewer where
+                the search finds fewer.
             maps: `"weights"`, or `"probabilities"`: what the attention maps show.
                 They differ for hard attention, whose weights are the region that was
                 chosen.
 
         Yields:
-            Pairs of a photograph as it was given and its `Caption`, in order, or
-            the `ImageError` that says why it could not be read.
+            Pairs of a photograph as it was given, in order, and the list of its
+            `Caption`s, best first, or the `ImageError` that says why it could not be
+            read.
         """
+        check_n_best(n_best, beam_size)
         search = self.search(
             beam_size=beam_size, length_penalty=length_penalty, maps=maps
         )
@@ -192,7 +200,7 @@ class Captioner:
             captions = iter(())
             if arrays:
                 found = self._found(search, np.stack(arrays), batch_size)
-                captions = iter(self.captions_of(found))
+                captions = iter(self.captions_of(found, n_best))
             for image, result in zip(batch, results, strict=True):
                 yield image, next(captions) if result is None else result
 
@@ -230,23 +238,29 @@ class Captioner:
             )
         return self._searches[key]
 
-    def captions_of(self, found):
-        """The best hypothesis of every photograph that a search returned."""
+    def captions_of(self, found, n_best=1):
+        """For every photograph that a search returned, its best hypotheses."""
         found = {name: keras.ops.convert_to_numpy(x) for name, x in found.items()}
+        return [
+            [
+                self._caption(found, row, rank)
+                for rank in range(n_best)
+                if rank == 0 or found["lengths"][row, rank]
+            ]
+            for row in range(len(found["token_ids"]))
+        ]
+
+    def _caption(self, found, row, rank):
+        words = self.vocabulary.decode(found["token_ids"][row, rank])
+        weights = found["weights"][row, rank, : len(words)]
         backbone = self.network.backbone
-        captions = []
-        for row, token_ids in enumerate(found["token_ids"][:, 0]):
-            words = self.vocabulary.decode(token_ids)
-            weights = found["weights"][row, 0, : len(words)]
-            captions.append(
-                Caption(
-                    text=detokenize(words),
-                    words=words,
-                    log_probability=float(found["log_probs"][row, 0]),
-                    weights=weights.reshape(-1, backbone.rows, backbone.columns),
-                )
-            )
-        return captions
+        return Caption(
+            text=detokenize(words),
+            words=words,
+            score=float(found["scores"][row, rank]),
+            log_probability=float(found["log_probs"][row, rank]),
+            weights=weights.reshape(-1, backbone.rows, backbone.columns),
+        )
 
 
 def _lasting(network):

@@ -17,6 +17,7 @@ from keras_attention_apps.captioner.config import (
     TrainConfig,
 )
 from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
+from keras_attention_apps.common.config import check_n_best
 
 Command = (
     Annotated[CaptionConfig, tyro.conf.subcommand("caption")]
@@ -67,6 +68,7 @@ def _caption(config):
 
     if not config.photos:
         raise UserError("expected at least one photograph or folder, got none")
+    check_n_best(config.n_best, config.search.beam_size)
     paths = find_images(config.photos)
     several = len(paths) > 1
     _check_overlay(config.overlay, several)
@@ -81,35 +83,61 @@ def _caption(config):
     overlays = _overlays(config.overlay, paths)
     failures, search = 0, dataclasses.asdict(config.search)
     with contextlib.ExitStack() as stack:
-        tell = functools.partial(_print, config.json, several)
+        tell = functools.partial(_print, config, several)
         if config.output:
             records = stack.enter_context(Records(config.output))
             paths = [path for path in paths if str(path) not in records.photos]
             progress = stack.enter_context(Throughput(len(paths), "photograph"))
-            tell = functools.partial(_record, config.json, records, progress)
-        for path, caption in captioner.caption_each(paths, **search):
-            if isinstance(caption, ImageError):
-                print(f"captioner: error: {caption}", file=sys.stderr)
+            tell = functools.partial(_record, config, records, progress)
+        for path, captions in captioner.caption_each(
+            paths, n_best=config.n_best, **search
+        ):
+            if isinstance(captions, ImageError):
+                print(f"captioner: error: {captions}", file=sys.stderr)
                 failures += 1
             elif config.overlay:
-                _write_overlay(path, caption, overlays[path])
-            tell(path, caption)
+                _write_overlay(path, captions[0], overlays[path])
+            tell(path, captions)
     return 2 if failures else 0
 
 
-def _print(as_json, several, path, caption):
-    if isinstance(caption, UserError):
+def _print(config, several, path, captions):
+    if isinstance(captions, UserError):
         return
-    if as_json:
-        described = _describe(path, caption, details=True)
+    if config.json:
+        described = _describe(config, path, captions, details=True)
         print(json.dumps(described, ensure_ascii=False), flush=True)
-    else:
-        print(f"{path}\t{caption.text}" if several else caption.text, flush=True)
+        return
+    for caption in captions:
+        columns = [caption.text]
+        if config.n_best > 1:
+            columns = [f"{caption.score:.4f}", *columns]
+        if several or config.n_best > 1:
+            columns = [str(path), *columns]
+        print("\t".join(columns), flush=True)
 
 
-def _record(details, records, progress, path, caption):
-    records.add(_describe(path, caption, details))
+def _record(config, records, progress, path, captions):
+    records.add(_describe(config, path, captions, details=config.json))
     progress.add(1)
+
+
+def _describe(config, path, captions, details):
+    """What is written of a photograph, by its names."""
+    photo = {"photo": str(path)}
+    if isinstance(captions, UserError):
+        return {**photo, "error": str(captions)}
+    told = []
+    for caption in captions:
+        one = {"caption": caption.text}
+        if details or config.n_best > 1:
+            one["score"] = round(caption.score, 4)
+        if details:
+            one["words"] = caption.words
+            one["log_probability"] = round(caption.log_probability, 4)
+            one["attention"] = caption.weights.round(4).astype(float).tolist()
+        told.append(one)
+    return {**photo, "captions": told} if config.n_best > 1 else {**photo, **told[0]}
 
 
 def _check_overlay(overlay, several):
@@ -155,21 +183,6 @@ def _write_overlay(path, caption, target):
     )
     with atomic_path(target) as temporary:
         figure.savefig(temporary, dpi=120)
-
-
-def _describe(path, caption, details):
-    """What is written of a photograph, by its names."""
-    if isinstance(caption, UserError):
-        return {"photo": str(path), "error": str(caption)}
-    described = {"photo": str(path), "caption": caption.text}
-    if not details:
-        return described
-    return {
-        **described,
-        "words": caption.words,
-        "log_probability": round(caption.log_probability, 4),
-        "attention": caption.weights.round(4).astype(float).tolist(),
-    }
 
 
 def _train(config):

@@ -318,7 +318,7 @@ class _Run:
         captions = []
         for batch in batches():
             found = search.predict_on_batch(batch)
-            captions += [caption.text for caption in self.captioner.captions_of(found)]
+            captions += [best.text for [best] in self.captioner.captions_of(found)]
         references = [image.captions for image in self.validation]
         scores = caption_scores(captions, references)
         print("\n" + "  ".join(f"{name} {x:.1f}" for name, x in scores.items()))

@@ -10,6 +10,14 @@ ModelName = Annotated[str, tyro.conf.arg(aliases=["--preset"])]
 Flags = tyro.conf.OmitArgPrefixes
 
 
+def check_n_best(n_best, beam_size):
+    """Raise a `UserError` if a search cannot give so many."""
+    if not 1 <= n_best <= beam_size:
+        raise UserError(
+            f"n_best must be between 1 and beam_size, {beam_size}. Received: {n_best}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
     """How a beam search searches."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.compiling import compiles, power_of_two
+from keras_attention_apps.common.config import check_n_best
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
 from keras_attention_apps.common.presets import find_preset, loading, save_half
 from keras_attention_apps.common.tokens import END
@@ -159,11 +159,7 @@ class Translator:
         Yields:
             For each sentence, in order, the list of its `Translation`s, best first.
         """
-        if not 1 <= n_best <= beam_size:
-            raise UserError(
-                f"n_best must be between 1 and beam_size, {beam_size}. "
-                f"Received: {n_best}"
-            )
+        check_n_best(n_best, beam_size)
         options = {"beam_size": beam_size, "length_penalty": length_penalty}
         for window in windows(sentences, batch_size * sorted_batches):
             encoded = [self._encode(sentence) for sentence in window]

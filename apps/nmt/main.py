@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
+from keras_attention_apps.common.config import check_n_best
 from keras_attention_apps.nmt.config import (
     AverageConfig,
     EvaluateConfig,
@@ -84,11 +85,7 @@ def _check(config):
         raise UserError("expected either sentences or --input, not both")
     if config.input is not None and not config.input.is_file():
         raise UserError(f"expected a text file. Received: {str(config.input)!r}")
-    if not 1 <= config.n_best <= config.search.beam_size:
-        raise UserError(
-            f"n_best must be between 1 and beam_size, {config.search.beam_size}. "
-            f"Received: {config.n_best}"
-        )
+    check_n_best(config.n_best, config.search.beam_size)
     if config.plot is None:
         return
     single = len(config.sentences) == 1

@@ -47,7 +47,7 @@ def test_pointing_counts_words_that_name_an_object():
     boxes = {"Dog": ((0.5, 0, 1, 1),), "cat": ((0, 0, 0.5, 1),)}
     words = ["a", "dog", "sees", "cat", "dog"]
     weights = np.array([[[1.0, 0.0]], [[0.4, 0.6]], [[1, 0]], [[0, 1]], [[0.9, 0.1]]])
-    caption = Caption(" ".join(words), words, 0.0, weights)
+    caption = Caption(" ".join(words), words, 0.0, 0.0, weights)
 
     assert boxes_of("dog", boxes) == boxes["Dog"]
     assert pointing([caption], [boxes]) == (1, 3)

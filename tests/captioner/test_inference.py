@@ -53,6 +53,20 @@ def test_batches_do_not_change_captions(captioner):
     assert [c.words for c in together] == [c.words for c in pairs]
 
 
+def test_the_best_of_several_come_first(captioner, photograph):
+    [(given, found)] = captioner.caption_each([photograph], beam_size=4, n_best=3)
+    best = captioner.caption(photograph, beam_size=4)
+
+    assert given is photograph
+    assert len({caption.text for caption in found}) == 3
+    scores = [caption.score for caption in found]
+    assert scores == sorted(scores, reverse=True)
+    assert (found[0].text, found[0].score) == (best.text, pytest.approx(best.score))
+    assert all(len(caption.weights) == len(caption.words) for caption in found)
+    with pytest.raises(UserError, match="n_best must be between 1 and beam_size, 2"):
+        next(captioner.caption_each([photograph], beam_size=2, n_best=3))
+
+
 def test_compiled_search_finds_the_same(captioner):
     random = np.random.default_rng(1)
     images = [random.integers(0, 256, (64, 64, 3)).astype("uint8") for _ in range(5)]
@@ -89,7 +103,7 @@ def test_a_bad_photograph_raises_and_a_stream_goes_on(captioner, photograph):
 
     results = list(captioner.caption_each([photograph, b"no picture", photograph]))
     assert isinstance(results[1][1], ImageError)
-    assert results[0][1].words == results[2][1].words
+    assert results[0][1][0].words == results[2][1][0].words
 
 
 def test_a_saved_model_says_the_same(captioner, model_folder, photograph):

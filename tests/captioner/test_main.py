@@ -99,6 +99,24 @@ def test_larger_photographs_have_more_regions(photographs, model_folder, capsys)
     assert "cannot be built for photographs of 8 x 8" in capsys.readouterr().err
 
 
+def test_several_captions_of_a_photograph(photographs, model_folder, capsys, tmp_path):
+    path, output = str(photographs / "red-0.png"), tmp_path / "captions.jsonl"
+    command = ["caption", path, "--model", str(model_folder), "--n-best", "3"]
+    assert main(command) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert main([*command, "--output", str(output)]) == 0
+    [written] = lines_of(output)
+
+    assert [photo for photo, _, _ in lines] == [path] * 3
+    captions = [[f"{x['score']:.4f}", x["caption"]] for x in told["captions"]]
+    assert captions == [rest for _, *rest in lines]
+    assert len(told["captions"][1]["attention"]) == len(told["captions"][1]["words"])
+    brief = [{name: x[name] for name in ("caption", "score")} for x in told["captions"]]
+    assert written == {"photo": path, "captions": brief}
+
+
 def test_an_overlay_is_a_picture(photographs, model_folder, capsys):
     target = photographs / "new" / "overlay.png"
     path = str(photographs / "red-0.png")
@@ -141,6 +159,7 @@ def test_photographs_of_one_name_get_overlays_of_their_own(
         (["caption"], "at least one photograph"),
         (["caption", "x.jpg", "--model", "nowhere"], "Received: 'nowhere'"),
         (["caption", "x.jpg", "--beam-size", "0"], "beam_size must be at least 1"),
+        (["caption", "x.jpg", "--n-best", "6"], "n_best must be between 1 and"),
         (["caption", "x.jpg", "--length-penalty", "-1"], "Received: -1"),
         (["caption", "x.jpg", "--overlay", "x.txt"], "Received: 'x.txt'"),
         (["caption", "x.jpg", "y.jpg", "--overlay", "x.png"], "Received: 'x.png'"),

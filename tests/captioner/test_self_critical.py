@@ -69,7 +69,7 @@ def test_the_baseline_may_be_what_greedy_search_finds(captioner):
     found = captioner.search(beam_size=1).predict_on_batch(
         {"features": batches.features[::-1]}
     )
-    greedy = [len(caption.words) for caption in captioner.captions_of(found)]
+    greedy = [len(caption.words) for [caption] in captioner.captions_of(found)]
 
     batch, _ = batches.sample(np.array([1, 0]), step=0)
 
