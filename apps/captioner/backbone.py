@@ -77,8 +77,10 @@ def small_cnn(*, include_top, weights, input_shape):
         )
     images = keras.Input(input_shape)
     x = images
-    for depth, strides in ((32, 2), (64, 2), (128, 2), (128, 1)):
-        x = layers.Conv2D(depth, 3, strides, padding="same")(x)
+    # What a cell sees lies around it: with kernels of 3 and strides of 2, more of it
+    # would lie to the right and below.
+    for depth, kernel, strides in ((32, 4, 2), (64, 4, 2), (128, 4, 2), (128, 3, 1)):
+        x = layers.Conv2D(depth, kernel, strides, padding="same")(x)
         x = layers.LayerNormalization()(x)
         x = layers.ReLU()(x)
     return keras.Model(images, Coordinates()(x), name="small_cnn")

@@ -26,3 +26,16 @@ def test_every_region_of_the_small_network_knows_where_it_is():
 
     assert regions.shape == backbone.compute_output_shape((1, 32, 32, 3))
     assert len(np.unique(regions[0, :, -2:], axis=0)) == 16
+
+
+def test_a_region_of_the_small_network_sees_as_far_in_all_directions():
+    backbone = Backbone("SmallCNN", 64)
+    images = np.random.default_rng(0).integers(256, size=(6, 64, 64, 3))
+    images[1:] = images[0]
+    # The cell in row 4 and column 4 of the 8 x 8 has its middle between 35 and 36.
+    images[1, :17] = images[1, :, :17] = images[1, 55:] = images[1, :, 55:] = 0
+    images[2, 17] = images[3, 54] = images[4, :, 17] = images[5, :, 54] = 0
+    regions = keras.ops.convert_to_numpy(backbone(images))[:, 4 * 8 + 4]
+
+    changed = (regions != regions[0]).any(axis=-1)
+    assert changed.tolist() == [False, False, True, True, True, True]
