@@ -28,7 +28,7 @@ import workers
 
 BATCH, BEAM = 32, 5
 # Of the preset: regions and their depth, the network's sizes, the words of a caption.
-REGIONS, DEPTH, UNITS, EMBEDDING_UNITS, ATTENTION_UNITS = 49, 512, 512, 256, 512
+REGIONS, DEPTH, UNITS, EMBEDDING_UNITS, ATTENTION_UNITS = 81, 512, 512, 256, 512
 VOCABULARY, WORDS = 2540, 11
 
 

@@ -64,7 +64,7 @@ class Captioner:
 
     >>> captioner = Captioner.from_preset("flickr8k-soft")
     >>> caption = captioner.caption(np.zeros((300, 400, 3), "uint8"))
-    >>> caption.weights.shape == (len(caption.words), 7, 7)
+    >>> caption.weights.shape == (len(caption.words), 9, 9)
     True
     """
 
