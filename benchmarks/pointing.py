@@ -78,22 +78,22 @@ def gradient_noise(trained, images):
     """How much the gradient differs between draws, beside the gradient itself."""
     import numpy as np
     import tensorflow as tf
-    from keras_attention_apps.captioner.batches import Photographs
-    from keras_attention_apps.common.tokens import PAD
+    from keras_attention_apps.captioner.batches import TrainingBatches
 
     network, longest = trained.network, trained.config.max_length
-    texts = [
-        [trained.vocabulary.encode(text, longest) for text in image.captions]
-        for image in images
-    ]
-    shape = (len(texts), max(map(len, texts)), longest + 2)
-    token_ids = np.full(shape, PAD, "int32")
-    for row, column in np.ndindex(shape[:2]):
-        if column < len(texts[row]):
-            token_ids[row, column, : len(texts[row][column])] = texts[row][column]
-    paths = [image.path for image in images]
-    pictures = Photographs(paths, trained.config.image_size, len(paths))[0]
-    batch = {"images": tf.constant(pictures), "captions": tf.constant(token_ids)}
+    batches = TrainingBatches(
+        [
+            [trained.vocabulary.encode(text, longest) for text in image.captions]
+            for image in images
+        ],
+        paths=[image.path for image in images],
+        image_size=trained.config.image_size,
+        augment=False,
+        batch_images=len(images),
+        captions_per_image=2,
+        seed=0,
+    )
+    batch = {name: tf.constant(part) for name, part in batches[0][0].items()}
 
     @tf.function
     def gradient():

@@ -140,9 +140,13 @@ class _Run:
         for view in range(1, config.frozen_views):
             random = np.random.default_rng((config.seed, view))
             views.append(random_views(count, random))
+        features = [
+            self._features(self.training, f"frozen-train-{number}", views=shown)
+            for number, shown in enumerate(views)
+        ]
         self.network.backbone.trainable = False
         self._fit(
-            {"features": self._training_features("frozen", views), "views": views},
+            {"features": features, "views": views},
             self._validation_features("frozen"),
             epochs=config.epochs,
             learning_rate=config.learning_rate,
@@ -179,9 +183,7 @@ class _Run:
         # The gradient must be that of the distribution which the samples come from.
         self._load_best(dropout_rate=0.0)
         self.network.backbone.trainable = False
-        [features] = self._training_features(
-            "tuned", [random_views(len(self.training))]
-        )
+        features = self._features(self.training, "tuned-train")
         validation = self._validation_features("tuned")
         batches = SelfCritical(
             self.captioner,
@@ -200,15 +202,8 @@ class _Run:
             callbacks=self._callbacks(validation),
         )
 
-    def _training_features(self, state, views):
-        """Features of the CNN as it is: an array for each list of views."""
-        return [
-            self._features(self.training, f"{state}-train-{number}", views=shown)
-            for number, shown in enumerate(views)
-        ]
-
     def _validation_features(self, state):
-        """A function that yields batches of such features of the dev photographs."""
+        """A function that yields batches of features of the dev photographs."""
         features = self._features(self.validation, f"{state}-dev")
 
         def batches():
@@ -218,6 +213,7 @@ class _Run:
         return batches
 
     def _features(self, images, name, **options):
+        """Features of photographs by the CNN as it is; see `cached_features`."""
         cache = self.config.cache or Path(keras.config.keras_home()) / "captioner"
         paths = [image.path for image in images]
         backbone = self.network.backbone
