@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 import tyro
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import Flags, ModelName, SearchConfig
+from keras_attention_apps.common.config import (
+    Flags,
+    ModelName,
+    Natural,
+    Positive,
+    SearchConfig,
+    Share,
+    Weight,
+)
 from tyro.conf import Positional
 
 
@@ -17,15 +25,15 @@ class ModelConfig:
     backbone: str = "MobileNetV2"
     """Name of a model in keras.applications whose feature grid is attended to, or
     SmallCNN, which learns simple pictures from nothing."""
-    image_size: int = 224
+    image_size: Positive = 224
     """Side in pixels of the square to which photographs are resized."""
-    region_units: int = 512
+    region_units: Natural = 512
     """Depth to which the regions are projected; 0 keeps the backbone's own depth."""
-    embedding_units: int = 256
+    embedding_units: Positive = 256
     """Depth of the word embeddings."""
-    units: int = 512
+    units: Positive = 512
     """Units of the LSTM."""
-    attention_units: int = 512
+    attention_units: Positive = 512
     """Depth of the hidden layer of the attention."""
     attention: Annotated[
         Literal["soft", "hard"], tyro.conf.arg(aliases=["--attention"])
@@ -35,14 +43,14 @@ class ModelConfig:
     estimator: Literal["score-function", "straight-through"] = "score-function"
     """How hard attention learns where to look: from whether the words became likely
     (REINFORCE), or as if it were soft (straight-through Gumbel)."""
-    soft_probability: float = 0.5
+    soft_probability: Share = 0.5
     """How often hard attention trains on a caption as if it were soft."""
     inference: Literal["argmax", "expectation"] = "argmax"
     """What hard attention is given when it does not train: the most probable region, or
     the mean of all."""
-    dropout: float = 0.4
+    dropout: Share = 0.4
     """Dropout rate on regions, embeddings and before the output."""
-    max_length: int = 22
+    max_length: Positive = 22
     """Largest number of words in a caption."""
 
 
@@ -66,9 +74,15 @@ def replaced(model, changes):
         changes: Dict from names of options to values.
 
     Raises:
-        UserError: If that would change the shapes of the weights.
+        UserError: If there is no such option, or it would change the shapes of the
+            weights.
     """
     for name, value in changes.items():
+        if not hasattr(model, name):
+            raise UserError(
+                f"expected options of a model, such as {', '.join(SHAPELESS)}. "
+                f"Received: {name!r}"
+            )
         if name not in SHAPELESS and value != getattr(model, name):
             raise UserError(
                 f"the model to start from has {name}={getattr(model, name)!r}, which "
@@ -104,66 +118,66 @@ class TrainConfig:
     layers stay."""
     backbone_weights: str = "imagenet"
     """Start of the CNN: imagenet (downloaded by Keras), none, or a .weights.h5 file."""
-    max_unreadable: float = 0.01
+    max_unreadable: Share = 0.01
     """Largest share of the photographs that may be broken. They are named, and left
     out."""
-    min_count: int = 5
+    min_count: Positive = 5
     """Words rarer than this in the training captions become unknown."""
-    captions_per_image: int = 5
+    captions_per_image: Positive = 5
     """Captions of one photograph that share a training step; if a photograph has more,
     every epoch draws other ones. Also the samples of a photograph in the last phase."""
-    batch_images: int = 16
+    batch_images: Positive = 16
     """Photographs in a training step."""
-    epochs: int = 12
+    epochs: Natural = 12
     """Epochs with the CNN frozen."""
-    frozen_views: int = 1
+    frozen_views: Positive = 1
     """Views of every photograph whose features are computed for these epochs: the
     first shows all of it, the others are cropped a little, and mirrored, at random."""
-    learning_rate: float = 7e-4
+    learning_rate: Weight = 7e-4
     """Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero)."""
-    fine_tune_epochs: int = 7
+    fine_tune_epochs: Natural = 7
     """Epochs in which the CNN learns, too."""
-    fine_tune_share: float = 0.8
+    fine_tune_share: Share = 0.8
     """Share of the CNN's layers, from the top, that learn."""
-    fine_tune_learning_rate: float = 1e-4
+    fine_tune_learning_rate: Weight = 1e-4
     """Peak learning rate while the CNN learns."""
     augment: bool = True
     """Crop photographs a little, and mirror them, at random, while the CNN learns."""
-    fine_tune_dropout: float = 0.4
+    fine_tune_dropout: Share = 0.4
     """Dropout rate while the CNN learns, instead of the model's."""
-    self_critical_epochs: int = 1
+    self_critical_epochs: Natural = 1
     """Epochs in which the decoder learns from the CIDEr-D of captions it samples."""
-    self_critical_learning_rate: float = 2e-5
+    self_critical_learning_rate: Weight = 2e-5
     """Peak learning rate while it does."""
     self_critical_baseline: Literal["samples", "greedy"] = "samples"
     """What a sample has to beat: the mean of the other samples of its photograph, or
     the caption that greedy search finds."""
-    weight_decay: float = 0.01
-    label_smoothing: float = 0.1
-    doubly_stochastic: float = 0.1
+    weight_decay: Weight = 0.01
+    label_smoothing: Share = 0.1
+    doubly_stochastic: Weight = 0.1
     """Weight of the penalty that asks for attention to every region (lambda)."""
-    supervision: float = 0.0
+    supervision: Weight = 0.0
     """Weight of what the attention is told: where the boxes of the data are, for the
     words that have some."""
-    reward_weight: float = 0.1
+    reward_weight: Weight = 0.1
     """Weight of what hard attention learns from the likelihood of captions (lambda_r),
     beside the likelihood itself."""
-    entropy_weight: float = 0.002
+    entropy_weight: Weight = 0.002
     """Weight of the entropy of hard attention (lambda_e): without, it may settle on one
     region too early."""
-    clip_norm: float = 5.0
+    clip_norm: Weight = 5.0
     """Largest norm of the gradient of a step."""
-    ema_momentum: float = 0.998
+    ema_momentum: Share = 0.998
     """Momentum of the moving average of the weights that is validated and saved."""
     validation_metric: Literal["bleu-4", "cider"] = "cider"
     """Decoded metric by which the best epoch is chosen."""
-    validation_beam_size: int = 3
-    patience: int = 4
+    validation_beam_size: Positive = 3
+    patience: Positive = 4
     """Epochs without improvement after which a phase ends."""
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     """Numbers to compute with; the weights are always float32. Half precision is
     faster where the hardware has it."""
-    seed: int = 0
+    seed: Natural = 0
     cache: Path | None = None
     """Folder for CNN features; below Keras' home folder if omitted."""
     tensorboard: bool = False
@@ -209,7 +223,7 @@ class ChosenModel:
     inference: Literal["argmax", "expectation"] | None = None
     """What hard attention is given, instead of what the model says: the most probable
     region, or the mean of all."""
-    image_size: int | None = None
+    image_size: Positive | None = None
     """Side in pixels of the square to which photographs are resized, instead of what
     the model says. Larger ones have more regions, and take longer."""
 
@@ -225,7 +239,7 @@ class ChosenModel:
 class CaptionSearchConfig(SearchConfig):
     """How captions are searched for."""
 
-    length_penalty: float = 0.7
+    length_penalty: Weight = 0.7
     """Hypotheses are ranked by log-probability / length ** length_penalty."""
 
 
@@ -250,7 +264,7 @@ class CaptionConfig:
     overlay: Path | None = None
     """Write a picture of the attention for every word: a file for one photograph, a
     folder for several."""
-    n_best: int = 1
+    n_best: Positive = 1
     """Print so many captions of a photograph, each as: path, tab, score, tab, caption;
     as JSON, they are a list."""
     json: bool = False
@@ -274,11 +288,11 @@ class ScenesConfig:
 
     directory: Positional[Path]
     """Folder to write, which captioner train reads."""
-    count: int = 10_000
+    count: Positive = 10_000
     """Number of pictures."""
-    image_size: int = 64
+    image_size: Positive = 64
     """Their side in pixels."""
-    seed: int = 0
+    seed: Natural = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +310,7 @@ class EvaluateConfig:
     split: str = "dev"
     """Part of the data: train, dev or test."""
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    max_unreadable: float = 0.01
+    max_unreadable: Share = 0.01
     """Largest share of the photographs that may be broken, and are left out."""
     output: Path | None = None
     """Write the captions to this file in COCO's results format."""

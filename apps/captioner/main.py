@@ -17,7 +17,7 @@ from keras_attention_apps.captioner.config import (
     TrainConfig,
 )
 from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
-from keras_attention_apps.common.config import check_n_best
+from keras_attention_apps.common.config import check_n_best, check_ranges
 
 Command = (
     Annotated[CaptionConfig, tyro.conf.subcommand("caption")]
@@ -50,8 +50,7 @@ def _dispatch(argv):
         description="Captions photographs, and shows where it looked for every word.",
         args=argv,
     )
-    if hasattr(config, "search"):
-        config.search.check()
+    check_ranges(config)
     quiet_tensorflow()
     verbs = {
         CaptionConfig: _caption,

@@ -50,18 +50,13 @@ def scenes(config):
     """Write the data set that a `ScenesConfig` asks for.
 
     Raises:
-        UserError: If there is something in the folder already, or nothing to draw.
+        UserError: If there is something in the folder already.
     """
     directory = config.directory.resolve()
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(
             f"expected a folder that is empty or not there. Received: {directory}"
         )
-    for name in ("count", "image_size"):
-        if getattr(config, name) < 1:
-            raise UserError(
-                f"{name} must be positive. Received: {getattr(config, name)}"
-            )
     chosen = random.Random(config.seed)
     with atomic_path(directory) as temporary:
         (temporary / "images").mkdir(parents=True)

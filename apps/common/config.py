@@ -1,6 +1,8 @@
 """What can be chosen about every program."""
 
 import dataclasses
+import math
+import typing
 from typing import Annotated
 
 import tyro
@@ -8,6 +10,47 @@ from keras_attention_apps.common.cli import UserError
 
 ModelName = Annotated[str, tyro.conf.arg(aliases=["--preset"])]
 Flags = tyro.conf.OmitArgPrefixes
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that an option may have, in its annotation."""
+
+    least: float
+    most: float = math.inf
+
+    def __str__(self):
+        if self.most < math.inf:
+            return f"between {self.least} and {self.most}"
+        return f"at least {self.least}"
+
+
+Positive = Annotated[int, Range(1)]
+Natural = Annotated[int, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+Weight = Annotated[float, Range(0)]
+
+
+def check_ranges(config):
+    """Raise a `UserError` for a number that an option of a dataclass may not have."""
+    hints = typing.get_type_hints(type(config), include_extras=True)
+    for field in dataclasses.fields(config):
+        name, value = field.name, getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            check_ranges(value)
+        for allowed in _ranges(hints[name]):
+            if value is None:
+                continue
+            if not (allowed.least <= value <= allowed.most and math.isfinite(value)):
+                raise UserError(f"{name} must be {allowed}. Received: {value}")
+
+
+def _ranges(hint):
+    """The `Range`s in a type, or in one of its alternatives."""
+    found = [part for part in getattr(hint, "__metadata__", ()) if type(part) is Range]
+    for part in typing.get_args(hint):
+        found += _ranges(part)
+    return found
 
 
 def check_n_best(n_best, beam_size):
@@ -22,21 +65,9 @@ def check_n_best(n_best, beam_size):
 class SearchConfig:
     """How a beam search searches."""
 
-    beam_size: int = 5
+    beam_size: Positive = 5
     """Hypotheses that are kept at every step; 1 is greedy search."""
-    length_penalty: float = 1.0
+    length_penalty: Weight = 1.0
     """Hypotheses are ranked by log-probability / length ** length_penalty."""
-    batch_size: int = 32
+    batch_size: Positive = 32
     """Inputs that are worked on together."""
-
-    def check(self):
-        """Raise a `UserError` for values that make no sense."""
-        for name in ("beam_size", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UserError(
-                    f"{name} must be at least 1. Received: {getattr(self, name)}"
-                )
-        if not self.length_penalty >= 0:
-            raise UserError(
-                f"length_penalty must not be negative. Received: {self.length_penalty}"
-            )

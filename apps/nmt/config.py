@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from keras_attention_apps.common.config import Flags, ModelName, SearchConfig
+from keras_attention_apps.common.config import (
+    Flags,
+    ModelName,
+    Natural,
+    Positive,
+    SearchConfig,
+    Share,
+    Weight,
+)
 from tyro.conf import Positional
 
 
@@ -23,25 +31,25 @@ class ModelConfig:
     """bahdanau: a bidirectional GRU, and a GRU whose previous state asks. luong: LSTMs
     whose current state asks. self-attention: no recurrence. none: as bahdanau, but all
     the decoder has of the source is one vector."""
-    embedding_units: int | None = None
+    embedding_units: Positive | None = None
     """Depth of the embeddings; for self-attention, of everything."""
-    units: int | None = None
+    units: Positive | None = None
     """Units of the recurrent decoder, or of the feed-forward layers."""
-    encoder_units: int | None = None
+    encoder_units: Natural | None = None
     """Units of the recurrent encoder in each direction."""
-    encoder_layers: int | None = None
-    decoder_layers: int | None = None
+    encoder_layers: Positive | None = None
+    decoder_layers: Positive | None = None
     bidirectional: bool = True
     """Whether luong's encoder reads in both directions, as the others always do."""
     layer_norm: bool = True
     """Whether recurrent cells are layer-normalised."""
-    attention_units: int = 256
+    attention_units: Positive = 256
     """Depth of the hidden layer of additive and concat scores."""
     score: Literal["dot", "general", "concat", "location"] = "general"
     """Score of luong; dot wants as many units in the decoder as the encoder has."""
     window: Literal["global", "local-m", "local-p"] = "global"
     """Where luong looks."""
-    half_width: int = 10
+    half_width: Positive = 10
     """Positions on either side of a local window's centre."""
     input_feeding: bool = True
     """Whether luong's decoder is fed its attentional vector."""
@@ -49,24 +57,24 @@ class ModelConfig:
     """Deep output of bahdanau and none."""
     readout_state: Literal["previous", "current"] = "current"
     """The state that it reads: Bahdanau's is the one before the step."""
-    heads: int = 4
+    heads: Positive = 4
     """Heads of self-attention."""
     pre_norm: bool = True
     """Whether self-attention normalises before each sublayer instead of behind it."""
     share_embeddings: bool = True
     """Whether source and target have the same embeddings. Those of the target are the
     output layer, too."""
-    dropout: float | None = None
+    dropout: Share | None = None
     """Dropout rate on embeddings; for self-attention, on every sublayer, too."""
-    context_dropout: float = 0.2
+    context_dropout: Share = 0.2
     """Dropout rate on what a recurrent decoder attends to."""
-    output_dropout: float = 0.2
+    output_dropout: Share = 0.2
     """Dropout rate before the output layer of a recurrent decoder."""
-    attention_dropout: float = 0.0
+    attention_dropout: Share = 0.0
     """Dropout rate on the weights of self-attention."""
-    max_length: int = 128
+    max_length: Positive = 128
     """Largest number of subwords in a sentence, the end included."""
-    length_ratio: float | None = None
+    length_ratio: Weight | None = None
     """Largest number of subwords of a translation for each of the source; measured on
     the training text if omitted."""
 
@@ -97,53 +105,53 @@ class TrainConfig:
     pair: str | None = None
     """For the folder: the suffixes of source and target, such as en-de."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    vocabulary_size: int = 8000
+    vocabulary_size: Positive = 8000
     """Subwords of both languages together."""
-    character_coverage: float = 1.0
+    character_coverage: Share = 1.0
     """Share of the characters that are subwords; for languages with thousands of them
     0.9995. The others become bytes."""
-    subword_dropout: float = 0.1
+    subword_dropout: Share = 0.1
     """BPE-dropout: how often a merge of subwords is left out in the source text."""
-    target_subword_dropout: float = 0.0
+    target_subword_dropout: Share = 0.0
     """The same in the target text. What is gained by it takes many more epochs: which
     way a word is split cannot be guessed."""
-    batch_tokens: int | None = None
+    batch_tokens: Positive | None = None
     """Places for tokens in a training step, on either side."""
-    min_steps: int = 50
+    min_steps: Positive = 50
     """Fewest training steps of an epoch: where there is little text, they are smaller
     than batch_tokens."""
-    epochs: int | None = None
+    epochs: Positive | None = None
     schedule: Literal["constant", "inverse-square-root", "cosine"] | None = None
     """What becomes of the learning rate behind the warm-up."""
-    learning_rate: float | None = None
+    learning_rate: Weight | None = None
     """Peak learning rate of Adam."""
-    warm_up: int | None = None
+    warm_up: Natural | None = None
     """Steps in which the learning rate grows to its peak, at most a tenth of all."""
-    beta_2: float | None = None
+    beta_2: Share | None = None
     """Adam's decay of the squared gradients."""
-    weight_decay: float = 0.01
+    weight_decay: Weight = 0.01
     """Decoupled from the gradient, as in AdamW."""
-    label_smoothing: float = 0.1
-    clip_norm: float = 5.0
+    label_smoothing: Share = 0.1
+    clip_norm: Weight = 5.0
     """Largest norm of the gradient of a step."""
-    ema_momentum: float | None = None
+    ema_momentum: Share | None = None
     """Momentum of the moving average of the weights that is validated and saved; 0 for
     the weights as they are. One that averages two epochs, but at most 1,000 steps, if
     omitted."""
-    average: int = 10
+    average: Natural = 10
     """In the end, the models of so many epochs, the best or the last, are averaged;
     whichever is best stays. 0 for no average."""
     average_of: Literal["best", "last"] = "best"
     validation_metric: Literal["bleu", "chrf"] = "bleu"
     """Decoded metric by which the best epoch is chosen."""
-    validation_beam_size: int = 1
-    patience: int = 10
+    validation_beam_size: Positive = 1
+    patience: Positive = 10
     """Epochs without improvement after which the training ends."""
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     """Numbers to compute with; the weights are always float32."""
     distribute: bool = False
     """Share every batch out to all GPUs, or other devices."""
-    seed: int = 0
+    seed: Natural = 0
     tensorboard: bool = False
     """Also write TensorBoard logs to OUTPUT/logs."""
 
@@ -216,7 +224,7 @@ class TranslateConfig:
     """File to write, instead of the standard output."""
     model: ModelName = "multi30k-en-de-self-attention"
     """Name of a preset, or folder of a trained model."""
-    n_best: int = 1
+    n_best: Positive = 1
     """Print so many translations of a sentence, each as: number of the sentence, tab,
     score, tab, translation."""
     alignments: bool = False

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
-from keras_attention_apps.common.config import check_n_best
+from keras_attention_apps.common.config import check_n_best, check_ranges
 from keras_attention_apps.nmt.config import (
     AverageConfig,
     EvaluateConfig,
@@ -38,8 +38,7 @@ def _dispatch(argv):
         description="Translates, and shows which words each word came from.",
         args=argv,
     )
-    if hasattr(config, "search"):
-        config.search.check()
+    check_ranges(config)
     quiet_tensorflow()
     verbs = {
         TranslateConfig: _translate,

@@ -161,10 +161,15 @@ def test_photographs_of_one_name_get_overlays_of_their_own(
         (["caption", "x.jpg", "--beam-size", "0"], "beam_size must be at least 1"),
         (["caption", "x.jpg", "--n-best", "6"], "n_best must be between 1 and"),
         (["caption", "x.jpg", "--length-penalty", "-1"], "Received: -1"),
+        (["caption", "x.jpg", "--image-size", "0"], "image_size must be at least 1"),
         (["caption", "x.jpg", "--overlay", "x.txt"], "Received: 'x.txt'"),
         (["caption", "x.jpg", "y.jpg", "--overlay", "x.png"], "Received: 'x.png'"),
         (["evaluate", "--data", "nowhere"], "nowhere"),
         (["train", "--data", "nowhere", "--output", "o"], "nowhere"),
+        (
+            ["train", "--data", ".", "--output", "o", "--model.dropout", "1.5"],
+            "dropout must be between 0 and 1. Received: 1.5",
+        ),
     ],
 )
 def test_a_wrong_command_gets_one_clear_line(

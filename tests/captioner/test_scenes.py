@@ -69,7 +69,7 @@ def test_what_is_in_a_folder_stays(tmp_path, capsys):
     assert "a folder that is empty or not there" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["precious.jpg"]
     assert main(["scenes", str(tmp_path / "new"), "--count", "0"]) == 2
-    assert "count must be positive. Received: 0" in capsys.readouterr().err
+    assert "count must be at least 1. Received: 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("attention", ["soft", "hard"])

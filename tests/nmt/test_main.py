@@ -120,6 +120,7 @@ def test_plots_are_pictures(model_folder, tmp_path, capsys):
         (["train", "--output", "o"], "expected --source and --target"),
         (["train", "--output", "o", "--data", ".", "--source", "x"], "not both"),
         (["train", "--output", "o", "--data", "."], "Received: ''"),
+        (["train", "--output", "o", "--batch-tokens", "0"], "must be at least 1"),
         (["average", "x", "nowhere"], "Received: 'nowhere'"),
     ],
 )
