@@ -11,6 +11,7 @@ from keras_attention_apps.common.config import (
     ModelName,
     Natural,
     Positive,
+    Range,
     SearchConfig,
     Share,
     Weight,
@@ -131,8 +132,9 @@ class TrainConfig:
     epochs: Natural = 12
     """Epochs with the CNN frozen."""
     frozen_views: Positive = 1
-    """Views of every photograph whose features are computed for these epochs: the
-    first shows all of it, the others are cropped a little, and mirrored, at random."""
+    """Views of every photograph whose features are computed for these epochs, and for
+    the self-critical ones: the first shows all of it, the others are cropped a little,
+    and mirrored, at random."""
     learning_rate: Weight = 7e-4
     """Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero)."""
     fine_tune_epochs: Natural = 7
@@ -149,6 +151,9 @@ class TrainConfig:
     """Epochs in which the decoder learns from the CIDEr-D of captions it samples."""
     self_critical_learning_rate: Weight = 2e-5
     """Peak learning rate while it does."""
+    self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
+    """By which the scores of words are divided before captions are sampled: below 1,
+    samples are more like what a search finds, which so gets better earlier."""
     self_critical_baseline: Literal["samples", "greedy"] = "samples"
     """What a sample has to beat: the mean of the other samples of its photograph, or
     the caption that greedy search finds."""

@@ -20,6 +20,9 @@ from keras_attention import (
     sequence_crossentropy,
 )
 
+# What no caption has among its words.
+BANNED = (PAD, START, UNKNOWN)
+
 
 class DeepOutput(keras.layers.Layer):
     """Scores of the next word from everything that is known at a step.
@@ -62,6 +65,8 @@ class ShowAttendTell(keras.Model):
         backbone_weights: See `Backbone`.
         label_smoothing, doubly_stochastic, supervision, reward_weight, entropy_weight:
             Of the training loss.
+        sample_temperature: By which scores are divided before captions are sampled in
+            self-critical training.
 
     Call arguments:
         inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
@@ -89,12 +94,14 @@ class ShowAttendTell(keras.Model):
         supervision=0.0,
         reward_weight=0.1,
         entropy_weight=0.002,
+        sample_temperature=1.0,
     ):
         super().__init__(name="show_attend_tell")
         self.config = config
         self.label_smoothing = label_smoothing
         self.doubly_stochastic = doubly_stochastic
         self.supervision = supervision
+        self.sample_temperature = sample_temperature
         self.backbone = Backbone(config.backbone, config.image_size, backbone_weights)
         self.region_projection = (
             keras.layers.Dense(config.region_units, "relu", name="region_projection")
@@ -195,9 +202,12 @@ class ShowAttendTell(keras.Model):
         targets = x["captions"][..., 1:]
         mask = targets != PAD
         advantages = x.get("advantages")
+        logits = y_pred["logits"]
+        if advantages is not None:
+            logits = self._logits_of_samples(logits)
 
         def captions_loss(**options):
-            losses = sequence_crossentropy(targets, y_pred["logits"], **options)
+            losses = sequence_crossentropy(targets, logits, **options)
             if advantages is not None:
                 losses = ops.cast(advantages, losses.dtype)[..., None] * losses
             return ops.sum(ops.where(mask, losses, 0.0), axis=-1)
@@ -220,6 +230,12 @@ class ShowAttendTell(keras.Model):
             told = attention_supervision(weights, x["regions"], mask)
             losses = losses + self.supervision * told
         return ops.sum(losses) / words
+
+    def _logits_of_samples(self, logits):
+        """Scores that samples are drawn by: sharper, and of all words but the banned."""
+        banned = ops.sum(ops.one_hot(BANNED, logits.shape[-1]), axis=0)
+        logits = ops.cast(logits, "float32") / self.sample_temperature
+        return logits - 1e9 * banned
 
     def _reinforced(self, likelihood, mask, y_pred, training):
         """Losses of captions `(B, K)` with what teaches hard attention to choose.
@@ -303,5 +319,5 @@ class CaptionSearch(keras.Model):
             start=START,
             end=END,
             max_length=self.max_length + 1,
-            banned=(PAD, START, UNKNOWN),
+            banned=BANNED,
         )

@@ -14,11 +14,15 @@ class SelfCritical:
     """Trains a network on the reward of captions that it samples.
 
     The advantage of a sample is its reward less a baseline that knows nothing of it, so
-    that the estimate of the gradient of the expected reward is unbiased.
+    that the estimate of the gradient of the expected reward is unbiased: of samples at
+    the `sample_temperature` of the network. Words of a model that has learned with label
+    smoothing are often improbable ones at temperature 1, which no search would find;
+    much of what is learned from them is to be surer.
 
     Args:
         captioner: The `Captioner`; its network must be compiled.
-        features: Array `(photographs, S, D)`.
+        features: Arrays `(photographs, S, D)`, of which one is drawn for each photograph
+            at every step.
         reward: What a caption is worth: a function of its list of words and the index
             of its photograph, such as a `CiderReward`.
         batch_images: Photographs in a step.
@@ -58,13 +62,18 @@ class SelfCritical:
         self.seed = seed
         generator = keras.random.SeedGenerator(seed)
         self._sampler = self._search(
-            functools.partial(sample_search, samples=max(samples, 2), seed=generator),
+            functools.partial(
+                sample_search,
+                samples=max(samples, 2),
+                temperature=captioner.network.sample_temperature,
+                seed=generator,
+            ),
             seed_generator=generator,
         )
         self._greedy = self._search(greedy_search)
 
     def __len__(self):
-        return -(-len(self.features) // self.batch_images)
+        return -(-len(self.features[0]) // self.batch_images)
 
     def fit(self, *, epochs, initial_epoch=0, callbacks=()):
         """Train like `keras.Model.fit`, with a new sample at every step."""
@@ -82,7 +91,7 @@ class SelfCritical:
         for epoch in range(initial_epoch, epochs):
             callbacks.on_epoch_begin(epoch)
             random = np.random.default_rng((self.seed, epoch))
-            order = random.permutation(len(self.features))
+            order = random.permutation(len(self.features[0]))
             rewards = []
             for step in range(len(self)):
                 callbacks.on_train_batch_begin(step)
@@ -103,7 +112,10 @@ class SelfCritical:
         """A training batch of samples for these photographs, and their mean reward."""
         # What is drawn depends on the seed and the step alone, also after a restart.
         self._sampler.seed_generator.state.assign([self.seed, step])
-        features = self.features[chosen]
+        random = np.random.default_rng((self.seed, step))
+        drawn = random.integers(len(self.features), size=len(chosen))
+        pairs = zip(drawn, chosen, strict=True)
+        features = np.stack([self.features[view][i] for view, i in pairs])
         found = self._sampler.predict_on_batch({"features": features})
         token_ids = keras.ops.convert_to_numpy(found["token_ids"])
         lengths = keras.ops.convert_to_numpy(found["lengths"])

@@ -98,6 +98,7 @@ def _build(config, vocabulary_size):
             supervision=config.supervision,
             reward_weight=config.reward_weight,
             entropy_weight=config.entropy_weight,
+            sample_temperature=config.self_critical_temperature,
         )
     except UserError:
         raise
@@ -135,18 +136,9 @@ class _Run:
         config = self.config
         if not config.epochs:
             return
-        count = len(self.training)
-        views = [random_views(count)]
-        for view in range(1, config.frozen_views):
-            random = np.random.default_rng((config.seed, view))
-            views.append(random_views(count, random))
-        features = [
-            self._features(self.training, f"frozen-train-{number}", views=shown)
-            for number, shown in enumerate(views)
-        ]
         self.network.backbone.trainable = False
         self._fit(
-            {"features": features, "views": views},
+            self._training_features("frozen"),
             self._validation_features("frozen"),
             epochs=config.epochs,
             learning_rate=config.learning_rate,
@@ -183,7 +175,7 @@ class _Run:
         # The gradient must be that of the distribution which the samples come from.
         self._load_best(dropout_rate=0.0)
         self.network.backbone.trainable = False
-        features = self._features(self.training, "tuned-train")
+        features = self._training_features("tuned")["features"]
         validation = self._validation_features("tuned")
         batches = SelfCritical(
             self.captioner,
@@ -201,6 +193,19 @@ class _Run:
             initial_epoch=self.checkpoints.progress.epoch,
             callbacks=self._callbacks(validation),
         )
+
+    def _training_features(self, state):
+        """Features of several views of the training photographs, and the views."""
+        count = len(self.training)
+        views = [random_views(count)]
+        for number in range(1, self.config.frozen_views):
+            random = np.random.default_rng((self.config.seed, number))
+            views.append(random_views(count, random))
+        features = [
+            self._features(self.training, f"{state}-train-{number}", views=shown)
+            for number, shown in enumerate(views)
+        ]
+        return {"features": features, "views": views}
 
     def _validation_features(self, state):
         """A function that yields batches of features of the dev photographs."""

@@ -26,7 +26,7 @@ def self_critical(captioner, reward=None, **options):
     features[0, :, :40] = features[1, :, 40:80] = 1.0
     reward = reward or CiderReward(REFERENCES)
     return SelfCritical(
-        captioner, features, reward, batch_images=2, samples=7, seed=5, **options
+        captioner, [features], reward, batch_images=2, samples=7, seed=5, **options
     )
 
 
@@ -67,7 +67,7 @@ def test_the_baseline_may_be_what_greedy_search_finds(captioner):
 
     batches = self_critical(captioner, reward, baseline="greedy")
     found = captioner.search(beam_size=1).predict_on_batch(
-        {"features": batches.features[::-1]}
+        {"features": batches.features[0][::-1]}
     )
     greedy = [len(caption.words) for [caption] in captioner.captions_of(found)]
 
@@ -119,7 +119,7 @@ def test_samples_depend_on_seed_and_step_alone(batches):
 def test_the_gradient_raises_better_samples_and_lowers_worse_ones(batches):
     network = batches.captioner.network
     captions = np.array([[[START, 5, END], [START, 6, END]]], "int32")
-    features = batches.features[:1]
+    features = batches.features[0][:1]
 
     def log_probabilities():
         logits = network({"features": features, "captions": captions})["logits"]
@@ -133,6 +133,53 @@ def test_the_gradient_raises_better_samples_and_lowers_worse_ones(batches):
     after = log_probabilities()
     assert after[0] > before[0]
     assert after[1] < before[1]
+
+
+def test_the_loss_is_of_the_distribution_that_samples_are_drawn_from(batches):
+    network = batches.captioner.network
+    network.sample_temperature = 0.25
+    captions = np.array([[[START, 5, 4, END]]], "int32")
+    batch = {"features": batches.features[0][:1], "captions": captions}
+    outputs = network(batch)
+    advantages = np.array([[-3.0]], "float32")
+    loss = network.compute_loss({**batch, "advantages": advantages}, None, outputs)
+
+    scores = keras.ops.convert_to_numpy(outputs["logits"])[0, 0] / 0.25
+    scores = np.delete(scores, [PAD, START, UNKNOWN], axis=-1)
+    log_probs = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+    kept = [token for token in range(7) if token not in (PAD, START, UNKNOWN)]
+    chosen = [log_probs[t, kept.index(x)] for t, x in enumerate(captions[0, 0, 1:])]
+    assert float(loss) == pytest.approx(3.0 * np.mean(chosen), rel=1e-4)
+
+
+def test_a_low_temperature_draws_what_is_probable(captioner):
+    captioner.network.sample_temperature = 1e-3
+    batches = self_critical(captioner)
+    found = captioner.search(beam_size=1).predict_on_batch(
+        {"features": batches.features[0]}
+    )
+    batch, _ = batches.sample(np.array([0, 1]), step=0)
+
+    greedy = np.array(found["token_ids"])
+    for row, samples in enumerate(batch["captions"]):
+        for sample in samples:
+            length = (sample[1:] != PAD).sum()
+            np.testing.assert_array_equal(sample[1:][:length], greedy[row, 0, :length])
+
+
+def test_every_step_draws_a_view(captioner):
+    first = np.zeros((3, 4, 1280), "float32")
+    views = [first, first + 1.0]
+    batches = SelfCritical(
+        captioner, views, lambda words, i: i, batch_images=3, samples=2, seed=5
+    )
+    drawn = [
+        batches.sample(np.arange(3), step)[0]["features"][:, 0, 0] for step in range(8)
+    ]
+
+    assert len(batches) == 1
+    assert {0.0, 1.0} == set(np.concatenate(drawn))
+    assert any(len(set(batch)) == 2 for batch in drawn)
 
 
 def test_training_raises_the_reward(batches):

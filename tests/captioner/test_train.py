@@ -75,7 +75,7 @@ def test_features_of_every_view_and_phase_are_cached(trained):
     names = {
         file.name.rpartition("-")[0] for file in (trained.parent / "cache").iterdir()
     }
-    views = {"frozen-train-0", "frozen-train-1", "tuned-train"}
+    views = {"frozen-train-0", "frozen-train-1", "tuned-train-0", "tuned-train-1"}
     assert names == views | {"frozen-dev", "tuned-dev"}
 
 
