@@ -14,7 +14,8 @@ def cached_features(backbone, paths, cache, *, name, views=None):
 
     The cache is one float16 file for each name and key. The key is a digest of the
     photographs' contents and order, their views, the backbone's weights, and the image
-    size; a new file replaces the old one of the same name only when it is complete.
+    size. A file of that key will do whatever its name; a new one replaces the old one of
+    the same name only when it is complete.
 
     Args:
         backbone: A `Backbone`.
@@ -27,7 +28,8 @@ def cached_features(backbone, paths, cache, *, name, views=None):
     Returns:
         Memory-mapped array `(len(paths), S, D)`, float16.
     """
-    file = cache / f"{name}-{_digest(backbone, paths, views)}.npy"
+    key = _digest(backbone, paths, views)
+    file = next(iter(cache.glob(f"[!.]*-{key}.npy")), cache / f"{name}-{key}.npy")
     if not file.exists():
         _, regions, depth = backbone.compute_output_shape((None,))
         model = feature_model(backbone)

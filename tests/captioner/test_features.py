@@ -55,6 +55,17 @@ def test_the_second_time_nothing_is_computed(backbone, paths, cache, monkeypatch
     monkeypatch.setattr(
         "keras_attention_apps.captioner.batches.read_image", lambda path: 1 / 0
     )
+    for name in ("train", "of-another-phase"):
+        again = cached_features(backbone, paths, cache, name=name)
+        np.testing.assert_array_equal(first, again)
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_what_another_run_is_still_writing_is_not_read(backbone, paths, cache):
+    first = np.array(cached_features(backbone, paths, cache, name="train"))
+    (file,) = cache.iterdir()
+    file.rename(cache / f".part-1-{file.name}").write_bytes(b"half")
+
     again = cached_features(backbone, paths, cache, name="train")
     np.testing.assert_array_equal(first, again)
 
