@@ -147,9 +147,9 @@ class TrainConfig:
     """Crop photographs a little, and mirror them, at random, while the CNN learns."""
     fine_tune_dropout: Share = 0.4
     """Dropout rate while the CNN learns, instead of the model's."""
-    self_critical_epochs: Natural = 1
+    self_critical_epochs: Natural = 2
     """Epochs in which the decoder learns from the CIDEr-D of captions it samples."""
-    self_critical_learning_rate: Weight = 2e-5
+    self_critical_learning_rate: Weight = 5e-5
     """Peak learning rate while it does."""
     self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
     """By which the scores of words are divided before captions are sampled: below 1,
