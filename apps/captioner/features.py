@@ -14,8 +14,8 @@ def cached_features(backbone, paths, cache, *, name, views=None):
 
     The cache is one float16 file for each name and key. The key is a digest of the
     photographs' contents and order, their views, the backbone's weights, and the image
-    size. A file of that key will do whatever its name; a new one replaces the old one of
-    the same name only when it is complete.
+    size. A file of that key will do, whatever its name; a new one replaces the old one
+    of the same name only when it is complete.
 
     Args:
         backbone: A `Backbone`.

@@ -232,7 +232,7 @@ class ShowAttendTell(keras.Model):
         return ops.sum(losses) / words
 
     def _logits_of_samples(self, logits):
-        """Scores that samples are drawn by: sharper, and of all words but the banned."""
+        """What samples are drawn by: sharper scores, of all words but the banned."""
         banned = ops.sum(ops.one_hot(BANNED, logits.shape[-1]), axis=0)
         logits = ops.cast(logits, "float32") / self.sample_temperature
         return logits - 1e9 * banned

@@ -15,14 +15,14 @@ class SelfCritical:
 
     The advantage of a sample is its reward less a baseline that knows nothing of it, so
     that the estimate of the gradient of the expected reward is unbiased: of samples at
-    the `sample_temperature` of the network. Words of a model that has learned with label
-    smoothing are often improbable ones at temperature 1, which no search would find;
-    much of what is learned from them is to be surer.
+    the `sample_temperature` of the network. At temperature 1, a model that has learned
+    with label smoothing often draws words that no search would find, and much of what
+    it learns from them is to be surer.
 
     Args:
         captioner: The `Captioner`; its network must be compiled.
-        features: Arrays `(photographs, S, D)`, of which one is drawn for each photograph
-            at every step.
+        features: Arrays `(photographs, S, D)`, of which every step draws one for each
+            photograph.
         reward: What a caption is worth: a function of its list of words and the index
             of its photograph, such as a `CiderReward`.
         batch_images: Photographs in a step.

@@ -147,7 +147,7 @@ def test_photographs_may_be_resized_to_something_else(
 def test_what_would_change_the_weights_is_refused(model_folder):
     with pytest.raises(UserError, match=r"units=13, which cannot .* Received: 14"):
         Captioner.from_preset(model_folder, units=14)
-    with pytest.raises(ValueError, match="options of a model.*Received: 'colour'"):
+    with pytest.raises(ValueError, match=r"options of a model.*Received: 'colour'"):
         Captioner.from_preset(model_folder, colour=3)
 
 
