@@ -1,8 +1,9 @@
 """Whether a captioner looks at what it speaks of, where that is known.
 
 Captioners learn made-up scenes of coloured shapes, and caption scenes that they have
-not seen. Soft attention learns from nothing. From nothing hard attention does not learn
-to look: it goes on where soft has ended, half as long, at a quarter of the rate.
+not seen. Soft attention learns from nothing. Hard attention goes on where soft has
+ended, half as long, at a quarter of the rate: from nothing, by REINFORCE, it does not
+learn to look.
 Prints, for soft attention and for hard attention by either estimator, and for each once
 more when it was told where the objects are:
 

@@ -153,7 +153,7 @@ class TrainConfig:
     """Peak learning rate while it does."""
     self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
     """By which the scores of words are divided before captions are sampled: below 1,
-    samples are more like what a search finds, which so gets better earlier."""
+    samples are more like what a search finds."""
     self_critical_baseline: Literal["samples", "greedy"] = "samples"
     """What a sample has to beat: the mean of the other samples of its photograph, or
     the caption that greedy search finds."""
