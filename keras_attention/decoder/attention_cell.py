@@ -39,6 +39,12 @@ class AttentionCell(keras.layers.Layer):
         h[t], ...  = cell(input[t], h[t-1], ...)
         context[t] = attention(h[t], memory)
 
+    Bahdanau's previous state has not read `input[t]`, the word before the one that is
+    looked for. Where there are several things to say, and words before it have chosen
+    one, attention may still look at another. With the input in the query, it knows:
+
+        context[t] = attention([h[t-1]; input[t]], memory)
+
     Where there is an attentional vector, the output is it, otherwise `h[t]`:
 
         output[t]  = tanh(W_attentional [context[t]; h[t]])
@@ -46,7 +52,7 @@ class AttentionCell(keras.layers.Layer):
     With input feeding, every input becomes `[input[t]; output[t-1]]`, or
     `[input[t]; context[t-1]]` where there is no attentional vector; zeros come first.
     A gate multiplies the context with `sigmoid(w_gate . query[t] + b_gate)`, where the
-    query is the state that asks.
+    query is what asks.
 
     There is no hidden state between calls: a cell with dropout draws another mask at
     every step, unless within `same_dropout`.
@@ -58,6 +64,8 @@ class AttentionCell(keras.layers.Layer):
             several has a memory of its own; their contexts are concatenated. Of a
             `SelfAttention` the heads ask together, and `"weights"` is their mean.
         order: `"previous"` or `"current"`: the state that asks.
+        input_in_query: Whether the input of the step asks beside the previous state;
+            the current one has read it.
         input_feeding: Whether the cell is told the result of the previous step.
         attentional_vector: Width of the attentional vector, which then has a tanh and
             no bias, or the layer that computes it, such as
@@ -78,7 +86,7 @@ class AttentionCell(keras.layers.Layer):
 
     Returns:
         outputs: Dict with `"output"`, `"cell_output"` `(B, U)`, the output of the cell,
-            `"query"`, the state that asked, `"context"` `(B, V)`, `"weights"`
+            `"query"`, what asked, `"context"` `(B, V)`, `"weights"`
             `(B, S)`, and what else the attention reports, each with the axis K if the
             inputs have it. For several attentions, `"weights"` and the reports are
             lists.
@@ -86,8 +94,9 @@ class AttentionCell(keras.layers.Layer):
 
     Raises:
         ValueError: If `cell` is no Keras RNN cell, or `attention` no attention layer
-            of this package; if another argument is none of its choices; if `inputs`,
-            `state` or `memory` is not as above.
+            of this package; if another argument is none of its choices; if the input is
+            to be in the query beside the current state; if `inputs`, `state` or
+            `memory` is not as above.
 
     Examples:
 
@@ -118,7 +127,9 @@ class AttentionCell(keras.layers.Layer):
     Reference:
         [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.2.2;
         [Luong et al., 2015](https://arxiv.org/abs/1508.04025), sections 3 and 3.3;
-        [Xu et al., 2015](https://arxiv.org/abs/1502.03044), section 3.1.2.
+        [Xu et al., 2015](https://arxiv.org/abs/1502.03044), section 3.1.2. In
+        [Sennrich et al., 2017](https://arxiv.org/abs/1703.04357), section 3, the state
+        that asks has read the input, too.
     """
 
     def __init__(
@@ -127,6 +138,7 @@ class AttentionCell(keras.layers.Layer):
         attention,
         *,
         order="previous",
+        input_in_query=False,
         input_feeding=False,
         attentional_vector=None,
         gate=False,
@@ -139,9 +151,15 @@ class AttentionCell(keras.layers.Layer):
         attention = list(attention) if self.has_several else attention
         _check_attention(attention)
         check_choice("order", order, ORDERS)
+        if input_in_query and order != "previous":
+            raise ValueError(
+                "input_in_query is for order='previous': the current state has read "
+                f"the input. Received: order={order!r}"
+            )
         self.cell = cell
         self.attention = attention
         self.order = order
+        self.input_in_query = input_in_query
         self.input_feeding = input_feeding
         self.attentional_vector = attentional_vector
         self.gate = gate
@@ -164,7 +182,7 @@ class AttentionCell(keras.layers.Layer):
                 1, activation="sigmoid", dtype=self.dtype_policy, name="context_gate"
             )
         self._shares_dropout = False
-        self._context_depth = None
+        self._input_depth = self._context_depth = None
 
     @property
     def attentions(self):
@@ -184,6 +202,7 @@ class AttentionCell(keras.layers.Layer):
         check_rank("inputs", inputs_shape, (2, 3), "(batch, [sequences,] depth)")
         memory_shapes = self._listed(memory_shape)
         self._check_memory(memory_shapes)
+        self._input_depth = inputs_shape[-1]
         query_units = self._query_units()
         self._context_depth = context_depth = self._depth_of_context(memory_shapes)
         for attention, shape in zip(self.attentions, memory_shapes, strict=True):
@@ -206,12 +225,16 @@ class AttentionCell(keras.layers.Layer):
     def _query_units(self):
         if self.order == "current":
             return _output_units(self.cell)
-        return _topmost_units(self.cell)
+        units = _topmost_units(self.cell)
+        if not self.input_in_query:
+            return units
+        return None if self._input_depth is None else units + self._input_depth
 
     def _depth_of_context(self, memory_shapes):
         units = self._query_units()
         pairs = zip(self.attentions, memory_shapes, strict=True)
-        return sum(a.step.context_depth(units, shape) for a, shape in pairs)
+        depths = [a.step.context_depth(units, shape) for a, shape in pairs]
+        return None if None in depths else sum(depths)
 
     def _fed_units(self, memory=None):
         """Depth of what is fed back."""
@@ -333,19 +356,31 @@ class AttentionCell(keras.layers.Layer):
         return self.complete(outputs), new_state
 
     def run(
-        self, inputs, state, memory, noise=None, split=None, later=None, training=None
+        self,
+        inputs,
+        state,
+        memory,
+        noise=None,
+        split=None,
+        later=None,
+        asking=None,
+        training=None,
     ):
         """A step but for what `complete` adds, which may wait until after a loop.
 
         Args:
             later: Dict of tensors `(B, [K,] V)`, added to what the attention of that
                 number reads; see `SplitReading`.
+            asking: The input as it is in the query, if `inputs` are a split's.
             split: What runs instead of the cell, on its part of `inputs`; how a decoder
                 computes the products of all steps at once.
         """
         added = [state["fed"]] if self.input_feeding else []
         if self.order == "previous":
             query = _topmost_state(state["cell"])
+            if self.input_in_query:
+                asking = inputs if asking is None else asking
+                query = joined([query, ops.cast(asking, query.dtype)])
             found, attention_state = self._look(
                 query, state, memory, noise, later, training
             )
@@ -486,6 +521,7 @@ class AttentionCell(keras.layers.Layer):
             "cell": keras.saving.serialize_keras_object(self.cell),
             "attention": attention if self.has_several else attention[0],
             "order": self.order,
+            "input_in_query": self.input_in_query,
             "input_feeding": self.input_feeding,
             **{
                 name: serialize_part(part)

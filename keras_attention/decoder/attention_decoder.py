@@ -58,7 +58,7 @@ class AttentionDecoder(keras.layers.Layer):
         `"context"` `(B, [K,] T, V)`, `"weights"` `(B, [K,] T, S)` and what else the
         attention reports (see `AttentionCell`), and `"state"`, the state after the last
         step. With `order="previous"`, `"query"` holds the states that a readout like
-        Bahdanau's asks for.
+        Bahdanau's asks for, and the inputs, if they are in the query.
 
     Raises:
         ValueError: If `cell` is no `AttentionCell`, or a call argument does not have
@@ -153,6 +153,8 @@ class AttentionDecoder(keras.layers.Layer):
         cell = self.cell
         split = split_cell(cell.cell, inputs, self.compute_dtype)
         sequence = {**sequence, "inputs": inputs if split is None else split.sequences}
+        if cell.input_in_query:
+            sequence["asking"] = inputs
         memories = memory if cell.has_several else [memory]
         reading = SplitReading(memories, ops.shape(inputs)[:-1])
         memory = reading.memories if cell.has_several else reading.memories[0]
@@ -166,6 +168,7 @@ class AttentionDecoder(keras.layers.Layer):
                 now.get("noise"),
                 split,
                 now["later"],
+                now.get("asking"),
                 training,
             )
             outputs["before"] = _multiplied(state, split)

@@ -67,6 +67,7 @@ CHOICES = {
     "Bahdanau": {},
     "Bahdanau, attentional": {"attentional_vector": ATTENTIONAL},
     "Bahdanau, fed": {"input_feeding": True, "gate": True},
+    "Bahdanau, input in query": {"input_in_query": True, "gate": True},
     "Luong": {"order": "current", "attentional_vector": ATTENTIONAL},
     "Luong, plain": {"order": "current", "gate": True},
     "Luong, fed": {
@@ -143,6 +144,34 @@ def test_follows_luong(rng):
             decoder.cell, inputs[b], value[b], [x[b] for x in state]
         )
         assert_close(tree.map_structure(lambda x, b=b: x[b], found), expected)
+
+
+def test_the_input_asks_beside_the_previous_state(rng):
+    cell = decoder_of("Bahdanau, input in query").cell
+    (inputs, value) = draw(rng, (BATCH, INPUT_DIM), VALUE)
+    state = random_state(rng, cell.cell, BATCH)
+
+    outputs, _ = cell(inputs, {"cell": state}, cell.attention.memory(value))
+    found = numpy(outputs)
+
+    query = np.concatenate([numpy(state[0]), inputs], axis=-1)
+    assert_close(found["query"], query)
+    asked = query @ numpy(cell.attention.step.score.query_projection.kernel)
+    score = np.exp(np.einsum("bd,bsd->bs", asked, value))
+    weights = score / score.sum(axis=-1, keepdims=True)
+    assert_close(found["weights"], weights)
+    gate = sigmoid(query @ numpy(cell.context_gate.kernel) + cell.context_gate.bias)
+    assert_close(found["context"], gate * np.einsum("bs,bsd->bd", weights, value))
+
+
+def test_the_current_state_has_read_the_input():
+    with pytest.raises(ValueError, match="input_in_query is for order='previous'"):
+        AttentionCell(
+            CELLS["lstm"](),
+            LuongAttention("general"),
+            order="current",
+            input_in_query=True,
+        )
 
 
 def test_a_step_of_ones_worked_by_hand():
