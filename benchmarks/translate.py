@@ -12,11 +12,12 @@ more than 40. Both write equally many subwords: the end is forbidden to both, an
 subwords for each of the source, rounded up to a multiple of eight, both must stop.
 
 - ours: `TranslationSearch`, the search of the translator, as a graph;
-- ours, XLA: the same as `jit_compile` compiles it, with sentences padded to multiples
+- ours, bfloat16: the same in half precision;
+- ours, XLA: the first as `jit_compile` compiles it, with sentences padded to multiples
   of 16 subwords; what compiling takes, seconds for each length, is not counted;
-- JoeyNMT: its `search`, with the model that its `build_model` makes of these sizes. The
-  hidden layers of its `bahdanau` for scores and for the output are as large as its GRU,
-  ours are of 256.
+- JoeyNMT, in float32 and in bfloat16: its `search`, with the model that its
+  `build_model` makes of these sizes. The hidden layers of its `bahdanau` for scores and
+  for the output are as large as its GRU, ours are of 256. The ratios are to the faster.
 
 With a model that was trained, ours are `Translator` from sentences to sentences, their
 subwords and the words of the attention included, and ends where it ends. JoeyNMT, with
@@ -62,7 +63,8 @@ CASES = {
     "beam of 5, 64 together": (5, 64, 1),
     "beam of 5, one by one": (5, 1, 8),
 }
-OURS, COMPILED, PEER = "ours", "ours, XLA", "JoeyNMT"
+OURS, HALF, COMPILED = "ours", "ours, bfloat16", "ours, XLA"
+PEERS = PEER, HALF_PEER = "JoeyNMT", "JoeyNMT, bfloat16"
 # How candidates, which have processes of their own, learn what there is to do.
 TASK, PEER_PYTHON = "TRANSLATE_TASK", "TRANSLATE_JOEYNMT"
 
@@ -121,13 +123,18 @@ def batches_of(task, together, every, multiple=1):
     return found
 
 
-def our_search(task, beam_size, together, every, jit_compile=False):
+def our_search(
+    task, beam_size, together, every, *, jit_compile=False, precision="float32"
+):
     import keras
+    from keras_attention_apps.common.compiling import computing_in
 
     if "model" in task:
         from keras_attention_apps.nmt import Translator
 
-        translator = Translator.from_preset(task["model"], jit_compile=jit_compile)
+        translator = Translator.from_preset(
+            task["model"], jit_compile=jit_compile, precision=precision
+        )
         lines = task["lines"][::every]
         size = len(lines) if together > 1 else 1
         parts = [lines[i : i + size] for i in range(0, len(lines), size)]
@@ -142,7 +149,8 @@ def our_search(task, beam_size, together, every, jit_compile=False):
     sizes = {"embedding_units": depth, "units": units, "encoder_units": units}
     sizes |= {"encoder_layers": layers, "decoder_layers": layers, "heads": heads}
     config = with_recipe(ModelConfig(attention, **sizes), attention)
-    network = build_network(config, VOCABULARY)
+    with computing_in(precision):
+        network = build_network(config, VOCABULARY)
     batches = batches_of(task, together, every, COMPILED_STEP if jit_compile else 1)
     searches = {
         steps: TranslationSearch(
@@ -180,7 +188,7 @@ def joeynmt_sizes(attention):
     }
 
 
-def joeynmt_search(task, beam_size, together, every):
+def joeynmt_search(task, beam_size, together, every, *, half=False):
     from types import SimpleNamespace
 
     import torch
@@ -225,14 +233,15 @@ def joeynmt_search(task, beam_size, together, every):
 
     def translate():
         for batch, steps in batches:
-            found, _, _ = search(
-                model,
-                batch,
-                max_output_length=steps,
-                min_output_length=steps,
-                beam_size=beam_size,
-                beam_alpha=1.0,
-            )
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                found, _, _ = search(
+                    model,
+                    batch,
+                    max_output_length=steps,
+                    min_output_length=steps,
+                    beam_size=beam_size,
+                    beam_alpha=1.0,
+                )
             assert found.shape == (batch.nseqs, steps)
 
     return translate
@@ -242,13 +251,15 @@ def work(name):
     """In a candidate's process: searches as often as the input asks."""
     candidate, case = name.split(": ")
     python = os.environ.pop(PEER_PYTHON, None)
-    if candidate == PEER and python:
+    if candidate in PEERS and python:
         sys.exit(subprocess.call([python, __file__, "--work", name]))
     task = json.loads(Path(os.environ[TASK]).read_text())
     searches = {
         OURS: our_search,
+        HALF: functools.partial(our_search, precision="mixed_bfloat16"),
         COMPILED: functools.partial(our_search, jit_compile=True),
         PEER: joeynmt_search,
+        HALF_PEER: functools.partial(joeynmt_search, half=True),
     }
     workers.work(searches[candidate](task, *CASES[case]))
 
@@ -274,12 +285,12 @@ def main():
         return
     if (arguments.model is None) != (arguments.text is None):
         parser.error("--model and --text belong together")
-    candidates = [OURS, COMPILED, PEER]
+    candidates = [OURS, HALF, COMPILED, *PEERS]
     if not has_joeynmt(arguments.joeynmt or sys.executable):
         if arguments.joeynmt:
             parser.error(f"{arguments.joeynmt} cannot import joeynmt")
         print("JoeyNMT is not installed and left out; --help says how to install it.\n")
-        candidates.remove(PEER)
+        candidates = candidates[: -len(PEERS)]
     elif arguments.joeynmt:
         os.environ[PEER_PYTHON] = arguments.joeynmt
     if arguments.model:
@@ -301,9 +312,10 @@ def main():
             seconds = [statistics.median(found[name].times) for name in names]
             count = len(task["sources"][::every])
             speeds = " | ".join(f"{count / x:.1f}" for x in seconds)
-            # Of ours to the peer.
-            ratios = [f"{seconds[-1] / x:.1f}" for x in seconds[:-1]]
-            ratios = ", ".join(ratios) if PEER in candidates else ""
+            # Of ours to the peer, as it is faster.
+            ours, peers = seconds[: -len(PEERS)], seconds[-len(PEERS) :]
+            ratios = ", ".join(f"{min(peers) / x:.1f}" for x in ours)
+            ratios = ratios if PEER in candidates else ""
             print(f"| {case} | {speeds} | {ratios} |", flush=True)
 
 

@@ -11,6 +11,7 @@ from keras_attention_apps.common.config import (
     ModelName,
     Natural,
     Positive,
+    Precision,
     Range,
     SearchConfig,
     Share,
@@ -36,6 +37,9 @@ class ModelConfig:
     """Units of the LSTM."""
     attention_units: Positive = 512
     """Depth of the hidden layer of the attention."""
+    input_in_query: bool = False
+    """Whether attention knows the last word when it looks for the next. That of the
+    paper knows the words before it."""
     attention: Annotated[
         Literal["soft", "hard"], tyro.conf.arg(aliases=["--attention"])
     ] = "soft"
@@ -114,9 +118,8 @@ class TrainConfig:
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     from_preset: str | None = None
     """Start from a preset, or the folder of a trained model: its network, CNN included,
-    and its words, to which those of the new captions are added. Of the options of the
-    model, those that are not the default replace the preset's; but the sizes of its
-    layers stay."""
+    and its words, to which those of the new captions are added. Options of the model
+    that are given replace the preset's; but the sizes of its layers stay."""
     backbone_weights: str = "imagenet"
     """Start of the CNN: imagenet (downloaded by Keras), none, or a .weights.h5 file."""
     max_unreadable: Share = 0.01
@@ -148,7 +151,8 @@ class TrainConfig:
     fine_tune_dropout: Share = 0.4
     """Dropout rate while the CNN learns, instead of the model's."""
     self_critical_epochs: Natural = 2
-    """Epochs in which the decoder learns from the CIDEr-D of captions it samples."""
+    """Epochs in which the decoder learns from what the captions that it samples are
+    worth: their CIDEr-D."""
     self_critical_learning_rate: Weight = 5e-5
     """Peak learning rate while it does."""
     self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
@@ -157,6 +161,9 @@ class TrainConfig:
     self_critical_baseline: Literal["samples", "greedy"] = "samples"
     """What a sample has to beat: the mean of the other samples of its photograph, or
     the caption that greedy search finds."""
+    self_critical_bleu: Weight = 0.0
+    """What the BLEU-4 of a caption, from 0 to 1, counts beside its CIDEr-D, from 0 to
+    10."""
     weight_decay: Weight = 0.01
     label_smoothing: Share = 0.1
     doubly_stochastic: Weight = 0.1
@@ -179,7 +186,7 @@ class TrainConfig:
     validation_beam_size: Positive = 3
     patience: Positive = 4
     """Epochs without improvement after which a phase ends."""
-    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    precision: Precision = "float32"
     """Numbers to compute with; the weights are always float32. Half precision is
     faster where the hardware has it."""
     seed: Natural = 0
@@ -189,10 +196,11 @@ class TrainConfig:
     """Also write TensorBoard logs to OUTPUT/logs."""
 
 
+TRAINING = TrainConfig(data=tyro.MISSING, output=tyro.MISSING)
+
 # What trains on made-up scenes: a small network, all of it at once, from nothing.
-SCENES = TrainConfig(
-    data=tyro.MISSING,
-    output=tyro.MISSING,
+SCENES = dataclasses.replace(
+    TRAINING,
     model=ModelConfig(
         backbone="SmallCNN",
         image_size=64,
@@ -200,12 +208,13 @@ SCENES = TrainConfig(
         embedding_units=64,
         units=128,
         attention_units=128,
+        input_in_query=True,
         dropout=0.0,
     ),
     backbone_weights="none",
     min_count=1,
     epochs=0,
-    fine_tune_epochs=24,
+    fine_tune_epochs=16,
     fine_tune_share=1.0,
     fine_tune_learning_rate=2e-3,
     augment=False,
@@ -215,7 +224,7 @@ SCENES = TrainConfig(
     doubly_stochastic=0.0,
     ema_momentum=0.98,
     validation_beam_size=1,
-    patience=24,
+    patience=16,
 )
 
 
@@ -231,11 +240,14 @@ class ChosenModel:
     image_size: Positive | None = None
     """Side in pixels of the square to which photographs are resized, instead of what
     the model says. Larger ones have more regions, and take longer."""
+    precision: Precision = "float32"
+    """Numbers to compute with. Half precision is faster on GPUs; on CPUs the CNN is
+    not."""
 
     @property
-    def changes(self):
+    def options(self):
         """What is not left to the model, as `Captioner.from_preset` takes it."""
-        names = ("inference", "image_size")
+        names = ("inference", "image_size", "precision")
         chosen = {name: getattr(self, name) for name in names}
         return {name: value for name, value in chosen.items() if value is not None}
 

@@ -83,7 +83,7 @@ def evaluate(config):
     images = read_dataset(config.data, config.split)
     images = readable(images, config.max_unreadable)
     chosen = config.captioner
-    captioner = Captioner.from_preset(chosen.model, **chosen.changes)
+    captioner = Captioner.from_preset(chosen.model, **chosen.options)
     search = config.search
     captions = captioner.caption(
         [image.path for image in images],

@@ -11,7 +11,7 @@ def export(config):
     """Write the SavedModel that an `ExportConfig` asks for."""
     require_tensorflow()
     chosen = config.captioner
-    captioner = Captioner.from_preset(chosen.model, **chosen.changes)
+    captioner = Captioner.from_preset(chosen.model, **chosen.options)
     search = captioner.search(
         beam_size=config.search.beam_size, length_penalty=config.search.length_penalty
     )

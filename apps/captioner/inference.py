@@ -16,7 +16,11 @@ from keras_attention_apps.captioner.images import (
 )
 from keras_attention_apps.captioner.model import CaptionSearch, ShowAttendTell
 from keras_attention_apps.captioner.text import Vocabulary, detokenize
-from keras_attention_apps.common.compiling import compiles, power_of_two
+from keras_attention_apps.common.compiling import (
+    compiles,
+    computing_in,
+    power_of_two,
+)
 from keras_attention_apps.common.config import check_n_best
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
 from keras_attention_apps.common.presets import find_preset, loading, save_half
@@ -44,6 +48,17 @@ class Caption:
     score: float
     log_probability: float
     weights: np.ndarray
+
+
+def read_config(name_or_path):
+    """The `ModelConfig` of a preset by its name, or of a trained model by its folder.
+
+    Raises:
+        ValueError: If there is no such preset or folder, or it has none.
+    """
+    folder = find_preset(name_or_path, PRESETS)
+    with loading(folder, "captioner"):
+        return ModelConfig(**read_json(folder / "config.json")["model"])
 
 
 class Captioner:
@@ -76,12 +91,14 @@ class Captioner:
         self._searches = {}
 
     @classmethod
-    def from_preset(cls, name_or_path, *, jit_compile=False, **changes):
+    def from_preset(cls, name_or_path, *, jit_compile=False, precision=None, **changes):
         """Load a shipped preset by its name, or a model that was trained by its folder.
 
         Args:
             name_or_path: Name or folder.
             jit_compile: As of a `Captioner`.
+            precision: Name of the Keras dtype policy to compute with, such as
+                `"mixed_bfloat16"`; the one that is set if omitted.
             **changes: What is to be different from its `ModelConfig`, and changes none
                 of its weights: see `SHAPELESS`. So `inference="expectation"` gives hard
                 attention the mean of all regions, and `image_size=288` makes more of
@@ -92,9 +109,8 @@ class Captioner:
                 cannot be changed so.
         """
         folder = find_preset(name_or_path, PRESETS)
-        with loading(folder, "captioner"):
-            config = ModelConfig(**read_json(folder / "config.json")["model"])
-            config = replaced(config, changes)
+        config = replaced(read_config(folder), changes)
+        with loading(folder, "captioner"), computing_in(precision):
             vocabulary = Vocabulary(read_json(folder / "vocabulary.json"))
             network = ShowAttendTell(config, len(vocabulary))
             network.build()

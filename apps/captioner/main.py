@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 from keras_attention_apps.captioner.config import (
     SCENES,
+    TRAINING,
     CaptionConfig,
     EvaluateConfig,
     ExportConfig,
@@ -19,23 +20,27 @@ from keras_attention_apps.captioner.config import (
 from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
 from keras_attention_apps.common.config import check_n_best, check_ranges
 
-Command = (
-    Annotated[CaptionConfig, tyro.conf.subcommand("caption")]
-    | Annotated[TrainConfig, tyro.conf.subcommand("train")]
-    | Annotated[
-        TrainConfig,
-        tyro.conf.subcommand(
-            "train-scenes",
-            default=SCENES,
-            description="Train a captioner on simple pictures, such as those of "
-            "captioner scenes.\n\nAs train, but the defaults are those of a small "
-            "network that learns them in minutes, from nothing.",
-        ),
-    ]
-    | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
-    | Annotated[ExportConfig, tyro.conf.subcommand("export")]
-    | Annotated[ScenesConfig, tyro.conf.subcommand("scenes")]
-)
+
+def commands(**training):
+    """All commands, as a type; `training` replaces defaults of those that train."""
+    ours = tyro.conf.subcommand(
+        "train", default=dataclasses.replace(TRAINING, **training)
+    )
+    scenes = tyro.conf.subcommand(
+        "train-scenes",
+        default=dataclasses.replace(SCENES, **training),
+        description="Train a captioner on simple pictures, such as those of "
+        "captioner scenes.\n\nAs train, but the defaults are those of a small "
+        "network that learns them in minutes, from nothing.",
+    )
+    return (
+        Annotated[CaptionConfig, tyro.conf.subcommand("caption")]
+        | Annotated[TrainConfig, ours]
+        | Annotated[TrainConfig, scenes]
+        | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
+        | Annotated[ExportConfig, tyro.conf.subcommand("export")]
+        | Annotated[ScenesConfig, tyro.conf.subcommand("scenes")]
+    )
 
 
 def main(argv=None):
@@ -44,14 +49,13 @@ def main(argv=None):
 
 
 def _dispatch(argv):
-    config = tyro.cli(
-        Command,
-        prog="captioner",
-        description="Captions photographs, and shows where it looked for every word.",
-        args=argv,
-    )
-    check_ranges(config)
+    config = _parsed(argv)
     quiet_tensorflow()
+    if getattr(config, "from_preset", None):
+        from keras_attention_apps.captioner.inference import read_config
+
+        # What is not given is as the preset has it.
+        config = _parsed(argv, model=read_config(config.from_preset))
     verbs = {
         CaptionConfig: _caption,
         TrainConfig: _train,
@@ -60,6 +64,18 @@ def _dispatch(argv):
         ScenesConfig: _scenes,
     }
     return verbs[type(config)](config)
+
+
+def _parsed(argv, **training):
+    """What a command line asks for; see `commands`."""
+    config = tyro.cli(
+        commands(**training),
+        prog="captioner",
+        description="Captions photographs, and shows where it looked for every word.",
+        args=argv,
+    )
+    check_ranges(config)
+    return config
 
 
 def _caption(config):
@@ -77,7 +93,7 @@ def _caption(config):
 
     chosen = config.captioner
     captioner = Captioner.from_preset(
-        chosen.model, jit_compile=config.jit_compile, **chosen.changes
+        chosen.model, jit_compile=config.jit_compile, **chosen.options
     )
     overlays = _overlays(config.overlay, paths)
     failures, search = 0, dataclasses.asdict(config.search)

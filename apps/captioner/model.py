@@ -134,7 +134,12 @@ class ShowAttendTell(keras.Model):
             config.attention_units, use_bias=True, weighting=weighting
         )
         self.decoder = AttentionDecoder(
-            AttentionCell(keras.layers.LSTMCell(config.units), attention, gate=True)
+            AttentionCell(
+                keras.layers.LSTMCell(config.units),
+                attention,
+                input_in_query=config.input_in_query,
+                gate=True,
+            )
         )
         self.readout = DeepOutput(config.embedding_units, config.dropout)
         self.words_loss = keras.metrics.Mean(name="words_loss")

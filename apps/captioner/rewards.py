@@ -1,4 +1,4 @@
-"""What a sampled caption is worth: CIDEr-D against the references of its photograph."""
+"""What a sampled caption is worth beside the references of its photograph."""
 
 import collections
 import math
@@ -67,6 +67,60 @@ class CiderReward:
             squares[len(ngram) - 1] += weight**2
         length = sum(count for ngram, count in counts.items() if len(ngram) == 2)
         return weights, np.sqrt(squares), length
+
+
+class BleuReward:
+    """BLEU-4 of single captions.
+
+    Of two words and more, one n-gram more counts as found, and as told: else a caption
+    without four right words in a row would be worth nothing.
+
+    Args:
+        references: For each photograph, its captions as strings.
+
+    Reference:
+        [Papineni et al., 2002](https://aclanthology.org/P02-1040), smoothed as in
+        [Lin and Och, 2004](https://aclanthology.org/C04-1072).
+    """
+
+    def __init__(self, references):
+        self._most, self._lengths = [], []
+        for texts in references:
+            counts = [_count(tuple(tokenize(text))) for text in texts]
+            most = collections.Counter()
+            for count in counts:
+                most |= count
+            self._most.append(most)
+            self._lengths.append(sorted(_words(count) for count in counts))
+
+    def __call__(self, words, photograph):
+        """Reward of a caption.
+
+        Args:
+            words: The words of a caption that has ended.
+            photograph: Index of its photograph.
+
+        Returns:
+            BLEU-4, from 0 to 1.
+        """
+        counts, most = _count(tuple(words)), self._most[photograph]
+        found, told = [0, 1, 1, 1], [0, 1, 1, 1]
+        for ngram, count in counts.items():
+            found[len(ngram) - 1] += min(count, most[ngram])
+            told[len(ngram) - 1] += count
+        if not found[0]:
+            return 0.0
+        shares = [right / all_ for right, all_ in zip(found, told, strict=True)]
+        length = _words(counts)
+        # Of the references, the one whose length is closest; of two, the shorter.
+        closest = min(self._lengths[photograph], key=lambda x: abs(x - length))
+        brevity = math.exp(min(0.0, 1 - closest / length))
+        return brevity * math.prod(shares) ** (1 / LONGEST)
+
+
+def _words(counts):
+    """How many words there were."""
+    return sum(count for ngram, count in counts.items() if len(ngram) == 1)
 
 
 def _count(words):

@@ -12,7 +12,6 @@ from keras_attention_apps.captioner.batches import (
 )
 from keras_attention_apps.captioner.config import (
     SHAPELESS,
-    ModelConfig,
     TrainConfig,
     replaced,
 )
@@ -21,7 +20,7 @@ from keras_attention_apps.captioner.evaluate import caption_scores
 from keras_attention_apps.captioner.features import cached_features
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.model import ShowAttendTell
-from keras_attention_apps.captioner.rewards import CiderReward
+from keras_attention_apps.captioner.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.self_critical import SelfCritical
 from keras_attention_apps.captioner.text import Vocabulary, tokenize
 from keras_attention_apps.common.checkpoints import (
@@ -55,10 +54,7 @@ def _train(config):
     start = None
     if config.from_preset:
         start = Captioner.from_preset(config.from_preset)
-        default = dataclasses.asdict(ModelConfig())
-        given = dataclasses.asdict(config.model).items()
-        changes = {name: value for name, value in given if value != default[name]}
-        model = replaced(start.config, changes)
+        model = replaced(start.config, dataclasses.asdict(config.model))
         taken = (f"{name} {getattr(model, name)}" for name in SHAPELESS)
         print(f"From {config.from_preset}: {', '.join(taken)}")
         config = dataclasses.replace(config, model=model, backbone_weights="none")
@@ -168,7 +164,7 @@ class _Run:
         )
 
     def self_criticise(self):
-        """Phase 3: the decoder learns from the CIDEr-D of its own samples."""
+        """Phase 3: the decoder learns from what its own samples are worth."""
         config = self.config
         if not config.self_critical_epochs:
             return
@@ -180,7 +176,7 @@ class _Run:
         batches = SelfCritical(
             self.captioner,
             features,
-            CiderReward([image.captions for image in self.training]),
+            self._reward(),
             batch_images=config.batch_images,
             samples=config.captions_per_image,
             baseline=config.self_critical_baseline,
@@ -193,6 +189,13 @@ class _Run:
             initial_epoch=self.checkpoints.progress.epoch,
             callbacks=self._callbacks(validation),
         )
+
+    def _reward(self):
+        """What a caption is worth: CIDEr-D, and BLEU-4 if it counts."""
+        references = [image.captions for image in self.training]
+        cider, bleu = CiderReward(references), BleuReward(references)
+        weight = self.config.self_critical_bleu
+        return lambda *caption: cider(*caption) + weight * bleu(*caption)
 
     def _training_features(self, state):
         """Features of several views of the training photographs, and the views."""

@@ -1,4 +1,6 @@
-"""What compilation by XLA asks of the programs."""
+"""How models are made to compute: compiled by XLA, or in half precision."""
+
+import contextlib
 
 import keras
 from keras_attention_apps.common.cli import UserError
@@ -14,6 +16,21 @@ def compiles(jit_compile):
     if jit_compile and backend == "torch":
         raise UserError("jit_compile needs TensorFlow or JAX. Received: PyTorch")
     return jit_compile or backend == "jax"
+
+
+@contextlib.contextmanager
+def computing_in(precision):
+    """Layers that are made inside compute in this precision.
+
+    Args:
+        precision: Name of a Keras dtype policy; `None` for the one that is set.
+    """
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision or policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(policy)
 
 
 def power_of_two(count, largest):

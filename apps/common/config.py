@@ -3,11 +3,12 @@
 import dataclasses
 import math
 import typing
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from keras_attention_apps.common.cli import UserError
 
+Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 ModelName = Annotated[str, tyro.conf.arg(aliases=["--preset"])]
 Flags = tyro.conf.OmitArgPrefixes
 
@@ -41,7 +42,9 @@ def check_ranges(config):
         for allowed in _ranges(hints[name]):
             if value is None:
                 continue
-            if not (allowed.least <= value <= allowed.most and math.isfinite(value)):
+            if not math.isfinite(value):
+                raise UserError(f"{name} must be a finite number. Received: {value}")
+            if not allowed.least <= value <= allowed.most:
                 raise UserError(f"{name} must be {allowed}. Received: {value}")
 
 

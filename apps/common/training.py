@@ -4,6 +4,7 @@ import contextlib
 
 import keras
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.compiling import computing_in
 
 
 @contextlib.contextmanager
@@ -15,12 +16,8 @@ def numerics(seed, precision):
         precision: Name of a Keras dtype policy.
     """
     keras.utils.set_random_seed(seed)
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(precision)
-    try:
+    with computing_in(precision):
         yield
-    finally:
-        keras.config.set_dtype_policy(policy)
 
 
 @contextlib.contextmanager

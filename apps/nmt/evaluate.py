@@ -68,7 +68,8 @@ def evaluate(config):
     else:
         source, target = config.source, config.target
     sources, references = read_parallel(source, target)
-    translator = Translator.from_preset(config.model)
+    chosen = config.translator
+    translator = Translator.from_preset(chosen.model, precision=chosen.precision)
     search = config.search
     translations = [
         translation.text
@@ -79,7 +80,7 @@ def evaluate(config):
             temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
     scores, signatures = translation_scores(translations, references)
     print(
-        f"{config.model} on {len(sources)} sentences of {source}, "
+        f"{chosen.model} on {len(sources)} sentences of {source}, "
         f"beam {search.beam_size}, length penalty {search.length_penalty}"
     )
     for name, score in scores.items():

@@ -11,7 +11,8 @@ from keras_attention_apps.nmt.text import BLANKS
 def export(config):
     """Write the SavedModel that an `ExportConfig` asks for."""
     require_tensorflow()
-    translator = Translator.from_preset(config.model)
+    chosen = config.translator
+    translator = Translator.from_preset(chosen.model, precision=chosen.precision)
     search = translator.search(
         beam_size=config.search.beam_size, length_penalty=config.search.length_penalty
     )

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras_attention_apps.common.compiling import compiles, power_of_two
+from keras_attention_apps.common.compiling import (
+    compiles,
+    computing_in,
+    power_of_two,
+)
 from keras_attention_apps.common.config import check_n_best
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
 from keras_attention_apps.common.presets import find_preset, loading, save_half
@@ -86,18 +90,20 @@ class Translator:
         self._searches = {}
 
     @classmethod
-    def from_preset(cls, name_or_path, **options):
+    def from_preset(cls, name_or_path, *, precision=None, **options):
         """Load a shipped preset by its name, or a model that was trained by its folder.
 
         Args:
             name_or_path: Name or folder.
+            precision: Name of the Keras dtype policy to compute with, such as
+                `"mixed_bfloat16"`; the one that is set if omitted.
             **options: Those of a `Translator`: `jit_compile`.
 
         Raises:
             ValueError: If there is no such preset or folder, or it is incomplete.
         """
         folder = find_preset(name_or_path, PRESETS)
-        with loading(folder, "translator"):
+        with loading(folder, "translator"), computing_in(precision):
             config = ModelConfig(**read_json(folder / "config.json")["model"])
             subwords = Subwords((folder / SUBWORDS).read_bytes())
             network = build_network(config, len(subwords))

@@ -54,7 +54,10 @@ def _translate(config):
     _check(config)
     from keras_attention_apps.nmt.inference import Translator
 
-    translator = Translator.from_preset(config.model, jit_compile=config.jit_compile)
+    chosen = config.translator
+    translator = Translator.from_preset(
+        chosen.model, precision=chosen.precision, jit_compile=config.jit_compile
+    )
     lines = _Lines(config)
     at_a_terminal = not config.sentences and config.input is None
     at_a_terminal = at_a_terminal and sys.stdin.isatty()

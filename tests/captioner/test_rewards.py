@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.rewards import CiderReward
+import sacrebleu
+from keras_attention_apps.captioner.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.text import tokenize
 from pycocoevalcap.cider.cider import Cider
 
@@ -44,6 +45,22 @@ def test_repeating_a_good_word_does_not_pay():
     assert reward(["dog", "dog", "dog"], 0) < reward(["dog"], 0)
 
 
+@pytest.mark.parametrize("kind", [CiderReward, BleuReward])
 @pytest.mark.parametrize("words", [[], ["unheard-of"]])
-def test_worthless_captions_are_worth_nothing_but_finite(words):
-    assert 0 <= CiderReward(REFERENCES)(words, 2) < 0.5
+def test_worthless_captions_are_worth_nothing_but_finite(kind, words):
+    assert 0 <= kind(REFERENCES)(words, 2) < 0.5
+
+
+@pytest.mark.parametrize("photograph, text", [*enumerate(CAPTIONS), (0, "a dog")])
+def test_it_is_the_smoothed_bleu_of_the_evaluation(photograph, text):
+    found = BleuReward(REFERENCES)(tokenize(text), photograph)
+
+    references = [" ".join(tokenize(text)) for text in REFERENCES[photograph]]
+    truth = sacrebleu.sentence_bleu(
+        " ".join(tokenize(text)),
+        references,
+        smooth_method="add-k",
+        smooth_value=1,
+        tokenize="none",
+    )
+    assert found == pytest.approx(truth.score / 100, abs=1e-9)

@@ -10,6 +10,7 @@ from keras_attention_apps.captioner.batches import (
     load_images,
     random_views,
 )
+from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.checkpoints import SaveEveryEpoch
@@ -297,6 +298,8 @@ def test_a_training_starts_from_another_model(squares, model_folder, tmp_path):
         "from-preset": model_folder,
         "attention": "hard",
         "model.image-size": 96,
+        # What is given counts, even if it is the default of a training from nothing.
+        "model.max-length": ModelConfig().max_length,
         "epochs": 1,
         "fine-tune-epochs": 0,
         "self-critical-epochs": 0,
@@ -308,8 +311,12 @@ def test_a_training_starts_from_another_model(squares, model_folder, tmp_path):
 
     start = Captioner.from_preset(model_folder)
     adapted = Captioner.from_preset(tmp_path / "run" / "model")
+    assert start.config.max_length != ModelConfig().max_length
     assert adapted.config == dataclasses.replace(
-        start.config, attention="hard", image_size=96
+        start.config,
+        attention="hard",
+        image_size=96,
+        max_length=ModelConfig().max_length,
     )
     known, words = start.vocabulary.words, adapted.vocabulary.words
     assert words[: len(known)] == known

@@ -46,8 +46,8 @@ def test_numbers_that_options_may_have_pass(options):
         (Options(Layer(dropout=-0.1)), "dropout must be between 0 and 1. Received"),
         (Options(Layer(dropout=1.1)), "dropout must be between 0 and 1. Received"),
         (Options(seed=-1), "seed must be at least 0. Received: -1"),
-        (Options(penalty=float("nan")), "penalty must be at least 0. Received: nan"),
-        (Options(penalty=float("inf")), "penalty must be at least 0. Received: inf"),
+        (Options(penalty=float("nan")), "penalty must be a finite number. Received: n"),
+        (Options(penalty=float("inf")), "penalty must be a finite number. Received: i"),
     ],
 )
 def test_others_get_one_clear_line(options, said):

@@ -44,6 +44,17 @@ def test_compiled_search_is_not_for_pytorch(translator, monkeypatch):
         Translator(*parts, jit_compile=True)
 
 
+def test_half_precision_translates_about_the_same(model_folder):
+    policy = keras.config.dtype_policy()
+    full = Translator.from_preset(model_folder)
+    half = Translator.from_preset(model_folder, precision="mixed_bfloat16")
+
+    assert keras.config.dtype_policy() == policy
+    expected, found = (x.translate(LINES[0], beam_size=1) for x in (full, half))
+    assert found.score != expected.score
+    assert found.score == pytest.approx(expected.score, abs=0.1)
+
+
 def test_an_empty_sentence_has_an_empty_translation(translator):
     nothing = translator.translate(" \t")
 
