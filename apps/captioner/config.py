@@ -258,6 +258,8 @@ class CaptionSearchConfig(SearchConfig):
 
     length_penalty: Weight = 0.7
     """Hypotheses are ranked by log-probability / length ** length_penalty."""
+    no_repeat_ngrams: Natural = 3
+    """No caption says so many words in a row twice; 0 lets it."""
 
 
 @dataclasses.dataclass(frozen=True)

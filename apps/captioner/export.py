@@ -1,5 +1,7 @@
 """A captioner as a TensorFlow SavedModel: encoded pictures in, captions out."""
 
+import dataclasses
+
 import keras
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.text import JOINTS
@@ -12,9 +14,10 @@ def export(config):
     require_tensorflow()
     chosen = config.captioner
     captioner = Captioner.from_preset(chosen.model, **chosen.options)
-    search = captioner.search(
-        beam_size=config.search.beam_size, length_penalty=config.search.length_penalty
-    )
+    options = dataclasses.asdict(config.search)
+    # The SavedModel is given as many photographs at once as its caller likes.
+    del options["batch_size"]
+    search = captioner.search(**options)
     save_served(captioner, search, config.directory)
     print(f"Wrote {config.directory}")
 

@@ -117,6 +117,11 @@ class Captioner:
             network.load_weights(folder / WEIGHTS)
         return cls(config, vocabulary, network, jit_compile=jit_compile)
 
+    @property
+    def kind(self):
+        """What models share whose weights can be averaged."""
+        return self.config, self.vocabulary.words
+
     def save(self, folder, **about):
         """Write the model as a folder that `from_preset` loads.
 
@@ -176,6 +181,7 @@ class Captioner:
         *,
         beam_size=5,
         length_penalty=0.7,
+        no_repeat_ngrams=3,
         batch_size=32,
         n_best=1,
         maps="weights",
@@ -187,6 +193,7 @@ class Captioner:
             beam_size: Hypotheses that are kept at every step; 1 is greedy search.
             length_penalty: Hypotheses are ranked by log-probability divided by
                 `length ** length_penalty`.
+            no_repeat_ngrams: No caption says so many words in a row twice; 0 lets it.
             batch_size: Photographs that are captioned together.
             n_best: Captions of a photograph, at most `beam_size`. There are fewer where
                 the search finds fewer.
@@ -201,7 +208,10 @@ class Captioner:
         """
         check_n_best(n_best, beam_size)
         search = self.search(
-            beam_size=beam_size, length_penalty=length_penalty, maps=maps
+            beam_size=beam_size,
+            length_penalty=length_penalty,
+            no_repeat_ngrams=no_repeat_ngrams,
+            maps=maps,
         )
         images = iter(images)
         while batch := list(itertools.islice(images, batch_size)):
@@ -235,14 +245,17 @@ class Captioner:
         """The CNN alone as a Keras model."""
         return feature_model(self.network.backbone)
 
-    def search(self, *, beam_size=5, length_penalty=0.7, maps="weights"):
+    def search(
+        self, *, beam_size=5, length_penalty=0.7, no_repeat_ngrams=3, maps="weights"
+    ):
         """The compiled search as a Keras model; see `CaptionSearch`."""
-        key = (beam_size, length_penalty, maps)
+        key = (beam_size, length_penalty, no_repeat_ngrams, maps)
         if key not in self._searches:
             find = functools.partial(
                 beam_search,
                 beam_size=beam_size,
                 length_penalty=length_penalty,
+                no_repeat_ngrams=no_repeat_ngrams or None,
                 early_stopping=True,
             )
             self._searches[key] = CaptionSearch(

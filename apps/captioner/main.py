@@ -18,7 +18,11 @@ from keras_attention_apps.captioner.config import (
     TrainConfig,
 )
 from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
-from keras_attention_apps.common.config import check_n_best, check_ranges
+from keras_attention_apps.common.config import (
+    AverageConfig,
+    check_n_best,
+    check_ranges,
+)
 
 
 def commands(**training):
@@ -38,6 +42,7 @@ def commands(**training):
         | Annotated[TrainConfig, ours]
         | Annotated[TrainConfig, scenes]
         | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
+        | Annotated[AverageConfig, tyro.conf.subcommand("average")]
         | Annotated[ExportConfig, tyro.conf.subcommand("export")]
         | Annotated[ScenesConfig, tyro.conf.subcommand("scenes")]
     )
@@ -60,6 +65,7 @@ def _dispatch(argv):
         CaptionConfig: _caption,
         TrainConfig: _train,
         EvaluateConfig: _evaluate,
+        AverageConfig: _average,
         ExportConfig: _export,
         ScenesConfig: _scenes,
     }
@@ -210,6 +216,13 @@ def _evaluate(config):
     from keras_attention_apps.captioner.evaluate import evaluate
 
     evaluate(config)
+
+
+def _average(config):
+    from keras_attention_apps.captioner.inference import Captioner
+    from keras_attention_apps.common.averaging import average
+
+    average(config, Captioner.from_preset)
 
 
 def _export(config):

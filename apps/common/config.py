@@ -3,10 +3,12 @@
 import dataclasses
 import math
 import typing
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 from keras_attention_apps.common.cli import UserError
+from tyro.conf import Positional
 
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 ModelName = Annotated[str, tyro.conf.arg(aliases=["--preset"])]
@@ -62,6 +64,16 @@ def check_n_best(n_best, beam_size):
         raise UserError(
             f"n_best must be between 1 and beam_size, {beam_size}. Received: {n_best}"
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class AverageConfig:
+    """Average the weights of several models that were one, and have learned apart."""
+
+    output: Positional[Path]
+    """Folder to write."""
+    models: Positional[tuple[Path, ...]]
+    """Folders of models."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -277,19 +277,6 @@ class EvaluateConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class AverageConfig:
-    """Average the weights of several models of one training.
-
-    For example: nmt average averaged my-model/epochs/*
-    """
-
-    output: Positional[Path]
-    """Folder to write."""
-    models: Positional[tuple[Path, ...]]
-    """Folders of models."""
-
-
-@dataclasses.dataclass(frozen=True)
 class ExportConfig:
     """Write a TensorFlow SavedModel: sentences in, translations and attention out.
 

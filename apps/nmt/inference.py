@@ -110,6 +110,11 @@ class Translator:
             network.load_weights(folder / WEIGHTS)
         return cls(config, subwords, network, **options)
 
+    @property
+    def kind(self):
+        """What models share whose weights can be averaged."""
+        return self.config, self.subwords.model
+
     def save(self, folder, **about):
         """Write the model as a folder that `from_preset` loads.
 

@@ -8,9 +8,12 @@ from typing import Annotated
 
 import tyro
 from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
-from keras_attention_apps.common.config import check_n_best, check_ranges
-from keras_attention_apps.nmt.config import (
+from keras_attention_apps.common.config import (
     AverageConfig,
+    check_n_best,
+    check_ranges,
+)
+from keras_attention_apps.nmt.config import (
     EvaluateConfig,
     ExportConfig,
     TrainConfig,
@@ -202,9 +205,10 @@ def _evaluate(config):
 
 
 def _average(config):
-    from keras_attention_apps.nmt.average import average
+    from keras_attention_apps.common.averaging import average
+    from keras_attention_apps.nmt.inference import Translator
 
-    average(config)
+    average(config, Translator.from_preset)
 
 
 def _export(config):

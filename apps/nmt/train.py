@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 from keras import ops
+from keras_attention_apps.common.averaging import average_models
 from keras_attention_apps.common.checkpoints import (
     Checkpoints,
     SaveEveryEpoch,
@@ -16,7 +17,6 @@ from keras_attention_apps.common.checkpoints import (
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.training import all_devices, numerics
-from keras_attention_apps.nmt.average import average_models
 from keras_attention_apps.nmt.batches import SentenceBatches
 from keras_attention_apps.nmt.config import TrainConfig, with_recipe
 from keras_attention_apps.nmt.data import (
@@ -181,7 +181,7 @@ class _Run:
         if len(folders) > 1:
             history = self.checkpoints.progress.history
             metric = self.config.validation_metric
-            averaged = average_models(folders)
+            averaged = average_models(folders, Translator.from_preset)
             scores = self._scores(averaged)
             print(f"The average of {len(folders)} epochs: {_told(scores)}")
             if scores[metric] > max(figures[metric] for figures in history):

@@ -67,6 +67,15 @@ def test_the_best_of_several_come_first(captioner, photograph):
         next(captioner.caption_each([photograph], beam_size=2, n_best=3))
 
 
+def test_half_precision_says_about_the_same(model_folder, photograph):
+    full = Captioner.from_preset(model_folder)
+    half = Captioner.from_preset(model_folder, precision="mixed_bfloat16")
+
+    expected, found = (x.caption(photograph, beam_size=1) for x in (full, half))
+    assert found.score != expected.score
+    assert found.score == pytest.approx(expected.score, abs=0.1)
+
+
 def test_compiled_search_finds_the_same(captioner):
     random = np.random.default_rng(1)
     images = [random.integers(0, 256, (64, 64, 3)).astype("uint8") for _ in range(5)]

@@ -6,6 +6,7 @@ import pytest
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.records import Records
+from keras_attention_apps.captioner.text import Vocabulary
 from PIL import Image
 
 
@@ -237,6 +238,30 @@ def test_evaluation_prints_scores_and_writes_coco_results(
 
 def lines_of(file):
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_models_are_averaged(model_folder, tmp_path, capsys):
+    other = Captioner.from_preset(model_folder)
+    other.network.set_weights([3 * x for x in other.network.get_weights()])
+    other.save(tmp_path / "other")
+    models = [str(model_folder), str(tmp_path / "other")]
+    assert main(["average", str(tmp_path / "mean"), *models]) == 0
+
+    mean = Captioner.from_preset(tmp_path / "mean").network.get_weights()
+    one = Captioner.from_preset(model_folder).network.get_weights()
+    for x, y in zip(mean, one, strict=True):
+        assert x == pytest.approx(2 * y, rel=4e-2, abs=1e-4)
+
+
+def test_models_of_other_words_are_not_averaged(model_folder, tmp_path, capsys):
+    other = Captioner.from_preset(model_folder)
+    other.vocabulary = Vocabulary([*other.vocabulary.words[4:-1], "unheard-of"])
+    other.save(tmp_path / "other")
+    models = [str(model_folder), str(tmp_path / "other")]
+
+    assert main(["average", str(tmp_path / "mean"), *models]) == 2
+    assert "has another configuration, or other words" in capsys.readouterr().err
+    assert not (tmp_path / "mean").exists()
 
 
 def test_an_interrupted_output_goes_on(photographs, model_folder, tmp_path, capsys):

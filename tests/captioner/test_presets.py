@@ -23,3 +23,14 @@ def test_a_preset_captions_the_sample_photograph(name):
     caption = Captioner.from_preset(name).caption(ROOT / "docs" / "photographer.jpg")
 
     assert FOUND[name] <= set(caption.words)
+
+
+def test_words_in_a_row_do_not_come_twice():
+    captioner = Captioner.from_preset("flickr8k-soft")
+    usual, once = (
+        captioner.caption(ROOT / "docs" / "photographer.jpg", **options).words
+        for options in ({}, {"no_repeat_ngrams": 1})
+    )
+
+    assert len(set(usual)) < len(usual)
+    assert len(set(once)) == len(once) > 3

@@ -1,0 +1,39 @@
+"""One model of several: the mean of their weights."""
+
+import numpy as np
+from keras_attention_apps.common.cli import UserError
+
+
+def average(config, load):
+    """Write the average that an `AverageConfig` asks for; see `average_models`."""
+    averaged = average_models(config.models, load)
+    averaged.save(config.output, average_of=[path.name for path in config.models])
+    print(f"Wrote {config.output}, the average of {len(config.models)} models")
+
+
+def average_models(folders, load):
+    """A model whose weights are the mean of those of several.
+
+    Args:
+        folders: Their folders.
+        load: Function from a folder to a model: its `network` has the weights, its
+            `kind` must be that of the others.
+
+    Raises:
+        UserError: If there are none, or they are no models of one kind.
+    """
+    if not folders:
+        raise UserError("expected at least one folder of a model, got none")
+    first, sums = None, None
+    for folder in folders:
+        model = load(folder)
+        first = first or model
+        if model.kind != first.kind:
+            raise UserError(
+                f"{folder} has another configuration, or other words, than {folders[0]}"
+            )
+        weights = [np.asarray(x, "float64") for x in model.network.get_weights()]
+        sums = weights if sums is None else list(map(np.add, sums, weights))
+    means = [total / len(folders) for total in sums]
+    first.network.set_weights([mean.astype("float32") for mean in means])
+    return first
