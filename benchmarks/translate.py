@@ -27,7 +27,7 @@ a batch has.
 JoeyNMT asks for packages that are older than TensorFlow's, so it wants an environment
 of its own:
 
-    python -m venv joey && joey/bin/pip install joeynmt
+    python -m venv joey && joey/bin/pip install joeynmt importlib_metadata
     python benchmarks/translate.py --joeynmt joey/bin/python
     python benchmarks/translate.py --joeynmt joey/bin/python \
         --model my-model/model --text test.en
