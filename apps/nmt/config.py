@@ -211,8 +211,7 @@ class ChosenModel:
     model: ModelName = "multi30k-en-de-self-attention"
     """Name of a preset, or folder of a trained model."""
     precision: Precision = "float32"
-    """Numbers to compute with. Half precision is faster where the hardware has it:
-    twice as fast on CPUs that multiply bfloat16."""
+    """Numbers to compute with. Half precision is faster where the hardware has it."""
 
 
 @dataclasses.dataclass(frozen=True)
