@@ -1,0 +1,65 @@
+"""Models averaged: the mean of their weights, of one kind only."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from keras_attention_apps.common.averaging import average_models
+from keras_attention_apps.common.cli import UserError
+
+
+class Model:
+    """A stand-in: a network, and what it must have in common with another."""
+
+    def __init__(self, weights, kind="small"):
+        self.kind = kind
+        self.network = self
+        self.set_weights(weights)
+
+    def get_weights(self):
+        return self.weights
+
+    def set_weights(self, weights):
+        self.weights = [np.asarray(x, "float32") for x in weights]
+
+
+@pytest.fixture
+def models():
+    return {
+        "a": Model([[1.0, 2.0], 3.0]),
+        "b": Model([[3.0, 4.0], 6.0]),
+        "c": Model([[5.0, 9.0], 0.0]),
+        "large": Model([[1.0, 2.0], 3.0], kind="large"),
+    }
+
+
+def test_the_mean_of_the_weights(models):
+    mean = average_models(["a", "b", "c"], models.get)
+
+    vector, scalar = mean.network.get_weights()
+    np.testing.assert_allclose(vector, [3.0, 5.0], rtol=1e-6)
+    np.testing.assert_allclose(scalar, 3.0, rtol=1e-6)
+    assert vector.dtype == np.float32
+
+
+def test_sums_are_more_exact_than_the_weights():
+    numbers = {str(i): Model([[x]]) for i, x in enumerate([1e8, 1.0, -1e8])}
+    mean = average_models(list(numbers), numbers.get)
+    assert mean.network.get_weights()[0] == pytest.approx(1 / 3, rel=1e-6)
+
+
+def test_one_alone_is_its_own_mean(models):
+    vector, scalar = average_models(["b"], models.get).network.get_weights()
+    assert vector.tolist() == [3.0, 4.0] and scalar == 6.0
+
+
+def test_another_kind_is_refused(models):
+    with pytest.raises(UserError, match="large has another configuration") as error:
+        average_models([Path("a"), Path("large")], lambda path: models[path.name])
+    assert str(error.value).endswith("than a")
+    assert models["a"].weights[1] == 3.0
+
+
+def test_none_are_refused(models):
+    with pytest.raises(UserError, match="at least one folder of a model, got none"):
+        average_models([], models.get)
