@@ -278,8 +278,9 @@ class AttentionCell(keras.layers.Layer):
             units = self._fed_units(memory)
             if units is None:
                 raise ValueError(
-                    "memory must be given: how deep the context is that is fed is not "
-                    f"known yet. Received: memory={memory!r}"
+                    "memory must be given, or the cell be built before: how deep the "
+                    "context is that is fed is not known yet. "
+                    f"Received: memory={shapes(memory)}"
                 )
             shape = (*ops.shape(output)[:-1], units)
             state["fed"] = ops.zeros(shape, self.compute_dtype)
@@ -288,7 +289,7 @@ class AttentionCell(keras.layers.Layer):
             if memory is None:
                 raise ValueError(
                     "memory must be given: this attention starts with a state for "
-                    f"every position. Received: memory={memory!r}"
+                    f"every position. Received: memory={shapes(memory)}"
                 )
             several = len(output.shape) == 3
             queries = ops.shape(output)[1] if several else 1

@@ -589,3 +589,24 @@ def test_a_memory_is_needed_where_the_depth_of_what_is_fed_is_not_known():
 
     with pytest.raises(ValueError, match=r"memory must be given.*memory=None"):
         cell.get_initial_state(BATCH)
+
+
+def test_a_depth_that_follows_the_inputs_is_known_once_the_cell_is_built(rng):
+    def fed():
+        return AttentionCell(
+            CELLS["gru"](),
+            SelfAttention(2, 3),
+            input_in_query=True,
+            input_feeding=True,
+        )
+
+    inputs, value = draw(rng, INPUTS, VALUE)
+    cell = fed()
+    memory = cell.attention.memory(value)
+    with pytest.raises(ValueError, match=r"or the cell be built before.*'keys': \("):
+        cell.get_initial_state(BATCH, memory)
+
+    decoder = AttentionDecoder(fed())
+    context = decoder(inputs, value)["context"]
+    state = decoder.cell.get_initial_state(BATCH)
+    assert tuple(state["fed"].shape) == (BATCH, context.shape[-1])
