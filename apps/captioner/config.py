@@ -179,8 +179,10 @@ class TrainConfig:
     region too early."""
     clip_norm: Weight = 5.0
     """Largest norm of the gradient of a step."""
-    ema_momentum: Share = 0.998
-    """Momentum of the moving average of the weights that is validated and saved."""
+    ema_momentum: Share | None = None
+    """Momentum of the moving average of the weights that is validated and saved; 0 for
+    the weights as they are. One that averages two epochs, but at most 500 steps, if
+    omitted."""
     validation_metric: Literal["bleu-4", "cider"] = "cider"
     """Decoded metric by which the best epoch is chosen."""
     validation_beam_size: Positive = 3

@@ -6,12 +6,17 @@ import keras
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.text import JOINTS
 from keras_attention_apps.common.export import require_tensorflow
-from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.files import (
+    SAVED_MODEL,
+    atomic_folder,
+    check_folder,
+)
 
 
 def export(config):
     """Write the SavedModel that an `ExportConfig` asks for."""
     require_tensorflow()
+    check_folder(config.directory, SAVED_MODEL)
     chosen = config.captioner
     captioner = Captioner.from_preset(chosen.model, **chosen.options)
     options = dataclasses.asdict(config.search)
@@ -36,7 +41,7 @@ def save_served(captioner, search, directory):
     Args:
         captioner: The `Captioner`.
         search: The `CaptionSearch` to run.
-        directory: Folder to write; replaced as a whole if it exists.
+        directory: Folder to write; an older SavedModel there is replaced as a whole.
     """
     import tensorflow as tf
     from keras_attention_apps.captioner.serving_images import decode_images
@@ -65,7 +70,7 @@ def save_served(captioner, search, directory):
     archive.add_endpoint(
         "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "encoded")]
     )
-    with atomic_path(directory) as temporary:
+    with atomic_folder(directory, SAVED_MODEL) as temporary:
         archive.write_out(str(temporary), verbose=False)
 
 

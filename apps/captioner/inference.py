@@ -22,7 +22,12 @@ from keras_attention_apps.common.compiling import (
     power_of_two,
 )
 from keras_attention_apps.common.config import check_n_best
-from keras_attention_apps.common.files import atomic_path, read_json, write_json
+from keras_attention_apps.common.files import (
+    MODEL,
+    atomic_folder,
+    read_json,
+    write_json,
+)
 from keras_attention_apps.common.presets import find_preset, loading, save_half
 
 from keras_attention import beam_search
@@ -126,10 +131,10 @@ class Captioner:
         """Write the model as a folder that `from_preset` loads.
 
         Args:
-            folder: Where to write; replaced as a whole if it exists.
+            folder: Where to write; an older model there is replaced as a whole.
             **about: More entries for its `config.json`, such as how it was trained.
         """
-        with atomic_path(folder) as temporary:
+        with atomic_folder(folder, MODEL) as temporary:
             temporary.mkdir()
             model = dataclasses.asdict(self.config)
             write_json(temporary / "config.json", {"model": model, **about})

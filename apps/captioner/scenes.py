@@ -7,8 +7,7 @@ to look is known for every word.
 import json
 import random
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.files import atomic_folder
 from PIL import Image, ImageDraw
 
 COLOURS = {
@@ -52,13 +51,8 @@ def scenes(config):
     Raises:
         UserError: If there is something in the folder already.
     """
-    directory = config.directory.resolve()
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UserError(
-            f"expected a folder that is empty or not there. Received: {directory}"
-        )
     chosen = random.Random(config.seed)
-    with atomic_path(directory) as temporary:
+    with atomic_folder(config.directory) as temporary:
         (temporary / "images").mkdir(parents=True)
         lines = []
         for number in range(config.count):

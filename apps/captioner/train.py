@@ -30,9 +30,11 @@ from keras_attention_apps.common.checkpoints import (
 )
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import UNKNOWN
-from keras_attention_apps.common.training import numerics
+from keras_attention_apps.common.training import ema_momentum, numerics
 
 VALIDATION_BATCH = 50
+# Training steps that the moving average of the weights remembers.
+LONGEST_AVERAGE = 500
 
 
 def train(config: TrainConfig):
@@ -282,6 +284,7 @@ class _Run:
         """A fresh optimiser for a phase, or the one that was interrupted."""
         config, steps = self.config, steps_per_epoch * epochs
         warm_up = min(steps_per_epoch, steps // 10)
+        momentum = ema_momentum(config.ema_momentum, steps_per_epoch, LONGEST_AVERAGE)
         schedule = keras.optimizers.schedules.CosineDecay(
             learning_rate / 100,
             steps - warm_up,
@@ -293,8 +296,8 @@ class _Run:
                 schedule,
                 weight_decay=config.weight_decay,
                 global_clipnorm=config.clip_norm,
-                use_ema=True,
-                ema_momentum=config.ema_momentum,
+                use_ema=momentum > 0,
+                ema_momentum=momentum,
             ),
             jit_compile=keras.backend.backend() == "jax",
         )

@@ -2,10 +2,13 @@
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import check_folder
 
 
 def average(config, load):
     """Write the average that an `AverageConfig` asks for; see `average_models`."""
+    # The first of the models, if the output was forgotten, is not to be replaced.
+    check_folder(config.output)
     averaged = average_models(config.models, load)
     averaged.save(config.output, average_of=[path.name for path in config.models])
     print(f"Wrote {config.output}, the average of {len(config.models)} models")

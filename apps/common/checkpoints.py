@@ -38,6 +38,9 @@ class Checkpoints:
         directory: Folder of the checkpoints.
         config: Nested dict of everything the training depends on. A folder written
             with another configuration is refused.
+
+    Attributes:
+        resumed: Whether the training was begun before.
     """
 
     def __init__(self, directory, config):
@@ -45,7 +48,8 @@ class Checkpoints:
         self._progress_file = directory / "progress.json"
         config = json.loads(json.dumps(config, default=str))
         self.progress = Progress()
-        if self._progress_file.exists():
+        self.resumed = self._progress_file.exists()
+        if self.resumed:
             saved = read_json(self._progress_file)
             _check_config(directory, saved.pop("config"), config)
             self.progress = Progress(**saved)
@@ -136,8 +140,8 @@ class ValidateDecoded(keras.callbacks.Callback):
         score: Function without arguments that returns a dict of figures.
         metric: The figure that counts, the larger the better.
         keep: Function without arguments that stores the model as the best.
-        progress: The `Progress` of the training: a model must be better than those
-            of all finished epochs to be kept.
+        progress: The `Progress` of the training: a model must be as good as those of
+            all finished epochs to be kept.
         patience: Epochs of one phase without improvement before the phase ends.
     """
 
@@ -164,12 +168,15 @@ class ValidateDecoded(keras.callbacks.Callback):
         return bool(latest) and latest.index(max(latest)) >= self.patience
 
     def on_epoch_end(self, epoch, logs=None):
-        averages = self.model.optimizer.use_ema
+        optimizer = self.model.optimizer
+        # In float16, one that scales the loss is around it.
+        averages = getattr(optimizer, "inner_optimizer", optimizer).use_ema
         if averages:
             self.averages.on_test_begin()
         figures = self.score()
         logs.update(figures)
-        if figures[self.metric] > self.best:
+        # Of equals the latest has learned most.
+        if figures[self.metric] >= self.best:
             self.best = figures[self.metric]
             self.keep()
         if averages:

@@ -18,7 +18,9 @@ def run(program, main):
     """Run a program's main function and exit with its code.
 
     A `UserError`, and what the operating system refuses, becomes one line on the
-    standard error and exit code 2, Ctrl-C the exit code 130.
+    standard error and exit code 2, Ctrl-C the exit code 130. Where nobody reads what it
+    writes any more, it ends with 141, as other programs do. It writes UTF-8 whatever
+    the locale says, and names of files as they are.
 
     Args:
         program: Name of the program, which begins the error line.
@@ -27,6 +29,9 @@ def run(program, main):
     Returns:
         The exit code.
     """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, io.UnsupportedOperation):
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
         return main() or 0
     except KeyboardInterrupt:
@@ -35,7 +40,7 @@ def run(program, main):
     except BrokenPipeError:
         # The reader of a pipe has seen enough.
         sys.stdout = io.StringIO()
-        return 0
+        return 141
     except (UserError, OSError) as error:
         print(f"{program}: error: {error}", file=sys.stderr)
         return 2
@@ -61,7 +66,7 @@ def quiet_tensorflow():
         sys.stderr = open(  # noqa: SIM115  (it stays open as long as the program runs)
             terminal,
             "w",
-            encoding=sys.stderr.encoding,
-            errors="backslashreplace",
+            encoding="utf-8",
+            errors="surrogateescape",
             buffering=1,
         )

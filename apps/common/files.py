@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever sees half of one."""
+"""Writing files so that nobody ever sees half of one, and nothing else is lost."""
 
 import contextlib
 import json
@@ -6,28 +6,103 @@ import os
 import shutil
 from pathlib import Path
 
+from keras_attention_apps.common.cli import UserError
+
+# By which a folder is known that may be written anew, as a whole.
+MODEL = ("config.json", "model.weights.h5")
+SAVED_MODEL = ("saved_model.pb", "variables")
+
+# Characters of the name that a temporary name ends with: few enough for any system.
+_NAME = 50
+
 
 @contextlib.contextmanager
 def atomic_path(path):
-    """Give a temporary name to write to; on success it becomes `path`.
+    """Give a temporary name for a file; on success it becomes `path`.
 
-    Works for files and folders. After an error nothing is left, and what stood at
-    `path` before stands there still. The temporary name keeps the suffixes, since
-    libraries choose a format by them.
+    After an error nothing is left, and what stood at `path` before stands there still.
+    The temporary name keeps the suffixes, since libraries choose a format by them. A
+    link is followed; a pipe or a device is written to as it is.
+
+    Raises:
+        UserError: If a folder stands at `path`.
     """
+    check_file(path)
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".part-{os.getpid()}-{path.name}")
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path, temporary = _places(path)
     try:
         yield temporary
-        if path.is_dir():
-            shutil.rmtree(path)
         os.replace(temporary, path)
     finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        else:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(path, kind=()):
+    """Give a temporary name for a folder; on success it becomes `path`.
+
+    As `atomic_path`. An old folder is replaced as a whole.
+
+    Args:
+        path: Name of the folder.
+        kind: Names by which a folder of this kind is known.
+
+    Raises:
+        UserError: If something else stands at `path`; see `check_folder`.
+    """
+    check_folder(path, kind)
+    path, temporary = _places(path)
+    aside = temporary.with_name(temporary.name.replace(".part", ".old", 1))
+    try:
+        yield temporary
+        if path.exists():
+            path.rename(aside)
+        try:
+            temporary.rename(path)
+        except OSError:
+            if aside.exists():
+                aside.rename(path)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_file(path):
+    """Raise a `UserError` if a folder stands where a file is to be written."""
+    if Path(path).is_dir():
+        raise UserError(
+            f"expected the name of a file to write. Received a folder: {str(path)!r}"
+        )
+
+
+def check_folder(path, kind=()):
+    """Raise a `UserError` if there is something that a new folder must not replace.
+
+    An empty folder may be replaced, and one that holds all the names of its kind.
+    """
+    path = Path(path).resolve()
+    if path.exists() and not path.is_dir():
+        raise UserError(
+            f"expected the name of a folder to write. Received a file: {str(path)!r}"
+        )
+    names = {file.name for file in path.iterdir()} if path.exists() else set()
+    ours = bool(kind) and names.issuperset(kind)
+    if path in (Path.cwd(), *Path.cwd().parents) or (names and not ours):
+        raise UserError(
+            "expected the name of a new folder, or of one that was written by the same "
+            f"command. Received one with something else in it: {str(path)!r}"
+        )
+
+
+def _places(path):
+    """Where to write in the end, and a temporary name beside it; its folder is made."""
+    path = Path(path).resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path, path.with_name(f".part-{os.getpid()}-{path.name[-_NAME:]}")
 
 
 def write_json(path, value):

@@ -20,6 +20,22 @@ def numerics(seed, precision):
         yield
 
 
+def ema_momentum(chosen, steps_per_epoch, longest):
+    """Momentum of the moving average of the weights.
+
+    If none was chosen, it is an average over two epochs, or so many steps at most: a
+    longer one would still remember the start when a short training ends.
+
+    Args:
+        chosen: What was asked for, or `None`.
+        steps_per_epoch: Training steps of an epoch.
+        longest: Number of steps.
+    """
+    if chosen is not None:
+        return chosen
+    return 1 - 1 / max(min(2 * steps_per_epoch, longest), 1)
+
+
 @contextlib.contextmanager
 def all_devices(wanted=True):
     """Models that are built and trained inside share every batch out to all devices.

@@ -2,7 +2,11 @@
 
 import keras
 from keras_attention_apps.common.export import require_tensorflow
-from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.files import (
+    SAVED_MODEL,
+    atomic_folder,
+    check_folder,
+)
 from keras_attention_apps.common.tokens import END, PAD
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.text import BLANKS
@@ -11,6 +15,7 @@ from keras_attention_apps.nmt.text import BLANKS
 def export(config):
     """Write the SavedModel that an `ExportConfig` asks for."""
     require_tensorflow()
+    check_folder(config.directory, SAVED_MODEL)
     chosen = config.translator
     translator = Translator.from_preset(chosen.model, precision=chosen.precision)
     search = translator.search(
@@ -38,7 +43,7 @@ def save_served(translator, search, directory):
     Args:
         translator: The `Translator`.
         search: The `TranslationSearch` to run.
-        directory: Folder to write; replaced as a whole if it exists.
+        directory: Folder to write; an older SavedModel there is replaced as a whole.
     """
     import tensorflow as tf
     import tensorflow_text as tf_text
@@ -88,5 +93,5 @@ def save_served(translator, search, directory):
     archive.add_endpoint(
         "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "sentences")]
     )
-    with atomic_path(directory) as temporary:
+    with atomic_folder(directory, SAVED_MODEL) as temporary:
         archive.write_out(str(temporary), verbose=False)

@@ -16,7 +16,7 @@ from keras_attention_apps.common.checkpoints import (
 )
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.training import all_devices, numerics
+from keras_attention_apps.common.training import all_devices, ema_momentum, numerics
 from keras_attention_apps.nmt.batches import SentenceBatches
 from keras_attention_apps.nmt.config import TrainConfig, with_recipe
 from keras_attention_apps.nmt.data import (
@@ -32,6 +32,8 @@ from keras_attention_apps.nmt.model import build_network
 from keras_attention_apps.nmt.text import Subwords
 
 HELD_OUT = 1000
+# Training steps that the moving average of the weights remembers.
+LONGEST_AVERAGE = 1000
 VALIDATION_BATCH = 64
 
 
@@ -206,9 +208,7 @@ class _Run:
     def _compile(self, steps_per_epoch):
         config = self.config
         steps = steps_per_epoch * config.epochs
-        momentum = config.ema_momentum
-        if momentum is None:
-            momentum = 1 - 1 / min(2 * steps_per_epoch, 1000)
+        momentum = ema_momentum(config.ema_momentum, steps_per_epoch, LONGEST_AVERAGE)
         self.network.compile(
             optimizer=keras.optimizers.AdamW(
                 WarmUp(

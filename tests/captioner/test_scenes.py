@@ -66,7 +66,7 @@ def test_what_is_in_a_folder_stays(tmp_path, capsys):
     (tmp_path / "precious.jpg").write_text("mine")
 
     assert main(["scenes", str(tmp_path), "--count", "1"]) == 2
-    assert "a folder that is empty or not there" in capsys.readouterr().err
+    assert "expected the name of a new folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["precious.jpg"]
     assert main(["scenes", str(tmp_path / "new"), "--count", "0"]) == 2
     assert "count must be at least 1. Received: 0" in capsys.readouterr().err

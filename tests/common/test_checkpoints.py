@@ -9,9 +9,10 @@ from keras_attention_apps.common.checkpoints import (
 from keras_attention_apps.common.cli import UserError
 
 
-def small_model():
+def small_model(around=lambda optimizer: optimizer):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    model.compile(keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5), "mse")
+    optimizer = keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5)
+    model.compile(around(optimizer), "mse")
     return model
 
 
@@ -159,8 +160,25 @@ def test_a_new_phase_must_beat_the_phase_before_but_has_patience_of_its_own():
     assert len(scores.kept) == 1
 
 
-def test_the_averaged_weights_are_kept_and_training_goes_on_with_its_own():
-    model = small_model()
+def test_of_equal_scores_the_latest_counts():
+    scores, _ = fit_with_scores([0.0, 0.0, 0.0, -1.0], patience=2)
+
+    first, _, last = scores.kept
+    assert not np.array_equal(first, last)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda optimizer: optimizer,
+        # As Keras does in float16.
+        lambda optimizer: keras.optimizers.LossScaleOptimizer(
+            optimizer, initial_scale=1.0
+        ),
+    ],
+)
+def test_the_averaged_weights_are_kept_and_training_goes_on_with_its_own(around):
+    model = small_model(around)
     start = model.get_weights()[0]
     seen = {}
     validate = ValidateDecoded(

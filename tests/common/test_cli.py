@@ -29,6 +29,37 @@ def test_interruption_gives_the_shell_its_exit_code():
     assert run("captioner", fail_with(KeyboardInterrupt())) == 130
 
 
+def test_who_writes_for_nobody_has_not_succeeded():
+    program = """
+import sys
+from keras_attention_apps.common.cli import run
+def main():
+    while True:
+        print("line", flush=True)
+sys.exit(run("nmt", main))
+"""
+    command = [sys.executable, "-c", program]
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipe) as process:
+        assert process.stdout.readline() == b"line" + os.linesep.encode()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_text_is_utf_8_in_any_locale_and_names_of_files_are_as_they_are():
+    program = r"""
+import sys
+from keras_attention_apps.common.cli import run
+run("nmt", lambda: print("Größe \u0159\udce9"))
+"""
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, env=environment)
+
+    assert (done.stdout.strip(), done.stderr) == ("Größe ř".encode() + b"\xe9", b"")
+
+
 @pytest.mark.parametrize("result, code", [(None, 0), (2, 2)])
 def test_the_exit_code_is_handed_on(result, code):
     assert run("captioner", lambda: result) == code

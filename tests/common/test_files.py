@@ -1,5 +1,16 @@
+import os
+import threading
+
 import pytest
-from keras_attention_apps.common.files import atomic_path, read_json, write_json
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import (
+    atomic_folder,
+    atomic_path,
+    read_json,
+    write_json,
+)
+
+KIND = ("config.json", "weights")
 
 
 def test_a_file_appears_complete_and_nothing_else_stays(tmp_path):
@@ -24,15 +35,109 @@ def test_after_an_error_the_old_file_stands(tmp_path):
 
 
 def test_a_folder_replaces_the_whole_old_one(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "stale").write_text("old")
+    write_folder(tmp_path / "model", *KIND, "stale")
 
-    with atomic_path(tmp_path / "model") as temporary:
-        temporary.mkdir()
-        (temporary / "fresh").write_text("new")
+    with atomic_folder(tmp_path / "model", KIND) as temporary:
+        write_folder(temporary, "fresh")
 
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
     assert [p.name for p in (tmp_path / "model").iterdir()] == ["fresh"]
+
+
+def test_after_an_error_the_old_folder_stands(tmp_path):
+    write_folder(tmp_path / "model", *KIND)
+
+    with (
+        pytest.raises(RuntimeError),
+        atomic_folder(tmp_path / "model", KIND) as temporary,
+    ):
+        write_folder(temporary, "half")
+        raise RuntimeError
+
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == sorted(KIND)
+
+
+@pytest.mark.parametrize("names", [["photo.jpg"], ["config.json"]])
+def test_a_folder_of_another_kind_is_not_touched(tmp_path, names):
+    write_folder(tmp_path / "mine", *names)
+
+    for kind in (KIND, ()):
+        with (
+            pytest.raises(UserError, match=r"something else in it: .*mine"),
+            atomic_folder(tmp_path / "mine", kind),
+        ):
+            pytest.fail("it must be refused before anything is done")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == names
+
+
+def test_an_empty_folder_is_replaced_but_not_the_one_we_are_in(tmp_path, monkeypatch):
+    (tmp_path / "new").mkdir()
+    with atomic_folder(tmp_path / "new") as temporary:
+        write_folder(temporary, "fresh")
+    assert (tmp_path / "new" / "fresh").is_file()
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for path in (".", "", "..", "/"):
+        with pytest.raises(UserError, match="a new folder"), atomic_folder(path, KIND):
+            pytest.fail("it must be refused before anything is done")
+
+
+def test_a_file_and_a_folder_do_not_replace_each_other(tmp_path):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "folder").mkdir()
+
+    with (
+        pytest.raises(UserError, match="Received a file"),
+        atomic_folder(tmp_path / "file", KIND),
+    ):
+        pytest.fail("it must be refused before anything is done")
+    for path in (tmp_path / "folder", ".", ""):
+        with pytest.raises(UserError, match="Received a folder"), atomic_path(path):
+            pytest.fail("it must be refused before anything is done")
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_a_link_stays_one(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "a.txt")
+
+    with atomic_path(tmp_path / "link") as temporary:
+        temporary.write_text("new")
+
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "folder" / "a.txt").read_text() == "new"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_written_to_and_stays_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    read = []
+    reader = threading.Thread(
+        target=lambda: read.append((tmp_path / "pipe").read_text()), daemon=True
+    )
+    reader.start()
+    with atomic_path(tmp_path / "pipe") as target:
+        target.write_text("through")
+    reader.join(timeout=10)
+
+    assert read == ["through"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
+    name = f"{'a' * 251}.txt"
+    with atomic_path(tmp_path / name) as temporary:
+        temporary.write_text("whole")
+    assert (tmp_path / name).read_text() == "whole"
+
+
+def write_folder(folder, *names):
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text("text")
 
 
 def test_the_temporary_name_keeps_the_suffixes(tmp_path):
