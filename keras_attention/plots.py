@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+# Height of a panel in widths; a taller image is shown smaller.
+TALLEST = 4
 # Enlarged maps are smoothed by this share of a region's width.
 SMOOTHING = 0.5
 
@@ -43,7 +45,7 @@ def attention_overlay(image, words, weights, *, title=None, columns=5, width=12.
     rows = math.ceil((len(words) + 1) / columns)
     panel = width / columns
     figure = Figure(
-        figsize=(width, rows * (panel * height / span + 0.35) + 0.5),
+        figsize=(width, rows * (panel * min(height / span, TALLEST) + 0.35) + 0.5),
         layout="constrained",
     )
     axes = figure.subplots(rows, columns, squeeze=False).ravel()

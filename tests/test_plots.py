@@ -339,3 +339,11 @@ def test_weights_beyond_zero_and_one_are_named(weights, value):
         attention_heatmap(weights, SOURCE, TARGET)
 
     assert f"{value}" in str(caught.value).split("Received: ")[1]
+
+
+def test_a_very_tall_image_makes_no_endless_figure():
+    figure = attention_overlay(np.zeros((960, 2, 3), "uint8"), ["w"], one_hot((1, 1)))
+
+    width, height = figure.get_size_inches()
+    assert height < width
+    assert len(drawn(figure)) == 2

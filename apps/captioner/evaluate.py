@@ -8,7 +8,7 @@ import statistics
 
 import numpy as np
 from keras_attention_apps.captioner.text import tokenize
-from keras_attention_apps.common.files import write_json
+from keras_attention_apps.common.files import check_file, write_json
 
 
 def caption_scores(captions, references, *, meteor=False):
@@ -80,6 +80,8 @@ def evaluate(config):
     from keras_attention_apps.captioner.data import read_dataset, readable
     from keras_attention_apps.captioner.inference import Captioner
 
+    if config.output:
+        check_file(config.output)
     images = read_dataset(config.data, config.split)
     images = readable(images, config.max_unreadable)
     chosen = config.captioner
@@ -91,12 +93,6 @@ def evaluate(config):
         **dataclasses.asdict(search),
     )
     texts = [caption.text for caption in captions]
-    if config.output:
-        results = [
-            {"image_id": image.image_id, "caption": text}
-            for image, text in zip(images, texts, strict=True)
-        ]
-        write_json(config.output, results)
     scores = caption_scores(texts, [image.captions for image in images], meteor=True)
     attention = attention_figures([caption.weights for caption in captions])
     print(
@@ -115,4 +111,10 @@ def evaluate(config):
         attention["pointing"] = 100 * hits / count
         told = f"{attention['pointing']:6.2f} % of {count} words with a box"
         print(f"pointing {told} look at it")
+    if config.output:
+        results = [
+            {"image_id": image.image_id, "caption": text}
+            for image, text in zip(images, texts, strict=True)
+        ]
+        write_json(config.output, results)
     return scores | attention

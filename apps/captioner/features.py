@@ -2,11 +2,16 @@
 
 import contextlib
 import hashlib
+import os
+import time
 
 import keras
 import numpy as np
 from keras_attention_apps.captioner.batches import Photographs
 from keras_attention_apps.common.files import atomic_path
+
+# Seconds since it was last written to.
+ABANDONED = 24 * 3600
 
 
 def cached_features(backbone, paths, cache, *, name, views=None):
@@ -39,18 +44,37 @@ def cached_features(backbone, paths, cache, *, name, views=None):
             features = np.lib.format.open_memmap(
                 temporary, "w+", "float16", (len(paths), regions, depth)
             )
+            _reserve(temporary)
             for index in range(len(batches)):
                 begin = index * batches.batch_size
                 computed = model.predict_on_batch(batches[index])
                 features[begin : begin + len(computed)] = computed
                 progress.add(len(computed))
             features.flush()
-        for stale in cache.glob(f"{name}-*.npy"):
+        for stale in (*cache.glob(f"{name}-*.npy"), *_abandoned(cache)):
             if stale != file:
                 # Another training may still be reading it on some systems.
                 with contextlib.suppress(OSError):
                     stale.unlink()
     return np.load(file, mmap_mode="r")
+
+
+def _abandoned(cache):
+    """What trainings that were killed have left, half-written."""
+    for file in cache.glob(".part-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > ABANDONED:
+                yield file
+
+
+def _reserve(path):
+    """Fill a file that has holes: where the disk is too small, raise an `OSError` now.
+
+    A full disk would end the process without a word when it writes to mapped memory.
+    """
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def feature_model(backbone):

@@ -9,12 +9,25 @@ import threading
 import numpy as np
 from keras_attention_apps.captioner.archives import ArchivedFile
 from keras_attention_apps.common.cli import UserError
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 MAX_PIXELS = 178_956_970
 
 # Not all that Pillow knows: its reader of EPS, for one, runs Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+
+
+_ORIENTATION = 0x0112
+# What makes a picture of that EXIF orientation upright.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class ImageError(UserError):
@@ -48,7 +61,7 @@ def read_image(source, *, draft=False):
             image = _open(source)
             if draft:
                 image.draft("RGB", (1, 1))
-            return _to_rgb(ImageOps.exif_transpose(image))
+            return _to_rgb(_upright(image))
     # A broken header leads Pillow's readers into nearly every type of exception.
     except Exception as error:
         is_path = isinstance(source, (str, os.PathLike, ArchivedFile))
@@ -216,6 +229,17 @@ def _array_to_image(array):
     elif array.dtype.name != "uint8":
         raise ImageError(f"expected uint8, uint16 or floats, got {array.dtype}")
     return Image.fromarray(array)
+
+
+def _upright(image):
+    # TIFF is upright once it is loaded, and then says so.
+    image.load()
+    # Pillow's own function writes all other tags anew, of which any may be broken.
+    try:
+        turn = _TURNS.get(image.getexif().get(_ORIENTATION))
+    except Exception:
+        turn = None
+    return image if turn is None else image.transpose(turn)
 
 
 def _to_rgb(image):

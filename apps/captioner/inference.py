@@ -285,7 +285,8 @@ class Captioner:
         ]
 
     def _caption(self, found, row, rank):
-        words = self.vocabulary.decode(found["token_ids"][row, rank])
+        # Behind the largest number of words there is room for the end alone.
+        words = self.vocabulary.decode(found["token_ids"][row, rank, :-1])
         weights = found["weights"][row, rank, : len(words)]
         backbone = self.network.backbone
         return Caption(

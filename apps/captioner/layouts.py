@@ -42,6 +42,9 @@ TEXT_FOLDERS = ("Flickr8k_text", "annotations")
 IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
 IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
 CAPTION_NAMES = ("caption", "captions", "text")
+# What the clients of Kaggle and Hugging Face write beside a data set.
+NO_CAPTIONS = ("dataset-metadata.json", "dataset_info.json", "dataset_infos.json")
+NO_CAPTIONS += ("dataset_dict.json",)
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
@@ -68,8 +71,7 @@ class CaptionedImage:
 
 
 def _read_karpathy(root, split, _):
-    # The metadata that Kaggle's own client writes also fits the pattern.
-    path = _find_file(root, "dataset*.json", without="-metadata.json")
+    path = _find_file(root, "dataset*.json", without=NO_CAPTIONS)
     if path is None:
         return None
     splits = SPLITS | {"restval": "train"}
@@ -305,8 +307,8 @@ def _draw(name):
     """A number from 0 to 1 that a name always has, wherever its folder lies."""
     if isinstance(name, ArchivedFile):
         name = f"{name.archive.name}/{name.inside}"
-    digest = hashlib.sha256(Path(name).as_posix().encode()).digest()
-    return int.from_bytes(digest[:6]) / 2**48
+    name = Path(name).as_posix().encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(name).digest()[:6]) / 2**48
 
 
 # The order in which they are looked for.

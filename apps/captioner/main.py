@@ -17,12 +17,13 @@ from keras_attention_apps.captioner.config import (
     ScenesConfig,
     TrainConfig,
 )
-from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
+from keras_attention_apps.common.cli import UserError, quiet_tensorflow, run
 from keras_attention_apps.common.config import (
     AverageConfig,
     check_n_best,
     check_ranges,
 )
+from keras_attention_apps.common.files import check_file
 
 
 def commands(**training):
@@ -86,13 +87,18 @@ def _parsed(argv, **training):
 
 def _caption(config):
     from keras_attention_apps.captioner.images import ImageError, find_images
+    from keras_attention_apps.captioner.overlays import find_overlays, write_overlay
 
     if not config.photos:
         raise UserError("expected at least one photograph or folder, got none")
     check_n_best(config.n_best, config.search.beam_size)
     paths = find_images(config.photos)
-    several = len(paths) > 1
-    _check_overlay(config.overlay, several)
+    several = len(paths) > 1 or paths != list(config.photos)
+    overlays = {}
+    if config.overlay:
+        overlays = find_overlays(config.overlay, config.photos, paths)
+    if config.output:
+        check_file(config.output)
 
     from keras_attention_apps.captioner.inference import Captioner
     from keras_attention_apps.captioner.records import Records, Throughput
@@ -101,23 +107,25 @@ def _caption(config):
     captioner = Captioner.from_preset(
         chosen.model, jit_compile=config.jit_compile, **chosen.options
     )
-    overlays = _overlays(config.overlay, paths)
     failures, search = 0, dataclasses.asdict(config.search)
     with contextlib.ExitStack() as stack:
         tell = functools.partial(_print, config, several)
         if config.output:
-            records = stack.enter_context(Records(config.output))
-            paths = [path for path in paths if str(path) not in records.photos]
+            records = stack.enter_context(Records(config.output, chosen.model))
+            paths = [path for path in paths if path not in records]
             progress = stack.enter_context(Throughput(len(paths), "photograph"))
             tell = functools.partial(_record, config, records, progress)
         for path, captions in captioner.caption_each(
             paths, n_best=config.n_best, **search
         ):
-            if isinstance(captions, ImageError):
-                print(f"captioner: error: {captions}", file=sys.stderr)
+            try:
+                if isinstance(captions, ImageError):
+                    raise captions
+                if config.overlay:
+                    write_overlay(path, captions[0], overlays[path])
+            except (ImageError, OSError) as error:
+                print(f"captioner: error: {error}", file=sys.stderr)
                 failures += 1
-            elif config.overlay:
-                _write_overlay(path, captions[0], overlays[path])
             tell(path, captions)
     return 2 if failures else 0
 
@@ -126,8 +134,9 @@ def _print(config, several, path, captions):
     if isinstance(captions, UserError):
         return
     if config.json:
-        described = _describe(config, path, captions, details=True)
-        print(json.dumps(described, ensure_ascii=False), flush=True)
+        described = _describe(config, captions, details=True)
+        told = {"photo": str(path), **described}
+        print(json.dumps(told, ensure_ascii=False), flush=True)
         return
     for caption in captions:
         columns = [caption.text]
@@ -139,15 +148,14 @@ def _print(config, several, path, captions):
 
 
 def _record(config, records, progress, path, captions):
-    records.add(_describe(config, path, captions, details=config.json))
+    records.add(path, _describe(config, captions, details=config.json))
     progress.add(1)
 
 
-def _describe(config, path, captions, details):
+def _describe(config, captions, details):
     """What is written of a photograph, by its names."""
-    photo = {"photo": str(path)}
     if isinstance(captions, UserError):
-        return {**photo, "error": str(captions)}
+        return {"error": str(captions)}
     told = []
     for caption in captions:
         one = {"caption": caption.text}
@@ -158,52 +166,7 @@ def _describe(config, path, captions, details):
             one["log_probability"] = round(caption.log_probability, 4)
             one["attention"] = caption.weights.round(4).astype(float).tolist()
         told.append(one)
-    return {**photo, "captions": told} if config.n_best > 1 else {**photo, **told[0]}
-
-
-def _check_overlay(overlay, several):
-    if overlay is None:
-        return
-    if several and overlay.suffix:
-        raise UserError(
-            "--overlay must be a folder when there are several photographs. "
-            f"Received: {str(overlay)!r}"
-        )
-    if not several and overlay.suffix.lower() not in PICTURES:
-        raise UserError(
-            "--overlay must be a .png, .jpg, .pdf or .svg file for one photograph. "
-            f"Received: {str(overlay)!r}"
-        )
-
-
-def _overlays(overlay, paths):
-    """Dict from each path to the file for its overlay, of which no two are the same."""
-    if overlay is None or len(paths) == 1:
-        return dict.fromkeys(paths, overlay)
-    names = {}
-    for path in paths:
-        name, count = f"{path.stem}.png", 1
-        while name in names:
-            count += 1
-            name = f"{path.stem}-{count}.png"
-        names[name] = path
-    return {path: overlay / name for name, path in names.items()}
-
-
-def _write_overlay(path, caption, target):
-    from keras_attention_apps.captioner.images import read_image
-    from keras_attention_apps.common.files import atomic_path
-
-    from keras_attention import attention_overlay
-
-    image = read_image(path)
-    # Panels are small: more pixels would only make the file larger.
-    image.thumbnail((480, 480))
-    figure = attention_overlay(
-        image, caption.words, caption.weights, title=caption.text
-    )
-    with atomic_path(target) as temporary:
-        figure.savefig(temporary, dpi=120)
+    return {"captions": told} if config.n_best > 1 else told[0]
 
 
 def _train(config):

@@ -1,6 +1,7 @@
 """Training in three phases: the decoder alone, the CNN with it, then on a reward."""
 
 import dataclasses
+import hashlib
 from pathlib import Path
 
 import keras
@@ -29,10 +30,13 @@ from keras_attention_apps.common.checkpoints import (
     ValidateDecoded,
 )
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import MODEL, check_folder
 from keras_attention_apps.common.tokens import UNKNOWN
 from keras_attention_apps.common.training import ema_momentum, numerics
 
 VALIDATION_BATCH = 50
+# Folder of the best model.
+BEST = "model"
 # Training steps that the moving average of the weights remembers.
 LONGEST_AVERAGE = 500
 
@@ -42,6 +46,7 @@ def train(config: TrainConfig):
     config = dataclasses.replace(
         config, data=config.data.resolve(), output=config.output.resolve()
     )
+    check_folder(config.output / BEST, MODEL)
     with numerics(config.seed, config.precision):
         return _train(config)
 
@@ -65,7 +70,11 @@ def _train(config):
         f"{len(training)} photographs with {len(texts)} captions, {len(vocabulary)} "
         f"words; {len(validation)} photographs for validation"
     )
-    checkpoints = Checkpoints(config.output / "checkpoints", dataclasses.asdict(config))
+    _tell_cut(texts, config.model.max_length)
+    checkpoints = Checkpoints(
+        config.output / "checkpoints",
+        {**dataclasses.asdict(config), "text": _fingerprint(training, validation)},
+    )
     captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
     if start:
         captioner.take_over(start)
@@ -76,6 +85,26 @@ def _train(config):
         checkpoints.next_phase()
     print(f"The best model is in {run.best}")
     return run.best
+
+
+def _tell_cut(texts, max_length):
+    """Say how many captions are longer than the network may learn."""
+    cut = sum(len(tokenize(text)) > max_length for text in texts)
+    if cut:
+        print(
+            f"{cut} captions have more than {max_length} words and are cut; "
+            "--model.max-length allows more"
+        )
+
+
+def _fingerprint(*splits):
+    """What tells photographs and their captions from others, in a few words."""
+    digest = hashlib.blake2b(digest_size=6)
+    for images in splits:
+        for image in images:
+            digest.update(repr((image.path.name, image.captions)).encode())
+    counts = " and ".join(str(len(images)) for images in splits)
+    return f"{counts} photographs, digest {digest.hexdigest()}"
 
 
 def _build(config, vocabulary_size):
@@ -120,7 +149,12 @@ class _Run:
         self.training = training
         self.validation = validation
         self.checkpoints = checkpoints
-        self.best = config.output / "model"
+        self.best = config.output / BEST
+        self.metric = config.validation_metric
+        if self.metric == "cider" and len(validation) == 1:
+            # What all photographs have in common says nothing to CIDEr.
+            print("One photograph has no CIDEr: the best epoch is chosen by BLEU-4")
+            self.metric = "bleu-4"
         self.token_ids = [
             [
                 captioner.vocabulary.encode(text, config.model.max_length)
@@ -308,7 +342,7 @@ class _Run:
         callbacks = [
             ValidateDecoded(
                 lambda: self._validate(validation),
-                config.validation_metric,
+                self.metric,
                 self._keep,
                 progress=progress,
                 patience=config.patience,

@@ -34,8 +34,9 @@ def test_preference_among_layouts(tmp_path):
     coco(tmp_path)
     assert read_dataset(tmp_path, "train")[0].image_id == 3
 
-    # Kaggle's client leaves this file; it is no Karpathy data set.
-    write(tmp_path / "dataset-metadata.json", {})
+    # Clients of Kaggle and of Hugging Face leave such files; none is Karpathy's.
+    for name in ("dataset-metadata", "dataset_info", "dataset_infos", "dataset_dict"):
+        write(tmp_path / f"{name}.json", {})
     assert read_dataset(tmp_path, "train")[0].image_id == 3
 
     karpathy(tmp_path, karpathy_image("a.jpg", "train", "Karpathy", imgid=7))

@@ -1,6 +1,9 @@
+import errno
+import os
+
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.features import cached_features
+from keras_attention_apps.captioner.features import _reserve, cached_features
 from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
 from keras_attention_apps.captioner.model import Backbone
 from PIL import Image
@@ -95,3 +98,37 @@ def test_an_interrupted_run_leaves_no_half_file(backbone, paths, cache):
     with pytest.raises(ImageError):
         cached_features(backbone, paths, cache, name="train")
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="needs POSIX")
+def test_a_full_disk_is_an_error_and_leaves_nothing(
+    backbone, paths, cache, monkeypatch
+):
+    def refuse(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        cached_features(backbone, paths, cache, name="train")
+    assert list(cache.iterdir()) == []
+
+
+def test_disk_space_is_reserved_before_anything_is_computed(tmp_path):
+    file = tmp_path / "holes"
+    with open(file, "wb") as holes:
+        holes.truncate(1 << 20)
+    _reserve(file)
+    assert file.stat().st_size == 1 << 20
+    if hasattr(os, "posix_fallocate"):
+        assert 512 * file.stat().st_blocks >= 1 << 20
+
+
+def test_what_a_killed_training_left_is_removed_when_it_is_old(backbone, paths, cache):
+    cache.mkdir()
+    for name in ("old", "new"):
+        (cache / f".part-1-{name}.npy").touch()
+    os.utime(cache / ".part-1-old.npy", (0, 0))
+    cached_features(backbone, paths, cache, name="train")
+
+    hidden = [file.name for file in cache.iterdir() if file.name[0] == "."]
+    assert hidden == [".part-1-new.npy"]

@@ -260,6 +260,18 @@ class TestOrientation:
         assert upright[:16].max() <= 2
         assert upright[16:].min() >= 253
 
+    @pytest.mark.parametrize("tag", [0x011A, 0x0128])
+    def test_another_tag_of_a_wrong_type_changes_nothing(self, tag):
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        exif[tag] = 2
+        data = bytearray(encode(Image.new("RGB", (8, 16)), "JPEG", exif=exif))
+        # Its entry in the table of tags now says that it is a text.
+        order = "big" if b"Exif\0\0MM" in data else "little"
+        entry = data.index(tag.to_bytes(2, order), data.index(b"Exif"))
+        data[entry + 2 : entry + 4] = (2).to_bytes(2, order)
+        assert read_image(bytes(data)).size == (16, 8)
+
     def test_damaged_exif_does_not_lose_the_picture(self):
         data = encode(noise(), "JPEG", exif=b"Exif\0\0no header")
 

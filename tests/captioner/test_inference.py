@@ -166,3 +166,16 @@ def test_saving_over_a_model_replaces_it(captioner, model_folder, tmp_path):
 
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
     assert '"note": "second"' in (tmp_path / "model" / "config.json").read_text()
+
+
+def test_a_caption_without_an_end_has_no_more_words_than_are_allowed(captioner):
+    places = captioner.config.max_length + 1
+    found = {
+        "token_ids": np.full((1, 1, places), 5, "int32"),
+        "lengths": np.array([[places]]),
+        "weights": np.full((1, 1, places, 4), 0.25),
+        "scores": np.zeros((1, 1)),
+        "log_probs": np.zeros((1, 1)),
+    }
+    [[caption]] = captioner.captions_of(found)
+    assert len(caption.words) == len(caption.weights) == places - 1

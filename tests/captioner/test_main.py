@@ -115,7 +115,7 @@ def test_several_captions_of_a_photograph(photographs, model_folder, capsys, tmp
     assert captions == [rest for _, *rest in lines]
     assert len(told["captions"][1]["attention"]) == len(told["captions"][1]["words"])
     brief = [{name: x[name] for name in ("caption", "score")} for x in told["captions"]]
-    assert written == {"photo": path, "captions": brief}
+    assert written == {"photo": path, "model": str(model_folder), "captions": brief}
 
 
 def test_an_overlay_is_a_picture(photographs, model_folder, capsys):
@@ -139,6 +139,39 @@ def test_several_overlays_go_into_a_folder(photographs, model_folder, capsys):
 
     assert code == 0
     assert {path.name for path in folder.iterdir()} == {"red-0.png", "blue-0.png"}
+
+
+def test_a_folder_of_one_photograph_is_still_a_folder(
+    photographs, model_folder, tmp_path, capsys
+):
+    album, maps = tmp_path / "album", tmp_path / "2024.07"
+    album.mkdir()
+    shutil.copy(photographs / "red-0.png", album)
+    command = ["caption", str(album), "--model", str(model_folder), "--overlay"]
+    assert main([*command, str(maps)]) == 0
+
+    assert [path.name for path in maps.iterdir()] == ["red-0.png"]
+    assert capsys.readouterr().out.startswith(f"{album / 'red-0.png'}\t")
+    photograph = (album / "red-0.png").read_bytes()
+    assert main([*command, str(album)]) == 2
+    assert "must not lie among the photographs" in capsys.readouterr().err
+    assert (album / "red-0.png").read_bytes() == photograph
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full disk here")
+def test_an_overlay_that_cannot_be_written_does_not_end_the_others(
+    photographs, model_folder, tmp_path, capsys
+):
+    maps = tmp_path / "maps"
+    maps.mkdir()
+    (maps / "blue-0.png").symlink_to("/dev/full")
+    paths = [str(photographs / name) for name in ("blue-0.png", "red-0.png")]
+    command = ["caption", *paths, "--model", str(model_folder), "--overlay", str(maps)]
+
+    assert main(command) == 2
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 2 and "No space left" in told.err
+    assert (maps / "red-0.png").is_file()
 
 
 def test_photographs_of_one_name_get_overlays_of_their_own(
@@ -165,6 +198,11 @@ def test_photographs_of_one_name_get_overlays_of_their_own(
         (["caption", "x.jpg", "--image-size", "0"], "image_size must be at least 1"),
         (["caption", "x.jpg", "--overlay", "x.txt"], "Received: 'x.txt'"),
         (["caption", "x.jpg", "y.jpg", "--overlay", "x.png"], "Received: 'x.png'"),
+        (["caption", "x.png", "--overlay", "x.png"], "among the photographs"),
+        (["caption", "x.jpg", "--output", "."], "Received a folder: '.'"),
+        (["evaluate", "--data", ".", "--output", "."], "Received a folder: '.'"),
+        (["export", "."], "expected the name of a new folder"),
+        (["average", ".", "flickr8k-soft"], "expected the name of a new folder"),
         (["evaluate", "--data", "nowhere"], "nowhere"),
         (["train", "--data", "nowhere", "--output", "o"], "nowhere"),
         (
@@ -264,7 +302,9 @@ def test_models_of_other_words_are_not_averaged(model_folder, tmp_path, capsys):
     assert not (tmp_path / "mean").exists()
 
 
-def test_an_interrupted_output_goes_on(photographs, model_folder, tmp_path, capsys):
+def test_an_interrupted_output_goes_on(
+    photographs, model_folder, tmp_path, capsys, monkeypatch
+):
     output = tmp_path / "new" / "captions.jsonl"
     output.parent.mkdir()
     broken = output.with_name("broken.jpg")
@@ -289,8 +329,35 @@ def test_an_interrupted_output_goes_on(photographs, model_folder, tmp_path, caps
 
     assert lines_of(output) == whole
     assert "2 photographs in" in capsys.readouterr().out
-    assert main(command) == 0
+
+    # What could not be read is tried again; here from elsewhere, by other names.
+    monkeypatch.chdir(photographs)
+    assert main([*command[:1], ".", *command[2:]]) == 2
     assert lines_of(output) == whole
+    assert "1 photographs in" in capsys.readouterr().out
+    shutil.copy(photographs / "red-0.png", broken)
+    assert main(command) == 0
+    *before, last = lines_of(output)
+    assert before == whole[:-1] and "caption" in last
+    assert main(command) == 0
+    assert lines_of(output) == [*before, last]
+
+
+def test_an_output_has_lines_of_one_model_and_one_kind(
+    photographs, model_folder, tmp_path, capsys
+):
+    shutil.copytree(model_folder, tmp_path / "other")
+    output, first = tmp_path / "captions.jsonl", str(photographs / "red-0.png")
+    options = ["--output", str(output), "--model", str(model_folder)]
+    assert main(["caption", first, *options]) == 0
+    [line] = lines_of(output)
+
+    assert main(["caption", str(photographs), *options, "--n-best", "2"]) == 2
+    assert "has lines of other options, with caption" in capsys.readouterr().err
+    options[-1] = str(tmp_path / "other")
+    assert main(["caption", str(photographs), *options]) == 2
+    assert f"captions of {options[-1]!r}. Received" in capsys.readouterr().err
+    assert lines_of(output) == [line]
 
 
 @pytest.mark.parametrize(
@@ -310,8 +377,8 @@ def test_an_output_of_something_else_is_not_touched(
 
 def test_names_that_are_not_utf_8_have_a_line(tmp_path):
     photo, file = os.fsdecode(b"caf\xe9.jpg"), tmp_path / "captions.jsonl"
-    with Records(file) as records:
-        records.add({"photo": photo, "caption": "a cup"})
+    with Records(file, "a model") as records:
+        records.add(photo, {"caption": "a cup"})
 
-    with Records(file) as records:
-        assert records.photos == {photo}
+    with Records(file, "a model") as records:
+        assert photo in records and "tea.jpg" not in records

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import keras
@@ -89,6 +90,34 @@ def test_a_finished_training_has_nothing_left_to_do(trained, squares, capsys):
 def test_another_configuration_does_not_continue(trained, squares, capsys):
     assert main(command(squares, trained, epochs=3)) == 2
     assert "another epochs: 2, and not 3" in capsys.readouterr().err
+
+
+def test_little_data_is_told_about_and_other_data_does_not_continue(
+    squares, tmp_path, capsys
+):
+    data, output = tmp_path / "squares", tmp_path / "run"
+    shutil.copytree(squares, data)
+    (data / "devImages.txt").write_text("red-32.png")
+    captions = data / "captions.txt"
+    text = captions.read_text()
+    captions.write_text(text.replace("the square is red", "red square " * 4))
+    changes = {"epochs": 2, "fine-tune-epochs": 0, "self-critical-epochs": 0}
+    assert main(command(data, output, **changes)) == 0
+
+    out = capsys.readouterr().out
+    assert "3 captions have more than 6 words and are cut" in out
+    assert "the best epoch is chosen by BLEU-4" in out
+    captions.write_text(text)
+    assert main(command(data, output, **changes)) == 2
+    assert "another text: '12 and 1 photographs, digest" in capsys.readouterr().err
+
+
+def test_a_folder_of_something_else_is_not_replaced(squares, tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.txt").write_text("mine")
+    assert main(command(squares, tmp_path)) == 2
+    assert "something else in it" in capsys.readouterr().err
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_after_an_interruption_it_continues_as_if_nothing_happened(
