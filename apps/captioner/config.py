@@ -279,12 +279,13 @@ class CaptionConfig:
     """Photographs, or folders of photographs."""
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     output: Path | None = None
-    """Write a JSON object per line to this file instead, with photo and caption, or
-    error. If the file is there, its photographs are not captioned again: so what was
-    interrupted goes on."""
+    """Write a JSON object per line to this file instead, with photo, model and caption,
+    or error. If the file is there, its photographs are not captioned again: so what was
+    interrupted goes on, with the same model and the same options. Those with an error
+    are tried again."""
     overlay: Path | None = None
     """Write a picture of the attention for every word: a file for one photograph, a
-    folder for several."""
+    folder, which must not be that of the photographs, for several."""
     n_best: Positive = 1
     """Print so many captions of a photograph, each as: path, tab, score, tab, caption;
     as JSON, they are a list."""
