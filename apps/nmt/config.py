@@ -219,10 +219,12 @@ class TranslateConfig:
     """Translate sentences, and show which words each word came from.
 
     The sentences are the arguments; without any, the lines of a file or of the standard
-    input. Every line gives one line, in order; an empty one an empty one. A line that
-    is too long is translated as far as the model reads, with a warning. A line that is
-    not UTF-8 gives an empty line, a line on the standard error and, in the end, the
-    exit code 2; the others are translated all the same.
+    input. Every line gives one line, in order; an empty one an empty one. Many lines
+    are read before the first is translated; with --batch-size 1, and at a terminal,
+    every line is translated before the next is read. A line that is too long is
+    translated as far as the model reads, with a warning. A line that is not UTF-8 gives
+    an empty line, a line on the standard error and, in the end, the exit code 2; the
+    others are translated all the same.
 
     For example: nmt translate "A dog runs." --plot alignment.png
     """

@@ -62,10 +62,8 @@ def _translate(config):
         chosen.model, precision=chosen.precision, jit_compile=config.jit_compile
     )
     lines = _Lines(config)
-    at_a_terminal = not config.sentences and config.input is None
-    at_a_terminal = at_a_terminal and sys.stdin.isatty()
     search = dataclasses.asdict(config.search)
-    if at_a_terminal:
+    if lines.are_typed:
         # Who types a line waits for its translation.
         search |= {"batch_size": 1, "sorted_batches": 1}
     found = translator.translate_each(lines, n_best=config.n_best, **search)
@@ -132,6 +130,11 @@ class _Lines:
                 yield sentence.encode("utf-8", "surrogateescape")
         elif self._input is None:
             yield from sys.stdin.buffer
+    @property
+    def are_typed(self):
+        """Whether they come from a terminal."""
+        return not self._sentences and self._input is None and sys.stdin.isatty()
+
         else:
             with open(self._input, "rb") as file:
                 yield from file

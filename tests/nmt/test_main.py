@@ -1,7 +1,9 @@
 import io
 import json
 import shutil
+import subprocess
 import sys
+import threading
 
 import pytest
 from keras_attention_apps.nmt.main import main
@@ -49,6 +51,35 @@ def test_no_line_of_the_standard_input_is_lost(model_folder, capsys, monkeypatch
     code = translate("--length-penalty", 2, model=model_folder)
 
     check_bad(code, *capsys.readouterr(), "standard input")
+
+
+def test_one_by_one_every_line_is_answered_before_the_next_is_read(model_folder):
+    program = [sys.executable, "-m", "keras_attention_apps.nmt.main", "translate"]
+    options = ["--model", str(model_folder), "--batch-size", "1", "--beam-size", "1"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*program, *options, "--json"], **pipes) as process:
+        # An answer that never comes ends the test all the same.
+        timer = threading.Timer(300, process.kill)
+        timer.start()
+        try:
+            for line in (b"the red dog\n", b"a cat\n"):
+                process.stdin.write(line)
+                process.stdin.flush()
+                answer = json.loads(process.stdout.readline() or "{}")
+                assert " ".join(answer["source_words"]) == line.decode().strip()
+            process.stdin.close()
+            assert process.wait() == 0
+        finally:
+            timer.cancel()
+            process.kill()
+
+
+def test_a_standard_input_that_is_closed(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert translate(model="nowhere") == 2
+
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1 and "a closed standard input" in err
 
 
 def test_an_empty_file_has_no_translations(model_folder, tmp_path, capsys):
