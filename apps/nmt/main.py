@@ -89,6 +89,11 @@ def _check(config):
     if config.input is not None and not config.input.is_file():
         raise UserError(f"expected a text file. Received: {str(config.input)!r}")
     check_n_best(config.n_best, config.search.beam_size)
+    if not config.sentences and config.input is None and sys.stdin is None:
+        raise UserError(
+            "expected sentences, --input, or lines on the standard input. "
+            "Received: a closed standard input"
+        )
     if config.plot is None:
         return
     single = len(config.sentences) == 1
