@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.nmt.data import find_files, read_parallel
 
 
@@ -63,6 +63,8 @@ def evaluate(config):
     """Print the scores that an `EvaluateConfig` asks for; returns them as a dict."""
     from keras_attention_apps.nmt.inference import Translator
 
+    if config.output is not None:
+        check_file(config.output)
     if config.data is not None:
         source, target = find_files(config.data, config.pair or "", (config.split,))
     else:

@@ -15,7 +15,7 @@ from keras_attention_apps.common.checkpoints import (
     ValidateDecoded,
 )
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.files import MODEL, atomic_path, check_folder
 from keras_attention_apps.common.training import all_devices, ema_momentum, numerics
 from keras_attention_apps.nmt.batches import SentenceBatches
 from keras_attention_apps.nmt.config import TrainConfig, with_recipe
@@ -31,6 +31,8 @@ from keras_attention_apps.nmt.inference import SUBWORDS, Translator, length_rati
 from keras_attention_apps.nmt.model import build_network
 from keras_attention_apps.nmt.text import Subwords
 
+# Folder of the best model, in the output folder.
+BEST = "model"
 HELD_OUT = 1000
 # Training steps that the moving average of the weights remembers.
 LONGEST_AVERAGE = 1000
@@ -45,6 +47,7 @@ def train(config: TrainConfig):
         model=with_recipe(config.model, config.model.attention),
         output=config.output.resolve(),
     )
+    check_folder(config.output / BEST, MODEL)
     training, validation = read_texts(config)
     with (
         numerics(config.seed, config.precision),
@@ -130,7 +133,7 @@ class _Run:
         self.network = translator.network
         self.validation = validation
         self.checkpoints = checkpoints
-        self.best = config.output / "model"
+        self.best = config.output / BEST
         self.epochs = config.output / "epochs"
 
     def fit(self, training, devices):

@@ -146,6 +146,9 @@ def test_plots_are_pictures(model_folder, tmp_path, capsys):
         (["translate", "x", "--length-penalty", "-1"], "Received: -1"),
         (["translate", "x", "--plot", "x.txt"], "Received: 'x.txt'"),
         (["translate", "x", "y", "--plot", "x.png"], "Received: 'x.png'"),
+        # What cannot be written is said before a model is looked for.
+        (["translate", "x", "--output", ".", "--model", "y"], "Received a folder: '.'"),
+        (["evaluate", "--output", "."], "Received a folder: '.'"),
         (["evaluate"], "expected --source and --target"),
         (["evaluate", "--data", ".", "--pair", "en-de"], "expected val.en"),
         (["train", "--output", "o"], "expected --source and --target"),
@@ -165,6 +168,17 @@ def test_a_wrong_command_gets_one_clear_line(
     assert out == ""
     assert len(err.splitlines()) == 1 and said in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_plots_have_their_place_before_a_model_is_looked_for(tmp_path, capsys):
+    picture, folder = tmp_path / "plot.png", tmp_path / "plots"
+    picture.mkdir()
+    folder.touch()
+
+    assert translate("x", "--plot", picture, model="nowhere") == 2
+    assert "Received a folder: " in capsys.readouterr().err
+    assert translate("x", "y", "--plot", folder, model="nowhere") == 2
+    assert "Received a file: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

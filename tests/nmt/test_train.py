@@ -133,6 +133,15 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
         np.testing.assert_allclose(one, other, atol=1e-3)
 
 
+def test_what_is_no_model_is_refused_before_the_training(corpus, tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "thesis.tex").touch()
+    assert main(command(corpus, tmp_path)) == 2
+
+    assert "Received one with something else in it" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 @pytest.mark.parametrize("attention", ["luong", "self-attention", "none"])
 def test_every_network_trains(attention, corpus, tmp_path):
     output = tmp_path / "run"
