@@ -1,6 +1,7 @@
 """Training: epochs that end with translating the validation text, then an average."""
 
 import dataclasses
+import hashlib
 import math
 import shutil
 from pathlib import Path
@@ -31,9 +32,10 @@ from keras_attention_apps.nmt.inference import SUBWORDS, Translator, length_rati
 from keras_attention_apps.nmt.model import build_network
 from keras_attention_apps.nmt.text import Subwords
 
-# Folder of the best model, in the output folder.
+# Folders in the output folder: of the best model, and of those to average.
 BEST = "model"
 HELD_OUT = 1000
+EPOCHS = "epochs"
 # Training steps that the moving average of the weights remembers.
 LONGEST_AVERAGE = 1000
 VALIDATION_BATCH = 64
@@ -90,8 +92,28 @@ def hold_out(pairs, seed):
     return dataclasses.replace(training, empty=pairs.empty), validation
 
 
+def text_of(training, validation):
+    """A line by which the text of a training is known: other texts have others.
+
+    Args:
+        training, validation: `Pairs`.
+    """
+    digest = hashlib.sha256()
+    for pairs in (training, validation):
+        # No line has a line feed.
+        for line in (*pairs.source, *pairs.target):
+            digest.update(f"{line}\n".encode())
+    return (
+        f"{len(training):,} pairs, {len(validation):,} for validation, "
+        f"digest {digest.hexdigest()[:12]}"
+    )
+
+
 def _train(config, training, validation, devices):
-    checkpoints = Checkpoints(config.output / "checkpoints", dataclasses.asdict(config))
+    depends_on = dataclasses.asdict(config) | {"text": text_of(training, validation)}
+    checkpoints = Checkpoints(config.output / "checkpoints", depends_on)
+    if not checkpoints.resumed:
+        _clear(config.output)
     subwords = _subwords(config, training)
     model = config.model
     if model.length_ratio is None:
@@ -107,6 +129,12 @@ def _train(config, training, validation, devices):
         checkpoints.next_phase()
     print(f"The best model is in {run.best}")
     return run.best
+
+
+def _clear(output):
+    """Remove what another training has left that this one would go on with."""
+    (output / SUBWORDS).unlink(missing_ok=True)
+    shutil.rmtree(output / EPOCHS, ignore_errors=True)
 
 
 def _subwords(config, training):
@@ -134,7 +162,7 @@ class _Run:
         self.validation = validation
         self.checkpoints = checkpoints
         self.best = config.output / BEST
-        self.epochs = config.output / "epochs"
+        self.epochs = config.output / EPOCHS
 
     def fit(self, training, devices):
         """Phase 1: epochs."""
