@@ -221,7 +221,8 @@ def merge_weights(weights, source_places, target_places):
         merged, (target_places[:, None], source_places[None, : rows.shape[1]]), rows
     )
     counts = np.bincount(target_places, minlength=targets)
-    return merged / np.maximum(counts, 1)[:, None]
+    # Of half precision, they may add up to a little more than one.
+    return np.minimum(merged / np.maximum(counts, 1)[:, None], 1.0)
 
 
 def alignment_of(weights):

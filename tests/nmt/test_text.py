@@ -105,3 +105,10 @@ def test_weights_of_words_worked_by_hand():
     assert alignment_of(merged) == [(0, 0), (1, 1)]
     assert merge_weights(weights, [0, 0, 1], []).shape == (0, 2)
     assert alignment_of(np.zeros((0, 2))) == []
+
+
+def test_weights_of_words_are_at_most_one():
+    # As they are in bfloat16, which rounds some sums of them up.
+    weights = np.array([[0.50390625, 0.5]])
+
+    assert merge_weights(weights, [0, 0], [0]).tolist() == [[1.0]]
