@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 from keras_attention_apps.common.config import (
+    BeamConfig,
     Flags,
     ModelName,
     Natural,
@@ -290,4 +291,4 @@ class ExportConfig:
     directory: Positional[Path]
     """Folder to write."""
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+    search: Flags[BeamConfig] = dataclasses.field(default_factory=BeamConfig)
