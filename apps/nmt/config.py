@@ -270,8 +270,8 @@ class EvaluateConfig:
     """Instead of the files: a folder."""
     pair: str | None = None
     """For the folder: the suffixes of source and target, such as en-de."""
-    split: str = "val"
-    """For the folder: the name of its files."""
+    split: str | None = None
+    """For the folder: the name of its files, val if omitted."""
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     output: Path | None = None
     """Write the translations to this file."""

@@ -1,10 +1,11 @@
 """How good translations are, in the numbers that papers print."""
 
 import dataclasses
+import sys
 
 import numpy as np
 from keras_attention_apps.common.files import atomic_path, check_file
-from keras_attention_apps.nmt.data import find_files, read_parallel
+from keras_attention_apps.nmt.data import check_files, find_files, read_parallel
 
 
 def translation_scores(translations, references):
@@ -65,21 +66,20 @@ def evaluate(config):
 
     if config.output is not None:
         check_file(config.output)
-    if config.data is not None:
-        source, target = find_files(config.data, config.pair or "", (config.split,))
-    else:
-        source, target = config.source, config.target
+    source, target = _files(config)
     sources, references = read_parallel(source, target)
     chosen = config.translator
     translator = Translator.from_preset(chosen.model, precision=chosen.precision)
     search = config.search
-    translations = [
-        translation.text
-        for translation in translator.translate(sources, **dataclasses.asdict(search))
-    ]
-    if config.output:
-        with atomic_path(config.output) as temporary:
-            temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
+    found = translator.translate(sources, **dataclasses.asdict(search))
+    translations = [translation.text for translation in found]
+    cut = sum(translation.cut for translation in found)
+    if cut:
+        print(
+            f"nmt: warning: {cut} of {len(sources)} sentences were longer than the "
+            "model reads, and cut",
+            file=sys.stderr,
+        )
     scores, signatures = translation_scores(translations, references)
     print(
         f"{chosen.model} on {len(sources)} sentences of {source}, "
@@ -89,4 +89,16 @@ def evaluate(config):
         print(f"{name:8} {score:6.2f}  {signatures[name]}")
     for longest, count, score in bleu_by_length(sources, translations, references):
         print(f"bleu-lc  {score:6.2f}  {count} sentences of at most {longest} words")
+    if config.output is not None:
+        with atomic_path(config.output) as temporary:
+            temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
     return scores
+
+
+def _files(config):
+    """The files of sentences and of references."""
+    files = config.source, config.target
+    check_files(files, config.data, pair=config.pair, split=config.split)
+    if config.data is None:
+        return files
+    return find_files(config.data, config.pair or "", (config.split or "val",))

@@ -24,6 +24,7 @@ from keras_attention_apps.nmt.data import (
     TRAINING_NAMES,
     VALIDATION_NAMES,
     Pairs,
+    check_files,
     find_files,
     read_pairs,
 )
@@ -34,8 +35,8 @@ from keras_attention_apps.nmt.text import Subwords
 
 # Folders in the output folder: of the best model, and of those to average.
 BEST = "model"
-HELD_OUT = 1000
 EPOCHS = "epochs"
+HELD_OUT = 1000
 # Training steps that the moving average of the weights remembers.
 LONGEST_AVERAGE = 1000
 VALIDATION_BATCH = 64
@@ -61,9 +62,8 @@ def train(config: TrainConfig):
 def read_texts(config):
     """The pairs for training and for validation."""
     files = [config.source, config.target, config.valid_source, config.valid_target]
+    check_files(files, config.data, pair=config.pair)
     if config.data is not None:
-        if any(files):
-            raise UserError("expected either files or --data with --pair, not both")
         pair = config.pair or ""
         files = [
             *find_files(config.data, pair, TRAINING_NAMES),

@@ -151,6 +151,10 @@ def test_plots_are_pictures(model_folder, tmp_path, capsys):
         (["evaluate", "--output", "."], "Received a folder: '.'"),
         (["evaluate"], "expected --source and --target"),
         (["evaluate", "--data", ".", "--pair", "en-de"], "expected val.en"),
+        (["evaluate", "--data", ".", "--source", "x"], "not both"),
+        (["evaluate", "--source", "x", "--pair", "en-de"], "pair=en-de without --data"),
+        (["evaluate", "--source", "x", "--split", "test"], "split=test without --data"),
+        (["train", "--output", "o", "--pair", "en-de"], "pair=en-de without --data"),
         (["train", "--output", "o"], "expected --source and --target"),
         (["train", "--output", "o", "--data", ".", "--source", "x"], "not both"),
         (["train", "--output", "o", "--data", "."], "Received: ''"),
@@ -211,6 +215,27 @@ def test_evaluation_prints_scores_and_writes_translations(
     assert all("version:" in line for line in lines[1:5])
     assert "sentences of at most" in lines[5]
     assert len(output.read_text().splitlines()) == 8
+
+
+def test_evaluation_counts_what_it_has_cut(model_folder, tmp_path, capsys):
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("the red dog\n" + "dog " * 99 + "\n")
+    files = [f"--{x}={tmp_path / x}" for x in ("source", "target")]
+    assert main(["evaluate", *files, "--model", str(model_folder)]) == 0
+
+    err = capsys.readouterr().err
+    assert "1 of 2 sentences were longer than the model reads, and cut" in err
+
+
+def test_scores_are_told_even_if_translations_cannot_be_written(
+    corpus, model_folder, tmp_path, capsys
+):
+    (tmp_path / "file").touch()
+    output = tmp_path / "file" / "translations"
+    arguments = ["--data", str(corpus), "--pair", "en-fr", "--output", str(output)]
+    assert main(["evaluate", *arguments, "--model", str(model_folder)]) == 2
+
+    assert "chrf-lc" in capsys.readouterr().out
 
 
 def test_models_are_averaged(model_folder, tmp_path, capsys):
