@@ -145,7 +145,8 @@ class TrainConfig:
     whichever is best stays. 0 for no average."""
     average_of: Literal["best", "last"] = "best"
     validation_metric: Literal["bleu", "chrf"] = "bleu"
-    """Decoded metric by which the best epoch is chosen."""
+    """Decoded metric by which the best epoch is chosen; chrf where no sentence has the
+    four words that BLEU needs."""
     validation_beam_size: Positive = 1
     patience: Positive = 10
     """Epochs without improvement after which the training ends."""
@@ -258,6 +259,9 @@ class TranslateConfig:
 @dataclasses.dataclass(frozen=True)
 class EvaluateConfig:
     """Print BLEU and chrF2 of a model, cased and lower-cased, with their signatures.
+
+    Where the references are Chinese, the words of BLEU are characters, sacrebleu's zh;
+    where they are of other scripts without blanks, its char.
 
     For example: nmt evaluate --data multi30k --pair en-de --split val
     """

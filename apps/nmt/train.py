@@ -28,7 +28,7 @@ from keras_attention_apps.nmt.data import (
     find_files,
     read_pairs,
 )
-from keras_attention_apps.nmt.evaluate import translation_scores
+from keras_attention_apps.nmt.evaluate import has_four_words, translation_scores
 from keras_attention_apps.nmt.inference import SUBWORDS, Translator, length_ratio
 from keras_attention_apps.nmt.model import build_network
 from keras_attention_apps.nmt.text import Subwords
@@ -163,6 +163,9 @@ class _Run:
         self.checkpoints = checkpoints
         self.best = config.output / BEST
         self.epochs = config.output / EPOCHS
+        self.metric = config.validation_metric
+        if self.metric == "bleu" and not has_four_words(validation.target):
+            self.metric = "chrf"
 
     def fit(self, training, devices):
         """Phase 1: epochs."""
@@ -190,7 +193,7 @@ class _Run:
         self._compile(len(batches))
         validate = ValidateDecoded(
             self._validate,
-            config.validation_metric,
+            self.metric,
             self._keep,
             progress=progress,
             patience=config.patience,
@@ -209,15 +212,15 @@ class _Run:
         )
 
     def average(self):
-        """Phase 2: the mean of several epochs, if it is better than each of them."""
+        """Phase 2: the mean of several epochs, if it is as good as each of them."""
         folders = sorted(self.epochs.glob("epoch-*"))
         if len(folders) > 1:
             history = self.checkpoints.progress.history
-            metric = self.config.validation_metric
             averaged = average_models(folders, Translator.from_preset)
             scores = self._scores(averaged)
             print(f"The average of {len(folders)} epochs: {_told(scores)}")
-            if scores[metric] > max(figures[metric] for figures in history):
+            best = max(figures[self.metric] for figures in history)
+            if scores[self.metric] >= best:
                 about = [folder.name for folder in folders]
                 averaged.save(self.best, training=self._about(), average_of=about)
         shutil.rmtree(self.epochs, ignore_errors=True)
@@ -235,6 +238,11 @@ class _Run:
         said.append(f"{len(self.translator.subwords)} subwords")
         said.append(f"{self.network.count_params():,} weights")
         print("; ".join(said))
+        if self.metric != self.config.validation_metric:
+            print(
+                "No sentence for validation has four words, so BLEU is always 0: the "
+                f"best epoch is chosen by {self.metric}"
+            )
 
     def _compile(self, steps_per_epoch):
         config = self.config
@@ -262,7 +270,7 @@ class _Run:
         scores = self._scores(self.translator)
         print(f"\n{_told(scores)}")
         if self.config.average:
-            self._keep_epoch(scores[self.config.validation_metric])
+            self._keep_epoch(scores[self.metric])
         return scores
 
     def _scores(self, translator):
@@ -278,7 +286,7 @@ class _Run:
     def _keep_epoch(self, score):
         """Store the model of this epoch, and remove those that no average needs."""
         config, history = self.config, self.checkpoints.progress.history
-        scores = [figures[config.validation_metric] for figures in history] + [score]
+        scores = [figures[self.metric] for figures in history] + [score]
         order = range(len(scores))
         if config.average_of == "best":
             order = sorted(order, key=lambda epoch: (scores[epoch], epoch))

@@ -7,7 +7,8 @@ from textwrap import dedent
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.checkpoints import SaveEveryEpoch
+from keras_attention_apps.common.checkpoints import SaveEveryEpoch, ValidateDecoded
+from keras_attention_apps.nmt import train as training
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.text import Subwords
@@ -181,6 +182,32 @@ def test_what_another_training_has_left_is_not_used(corpus, tmp_path, capsys):
     translator = Translator.from_preset(output / "model")
     assert "\u2581the" in translator.subwords.pieces
     assert not (output / "epochs").exists()
+
+
+def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch):
+    for path in corpus.iterdir():
+        short = [" ".join(line.split()[:3]) for line in lines(path)]
+        (tmp_path / path.name).write_text("\n".join(short), encoding="utf-8")
+    metrics = []
+
+    def record(score, metric, keep, **options):
+        metrics.append(metric)
+        return ValidateDecoded(score, metric, keep, **options)
+
+    monkeypatch.setattr(training, "ValidateDecoded", record)
+    assert main(command(tmp_path, tmp_path / "run", epochs=1)) == 0
+
+    assert metrics == ["chrf"]
+    assert "the best epoch is chosen by chrf" in capsys.readouterr().out
+
+
+def test_of_equals_the_average_stays(corpus, tmp_path, monkeypatch):
+    scores = {"bleu": 0.0, "chrf": 0.0}
+    monkeypatch.setattr(training, "translation_scores", lambda *_: (scores, {}))
+    assert main(command(corpus, tmp_path, epochs=2)) == 0
+
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["average_of"] == ["epoch-0001", "epoch-0002"]
 
 
 def test_another_text_does_not_continue(corpus, tmp_path, capsys):
