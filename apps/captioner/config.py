@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import (
+    BeamConfig,
     Flags,
     ModelName,
     Natural,
@@ -255,13 +256,18 @@ class ChosenModel:
 
 
 @dataclasses.dataclass(frozen=True)
-class CaptionSearchConfig(SearchConfig):
+class CaptionBeamConfig(BeamConfig):
     """How captions are searched for."""
 
     length_penalty: Weight = 0.7
     """Hypotheses are ranked by log-probability / length ** length_penalty."""
     no_repeat_ngrams: Natural = 3
     """No caption says so many words in a row twice; 0 lets it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionSearchConfig(CaptionBeamConfig, SearchConfig):
+    """How captions are searched for, and of how many photographs at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,6 +360,6 @@ class ExportConfig:
     directory: Positional[Path]
     """Folder to write."""
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    search: Flags[CaptionSearchConfig] = dataclasses.field(
-        default_factory=CaptionSearchConfig
+    search: Flags[CaptionBeamConfig] = dataclasses.field(
+        default_factory=CaptionBeamConfig
     )

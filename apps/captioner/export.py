@@ -19,10 +19,7 @@ def export(config):
     check_folder(config.directory, SAVED_MODEL)
     chosen = config.captioner
     captioner = Captioner.from_preset(chosen.model, **chosen.options)
-    options = dataclasses.asdict(config.search)
-    # The SavedModel is given as many photographs at once as its caller likes.
-    del options["batch_size"]
-    search = captioner.search(**options)
+    search = captioner.search(**dataclasses.asdict(config.search))
     save_served(captioner, search, config.directory)
     print(f"Wrote {config.directory}")
 

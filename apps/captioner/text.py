@@ -4,23 +4,19 @@ import collections
 import re
 import unicodedata
 
+from keras_attention_apps.common.scripts import UNSPACED
 from keras_attention_apps.common.tokens import END, START, UNKNOWN
 
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
 
-# Scripts that put no blanks between words: Thai, Lao, Burmese, Khmer, kana, Han.
-_UNSPACED = (
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
 # Stands for what belongs to the letter before it, and is no letter itself.
 _MARK = "\ufe0f"
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s\b")
-_SPACED = rf"(?:(?!{_UNSPACED})\w{_MARK}*)+"
-_WORD = re.compile(rf"'s\b|{_SPACED}(?:['’-]{_SPACED})*|(?={_UNSPACED})\w{_MARK}*")
+_SPACED = rf"(?:(?!{UNSPACED})\w{_MARK}*)+"
+_WORD = re.compile(rf"'s\b|{_SPACED}(?:['’-]{_SPACED})*|(?={UNSPACED})\w{_MARK}*")
 # What joins words, in order: patterns, of which RE2 knows all, and replacements. One
 # pass leaves every other blank between single characters.
-JOINTS = ((" 's", "'s"), *2 * [(f"({_UNSPACED}) ({_UNSPACED})", r"\1\2")])
+JOINTS = ((" 's", "'s"), *2 * [(f"({UNSPACED}) ({UNSPACED})", r"\1\2")])
 
 
 def tokenize(caption):

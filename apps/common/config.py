@@ -77,12 +77,18 @@ class AverageConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchConfig:
+class BeamConfig:
     """How a beam search searches."""
 
     beam_size: Positive = 5
     """Hypotheses that are kept at every step; 1 is greedy search."""
     length_penalty: Weight = 1.0
     """Hypotheses are ranked by log-probability / length ** length_penalty."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchConfig(BeamConfig):
+    """How a beam search searches, and for how many inputs at once."""
+
     batch_size: Positive = 32
     """Inputs that are worked on together."""

@@ -26,7 +26,8 @@ class SentenceBatches(keras.utils.PyDataset):
             smaller.
         max_length: Pairs with more tokens on one side are left out.
         subword_dropout, target_subword_dropout: Dropout in the texts of either side;
-            see `Subwords.encode_all`.
+            see `Subwords.encode_all`. A text that it would make longer than
+            `max_length` is split without it.
         seed: Seed of the order and of the subwords.
         epoch: First epoch.
         multiple: Lengths and rows are padded to multiples of this, so that what
@@ -83,11 +84,7 @@ class SentenceBatches(keras.utils.PyDataset):
         """The batches of an epoch: lists of pairs of token ids."""
         random = np.random.default_rng((self.seed, epoch))
         encoded = [
-            self.subwords.encode_all(
-                [pair[side] for pair in self.pairs],
-                dropout=dropout,
-                seed=int(random.integers(1 << 31)),
-            )
+            self._encode(side, dropout, int(random.integers(1 << 31)))
             for side, dropout in enumerate(self.subword_dropouts)
         ]
         pairs = list(zip(*encoded, strict=True))
@@ -103,6 +100,16 @@ class SentenceBatches(keras.utils.PyDataset):
         batches = so_many(batches, self._count or len(batches))
         batches = [batches[i] for i in random.permutation(len(batches))]
         return [[pairs[i] for i in batch] for batch in batches]
+
+    def _encode(self, side, dropout, seed):
+        """Token ids of all texts of one side, none longer than `max_length`."""
+        texts = [pair[side] for pair in self.pairs]
+        encoded = self.subwords.encode_all(texts, dropout=dropout, seed=seed)
+        long = [i for i, ids in enumerate(encoded) if len(ids) > self.max_length]
+        plain = self.subwords.encode_all([texts[i] for i in long])
+        for i, ids in zip(long, plain, strict=True):
+            encoded[i] = ids
+        return encoded
 
     def __getitem__(self, index):
         batch = self._batches[index]

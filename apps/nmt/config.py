@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 from keras_attention_apps.common.config import (
+    BeamConfig,
     Flags,
     ModelName,
     Natural,
@@ -144,7 +145,8 @@ class TrainConfig:
     whichever is best stays. 0 for no average."""
     average_of: Literal["best", "last"] = "best"
     validation_metric: Literal["bleu", "chrf"] = "bleu"
-    """Decoded metric by which the best epoch is chosen."""
+    """Decoded metric by which the best epoch is chosen; chrf where no sentence has the
+    four words that BLEU needs."""
     validation_beam_size: Positive = 1
     patience: Positive = 10
     """Epochs without improvement after which the training ends."""
@@ -219,10 +221,12 @@ class TranslateConfig:
     """Translate sentences, and show which words each word came from.
 
     The sentences are the arguments; without any, the lines of a file or of the standard
-    input. Every line gives one line, in order; an empty one an empty one. A line that
-    is too long is translated as far as the model reads, with a warning. A line that is
-    not UTF-8 gives an empty line, a line on the standard error and, in the end, the
-    exit code 2; the others are translated all the same.
+    input. Every line gives one line, in order; an empty one an empty one. Many lines
+    are read before the first is translated; with --batch-size 1, and at a terminal,
+    every line is translated before the next is read. A line that is too long is
+    translated as far as the model reads, with a warning. A line that is not UTF-8 gives
+    an empty line, a line on the standard error and, in the end, the exit code 2; the
+    others are translated all the same.
 
     For example: nmt translate "A dog runs." --plot alignment.png
     """
@@ -256,6 +260,9 @@ class TranslateConfig:
 class EvaluateConfig:
     """Print BLEU and chrF2 of a model, cased and lower-cased, with their signatures.
 
+    Where the references are Chinese, the words of BLEU are characters, sacrebleu's zh;
+    where they are of other scripts without blanks, its char.
+
     For example: nmt evaluate --data multi30k --pair en-de --split val
     """
 
@@ -267,8 +274,8 @@ class EvaluateConfig:
     """Instead of the files: a folder."""
     pair: str | None = None
     """For the folder: the suffixes of source and target, such as en-de."""
-    split: str = "val"
-    """For the folder: the name of its files."""
+    split: str | None = None
+    """For the folder: the name of its files, val if omitted."""
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     output: Path | None = None
     """Write the translations to this file."""
@@ -288,4 +295,4 @@ class ExportConfig:
     directory: Positional[Path]
     """Folder to write."""
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+    search: Flags[BeamConfig] = dataclasses.field(default_factory=BeamConfig)

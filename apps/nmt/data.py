@@ -92,6 +92,24 @@ def read_pairs(source, target):
     return Pairs(*map(list, zip(*kept, strict=True)), empty)
 
 
+def check_files(files, data, **of_data):
+    """Raise a `UserError` unless a text is given in one way.
+
+    Args:
+        files: Its files; those that are not given are `None`.
+        data: Folder of a data set, or `None`.
+        **of_data: Options that mean something with a folder only, `None` if not given.
+    """
+    if data is not None and any(files):
+        raise UserError("expected either files or --data with --pair, not both")
+    given = [f"{name}={x}" for name, x in of_data.items() if x is not None]
+    if data is None and given:
+        raise UserError(
+            f"expected --data where there is --{given[0].split('=')[0]}. "
+            f"Received: {', '.join(given)} without --data"
+        )
+
+
 def find_files(data, pair, names):
     """The two files of one part of a data set.
 

@@ -1,10 +1,45 @@
 """How good translations are, in the numbers that papers print."""
 
 import dataclasses
+import re
+import sys
 
 import numpy as np
-from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.nmt.data import find_files, read_parallel
+from keras_attention_apps.common.files import atomic_path, check_file
+from keras_attention_apps.common.scripts import HAN, KANA, UNSPACED
+from keras_attention_apps.nmt.data import check_files, find_files, read_parallel
+
+# Chinese has at most so many kana for each Han character, and Japanese more.
+FEW_KANA = 0.1
+
+
+def tokenizer_for(texts):
+    """The tokenizer of sacrebleu that finds the words of a language.
+
+    Args:
+        texts: List of strings, all of this language.
+
+    Returns:
+        `"zh"` if most letters are Han, and few of them kana: every Han character is a
+        word. `"char"` if most are of other scripts without blanks between words, such
+        as those of Japanese or Thai: every character is one. Else `"13a"`.
+    """
+    letters = "".join(filter(str.isalpha, "".join(texts)))
+    unspaced, han, kana = (
+        len(re.findall(script, letters)) for script in (UNSPACED, HAN, KANA)
+    )
+    if unspaced <= len(letters) / 2:
+        return "13a"
+    is_chinese = han > len(letters) / 2 and kana <= FEW_KANA * han
+    return "zh" if is_chinese else "char"
+
+
+def has_four_words(references):
+    """Whether a sentence is long enough for BLEU, which counts four words in a row."""
+    from sacrebleu.metrics import BLEU
+
+    split = BLEU(tokenize=tokenizer_for(references)).tokenizer
+    return any(len(split(reference).split()) >= 4 for reference in references)
 
 
 def translation_scores(translations, references):
@@ -19,9 +54,10 @@ def translation_scores(translations, references):
     """
     from sacrebleu.metrics import BLEU, CHRF
 
+    tokenizer = tokenizer_for(references)
     metrics = {
-        "bleu": BLEU(),
-        "bleu-lc": BLEU(lowercase=True),
+        "bleu": BLEU(tokenize=tokenizer),
+        "bleu-lc": BLEU(lowercase=True, tokenize=tokenizer),
         "chrf": CHRF(),
         "chrf-lc": CHRF(lowercase=True),
     }
@@ -41,12 +77,13 @@ def bleu_by_length(sources, translations, references, parts=4):
         parts: Number of parts, about equally large.
 
     Returns:
-        List of tuples: the largest number of words in a source of this part, the number
-        of its sentences, and their BLEU in percent.
+        List of tuples: the largest length of a source of this part, see `lengths_of`,
+        the number of its sentences, and their BLEU in percent.
     """
     from sacrebleu.metrics import BLEU
 
-    lengths = np.array([len(source.split()) for source in sources])
+    _, lengths = lengths_of(sources)
+    bleu = BLEU(lowercase=True, tokenize=tokenizer_for(references))
     shares = np.arange(1, parts + 1) / parts
     edges = np.unique(np.quantile(lengths, shares, method="lower"))
     found = []
@@ -54,30 +91,42 @@ def bleu_by_length(sources, translations, references, parts=4):
         # Every edge is the length of a sentence: no part is empty.
         chosen = np.flatnonzero(np.searchsorted(edges, lengths) == part)
         texts = [[side[i] for i in chosen] for side in (translations, references)]
-        score = BLEU(lowercase=True).corpus_score(texts[0], texts[1:]).score
+        score = bleu.corpus_score(texts[0], texts[1:]).score
         found.append((int(longest), len(chosen), score))
     return found
+
+
+def lengths_of(texts):
+    """How long texts are, in words if there are blanks between them.
+
+    Returns:
+        `"words"` or `"characters"`, and an integer array.
+    """
+    if tokenizer_for(texts) == "13a":
+        return "words", np.array([len(text.split()) for text in texts])
+    return "characters", np.array([len("".join(text.split())) for text in texts])
 
 
 def evaluate(config):
     """Print the scores that an `EvaluateConfig` asks for; returns them as a dict."""
     from keras_attention_apps.nmt.inference import Translator
 
-    if config.data is not None:
-        source, target = find_files(config.data, config.pair or "", (config.split,))
-    else:
-        source, target = config.source, config.target
+    if config.output is not None:
+        check_file(config.output)
+    source, target = _files(config)
     sources, references = read_parallel(source, target)
     chosen = config.translator
     translator = Translator.from_preset(chosen.model, precision=chosen.precision)
     search = config.search
-    translations = [
-        translation.text
-        for translation in translator.translate(sources, **dataclasses.asdict(search))
-    ]
-    if config.output:
-        with atomic_path(config.output) as temporary:
-            temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
+    found = translator.translate(sources, **dataclasses.asdict(search))
+    translations = [translation.text for translation in found]
+    cut = sum(translation.cut for translation in found)
+    if cut:
+        print(
+            f"nmt: warning: {cut} of {len(sources)} sentences were longer than the "
+            "model reads, and cut",
+            file=sys.stderr,
+        )
     scores, signatures = translation_scores(translations, references)
     print(
         f"{chosen.model} on {len(sources)} sentences of {source}, "
@@ -85,6 +134,19 @@ def evaluate(config):
     )
     for name, score in scores.items():
         print(f"{name:8} {score:6.2f}  {signatures[name]}")
+    unit, _ = lengths_of(sources)
     for longest, count, score in bleu_by_length(sources, translations, references):
-        print(f"bleu-lc  {score:6.2f}  {count} sentences of at most {longest} words")
+        print(f"bleu-lc  {score:6.2f}  {count} sentences of at most {longest} {unit}")
+    if config.output is not None:
+        with atomic_path(config.output) as temporary:
+            temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
     return scores
+
+
+def _files(config):
+    """The files of sentences and of references."""
+    files = config.source, config.target
+    check_files(files, config.data, pair=config.pair, split=config.split)
+    if config.data is None:
+        return files
+    return find_files(config.data, config.pair or "", (config.split or "val",))

@@ -1,5 +1,7 @@
 """A translator as a TensorFlow SavedModel: sentences in, translations out."""
 
+import dataclasses
+
 import keras
 from keras_attention_apps.common.export import require_tensorflow
 from keras_attention_apps.common.files import (
@@ -18,9 +20,7 @@ def export(config):
     check_folder(config.directory, SAVED_MODEL)
     chosen = config.translator
     translator = Translator.from_preset(chosen.model, precision=chosen.precision)
-    search = translator.search(
-        beam_size=config.search.beam_size, length_penalty=config.search.length_penalty
-    )
+    search = translator.search(**dataclasses.asdict(config.search))
     save_served(translator, search, config.directory)
     print(f"Wrote {config.directory}")
 

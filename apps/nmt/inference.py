@@ -157,9 +157,11 @@ class Translator:
         length_penalty=1.0,
         batch_size=32,
         n_best=1,
-        sorted_batches=SORTED_BATCHES,
     ):
         """Translate any number of sentences, those of about equal length together.
+
+        Several batches are read and sorted by length before the first is translated.
+        With a batch size of 1, every sentence is translated before the next is read.
 
         Args:
             sentences: Iterable of strings.
@@ -169,14 +171,14 @@ class Translator:
             batch_size: Sentences that are translated together.
             n_best: Translations of a sentence, at most `beam_size`. There are fewer
                 where the search finds fewer.
-            sorted_batches: So many batches are read and sorted by length before the
-                first is translated.
 
         Yields:
             For each sentence, in order, the list of its `Translation`s, best first.
         """
         check_n_best(n_best, beam_size)
         options = {"beam_size": beam_size, "length_penalty": length_penalty}
+        # One by one, their order makes no difference.
+        sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
         for window in windows(sentences, batch_size * sorted_batches):
             encoded = [self._encode(sentence) for sentence in window]
             found = [[_nothing()] if len(ids) == 1 else None for ids, _ in encoded]

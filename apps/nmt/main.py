@@ -13,6 +13,7 @@ from keras_attention_apps.common.config import (
     check_n_best,
     check_ranges,
 )
+from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.nmt.config import (
     EvaluateConfig,
     ExportConfig,
@@ -62,12 +63,10 @@ def _translate(config):
         chosen.model, precision=chosen.precision, jit_compile=config.jit_compile
     )
     lines = _Lines(config)
-    at_a_terminal = not config.sentences and config.input is None
-    at_a_terminal = at_a_terminal and sys.stdin.isatty()
     search = dataclasses.asdict(config.search)
-    if at_a_terminal:
+    if lines.are_typed:
         # Who types a line waits for its translation.
-        search |= {"batch_size": 1, "sorted_batches": 1}
+        search["batch_size"] = 1
     found = translator.translate_each(lines, n_best=config.n_best, **search)
     with _output(config) as file:
         for number, translations in enumerate(found, start=1):
@@ -85,14 +84,24 @@ def _translate(config):
 
 
 def _check(config):
-    """Raise a `UserError` for options that make no sense together."""
+    """Raise a `UserError` for options that make no sense, alone or together."""
     if config.sentences and config.input is not None:
         raise UserError("expected either sentences or --input, not both")
     if config.input is not None and not config.input.is_file():
         raise UserError(f"expected a text file. Received: {str(config.input)!r}")
+    if not config.sentences and config.input is None and sys.stdin is None:
+        raise UserError(
+            "expected sentences, --input, or lines on the standard input. "
+            "Received: a closed standard input"
+        )
     check_n_best(config.n_best, config.search.beam_size)
-    if config.plot is None:
-        return
+    if config.output is not None:
+        check_file(config.output)
+    if config.plot is not None:
+        _check_plot(config)
+
+
+def _check_plot(config):
     single = len(config.sentences) == 1
     if single != bool(config.plot.suffix) or (
         single and config.plot.suffix.lower() not in PICTURES
@@ -100,6 +109,13 @@ def _check(config):
         raise UserError(
             "--plot must be a .png, .jpg, .pdf or .svg file for one sentence, and a "
             f"folder for several. Received: {str(config.plot)!r}"
+        )
+    if single:
+        check_file(config.plot)
+    elif config.plot.is_file():
+        raise UserError(
+            "expected the name of a folder to write plots to. "
+            f"Received a file: {str(config.plot)!r}"
         )
 
 
@@ -113,6 +129,11 @@ class _Lines:
         if not self._sentences:
             self.name = "standard input" if self._input is None else str(self._input)
         self.failures = 0
+
+    @property
+    def are_typed(self):
+        """Whether they come from a terminal."""
+        return not self._sentences and self._input is None and sys.stdin.isatty()
 
     def __iter__(self):
         from keras_attention_apps.nmt.data import decode_line
@@ -143,8 +164,6 @@ def _output(config):
     if config.output is None:
         yield sys.stdout
         return
-    from keras_attention_apps.common.files import atomic_path
-
     with (
         atomic_path(config.output) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
@@ -176,8 +195,6 @@ def _told(config, number, translation):
 
 
 def _plot(config, number, translation):
-    from keras_attention_apps.common.files import atomic_path
-
     from keras_attention import attention_heatmap
 
     if not translation.alignment:

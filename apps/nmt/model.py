@@ -435,6 +435,12 @@ class LuongNetwork(RecurrentNetwork):
             attentional_vector=config.embedding_units,
         )
 
+    def encode(self, source, training=None):
+        if self.config.score == "location":
+            # What a batch has beyond its positions is padding.
+            source = source[:, : self.config.max_length]
+        return super().encode(source, training=training)
+
     def _initial_states(self, finals):
         layers = self.config.decoder_layers
         # A decoder with more layers than the encoder has its lowest ends several times.

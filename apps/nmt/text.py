@@ -21,6 +21,8 @@ WORD_BEGIN = "\u2581"
 
 # Sentences that are enough to learn subwords from.
 ENOUGH_SENTENCES = 2_000_000
+# Characters that are learned from in a row. SentencePiece dies of a word of 65,536.
+LONGEST_PIECE = 4000
 
 
 def clean(text):
@@ -77,7 +79,8 @@ class Subwords:
         """Learn subwords.
 
         Args:
-            sentences: Strings of all languages.
+            sentences: Strings of all languages. Very long ones are learned from in
+                pieces.
             size: Number of subwords; there are fewer if the text is too small for it.
             character_coverage: Share of the characters, by how often they occur, that
                 get a subword of their own.
@@ -90,7 +93,7 @@ class Subwords:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(sentences),
+                sentence_iterator=_in_pieces(sentences),
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=size,
@@ -99,7 +102,8 @@ class Subwords:
                 byte_fallback=True,
                 normalization_rule_name="identity",
                 input_sentence_size=ENOUGH_SENTENCES,
-                max_sentence_length=1 << 20,
+                # In bytes, of which UTF-8 has four for a character, or fewer.
+                max_sentence_length=4 * LONGEST_PIECE,
                 pad_id=PAD,
                 bos_id=START,
                 eos_id=END,
@@ -194,6 +198,12 @@ class Subwords:
         return [text.replace(" ", "") for text in texts], np.array(places, "int32")
 
 
+def _in_pieces(sentences):
+    for sentence in sentences:
+        for begin in range(0, len(sentence), LONGEST_PIECE):
+            yield sentence[begin : begin + LONGEST_PIECE]
+
+
 def merge_weights(weights, source_places, target_places):
     """Attention between subwords as attention between words.
 
@@ -221,7 +231,8 @@ def merge_weights(weights, source_places, target_places):
         merged, (target_places[:, None], source_places[None, : rows.shape[1]]), rows
     )
     counts = np.bincount(target_places, minlength=targets)
-    return merged / np.maximum(counts, 1)[:, None]
+    # Of half precision, they may add up to a little more than one.
+    return np.minimum(merged / np.maximum(counts, 1)[:, None], 1.0)
 
 
 def alignment_of(weights):

@@ -1,6 +1,7 @@
 """Training: epochs that end with translating the validation text, then an average."""
 
 import dataclasses
+import hashlib
 import math
 import shutil
 from pathlib import Path
@@ -15,7 +16,7 @@ from keras_attention_apps.common.checkpoints import (
     ValidateDecoded,
 )
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.files import MODEL, atomic_path, check_folder
 from keras_attention_apps.common.training import all_devices, ema_momentum, numerics
 from keras_attention_apps.nmt.batches import SentenceBatches
 from keras_attention_apps.nmt.config import TrainConfig, with_recipe
@@ -23,14 +24,18 @@ from keras_attention_apps.nmt.data import (
     TRAINING_NAMES,
     VALIDATION_NAMES,
     Pairs,
+    check_files,
     find_files,
     read_pairs,
 )
-from keras_attention_apps.nmt.evaluate import translation_scores
+from keras_attention_apps.nmt.evaluate import has_four_words, translation_scores
 from keras_attention_apps.nmt.inference import SUBWORDS, Translator, length_ratio
 from keras_attention_apps.nmt.model import build_network
 from keras_attention_apps.nmt.text import Subwords
 
+# Folders in the output folder: of the best model, and of those to average.
+BEST = "model"
+EPOCHS = "epochs"
 HELD_OUT = 1000
 # Training steps that the moving average of the weights remembers.
 LONGEST_AVERAGE = 1000
@@ -45,6 +50,7 @@ def train(config: TrainConfig):
         model=with_recipe(config.model, config.model.attention),
         output=config.output.resolve(),
     )
+    check_folder(config.output / BEST, MODEL)
     training, validation = read_texts(config)
     with (
         numerics(config.seed, config.precision),
@@ -56,9 +62,8 @@ def train(config: TrainConfig):
 def read_texts(config):
     """The pairs for training and for validation."""
     files = [config.source, config.target, config.valid_source, config.valid_target]
+    check_files(files, config.data, pair=config.pair)
     if config.data is not None:
-        if any(files):
-            raise UserError("expected either files or --data with --pair, not both")
         pair = config.pair or ""
         files = [
             *find_files(config.data, pair, TRAINING_NAMES),
@@ -87,8 +92,28 @@ def hold_out(pairs, seed):
     return dataclasses.replace(training, empty=pairs.empty), validation
 
 
+def text_of(training, validation):
+    """A line by which the text of a training is known: other texts have others.
+
+    Args:
+        training, validation: `Pairs`.
+    """
+    digest = hashlib.sha256()
+    for pairs in (training, validation):
+        # No line has a line feed.
+        for line in (*pairs.source, *pairs.target):
+            digest.update(f"{line}\n".encode())
+    return (
+        f"{len(training):,} pairs, {len(validation):,} for validation, "
+        f"digest {digest.hexdigest()[:12]}"
+    )
+
+
 def _train(config, training, validation, devices):
-    checkpoints = Checkpoints(config.output / "checkpoints", dataclasses.asdict(config))
+    depends_on = dataclasses.asdict(config) | {"text": text_of(training, validation)}
+    checkpoints = Checkpoints(config.output / "checkpoints", depends_on)
+    if not checkpoints.resumed:
+        _clear(config.output)
     subwords = _subwords(config, training)
     model = config.model
     if model.length_ratio is None:
@@ -104,6 +129,12 @@ def _train(config, training, validation, devices):
         checkpoints.next_phase()
     print(f"The best model is in {run.best}")
     return run.best
+
+
+def _clear(output):
+    """Remove what another training has left that this one would go on with."""
+    (output / SUBWORDS).unlink(missing_ok=True)
+    shutil.rmtree(output / EPOCHS, ignore_errors=True)
 
 
 def _subwords(config, training):
@@ -130,8 +161,11 @@ class _Run:
         self.network = translator.network
         self.validation = validation
         self.checkpoints = checkpoints
-        self.best = config.output / "model"
-        self.epochs = config.output / "epochs"
+        self.best = config.output / BEST
+        self.epochs = config.output / EPOCHS
+        self.metric = config.validation_metric
+        if self.metric == "bleu" and not has_four_words(validation.target):
+            self.metric = "chrf"
 
     def fit(self, training, devices):
         """Phase 1: epochs."""
@@ -159,7 +193,7 @@ class _Run:
         self._compile(len(batches))
         validate = ValidateDecoded(
             self._validate,
-            config.validation_metric,
+            self.metric,
             self._keep,
             progress=progress,
             patience=config.patience,
@@ -178,15 +212,15 @@ class _Run:
         )
 
     def average(self):
-        """Phase 2: the mean of several epochs, if it is better than each of them."""
+        """Phase 2: the mean of several epochs, if it is as good as each of them."""
         folders = sorted(self.epochs.glob("epoch-*"))
         if len(folders) > 1:
             history = self.checkpoints.progress.history
-            metric = self.config.validation_metric
             averaged = average_models(folders, Translator.from_preset)
             scores = self._scores(averaged)
             print(f"The average of {len(folders)} epochs: {_told(scores)}")
-            if scores[metric] > max(figures[metric] for figures in history):
+            best = max(figures[self.metric] for figures in history)
+            if scores[self.metric] >= best:
                 about = [folder.name for folder in folders]
                 averaged.save(self.best, training=self._about(), average_of=about)
         shutil.rmtree(self.epochs, ignore_errors=True)
@@ -204,6 +238,11 @@ class _Run:
         said.append(f"{len(self.translator.subwords)} subwords")
         said.append(f"{self.network.count_params():,} weights")
         print("; ".join(said))
+        if self.metric != self.config.validation_metric:
+            print(
+                "No sentence for validation has four words, so BLEU is always 0: the "
+                f"best epoch is chosen by {self.metric}"
+            )
 
     def _compile(self, steps_per_epoch):
         config = self.config
@@ -231,7 +270,7 @@ class _Run:
         scores = self._scores(self.translator)
         print(f"\n{_told(scores)}")
         if self.config.average:
-            self._keep_epoch(scores[self.config.validation_metric])
+            self._keep_epoch(scores[self.metric])
         return scores
 
     def _scores(self, translator):
@@ -247,7 +286,7 @@ class _Run:
     def _keep_epoch(self, score):
         """Store the model of this epoch, and remove those that no average needs."""
         config, history = self.config, self.checkpoints.progress.history
-        scores = [figures[config.validation_metric] for figures in history] + [score]
+        scores = [figures[self.metric] for figures in history] + [score]
         order = range(len(scores))
         if config.average_of == "best":
             order = sorted(order, key=lambda epoch: (scores[epoch], epoch))

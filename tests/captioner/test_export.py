@@ -82,6 +82,12 @@ def test_words_are_joined_as_in_python():
     assert found == [detokenize(words) for words in captions]
 
 
+def test_a_served_model_has_no_size_of_batches(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["export", str(tmp_path / "x"), "--batch-size", "3"])
+    assert "--batch-size" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(
     keras.backend.backend() == "tensorflow", reason="there it is possible"
 )

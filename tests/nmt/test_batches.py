@@ -119,6 +119,19 @@ def test_long_pairs_are_left_out(pairs, subwords):
     assert len(batches(pairs, subwords, max_length=2)) == 0
 
 
+def test_dropout_makes_no_pair_too_long(pairs, subwords):
+    longest = max(map(len, subwords.encode_all([*pairs.source, *pairs.target])))
+    dataset = batches(pairs, subwords, max_length=longest + 2)
+    found = [pair for batch in dataset._batches for pair in batch]
+
+    assert dataset.too_long == 0
+    assert max(len(ids) for pair in found for ids in pair) == longest + 2
+    expected = sorted(zip(pairs.source, pairs.target, strict=True))
+    assert sorted(rows(dataset)) == expected
+    whole = set(map(tuple, subwords.encode_all(pairs.source)))
+    assert {tuple(source) for source, _ in found} - whole
+
+
 def test_the_first_batches_share_no_size(pairs, subwords):
     dataset = batches(pairs, subwords)
     (first,), (second,) = dataset[0], dataset[1]

@@ -1,5 +1,9 @@
 import pytest
-from keras_attention_apps.nmt.evaluate import bleu_by_length, translation_scores
+from keras_attention_apps.nmt.evaluate import (
+    bleu_by_length,
+    has_four_words,
+    translation_scores,
+)
 
 
 def test_scores_worked_by_hand():
@@ -13,6 +17,46 @@ def test_scores_worked_by_hand():
     assert 0 < scores["chrf"] < 100
     assert "case:lc" in signatures["bleu-lc"] and "case:mixed" in signatures["bleu"]
     assert "nc:6|nw:0" in signatures["chrf"]
+
+
+@pytest.mark.parametrize(
+    "reference, wrong, tokenizer",
+    [
+        ("一只狗在公园里跑。", "一只猫在公园里跑。", "zh"),
+        # A few kana are in Chinese, too.
+        ("小松菜の一只红色的狗在公园里跑。", "小松菜の一只黑色的猫在公园里跑。", "zh"),
+        ("赤い犬が公園を走っています。", "赤い猫が公園を走っています。", "char"),
+        ("สุนัขวิ่งในสวนสาธารณะ", "สุนัขเดินในสวนสาธารณะ", "char"),
+        ("개가 공원에서 빨리 달린다.", "고양이가 공원에서 빨리 달린다.", "13a"),
+        ("Ein Hund (犬) läuft im Park.", "Eine Katze (犬) läuft im Park.", "13a"),
+    ],
+)
+def test_bleu_knows_scripts_without_blanks(reference, wrong, tokenizer):
+    best, signatures = translation_scores([reference], [reference])
+    scores, _ = translation_scores([wrong], [reference])
+
+    assert best["bleu"] == pytest.approx(100)
+    assert 20 < scores["bleu"] == scores["bleu-lc"] < 100
+    for name in ("bleu", "bleu-lc"):
+        assert f"tok:{tokenizer}|" in signatures[name]
+
+
+def test_bleu_has_four_words():
+    assert has_four_words(["Hallo", "Ein Hund läuft ."])
+    assert has_four_words(["一只狗在"])
+    assert not has_four_words(["Ein Hund.", "", "zwei Hunde"])
+    assert not has_four_words(["狗在"])
+
+
+def test_scores_by_length_in_characters():
+    sources = ["一只狗", "一只狗在公园里跑。", "一只 狗"]
+    texts = ["Ein Hund .", "Ein Hund läuft im Park .", "Ein Hund ."]
+    found = bleu_by_length(sources, texts, texts, parts=3)
+
+    assert [part[:2] for part in found] == [(3, 2), (9, 1)]
+    assert found[1][2] == pytest.approx(100)
+    (score,) = [x for *_, x in bleu_by_length(["x"], ["一只狗在"], ["一只狗在"])]
+    assert score == pytest.approx(100)
 
 
 def test_scores_by_length():

@@ -76,6 +76,12 @@ def test_a_served_model_says_what_the_python_path_says(model_folder, tmp_path, c
         assert log_probability == pytest.approx(found.log_probability, abs=1e-2)
 
 
+def test_a_served_model_has_no_size_of_batches(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["export", str(tmp_path / "x"), "--batch-size", "3"])
+    assert "--batch-size" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(
     keras.backend.backend() == "tensorflow", reason="there it is possible"
 )

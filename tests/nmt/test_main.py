@@ -1,7 +1,9 @@
 import io
 import json
 import shutil
+import subprocess
 import sys
+import threading
 
 import pytest
 from keras_attention_apps.nmt.main import main
@@ -49,6 +51,35 @@ def test_no_line_of_the_standard_input_is_lost(model_folder, capsys, monkeypatch
     code = translate("--length-penalty", 2, model=model_folder)
 
     check_bad(code, *capsys.readouterr(), "standard input")
+
+
+def test_one_by_one_every_line_is_answered_before_the_next_is_read(model_folder):
+    program = [sys.executable, "-m", "keras_attention_apps.nmt.main", "translate"]
+    options = ["--model", str(model_folder), "--batch-size", "1", "--beam-size", "1"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*program, *options, "--json"], **pipes) as process:
+        # An answer that never comes ends the test all the same.
+        timer = threading.Timer(300, process.kill)
+        timer.start()
+        try:
+            for line in (b"the red dog\n", b"a cat\n"):
+                process.stdin.write(line)
+                process.stdin.flush()
+                answer = json.loads(process.stdout.readline() or "{}")
+                assert " ".join(answer["source_words"]) == line.decode().strip()
+            process.stdin.close()
+            assert process.wait() == 0
+        finally:
+            timer.cancel()
+            process.kill()
+
+
+def test_a_standard_input_that_is_closed(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert translate(model="nowhere") == 2
+
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1 and "a closed standard input" in err
 
 
 def test_an_empty_file_has_no_translations(model_folder, tmp_path, capsys):
@@ -115,8 +146,15 @@ def test_plots_are_pictures(model_folder, tmp_path, capsys):
         (["translate", "x", "--length-penalty", "-1"], "Received: -1"),
         (["translate", "x", "--plot", "x.txt"], "Received: 'x.txt'"),
         (["translate", "x", "y", "--plot", "x.png"], "Received: 'x.png'"),
+        # What cannot be written is said before a model is looked for.
+        (["translate", "x", "--output", ".", "--model", "y"], "Received a folder: '.'"),
+        (["evaluate", "--output", "."], "Received a folder: '.'"),
         (["evaluate"], "expected --source and --target"),
         (["evaluate", "--data", ".", "--pair", "en-de"], "expected val.en"),
+        (["evaluate", "--data", ".", "--source", "x"], "not both"),
+        (["evaluate", "--source", "x", "--pair", "en-de"], "pair=en-de without --data"),
+        (["evaluate", "--source", "x", "--split", "test"], "split=test without --data"),
+        (["train", "--output", "o", "--pair", "en-de"], "pair=en-de without --data"),
         (["train", "--output", "o"], "expected --source and --target"),
         (["train", "--output", "o", "--data", ".", "--source", "x"], "not both"),
         (["train", "--output", "o", "--data", "."], "Received: ''"),
@@ -134,6 +172,17 @@ def test_a_wrong_command_gets_one_clear_line(
     assert out == ""
     assert len(err.splitlines()) == 1 and said in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_plots_have_their_place_before_a_model_is_looked_for(tmp_path, capsys):
+    picture, folder = tmp_path / "plot.png", tmp_path / "plots"
+    picture.mkdir()
+    folder.touch()
+
+    assert translate("x", "--plot", picture, model="nowhere") == 2
+    assert "Received a folder: " in capsys.readouterr().err
+    assert translate("x", "y", "--plot", folder, model="nowhere") == 2
+    assert "Received a file: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -166,6 +215,27 @@ def test_evaluation_prints_scores_and_writes_translations(
     assert all("version:" in line for line in lines[1:5])
     assert "sentences of at most" in lines[5]
     assert len(output.read_text().splitlines()) == 8
+
+
+def test_evaluation_counts_what_it_has_cut(model_folder, tmp_path, capsys):
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("the red dog\n" + "dog " * 99 + "\n")
+    files = [f"--{x}={tmp_path / x}" for x in ("source", "target")]
+    assert main(["evaluate", *files, "--model", str(model_folder)]) == 0
+
+    err = capsys.readouterr().err
+    assert "1 of 2 sentences were longer than the model reads, and cut" in err
+
+
+def test_scores_are_told_even_if_translations_cannot_be_written(
+    corpus, model_folder, tmp_path, capsys
+):
+    (tmp_path / "file").touch()
+    output = tmp_path / "file" / "translations"
+    arguments = ["--data", str(corpus), "--pair", "en-fr", "--output", str(output)]
+    assert main(["evaluate", *arguments, "--model", str(model_folder)]) == 2
+
+    assert "chrf-lc" in capsys.readouterr().out
 
 
 def test_models_are_averaged(model_folder, tmp_path, capsys):

@@ -91,6 +91,21 @@ def test_too_few_subwords_for_the_characters():
         Subwords.train(["abc", "def"], 262)
 
 
+def test_words_of_any_length_are_learned_from():
+    # In another process, which what fails in C++ would end.
+    code = (
+        "from keras_attention_apps.nmt.text import Subwords\n"
+        "subwords = Subwords.train(['the red dog', 'ab' * 70_000], 300)\n"
+        "print(len(subwords.encode('ab' * 70_000)))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    # It is 140,000 characters.
+    assert int(ran.stdout) < 70_000
+
+
 def test_no_model():
     with pytest.raises(UserError, match="not a SentencePiece model"):
         Subwords(b"nothing of the kind")
@@ -105,3 +120,10 @@ def test_weights_of_words_worked_by_hand():
     assert alignment_of(merged) == [(0, 0), (1, 1)]
     assert merge_weights(weights, [0, 0, 1], []).shape == (0, 2)
     assert alignment_of(np.zeros((0, 2))) == []
+
+
+def test_weights_of_words_are_at_most_one():
+    # As they are in bfloat16, which rounds some sums of them up.
+    weights = np.array([[0.50390625, 0.5]])
+
+    assert merge_weights(weights, [0, 0], [0]).tolist() == [[1.0]]

@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from textwrap import dedent
@@ -6,9 +7,11 @@ from textwrap import dedent
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.checkpoints import SaveEveryEpoch
+from keras_attention_apps.common.checkpoints import SaveEveryEpoch, ValidateDecoded
+from keras_attention_apps.nmt import train as training
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.text import Subwords
 from keras_attention_apps.nmt.train import WarmUp
 
 
@@ -41,6 +44,10 @@ def command(corpus, output, **changes):
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     return ["train", *map(str, flags)]
+
+
+def lines(path):
+    return path.read_text(encoding="utf-8").splitlines()
 
 
 def history(folder):
@@ -133,6 +140,15 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
         np.testing.assert_allclose(one, other, atol=1e-3)
 
 
+def test_what_is_no_model_is_refused_before_the_training(corpus, tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "thesis.tex").touch()
+    assert main(command(corpus, tmp_path)) == 2
+
+    assert "Received one with something else in it" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 @pytest.mark.parametrize("attention", ["luong", "self-attention", "none"])
 def test_every_network_trains(attention, corpus, tmp_path):
     output = tmp_path / "run"
@@ -144,6 +160,68 @@ def test_every_network_trains(attention, corpus, tmp_path):
     network = Translator.from_preset(output / "model").network
     assert {variable.dtype for variable in network.trainable_weights} == {"float32"}
     assert np.isfinite(history(output)[0]["loss"])
+
+
+def test_a_location_has_room_for_padding_and_dropout(corpus, subwords, tmp_path):
+    longest = max(map(len, subwords.encode_all(lines(corpus / "train.en"))))
+    changes = {"model.attention": "luong", "model.score": "location", "epochs": 1}
+    changes |= {"model.max-length": longest, "subword-dropout": 0.5}
+    assert main(command(corpus, tmp_path, **changes)) == 0
+
+    translator = Translator.from_preset(tmp_path / "model")
+    assert translator.translate("the red dog " * 99).cut
+
+
+def test_what_another_training_has_left_is_not_used(corpus, tmp_path, capsys):
+    output = tmp_path / "run"
+    (output / "epochs" / "epoch-0001").mkdir(parents=True)
+    (output / "epochs" / "epoch-0002").mkdir()
+    (output / "subwords.model").write_bytes(Subwords.train(["other words"], 300).model)
+    assert main(command(corpus, output, epochs=1, average=0)) == 0
+
+    translator = Translator.from_preset(output / "model")
+    assert "\u2581the" in translator.subwords.pieces
+    assert not (output / "epochs").exists()
+
+
+def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch):
+    for path in corpus.iterdir():
+        short = [" ".join(line.split()[:3]) for line in lines(path)]
+        (tmp_path / path.name).write_text("\n".join(short), encoding="utf-8")
+    metrics = []
+
+    def record(score, metric, keep, **options):
+        metrics.append(metric)
+        return ValidateDecoded(score, metric, keep, **options)
+
+    monkeypatch.setattr(training, "ValidateDecoded", record)
+    assert main(command(tmp_path, tmp_path / "run", epochs=1)) == 0
+
+    assert metrics == ["chrf"]
+    assert "the best epoch is chosen by chrf" in capsys.readouterr().out
+
+
+def test_of_equals_the_average_stays(corpus, tmp_path, monkeypatch):
+    scores = {"bleu": 0.0, "chrf": 0.0}
+    monkeypatch.setattr(training, "translation_scores", lambda *_: (scores, {}))
+    assert main(command(corpus, tmp_path, epochs=2)) == 0
+
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["average_of"] == ["epoch-0001", "epoch-0002"]
+
+
+def test_another_text_does_not_continue(corpus, tmp_path, capsys):
+    data, output = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(corpus, data)
+    assert main(command(data, output, epochs=1)) == 0
+    with open(data / "train.en", "a") as source, open(data / "train.fr", "a") as target:
+        source.write("the dog\n")
+        target.write("le chien\n")
+    assert main(command(data, output, epochs=1)) == 2
+
+    err = capsys.readouterr().err
+    assert "another text: '100 pairs, 8 for validation, digest " in err
+    assert "and not '101 pairs, 8 for validation, digest " in err
 
 
 def test_pairs_are_held_out_where_there_is_no_validation(corpus, tmp_path, capsys):
