@@ -1,5 +1,6 @@
 """Training: epochs that end with translating the validation text, then an average."""
 
+import contextlib
 import dataclasses
 import hashlib
 import math
@@ -134,7 +135,16 @@ def _train(config, training, validation, devices):
 def _clear(output):
     """Remove what another training has left that this one would go on with."""
     (output / SUBWORDS).unlink(missing_ok=True)
-    shutil.rmtree(output / EPOCHS, ignore_errors=True)
+    _remove_epochs(output / EPOCHS)
+
+
+def _remove_epochs(folder):
+    """Remove the models of epochs, and their folder if nothing else is in it."""
+    for epoch in folder.glob("epoch-*"):
+        if (epoch / "config.json").is_file():
+            shutil.rmtree(epoch, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _subwords(config, training):
@@ -223,7 +233,7 @@ class _Run:
             if scores[self.metric] >= best:
                 about = [folder.name for folder in folders]
                 averaged.save(self.best, training=self._about(), average_of=about)
-        shutil.rmtree(self.epochs, ignore_errors=True)
+        _remove_epochs(self.epochs)
 
     def _report(self, training, batches):
         said = [f"{len(batches.pairs)} pairs of sentences for training"]

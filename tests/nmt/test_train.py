@@ -174,14 +174,18 @@ def test_a_location_has_room_for_padding_and_dropout(corpus, subwords, tmp_path)
 
 def test_what_another_training_has_left_is_not_used(corpus, tmp_path, capsys):
     output = tmp_path / "run"
-    (output / "epochs" / "epoch-0001").mkdir(parents=True)
-    (output / "epochs" / "epoch-0002").mkdir()
+    for number in (1, 2):
+        epoch = output / "epochs" / f"epoch-000{number}"
+        epoch.mkdir(parents=True)
+        (epoch / "config.json").write_text("{}")
+    (output / "epochs" / "epoch-of-mine").mkdir()
     (output / "subwords.model").write_bytes(Subwords.train(["other words"], 300).model)
     assert main(command(corpus, output, epochs=1, average=0)) == 0
 
     translator = Translator.from_preset(output / "model")
     assert "\u2581the" in translator.subwords.pieces
-    assert not (output / "epochs").exists()
+    left = [folder.name for folder in (output / "epochs").iterdir()]
+    assert left == ["epoch-of-mine"]
 
 
 def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch):
