@@ -284,9 +284,13 @@ class Captioner:
             for row in range(len(found["token_ids"]))
         ]
 
-    def _caption(self, found, row, rank):
+    def words_of(self, token_ids):
+        """The words of one caption that a search has found, `max_length` at most."""
         # Behind the largest number of words there is room for the end alone.
-        words = self.vocabulary.decode(found["token_ids"][row, rank, :-1])
+        return self.vocabulary.decode(token_ids[: self.config.max_length])
+
+    def _caption(self, found, row, rank):
+        words = self.words_of(found["token_ids"][row, rank])
         weights = found["weights"][row, rank, : len(words)]
         backbone = self.network.backbone
         return Caption(

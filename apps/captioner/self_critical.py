@@ -139,10 +139,10 @@ class SelfCritical:
 
     def _rewards(self, token_ids, chosen):
         """Rewards `(photographs, K)` of captions `(photographs, K, T)`."""
-        decode = self.captioner.vocabulary.decode
+        words_of = self.captioner.words_of
         return np.array(
             [
-                [self.reward(decode(caption), photograph) for caption in captions]
+                [self.reward(words_of(caption), photograph) for caption in captions]
                 for photograph, captions in zip(chosen, token_ids, strict=True)
             ],
             "float32",

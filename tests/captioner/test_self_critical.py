@@ -48,12 +48,12 @@ def batches(captioner):
 def test_the_baseline_of_a_sample_is_the_mean_of_the_others(batches):
     batch, mean = batches.sample(np.array([1, 0]), step=0)
 
-    decode = batches.captioner.vocabulary.decode
+    words_of = batches.captioner.words_of
     for row, photograph in enumerate((1, 0)):
         rewards = []
         for token_ids in batch["captions"][row]:
             assert token_ids[0] == START
-            words = decode(t for t in token_ids[1:] if t != PAD)
+            words = words_of([t for t in token_ids[1:] if t != PAD])
             rewards.append(batches.reward(words, photograph))
         for i, advantage in enumerate(batch["advantages"][row]):
             others = np.mean(rewards[:i] + rewards[i + 1 :])
@@ -73,7 +73,8 @@ def test_the_baseline_may_be_what_greedy_search_finds(captioner):
 
     batch, _ = batches.sample(np.array([1, 0]), step=0)
 
-    lengths = (batch["captions"] > UNKNOWN).sum(axis=-1)
+    most = SIZES["max_length"]
+    lengths = (batch["captions"][..., 1 : most + 1] > UNKNOWN).sum(axis=-1)
     expected = lengths - np.array(greedy)[:, None]
     np.testing.assert_allclose(batch["advantages"], expected, atol=1e-5)
     assert (expected != 0).any()
