@@ -30,13 +30,13 @@ def split_cell(cell, inputs, dtype):
         inputs: All inputs but the context, `(T, ..., D)`.
         dtype: Dtype to compute in.
     """
-    if getattr(cell, "dropout", 0) or getattr(cell, "recurrent_dropout", 0):
-        return None
-    if not getattr(cell, "reset_after", True):
-        return None
     # A subclass may compute something else.
     split = SPLITS.get(type(cell))
-    return split and split(cell, inputs, dtype)
+    if split is None or cell.compute_dtype != dtype:
+        return None
+    if getattr(cell, "dropout", 0) or getattr(cell, "recurrent_dropout", 0):
+        return None
+    return split(cell, inputs, dtype) if getattr(cell, "reset_after", True) else None
 
 
 class SplitCell:
@@ -62,7 +62,7 @@ class SplitCell:
         self.cell = cell
         self._dtype = dtype
         self._leading = ops.shape(inputs)[:-1]
-        self._seen = None
+        self._seen = {}
         depth = inputs.shape[-1]
         kernel = ops.cast(self._prepared(cell.kernel), dtype)
         recurrent = ops.cast(self._prepared(cell.recurrent_kernel), dtype)
@@ -83,7 +83,9 @@ class SplitCell:
             contexts: Tensor `(T, ..., V)`; `None` where V is 0.
             states: Output states before every step, `(T, ..., U)`.
         """
-        self._seen = {"context": contexts, "state": states}
+        for name, x in {"context": contexts, "state": states}.items():
+            if x is not None:
+                self._seen[name] = ops.stop_gradient(x)
 
     def _plus(self, sums, **factors):
         """`sums` and the products of `factors` with their kernels."""
@@ -106,20 +108,33 @@ class SplitCell:
         """
         kernels = {name: self._kernels[name] for name in names if name in self._kernels}
         if kernels and loops.looks_back():
-
-            def add(sums, *_):
-                def gradient(*upstreams, upstream=None):
-                    upstream = upstreams[0] if upstream is None else upstream
-                    rows = ops.reshape(upstream, (-1, upstream.shape[-1]))
-                    factors = [self._seen[name] for name in kernels]
-                    factors = [ops.reshape(x, (-1, x.shape[-1])) for x in factors]
-                    products = [ops.matmul(ops.transpose(x), rows) for x in factors]
-                    return upstream, *products
-
-                return sums, gradient
-
-            sums = ops.custom_gradient(add)(sums, *kernels.values())
+            sums = _adding_later(self._seen, list(kernels))(sums, *kernels.values())
         return ops.reshape(sums, (*self._leading, sums.shape[-1]))
+
+
+def _adding_later(seen, names):
+    """The function `(sums, *kernels) -> sums`, whose gradient for the kernels is late.
+
+    PyTorch keeps the gradient as long as what depends on the sums: so it must not know
+    any of that, or neither would ever be freed.
+
+    Args:
+        seen: Dict which will hold what is multiplied with the kernels, without
+            gradients of its own.
+        names: The names of the kernels there.
+    """
+
+    def add(sums, *_):
+        def gradient(*upstreams, upstream=None):
+            upstream = upstreams[0] if upstream is None else upstream
+            rows = ops.reshape(upstream, (-1, upstream.shape[-1]))
+            factors = [ops.reshape(seen[n], (-1, seen[n].shape[-1])) for n in names]
+            products = [ops.matmul(ops.transpose(x), rows) for x in factors]
+            return upstream, *products
+
+        return sums, gradient
+
+    return ops.custom_gradient(add)
 
 
 def _multiplier(kernel):
@@ -220,8 +235,8 @@ class SplitNormalized(SplitSums):
             self.sequences["inputs"] = self._of_inputs(self.sequences["inputs"])
 
     def _prepared(self, kernel):
-        gates = self._by_gate(ops.cast(kernel, self._exact))
-        return ops.reshape(gates - self._mean(gates), kernel.shape)
+        gates = _by_gate(ops.cast(kernel, self._exact), self._shares)
+        return ops.reshape(gates - _mean(gates, self._shares), kernel.shape)
 
     def _advance(self, of_inputs, of_state, state):
         if "context" in self._kernels:
@@ -230,35 +245,43 @@ class SplitNormalized(SplitSums):
 
     def _normalized(self, sums, gain, bias=None):
         """`gain * sums / deviation + bias`."""
-        sums = self._deviate(ops.cast(sums, self._exact)) * ops.cast(gain, self._exact)
+        deviations = _deviating(self._shares, self.cell.epsilon)(
+            ops.cast(sums, self._exact)
+        )
+        sums = deviations * ops.cast(gain, self._exact)
         if bias is not None:
             sums = sums + ops.cast(bias, self._exact)
         return ops.cast(sums, self._dtype)
 
-    def _deviate(self, sums):
-        def divide(sums):
-            gates = self._by_gate(sums)
-            scale = ops.rsqrt(self._mean(ops.square(gates)) + self.cell.epsilon)
-            deviations = gates * scale
 
-            def gradient(*upstreams, upstream=None):
-                upstream = upstreams[0] if upstream is None else upstream
-                upstream = self._by_gate(upstream)
-                along = self._mean(upstream * deviations)
-                found = scale * (upstream - along * deviations)
-                return ops.reshape(found, ops.shape(sums))
+def _deviating(shares, epsilon):
+    """The function of sums with the mean zero that divides them by their deviations."""
 
-            return ops.reshape(deviations, ops.shape(sums)), gradient
+    def divide(sums):
+        gates = _by_gate(sums, shares)
+        scale = ops.rsqrt(_mean(ops.square(gates), shares) + epsilon)
+        deviations = gates * scale
 
-        return ops.custom_gradient(divide)(sums)
+        def gradient(*upstreams, upstream=None):
+            upstream = upstreams[0] if upstream is None else upstream
+            upstream = _by_gate(upstream, shares)
+            along = _mean(upstream * deviations, shares)
+            found = scale * (upstream - along * deviations)
+            return ops.reshape(found, ops.shape(sums))
 
-    def _by_gate(self, x):
-        gates = len(self.shares)
-        return ops.reshape(x, (*ops.shape(x)[:-1], gates, x.shape[-1] // gates))
+        return ops.reshape(deviations, ops.shape(sums)), gradient
 
-    def _mean(self, gates):
-        """Mean of every gate and of those that share it, `(..., gates, 1)`."""
-        return ops.matmul(ops.mean(gates, axis=-1), self._shares)[..., None]
+    return ops.custom_gradient(divide)
+
+
+def _by_gate(x, shares):
+    gates = shares.shape[0]
+    return ops.reshape(x, (*ops.shape(x)[:-1], gates, x.shape[-1] // gates))
+
+
+def _mean(gates, shares):
+    """Mean of every gate and of those that share it, `(..., gates, 1)`."""
+    return ops.matmul(ops.mean(gates, axis=-1), shares)[..., None]
 
 
 class SplitNormalizedLSTM(SplitNormalized):

@@ -1,9 +1,20 @@
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
 from keras import ops, tree
 
-from keras_attention import LayerNormGRUCell, LayerNormLSTMCell, loops
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LayerNormGRUCell,
+    LayerNormLSTMCell,
+    RecurrentEncoder,
+    loops,
+)
 from keras_attention.split_cells import split_cell
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -129,3 +140,30 @@ class Cell(keras.layers.GRUCell):
 )
 def test_other_cells_stay_in_one_piece(cell):
     assert split_cell(cell, np.zeros((STEPS, BATCH, DEPTH), "float32"), None) is None
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_nothing_stays_in_memory_that_a_gradient_waited_for(name, monkeypatch):
+    # A gradient that was made is freed with all that it belongs to, or with nothing.
+    made, custom_gradient = [], ops.custom_gradient
+
+    def remembering(function):
+        def call(*tensors):
+            found, gradient = function(*tensors)
+            made.append(weakref.ref(gradient))
+            return found, gradient
+
+        return custom_gradient(call)
+
+    monkeypatch.setattr(ops, "custom_gradient", remembering)
+    x = np.ones((BATCH, STEPS, DEPTH), "float32")
+    value = np.ones((BATCH, 2, CONTEXT_DIM), "float32")
+    cells = [CELLS[name](UNITS) for _ in range(3)]
+    attention = AdditiveAttention(CONTEXT_DIM)
+    decoder = AttentionDecoder(AttentionCell(cells[0], attention))
+    outputs = RecurrentEncoder(*cells[1:])(x), decoder(x, value)
+    assert made or not loops.looks_back()
+    del outputs, decoder
+    gc.collect()
+
+    assert [gradient for gradient in made if gradient() is not None] == []

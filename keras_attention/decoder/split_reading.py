@@ -30,7 +30,7 @@ class SplitReading:
     def __init__(self, memories, leading):
         self.memories, self.sequences = list(memories), {}
         self._leading = leading
-        self._weights = None
+        self._weights = []
         if loops.looks_back():
             for i, memory in enumerate(memories):
                 values = memory["values"]
@@ -40,17 +40,20 @@ class SplitReading:
 
     def see(self, weights):
         """The weights with which the steps have read: a list of `(T, B, [K,] S)`."""
-        self._weights = weights
+        self._weights += map(ops.stop_gradient, weights)
 
     def _zeros(self, index, values):
+        # What PyTorch keeps with the zeros must not know anything that depends on them.
+        seen, shape = self._weights, (*self._leading, values.shape[-1])
+
         def zeros(values):
             def gradient(*upstreams, upstream=None):
                 upstream = upstreams[0] if upstream is None else upstream
-                weights = ops.transpose(_rows(self._weights[index]), (0, 2, 1))
+                weights = ops.transpose(_rows(seen[index]), (0, 2, 1))
                 of_values = ops.matmul(weights, _rows(upstream))
                 return ops.cast(of_values, values.dtype)
 
-            return ops.zeros((*self._leading, values.shape[-1]), values.dtype), gradient
+            return ops.zeros(shape, values.dtype), gradient
 
         return ops.custom_gradient(zeros)(values)
 

@@ -743,3 +743,29 @@ def test_a_step_of_the_wrong_rank_is_named(make, shape):
 
     with pytest.raises(ValueError, match=re.escape(message)):
         cell(zeros(*shape), cell.get_initial_state(batch_size=BATCH), memory)
+
+
+@pytest.mark.parametrize("order", ["previous", "current"])
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_a_cell_computes_in_its_own_precision(order, cell, rng):
+    inputs, value = draw(rng, INPUTS, VALUE)
+    decoder = AttentionDecoder(
+        AttentionCell(
+            CELLS[cell](dtype="float32"),
+            AdditiveAttention(UNITS, dtype="mixed_bfloat16"),
+            order=order,
+            dtype="mixed_bfloat16",
+        ),
+        dtype="mixed_bfloat16",
+    )
+    found = decoder(inputs, value)
+
+    state = decoder.cell.get_initial_state(BATCH)
+    memory = decoder.cell.attention.memory(value)
+    for t in range(STEPS):
+        step, state = decoder.cell(inputs[:, t], state, memory)
+        one, other = found["cell_output"][:, t], step["cell_output"]
+        one, other = (
+            ops.convert_to_numpy(ops.cast(x, "float32")) for x in (one, other)
+        )
+        np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-2)
