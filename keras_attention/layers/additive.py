@@ -4,7 +4,7 @@ import keras
 
 from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.parts import check_positive_integer, serialize_part
-from keras_attention.layers.scores import AdditiveScore
+from keras_attention.layers.scores import AdditiveScore, fresh_options
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -120,7 +120,7 @@ class AdditiveAttention(BaseAttention):
         key_projection = keras.layers.Dense(
             units,
             use_bias=use_bias,
-            **kernel,
+            **fresh_options(kernel),
             bias_initializer=bias_initializer,
             bias_regularizer=bias_regularizer,
             bias_constraint=bias_constraint,

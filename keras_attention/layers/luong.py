@@ -14,6 +14,7 @@ from keras_attention.layers.scores import (
     GeneralScore,
     LocationScore,
     dense_options,
+    fresh_options,
     serialize_options,
 )
 from keras_attention.layers.windows import LocalMonotonicWindow, LocalPredictiveWindow
@@ -132,10 +133,15 @@ class LuongAttention(BaseAttention):
             part = LocationScore(positions, use_bias=use_bias, **options, **common)
         else:
             # W [query; key] is the sum of two projections.
-            scale = {name.replace("kernel", "scale"): x for name, x in kernel.items()}
+            scale = fresh_options(kernel)
+            scale = {name.replace("kernel", "scale"): x for name, x in scale.items()}
             part = AdditiveScore(units, coverage=coverage, **kernel, **scale, **common)
             key_projection = keras.layers.Dense(
-                units, use_bias=use_bias, **options, dtype=dtype, name="key_projection"
+                units,
+                use_bias=use_bias,
+                **fresh_options(options),
+                dtype=dtype,
+                name="key_projection",
             )
         super().__init__(
             part,

@@ -344,6 +344,14 @@ def dense_options(*values):
     }
 
 
+def fresh_options(options):
+    """The same for another layer, whose weights are drawn anew."""
+    return {
+        name: fresh(value) if name.endswith("initializer") else value
+        for name, value in options.items()
+    }
+
+
 def serialize_options(options):
     """What `dense_options` returned, for a config."""
     return {

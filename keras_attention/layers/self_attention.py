@@ -683,7 +683,8 @@ def _remember(cache, memory):
     kept = memory.get("mask", ops.ones((batch, steps), "bool"))
     counted = ops.cast(ops.cumsum(ops.cast(kept, "int32"), axis=1), "int32")
     last = cache["length"][:, None] + counted - 1
-    remembered = {"length": cache["length"] + counted[:, -1]}
+    length = ops.minimum(cache["length"] + counted[:, -1], cache["keys"].shape[2])
+    remembered = {"length": length}
     write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
     for name in ("keys", "values"):
         fresh = ops.cast(memory[name], cache[name].dtype)

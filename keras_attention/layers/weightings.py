@@ -180,8 +180,8 @@ class HardWeighting(Weighting):
         self.soft_probability = soft_probability
         self.temperature = temperature
         self.relaxation = relaxation
-        self.seed = seed
         self.seed_generator = _seed_generator(seed)
+        self.seed = self.seed_generator if isinstance(seed, dict) else seed
 
     def draw(self, shape):
         dtype, seed = exact_dtype(self), self.seed_generator
@@ -226,7 +226,7 @@ class HardWeighting(Weighting):
             "soft_probability": self.soft_probability,
             "temperature": self.temperature,
             "relaxation": self.relaxation,
-            "seed": self.seed,
+            "seed": _serialize_seed(self.seed),
         }
 
 
@@ -281,8 +281,8 @@ class MonotonicWeighting(Weighting):
         self.inference = inference
         self.noise = noise
         self.score_bias = score_bias
-        self.seed = seed
         self.seed_generator = _seed_generator(seed)
+        self.seed = self.seed_generator if isinstance(seed, dict) else seed
 
     def build(self, scores_shape):
         self.bias = self.add_weight(
@@ -326,7 +326,7 @@ class MonotonicWeighting(Weighting):
             "inference": self.inference,
             "noise": self.noise,
             "score_bias": self.score_bias,
-            "seed": self.seed,
+            "seed": _serialize_seed(self.seed),
         }
 
 
@@ -354,6 +354,14 @@ def get_weighting(identifier, dtype=None):
 
 
 def _seed_generator(seed):
+    if isinstance(seed, dict):
+        seed = keras.saving.deserialize_keras_object(seed)
     if isinstance(seed, keras.random.SeedGenerator):
         return seed
     return keras.random.SeedGenerator(seed)
+
+
+def _serialize_seed(seed):
+    if isinstance(seed, keras.random.SeedGenerator):
+        return keras.saving.serialize_keras_object(seed)
+    return seed

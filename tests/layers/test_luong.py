@@ -301,3 +301,14 @@ def test_a_part_of_your_own(value, tmp_path):
     np.testing.assert_allclose(
         restored.predict([query, value], verbose=0), value[:, 4:7], atol=1e-6
     )
+
+
+def test_the_kernels_of_concat_differ_from_the_start(rng):
+    same = rng.normal(size=(BATCH, QUERIES, UNITS)).astype("float32")
+    layer = LuongAttention("concat", units=UNITS)
+    layer(same, same)
+
+    projections = layer.memory.key_projection, layer.step.score.query_projection
+    one, other = (ops.convert_to_numpy(dense.kernel) for dense in projections)
+    assert one.shape == other.shape
+    assert not np.isclose(one, other).any()

@@ -96,6 +96,7 @@ def test_steps_beyond_the_last_place_are_not_remembered(rng):
     _, cache = layer(x[:, 3], cache=full)
     _, cache = layer(x[:, 4], cache=cache)
 
+    np.testing.assert_array_equal(*numpy([cache["length"], [3, 3]]))
     for name in ("keys", "values"):
         one, other = numpy([cache[name], full[name]])
         np.testing.assert_array_equal(one[0], other[0])

@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -334,3 +335,19 @@ def test_a_decoder_keeps_the_state_of_its_attention(rng, value, build, sequences
 def test_arguments_out_of_range_are_told(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("kind", [HardWeighting, MonotonicWeighting])
+def test_a_seed_generator_is_saved_with_the_model(kind, tmp_path, query, value):
+    seed = keras.random.SeedGenerator(3)
+    inputs = [keras.Input(x.shape[1:]) for x in (query, value)]
+    attention = AdditiveAttention(5, weighting=kind(seed=seed))
+    model = keras.Model(inputs, attention(*inputs))
+    model.save(tmp_path / "model.keras")
+
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    generator = again.layers[-1].step.weighting.seed_generator
+    assert isinstance(generator, keras.random.SeedGenerator)
+    assert generator.get_config()["seed"] == 3
+    expected, found = numpy([m([query, value]) for m in (model, again)])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
