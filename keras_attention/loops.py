@@ -21,8 +21,13 @@ def scan(step, state, inputs):
 
     Returns:
         The state after the last step, and the outputs stacked to `(time, ...)`.
+
+    Raises:
+        ValueError: If there is no step.
     """
     inputs = tree.map_structure(ops.convert_to_tensor, inputs)
+    if tree.flatten(inputs)[0].shape[0] == 0:
+        raise ValueError("a sequence must have at least one step. Received: 0 steps")
     backend = keras.backend.backend()
     if backend == "tensorflow":
         return _scan_tensorflow(step, state, inputs)

@@ -239,6 +239,10 @@ def _log_partition(rows, embeddings, weights):
         padding = [[0, blocks * size - count], [0, 0]]
         return ops.reshape(ops.pad(x, padding), (blocks, size, x.shape[-1]))
 
+    # In half precision, what is small because there are many tokens would vanish: the
+    # gradients are multiplied with it in the end.
+    scale = ops.maximum(ops.max(weights), 1e-30)
+
     def log_partition(rows, embeddings):
         def add_block(sums, block):
             total, of_embeddings = sums
@@ -249,7 +253,7 @@ def _log_partition(rows, embeddings, weights):
             masses = ops.exp(logits - largest)
             mass = ops.sum(masses, axis=-1, keepdims=True)
             total = total + ops.sum(weights * (largest + ops.log(mass)))
-            of_logits = ops.cast(masses * (weights / mass), rows.dtype)
+            of_logits = ops.cast(masses * (weights / (scale * mass)), rows.dtype)
             more = ops.matmul(ops.transpose(of_logits), rows)
             of_embeddings = of_embeddings + ops.cast(more, weights.dtype)
             return (total, of_embeddings), ops.matmul(of_logits, embeddings)
@@ -260,13 +264,23 @@ def _log_partition(rows, embeddings, weights):
         of_rows = ops.reshape(of_rows, (-1, rows.shape[-1]))[:count]
 
         def gradient(*upstreams, upstream=None):
-            upstream = upstreams[0] if upstream is None else upstream
-            of_all = ops.cast(upstream, rows.dtype) * of_rows, upstream * of_embeddings
-            return tuple(ops.cast(x, rows.dtype) for x in of_all)
+            upstream = scale * (upstreams[0] if upstream is None else upstream)
+            of_all = (ops.cast(x, scale.dtype) for x in (of_rows, of_embeddings))
+            return tuple(ops.cast(upstream * x, rows.dtype) for x in of_all)
 
         return total, gradient
 
     return ops.custom_gradient(log_partition)(rows, embeddings)
+
+
+class _MaskOf(keras.layers.Layer):
+    """The mask that a Keras layer has attached to a tensor, or `None`."""
+
+    def call(self, inputs, mask=None):
+        return mask
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -330,22 +344,27 @@ class SequenceCrossentropy(keras.losses.Loss):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         self.pad = pad
         self.label_smoothing = label_smoothing
+        self._mask_of = _MaskOf(autocast=False, name="mask_of")
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        weights = ops.cast(self._valid(ops.convert_to_tensor(y_true)), self.dtype)
+        mask = self._mask_of(y_pred)
+        y_true, y_pred = map(ops.convert_to_tensor, (y_true, y_pred))
+        weights = ops.cast(self._valid(y_true), self.dtype)
+        if mask is not None:
+            weights = weights * ops.cast(mask, self.dtype)
         if sample_weight is not None:
             sample_weight = ops.cast(sample_weight, self.dtype)
             if len(sample_weight.shape) < len(weights.shape):
                 sample_weight = sample_weight[..., None]
             weights = weights * sample_weight
+        # Not even NaN counts where nothing does.
+        counts = weights != 0
+        y_true, y_pred = _only(y_true, counts), _only(y_pred, counts, rows=True)
         return super().__call__(y_true, y_pred, weights)
 
     def call(self, y_true, y_pred):
         return sequence_crossentropy(
-            ops.cast(y_true, "int32"),
-            y_pred,
-            self._valid(y_true),
-            label_smoothing=self.label_smoothing,
+            ops.cast(y_true, "int32"), y_pred, label_smoothing=self.label_smoothing
         )
 
     def _valid(self, token_ids):

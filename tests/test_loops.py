@@ -225,3 +225,8 @@ def test_stacked_outputs_keep_their_known_sizes():
         return outputs
 
     assert run(tf.zeros((STEPS, BATCH, UNITS))).shape == (STEPS, BATCH, UNITS)
+
+
+def test_a_sequence_has_steps():
+    with pytest.raises(ValueError, match=r"at least one step. Received: 0 steps"):
+        loops.scan(lambda state, now: (state, now), np.zeros(2), np.zeros((0, 2)))

@@ -853,3 +853,48 @@ def test_reinforce_names_the_argument_of_the_wrong_shape(episodes, position):
 
     with pytest.raises(ValueError, match=rf"{name} must .* Received: \(2, 3, 1\)"):
         ReinforceLoss()(*episodes)
+
+
+@pytest.mark.parametrize("reduction", ["mean_with_sample_weight", "sum", None])
+def test_what_does_not_count_may_be_nan(sentences, reduction):
+    token_ids, logits = sentences
+    expected = loss_of(token_ids, logits)
+    expected[0, 1] = 0
+    logits[0, 1] = np.nan
+    weights = np.ones(token_ids.shape)
+    weights[0, 1] = 0
+
+    loss = SequenceCrossentropy(reduction=reduction)
+    found = ops.convert_to_numpy(loss(token_ids, logits, sample_weight=weights))
+    means = {None: expected, "sum": expected.sum()}
+    wanted = means.get(reduction, expected.sum() / weights.sum())
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_all_tokens_are_divided_by_whatever_masks_them(sentences):
+    inputs = np.array([[3, 2, 0], [5, 4, 1]])
+    token_ids, _ = sentences
+    logits = keras.layers.Embedding(WORDS, WORDS, mask_zero=True)(inputs)
+    losses = loss_of(token_ids, ops.convert_to_numpy(logits))
+
+    loss = SequenceCrossentropy(reduction="sum_over_batch_size")(token_ids, logits)
+    assert float(loss) == pytest.approx(losses[inputs != 0].sum() / 6, rel=1e-5)
+
+
+def test_gradients_of_many_tokens_do_not_vanish_in_half_precision(rng, gradients):
+    tokens, words, depth = 4096, 8192, 4
+    token_ids = rng.integers(16, size=tokens)
+    inputs = (rng.normal(size=(tokens, depth)) / 2).astype("float32")
+    embeddings = rng.normal(size=(words, depth), loc=1.0).astype("float32")
+
+    def gradients_in(dtype):
+        def scaled(*tensors):
+            tensors = [ops.cast(x, dtype) for x in tensors]
+            return 8192 * linear_crossentropy(token_ids, *tensors)
+
+        return gradients(scaled, [inputs, embeddings])
+
+    for exact, half in zip(
+        gradients_in("float32"), gradients_in("float16"), strict=True
+    ):
+        assert np.abs(half - exact).sum() < 0.02 * np.abs(exact).sum()
