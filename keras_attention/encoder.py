@@ -23,7 +23,8 @@ class RecurrentEncoder(keras.layers.Layer):
     and takes less time. Both directions run in one loop. Where the cell is one of
     `keras.layers.GRUCell`, `LSTMCell`, `SimpleRNNCell`, `LayerNormGRUCell` and
     `LayerNormLSTMCell`, without dropout, its products with the inputs are computed
-    for all steps at once, and so are the gradients of its kernels. Any other cell of
+    for all steps at once, and so are the gradients of its kernels; a second derivative,
+    such as of a penalty on gradients, is then right on JAX alone. Any other cell of
     Keras runs as it is.
 
     Masking: a step that is masked keeps the state, so wherever padding stands, each

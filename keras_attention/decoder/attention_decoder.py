@@ -33,6 +33,8 @@ class AttentionDecoder(keras.layers.Layer):
     What does not depend on the step before is computed for all steps at once: the
     products of the cell with its inputs, the attentional vectors unless they are fed
     back, and the whole attention where the current state asks and nothing is fed back.
+    So are the gradients of the kernels; a second derivative, such as of a penalty on
+    gradients, is then right on JAX alone.
 
     Args:
         cell: The `AttentionCell`.

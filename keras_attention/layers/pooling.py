@@ -33,7 +33,8 @@ class AttentionPooling(keras.layers.Layer):
     the batch.
 
     Axes before the positions are kept: `(batch, sentences, words, depth)` becomes
-    `(batch, sentences, depth)`, and a sentence without any valid word is masked.
+    `(batch, sentences, depth)`. Of the Keras mask of `value`, what is passed on says
+    which sentences have a valid word.
 
     Masking: `True` means attend. A masked position weighs exactly zero, whatever is
     stored there. A sequence with no valid position gives zeros (before `activation`).
@@ -52,7 +53,8 @@ class AttentionPooling(keras.layers.Layer):
 
     Call arguments:
         value: Tensor of shape `(batch, ..., value_length, value_dim)`.
-        value_mask: Boolean `(batch, ..., value_length)`; `mask` is another name.
+        value_mask: Boolean `(batch, ..., value_length)`; the Keras mask of `value` if
+            omitted. `mask` is another name.
         return_attention_scores: Whether to return the weights, too.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
             what else the weighting reports.
