@@ -7,6 +7,18 @@ import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
 
+# Options that say where something is: a training goes on wherever it was moved.
+PLACES = (
+    "data",
+    "source",
+    "target",
+    "valid_source",
+    "valid_target",
+    "output",
+    "cache",
+    "tensorboard",
+)
+
 
 @dataclasses.dataclass
 class Progress:
@@ -37,7 +49,7 @@ class Checkpoints:
     Args:
         directory: Folder of the checkpoints.
         config: Nested dict of everything the training depends on. A folder written
-            with another configuration is refused.
+            with another configuration is refused, unless only `PLACES` differ.
 
     Attributes:
         resumed: Whether the training was begun before.
@@ -110,13 +122,22 @@ def _seed_states(model):
 
 
 def _check_config(directory, saved, config):
-    changed = [name for name in config if saved.get(name) != config[name]]
-    if changed:
-        name = changed[0]
-        raise UserError(
-            f"{directory} holds a training with another {name}: {saved.get(name)!r}, "
-            f"and not {config[name]!r}. Choose another output folder, or remove it"
-        )
+    for name, before, now in _changes(saved, config):
+        if name not in PLACES:
+            raise UserError(
+                f"{directory} holds a training with another {name}: {before!r}, and "
+                f"not {now!r}. Choose another output folder, or remove that one"
+            )
+
+
+def _changes(saved, config, within=""):
+    """Of every option that differs: its name, its value in `saved` and in `config`."""
+    for name, now in config.items():
+        before = saved.get(name)
+        if isinstance(before, dict) and isinstance(now, dict):
+            yield from _changes(before, now, f"{within}{name}.")
+        elif before != now:
+            yield within + name, before, now
 
 
 class SaveEveryEpoch(keras.callbacks.Callback):

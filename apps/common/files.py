@@ -85,16 +85,19 @@ def check_folder(path, kind=()):
     An empty folder may be replaced, and one that holds all the names of its kind.
     """
     path = Path(path).resolve()
-    if path.exists() and not path.is_dir():
-        raise UserError(
-            f"expected the name of a folder to write. Received a file: {str(path)!r}"
-        )
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise UserError(
+                "expected the name of a folder to write. Received a file: "
+                f"{str(place)!r}"
+            )
     names = {file.name for file in path.iterdir()} if path.exists() else set()
     ours = bool(kind) and names.issuperset(kind)
     if path in (Path.cwd(), *Path.cwd().parents) or (names and not ours):
+        ours = ", or of one that was written by the same command" if kind else ""
         raise UserError(
-            "expected the name of a new folder, or of one that was written by the same "
-            f"command. Received one with something else in it: {str(path)!r}"
+            f"expected the name of a new folder{ours}. Received one with something "
+            f"else in it: {str(path)!r}"
         )
 
 
