@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import pathlib
+import re
 import threading
 
 import numpy as np
@@ -273,7 +274,8 @@ def _reason(error):
         case ImageError():
             return str(error)
         case Image.DecompressionBombError():
-            return f"expected at most {MAX_PIXELS} pixels, got {error}"
+            found = re.search("[0-9]+ x [0-9]+|[0-9]+", str(error)).group()
+            return f"expected at most {MAX_PIXELS} pixels, got {found} pixels"
         case OSError(strerror=str(reason)):
             return f"expected a picture, got {reason}"
         case _:

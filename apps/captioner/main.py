@@ -25,6 +25,9 @@ from keras_attention_apps.common.config import (
 )
 from keras_attention_apps.common.files import check_file
 
+# Characters of a path that would end its column or its line.
+ESCAPES = {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
+
 
 def commands(**training):
     """All commands, as a type; `training` replaces defaults of those that train."""
@@ -86,13 +89,13 @@ def _parsed(argv, **training):
 
 
 def _caption(config):
-    from keras_attention_apps.captioner.images import ImageError, find_images
+    from keras_attention_apps.captioner.images import ImageError
     from keras_attention_apps.captioner.overlays import find_overlays, write_overlay
 
     if not config.photos:
         raise UserError("expected at least one photograph or folder, got none")
     check_n_best(config.n_best, config.search.beam_size)
-    paths = find_images(config.photos)
+    paths, failures = _find(config.photos)
     several = len(paths) > 1 or paths != list(config.photos)
     overlays = {}
     if config.overlay:
@@ -107,12 +110,13 @@ def _caption(config):
     captioner = Captioner.from_preset(
         chosen.model, jit_compile=config.jit_compile, **chosen.options
     )
-    failures, search = 0, dataclasses.asdict(config.search)
+    search = dataclasses.asdict(config.search)
     with contextlib.ExitStack() as stack:
         tell = functools.partial(_print, config, several)
         if config.output:
             records = stack.enter_context(Records(config.output, chosen.model))
-            paths = [path for path in paths if path not in records]
+            missing = {path for path, x in overlays.items() if not x.exists()}
+            paths = [x for x in paths if x not in records or x in missing]
             progress = stack.enter_context(Throughput(len(paths), "photograph"))
             tell = functools.partial(_record, config, records, progress)
         for path, captions in captioner.caption_each(
@@ -124,10 +128,30 @@ def _caption(config):
                 if config.overlay:
                     write_overlay(path, captions[0], overlays[path])
             except (ImageError, OSError) as error:
-                print(f"captioner: error: {error}", file=sys.stderr)
+                _tell_error(error)
                 failures += 1
             tell(path, captions)
     return 2 if failures else 0
+
+
+def _find(photos):
+    """All photographs, and how many folders have none: of several, these are told."""
+    from keras_attention_apps.captioner.images import ImageError, find_images
+
+    paths, failures = [], 0
+    for photo in photos:
+        try:
+            paths += find_images([photo])
+        except ImageError as error:
+            if len(photos) == 1:
+                raise
+            _tell_error(error)
+            failures += 1
+    return paths, failures
+
+
+def _tell_error(error):
+    print(f"captioner: error: {error}", file=sys.stderr)
 
 
 def _print(config, several, path, captions):
@@ -143,12 +167,13 @@ def _print(config, several, path, captions):
         if config.n_best > 1:
             columns = [f"{caption.score:.4f}", *columns]
         if several or config.n_best > 1:
-            columns = [str(path), *columns]
+            columns = [str(path).translate(ESCAPES), *columns]
         print("\t".join(columns), flush=True)
 
 
 def _record(config, records, progress, path, captions):
-    records.add(path, _describe(config, captions, details=config.json))
+    if path not in records:
+        records.add(path, _describe(config, captions, details=config.json))
     progress.add(1)
 
 

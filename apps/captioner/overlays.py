@@ -1,5 +1,6 @@
 """Where the pictures of the attention go, and writing them."""
 
+import collections
 import os
 
 from keras_attention_apps.captioner.images import read_image
@@ -37,10 +38,10 @@ def find_overlays(overlay, given, paths):
     else:
         if is_picture or overlay.is_file():
             raise UserError(
-                "--overlay must be a folder when there are several photographs. "
-                f"Received: {str(overlay)!r}"
+                "--overlay must be a folder where several photographs, or a folder of "
+                f"them, are captioned. Received: {str(overlay)!r}"
             )
-        found = {path: overlay / name for name, path in _names(paths).items()}
+        found = {path: overlay / f"{name}.png" for path, name in _names(paths).items()}
     photographs = set(map(os.path.realpath, paths))
     for target in found.values():
         check_file(target)
@@ -54,14 +55,24 @@ def find_overlays(overlay, given, paths):
 
 
 def _names(paths):
-    """Dict from names of pictures, of which no two are the same, to photographs."""
-    names = {}
-    for path in paths:
-        name, count = f"{path.stem}.png", 1
-        while name in names:
-            count += 1
-            name = f"{path.stem}-{count}.png"
-        names[name] = path
+    """Dict from photographs to names of which no two are the same.
+
+    Where names of files are alike, those of their folders go before them, as many as it
+    takes.
+    """
+    folders = {path: path.absolute().parent.parts for path in paths}
+    beside = collections.Counter((path.parent, path.stem) for path in folders)
+    own = {
+        path: path.stem if beside[path.parent, path.stem] == 1 else path.name
+        for path in folders
+    }
+    names = dict(own)
+    for depth in range(1, 1 + max(map(len, folders.values()), default=0)):
+        counts = collections.Counter(names.values())
+        alike = [path for path, name in names.items() if counts[name] > 1]
+        names |= {
+            path: "-".join((*folders[path][-depth:], own[path])) for path in alike
+        }
     return names
 
 

@@ -103,8 +103,8 @@ class Records:
             self._names = names
         told = {"photo": str(photo), "model": self.model, **described}
         line = json.dumps(told, ensure_ascii=False) + "\n"
-        # Names of files need not be UTF-8.
-        self._file.write(line.encode("utf-8", "surrogatepass"))
+        # Names of files need not be UTF-8: what is not is escaped.
+        self._file.write(line.encode("utf-8", "backslashreplace"))
         self._file.flush()
 
     def __exit__(self, *error):

@@ -181,10 +181,69 @@ def test_photographs_of_one_name_get_overlays_of_their_own(
     other.mkdir()
     shutil.copy(photographs / "red-0.png", other)
     folder = photographs / "overlays"
-    paths = [str(photographs / "red-0.png"), str(other / "red-0.png")]
-    main(["caption", *paths, "--model", str(model_folder), "--overlay", str(folder)])
+    with Image.open(other / "red-0.png") as image:
+        image.save(other / "red-0.jpg")
+    paths = [photographs / "red-0.png", other / "red-0.png", other / "red-0.jpg"]
+    command = ["caption", *map(str, paths), "--overlay", str(folder)]
+    assert main([*command, "--model", str(model_folder)]) == 0
 
-    assert {path.name for path in folder.iterdir()} == {"red-0.png", "red-0-2.png"}
+    assert {path.name for path in folder.iterdir()} == {
+        "red-0.png",
+        "red-0.png.png",
+        "red-0.jpg.png",
+    }
+
+
+def test_an_overlay_that_is_not_there_is_drawn_another_time(
+    photographs, model_folder, tmp_path, capsys
+):
+    output, maps = tmp_path / "captions.jsonl", tmp_path / "maps"
+    command = ["caption", str(photographs), "--model", str(model_folder)]
+    command += ["--output", str(output)]
+    assert main(command) == 0
+    told = lines_of(output)
+
+    assert main([*command, "--overlay", str(maps)]) == 0
+    (maps / "red-0.png").unlink()
+    drawn = (maps / "blue-0.png").stat().st_mtime_ns
+    assert main([*command, "--overlay", str(maps)]) == 0
+
+    assert (maps / "red-0.png").exists()
+    assert (maps / "blue-0.png").stat().st_mtime_ns == drawn
+    assert lines_of(output) == told
+
+
+def test_of_several_folders_one_may_be_empty(
+    photographs, model_folder, tmp_path, capsys
+):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    command = ["caption", str(empty), str(photographs), "--model", str(model_folder)]
+
+    assert main(command) == 2
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 2
+    assert "error: No picture in" in told.err
+
+
+def test_a_photograph_has_one_line_whatever_its_name(photographs, model_folder, capsys):
+    (photographs / "red-0.png").rename(photographs / "a\tred\nsquare.png")
+    assert main(["caption", str(photographs), "--model", str(model_folder)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.count("\t") for line in lines] == [1, 1]
+    assert lines[0].startswith(str(photographs / "a\\tred\\nsquare.png"))
+
+
+def test_records_are_utf8_whatever_the_names(tmp_path):
+    name = os.fsdecode(b"bad\xff.jpg")
+    with Records(tmp_path / "new.jsonl", "model") as records:
+        records.add(tmp_path / name, {"caption": "é"})
+
+    [told] = lines_of(tmp_path / "new.jsonl")
+    assert told["photo"].endswith(name) and told["caption"] == "é"
+    with Records(tmp_path / "new.jsonl", "model") as records:
+        assert tmp_path / name in records
 
 
 @pytest.mark.parametrize(
@@ -202,7 +261,7 @@ def test_photographs_of_one_name_get_overlays_of_their_own(
         (["caption", "x.jpg", "--output", "."], "Received a folder: '.'"),
         (["evaluate", "--data", ".", "--output", "."], "Received a folder: '.'"),
         (["export", "."], "expected the name of a new folder"),
-        (["average", ".", "flickr8k-soft"], "expected the name of a new folder"),
+        (["average", ".", "flickr8k-soft"], "expected the name of a new folder."),
         (["evaluate", "--data", "nowhere"], "nowhere"),
         (["train", "--data", "nowhere", "--output", "o"], "nowhere"),
         (
