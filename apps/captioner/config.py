@@ -122,17 +122,20 @@ class TrainConfig:
     and its words, to which those of the new captions are added. Options of the model
     that are given replace the preset's; but the sizes of its layers stay."""
     backbone_weights: str = "imagenet"
-    """Start of the CNN: imagenet (downloaded by Keras), none, or a .weights.h5 file."""
+    """Start of the CNN: imagenet (downloaded by Keras), none, or a .weights.h5 file. A
+    preset has its own."""
     max_unreadable: Share = 0.01
     """Largest share of the photographs that may be broken. They are named, and left
     out."""
-    min_count: Positive = 5
-    """Words rarer than this in the training captions become unknown."""
+    min_count: Positive | None = None
+    """Words rarer than this in the training captions become unknown; 5 if omitted, or 1
+    where there are fewer than 5,000 captions."""
     captions_per_image: Positive = 5
     """Captions of one photograph that share a training step; if a photograph has more,
     every epoch draws other ones. Also the samples of a photograph in the last phase."""
-    batch_images: Positive = 16
-    """Photographs in a training step."""
+    batch_images: Positive | None = None
+    """Photographs in a training step; 16 if omitted, or an eighth of all where there
+    are fewer than 128."""
     epochs: Natural = 12
     """Epochs with the CNN frozen."""
     frozen_views: Positive = 1

@@ -82,7 +82,8 @@ def readable(images, limit):
         try:
             read_image(image.path, draft=True)
         except ImageError as error:
-            return error
+            # The exception itself would keep the picture in memory.
+            return str(error)
         return None
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -93,8 +94,8 @@ def readable(images, limit):
             f"{len(broken)} of {len(images)} photographs cannot be read, and at most "
             f"{limit:.2%} may be left out. The first: {broken[0]}"
         )
-    for error in broken:
-        print(f"captioner: warning: {error}; it is left out", file=sys.stderr)
+    for reason in broken:
+        print(f"captioner: warning: {reason}; it is left out", file=sys.stderr)
     return [
         image
         for image, problem in zip(images, problems, strict=True)

@@ -49,7 +49,11 @@ def save_served(captioner, search, directory):
 
     def serve(encoded):
         images = decode_images(encoded, captioner.config.image_size)
+        # TensorFlow's convolutions cannot do without a picture.
+        missing = tf.maximum(0, 1 - tf.shape(images)[0])
+        images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
         found = search({"images": images})
+        found = tf.nest.map_structure(lambda x: x[: tf.size(encoded)], found)
         token_ids = found["token_ids"][:, 0, :-1]
         is_word = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
         chosen = tf.where(is_word, tf.gather(words, token_ids), "")

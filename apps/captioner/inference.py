@@ -298,7 +298,8 @@ class Captioner:
             words=words,
             score=float(found["scores"][row, rank]),
             log_probability=float(found["log_probs"][row, rank]),
-            weights=weights.reshape(-1, backbone.rows, backbone.columns),
+            # A view would keep those of the whole batch.
+            weights=weights.reshape(-1, backbone.rows, backbone.columns).copy(),
         )
 
 

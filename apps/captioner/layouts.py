@@ -56,7 +56,8 @@ class DataError(UserError):
 class CaptionedImage:
     """A photograph on disk, its captions, and the number its data set gives it.
 
-    Where the data set has no numbers, `image_id` is the file's name without suffix. The
+    Where the data set has no numbers, `image_id` is the file's name without suffix, or
+    its name within the data set where those of several are alike. The
     boxes, if it has any, say where the things are that words of the captions name.
     """
 
@@ -276,11 +277,23 @@ def _of_split(where, named, split, validation_share):
 
 
 def _select(captions, names):
+    paths = {x: x if isinstance(x, ArchivedFile) else Path(x) for x in names}
+    stems = collections.Counter(path.stem for path in paths.values())
     return [
-        CaptionedImage(path, tuple(captions.get(name, ())), path.stem)
-        for name in names
-        for path in [name if isinstance(name, ArchivedFile) else Path(name)]
+        CaptionedImage(
+            path,
+            tuple(captions.get(name, ())),
+            path.stem if stems[path.stem] == 1 else _whole_name(name),
+        )
+        for name, path in paths.items()
     ]
+
+
+def _whole_name(name):
+    """The name of a photograph within its data set, wherever that lies."""
+    if isinstance(name, ArchivedFile):
+        name = f"{name.archive.name}/{name.inside}"
+    return Path(name).as_posix()
 
 
 def _draw_splits(names, validation_share):
@@ -288,26 +301,28 @@ def _draw_splits(names, validation_share):
 
     The name alone decides, so that adding images never moves the others; dev and test
     lie at opposite ends, so that another share never trades between them. Of so few
-    that none is drawn for dev, one is.
+    that none is drawn for dev, one is; and where none is left for train, those of test
+    are.
     """
     draws = {name: _draw(name) for name in names}
     first = min(draws.values(), default=0)
     limit = validation_share
     if validation_share and len(draws) > 1:
         limit = max(limit, math.nextafter(first, 1))
-    return {
+    splits = {
         name: "dev"
         if draw < limit
         else ("test" if draw >= 1 - validation_share else "train")
         for name, draw in draws.items()
     }
+    if "train" not in splits.values():
+        return {name: split.replace("test", "train") for name, split in splits.items()}
+    return splits
 
 
 def _draw(name):
     """A number from 0 to 1 that a name always has, wherever its folder lies."""
-    if isinstance(name, ArchivedFile):
-        name = f"{name.archive.name}/{name.inside}"
-    name = Path(name).as_posix().encode("utf-8", "surrogatepass")
+    name = _whole_name(name).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(name).digest()[:6]) / 2**48
 
 

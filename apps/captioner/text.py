@@ -90,6 +90,9 @@ class Vocabulary:
     def __len__(self):
         return len(self.words)
 
+    def __contains__(self, word):
+        return word in self._ids
+
     def encode(self, caption, max_length):
         """Token ids of a caption from START to END.
 

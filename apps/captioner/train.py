@@ -40,6 +40,13 @@ BEST = "model"
 # Training steps that the moving average of the weights remembers.
 LONGEST_AVERAGE = 500
 
+# Where there are fewer captions, every word counts.
+FEW_CAPTIONS = 5000
+MIN_COUNT = 5
+# An epoch has this many steps at least, as far as there are photographs.
+FEWEST_STEPS = 8
+BATCH_IMAGES = 16
+
 
 def train(config: TrainConfig):
     """Train a captioner; see `TrainConfig`. Returns the folder of the best model."""
@@ -47,6 +54,8 @@ def train(config: TrainConfig):
         config, data=config.data.resolve(), output=config.output.resolve()
     )
     check_folder(config.output / BEST, MODEL)
+    if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
+        raise UserError("expected epochs of one of the phases. Received: 0 of each")
     with numerics(config.seed, config.precision):
         return _train(config)
 
@@ -57,6 +66,12 @@ def _train(config):
         for split in ("train", "dev")
     )
     texts = [text for image in training for text in image.captions]
+    few_images = min(BATCH_IMAGES, -(-len(training) // FEWEST_STEPS))
+    config = dataclasses.replace(
+        config,
+        min_count=config.min_count or (MIN_COUNT if len(texts) >= FEW_CAPTIONS else 1),
+        batch_images=config.batch_images or few_images,
+    )
     vocabulary = Vocabulary.from_captions(texts, config.min_count)
     start = None
     if config.from_preset:
@@ -70,6 +85,7 @@ def _train(config):
         f"{len(training)} photographs with {len(texts)} captions, {len(vocabulary)} "
         f"words; {len(validation)} photographs for validation"
     )
+    _tell_unknown(texts, vocabulary, config.min_count)
     _tell_cut(texts, config.model.max_length)
     checkpoints = Checkpoints(
         config.output / "checkpoints",
@@ -85,6 +101,17 @@ def _train(config):
         checkpoints.next_phase()
     print(f"The best model is in {run.best}")
     return run.best
+
+
+def _tell_unknown(texts, vocabulary, min_count):
+    """Say how many of the words the network will not learn."""
+    words = [word for text in texts for word in tokenize(text)]
+    unknown = sum(word not in vocabulary for word in words)
+    if unknown:
+        print(
+            f"{unknown / len(words):.1%} of the words are rarer than {min_count} and "
+            "unknown; --min-count 1 learns all"
+        )
 
 
 def _tell_cut(texts, max_length):
@@ -152,9 +179,10 @@ class _Run:
         self.best = config.output / BEST
         self.metric = config.validation_metric
         if self.metric == "cider" and len(validation) == 1:
-            # What all photographs have in common says nothing to CIDEr.
-            print("One photograph has no CIDEr: the best epoch is chosen by BLEU-4")
-            self.metric = "bleu-4"
+            # What all photographs have in common says nothing to CIDEr, and BLEU-4 is
+            # noise where four words in a row are not found.
+            print("One photograph has no CIDEr: the best epoch is chosen by ROUGE-L")
+            self.metric = "rouge-l"
         self.token_ids = [
             [
                 captioner.vocabulary.encode(text, config.model.max_length)
@@ -265,7 +293,8 @@ class _Run:
 
     def _load_best(self, dropout_rate):
         """Start a phase with the best model so far, and a dropout rate of its own."""
-        if (self.best / "config.json").exists():
+        # Before the first epoch, what stands there is of another training.
+        if self.checkpoints.progress.history:
             best = Captioner.from_preset(self.best).network
             self.network.set_weights(best.get_weights())
         for dropout in self.network.dropouts:

@@ -1,6 +1,8 @@
+import gc
 import io
 import itertools
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ from captioner.datasets import (
     table,
     write,
 )
+from keras_attention_apps.captioner import data
 from keras_attention_apps.captioner.data import read_dataset, readable
+from keras_attention_apps.captioner.images import ImageError, read_image
 from keras_attention_apps.captioner.layouts import CaptionedImage, DataError
 from PIL import Image
 
@@ -195,6 +199,17 @@ def test_of_few_photographs_one_is_for_validation(tmp_path):
         assert not set(train) & set(dev)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_of_two_or_three_photographs_one_is_for_training(tmp_path, count):
+    for start in range(40):
+        names = [f"{start}-{i}.jpg" for i in range(count)]
+        table(tmp_path / str(start), "".join(f"{name},A dog\n" for name in names))
+        photograph(tmp_path / str(start), *names)
+
+        assert read_dataset(tmp_path / str(start), "train")
+        assert read_dataset(tmp_path / str(start), "dev")
+
+
 def test_dev_is_drawn_from_train_where_only_it_is_missing(tmp_path):
     names = [f"{i}.jpg" for i in range(40)]
     table(tmp_path / "train", "".join(f"{name},A dog\n" for name in names))
@@ -281,6 +296,27 @@ def test_broken_photographs_are_named_and_left_out(tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.count("warning") == 1
     assert "b.jpg" in error and "it is left out" in error
+
+
+def test_broken_photographs_do_not_stay_in_memory(tmp_path, monkeypatch):
+    images, errors, alive = broken_and_whole(tmp_path), [], []
+
+    def read(path, draft):
+        try:
+            return read_image(path, draft=draft)
+        except ImageError as error:
+            errors.append(weakref.ref(error))
+            raise
+
+    def tell(*texts, file):
+        gc.collect()
+        alive.append([error() is not None for error in errors])
+
+    monkeypatch.setattr(data, "read_image", read)
+    monkeypatch.setattr(data, "print", tell, raising=False)
+    readable(images, 0.4)
+
+    assert alive == [[False]]
 
 
 def test_too_many_broken_photographs_are_an_error(tmp_path):

@@ -66,6 +66,17 @@ def test_a_served_model_says_what_the_python_path_says(
 
 
 @tensorflow_only
+def test_no_pictures_are_served_no_captions(model_folder, tmp_path, capsys):
+    import tensorflow as tf
+
+    assert main(["export", str(tmp_path / "x"), "--model", str(model_folder)]) == 0
+    served = tf.saved_model.load(str(tmp_path / "x"))
+    found = served.serve(tf.constant([], tf.string))
+
+    assert {len(x) for x in found.values()} == {0}
+
+
+@tensorflow_only
 def test_words_are_joined_as_in_python():
     from keras_attention_apps.captioner.export import joined
     from keras_attention_apps.captioner.text import detokenize

@@ -42,6 +42,17 @@ def test_hugging_face_json_lines_hold_splits_and_several_captions(tmp_path):
     assert image.captions == ("\u732b\u304c\u5ea7\u308b",)
 
 
+def test_photographs_of_one_name_have_numbers_of_their_own(tmp_path):
+    names = ("a/1.png", "b/1.png", "b/2.png")
+    photograph(tmp_path, *names, "a/3.png")
+    rows = [{"file_name": name, "text": "A dog", "split": "train"} for name in names]
+    rows.append({"file_name": "a/3.png", "text": "A dog", "split": "dev"})
+    write(tmp_path / "metadata.jsonl", "\n".join(map(json.dumps, rows)))
+
+    found = [image.image_id for image in read_dataset(tmp_path, "train")]
+    assert found == ["a/1.png", "b/1.png", "2"]
+
+
 def test_boxes_come_with_the_captions(tmp_path):
     box = [0.25, 0.5, 0.75, 1]
     row = {"file_name": "a.jpg", "captions": ["A dog"], "boxes": {"dog": [box]}}

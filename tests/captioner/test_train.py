@@ -106,10 +106,64 @@ def test_little_data_is_told_about_and_other_data_does_not_continue(
 
     out = capsys.readouterr().out
     assert "3 captions have more than 6 words and are cut" in out
-    assert "the best epoch is chosen by BLEU-4" in out
+    assert "the best epoch is chosen by ROUGE-L" in out
     captions.write_text(text)
     assert main(command(data, output, **changes)) == 2
     assert "another text: '12 and 1 photographs, digest" in capsys.readouterr().err
+
+
+def test_few_captions_are_learned_word_by_word(squares, tmp_path, capsys):
+    flags = ["--model.image-size", "64", "--backbone-weights", "none", "--epochs", "1"]
+    flags += ["--fine-tune-epochs", "0", "--self-critical-epochs", "0"]
+    flags += ["--cache", str(tmp_path / "cache"), "--data", str(squares)]
+    assert main(["train", *flags, "--output", str(tmp_path / "all")]) == 0
+
+    assert "unknown" not in capsys.readouterr().out
+    config = json.loads((tmp_path / "all" / "model" / "config.json").read_text())
+    assert config["training"]["min_count"] == 1
+    assert config["training"]["batch_images"] == 2
+
+    flags += ["--min-count", "12"]
+    assert main(["train", *flags, "--output", str(tmp_path / "few")]) == 0
+    assert "% of the words are rarer than 12 and unknown" in capsys.readouterr().out
+
+
+def test_what_another_training_left_is_no_start(squares, tmp_path):
+    (tmp_path / "cache").mkdir()
+    options = {"epochs": 0, "self-critical-epochs": 0, "cache": tmp_path / "cache"}
+    networks = []
+    for name, before in (("old", False), ("old", True), ("new", False)):
+        changes = {"seed": 1} if before or name == "new" else {"seed": 2}
+        if before:
+            shutil.rmtree(tmp_path / "old" / "checkpoints")
+        assert main(command(squares, tmp_path / name, **options, **changes)) == 0
+        networks.append(Captioner.from_preset(tmp_path / name / "model").network)
+
+    _, again, new = (network.get_weights() for network in networks)
+    for ours, theirs in zip(again, new, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_training_goes_on_where_it_was_moved(trained, squares, tmp_path, capsys):
+    moved = tmp_path / "moved"
+    shutil.copytree(trained, moved)
+    assert main(command(squares, moved, cache=tmp_path / "cache")) == 0
+
+    sizes = {**SIZES, "units": 17}
+    assert main(command(squares, moved, sizes)) == 2
+    assert "another model.units: 13, and not 17." in capsys.readouterr().err
+
+
+def test_no_epochs_are_no_training(squares, tmp_path, capsys):
+    phases = ("epochs", "fine-tune-epochs", "self-critical-epochs")
+    assert main(command(squares, tmp_path / "run", **dict.fromkeys(phases, 0))) == 2
+    assert "expected epochs of one of the phases" in capsys.readouterr().err
+
+
+def test_an_output_within_a_file_is_told_before_anything_is_read(tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert main(command("nowhere", tmp_path / "file")) == 2
+    assert "Received a file: " in capsys.readouterr().err
 
 
 def test_a_folder_of_something_else_is_not_replaced(squares, tmp_path, capsys):
