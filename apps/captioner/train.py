@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import os
 from pathlib import Path
 
 import keras
@@ -286,7 +287,8 @@ class _Run:
 
     def _features(self, images, name, **options):
         """Features of photographs by the CNN as it is; see `cached_features`."""
-        cache = self.config.cache or Path(keras.config.keras_home()) / "captioner"
+        home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
+        cache = self.config.cache or home / "captioner"
         paths = [image.path for image in images]
         backbone = self.network.backbone
         return cached_features(backbone, paths, cache, name=name, **options)

@@ -112,16 +112,18 @@ def test_little_data_is_told_about_and_other_data_does_not_continue(
     assert "another text: '12 and 1 photographs, digest" in capsys.readouterr().err
 
 
-def test_few_captions_are_learned_word_by_word(squares, tmp_path, capsys):
+def test_few_captions_are_learned_word_by_word(squares, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     flags = ["--model.image-size", "64", "--backbone-weights", "none", "--epochs", "1"]
     flags += ["--fine-tune-epochs", "0", "--self-critical-epochs", "0"]
-    flags += ["--cache", str(tmp_path / "cache"), "--data", str(squares)]
+    flags += ["--data", str(squares)]
     assert main(["train", *flags, "--output", str(tmp_path / "all")]) == 0
 
     assert "unknown" not in capsys.readouterr().out
     config = json.loads((tmp_path / "all" / "model" / "config.json").read_text())
     assert config["training"]["min_count"] == 1
     assert config["training"]["batch_images"] == 2
+    assert list((tmp_path / "keras" / "captioner").iterdir())
 
     flags += ["--min-count", "12"]
     assert main(["train", *flags, "--output", str(tmp_path / "few")]) == 0
