@@ -76,6 +76,11 @@ def _train(config):
     vocabulary = Vocabulary.from_captions(texts, config.min_count)
     start = None
     if config.from_preset:
+        if config.backbone_weights not in ("imagenet", "none"):
+            raise UserError(
+                "backbone_weights are for a CNN to start with, and a preset has its "
+                f"own. Received: {config.backbone_weights!r} and {config.from_preset!r}"
+            )
         start = Captioner.from_preset(config.from_preset)
         model = replaced(start.config, dataclasses.asdict(config.model))
         taken = (f"{name} {getattr(model, name)}" for name in SHAPELESS)

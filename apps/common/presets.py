@@ -61,7 +61,8 @@ def find_preset(name_or_path, presets):
     """The folder of a shipped preset, or of a model of one's own.
 
     Args:
-        name_or_path: Name of a preset, or path of a folder.
+        name_or_path: Name of a preset, or path of a folder: `./name` where there is a
+            preset of that name.
         presets: Folder of the shipped presets.
 
     Returns:
@@ -70,7 +71,9 @@ def find_preset(name_or_path, presets):
     Raises:
         UserError: If there is neither such a preset nor such a folder.
     """
-    for folder in (presets / str(name_or_path), Path(name_or_path)):
+    path = Path(name_or_path)
+    is_name = str(name_or_path) == path.name
+    for folder in (presets / path, path) if is_name else (path,):
         if (folder / "config.json").is_file():
             return folder
     known = sorted(path.parent.name for path in presets.glob("*/config.json"))

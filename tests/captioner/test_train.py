@@ -416,3 +416,7 @@ def test_a_model_to_start_from_keeps_its_sizes(squares, model_folder, tmp_path, 
     changes = {"from-preset": model_folder, "model.units": 17}
     assert main(command(squares, tmp_path / "run", **changes)) == 2
     assert "units=13, which cannot be changed. Received: 17" in capsys.readouterr().err
+
+    changes = {"from-preset": model_folder, "backbone-weights": "mine.weights.h5"}
+    assert main(command(squares, tmp_path / "run", **changes)) == 2
+    assert "a preset has its own. Received: 'mine.weig" in capsys.readouterr().err

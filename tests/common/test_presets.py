@@ -65,6 +65,16 @@ def test_a_name_and_a_folder_are_found(tmp_path):
     assert find_preset(tmp_path / "mine", presets) == tmp_path / "mine"
 
 
+def test_a_path_is_no_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path / "presets" / "one", tmp_path / "one"):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+
+    assert find_preset("one", tmp_path / "presets") == tmp_path / "presets" / "one"
+    assert find_preset("./one", tmp_path / "presets").resolve() == tmp_path / "one"
+
+
 def test_an_unknown_preset_names_the_known_ones(tmp_path):
     (tmp_path / "soft").mkdir()
     (tmp_path / "soft" / "config.json").write_text("{}")
