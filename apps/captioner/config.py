@@ -195,7 +195,7 @@ class TrainConfig:
     precision: Precision = "float32"
     """Numbers to compute with; the weights are always float32. Half precision is
     faster where the hardware has it."""
-    seed: Natural = 0
+    seed: Annotated[int, Range(0, 2**32 - 1)] = 0
     cache: Path | None = None
     """Folder for CNN features; below Keras' home folder if omitted."""
     tensorboard: bool = False

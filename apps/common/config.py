@@ -32,6 +32,12 @@ Positive = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
 Share = Annotated[float, Range(0, 1)]
 Weight = Annotated[float, Range(0)]
+# Of all units, or none would be left to learn from.
+Dropout = Annotated[float, Range(0, 0.99)]
+# What NumPy and Keras take.
+Seed = Annotated[int, Range(0, 2**32 - 1)]
+# Larger ones only let `length ** length_penalty` overflow.
+LengthPenalty = Annotated[float, Range(0, 10)]
 
 
 def check_ranges(config):
@@ -66,6 +72,12 @@ def check_n_best(n_best, beam_size):
         )
 
 
+def check_batch_size(batch_size):
+    """Raise a `UserError` for batches that hold nothing."""
+    if batch_size < 1:
+        raise UserError(f"batch_size must be at least 1. Received: {batch_size}")
+
+
 @dataclasses.dataclass(frozen=True)
 class AverageConfig:
     """Average the weights of several models that were one, and have learned apart."""
@@ -82,7 +94,7 @@ class BeamConfig:
 
     beam_size: Positive = 5
     """Hypotheses that are kept at every step; 1 is greedy search."""
-    length_penalty: Weight = 1.0
+    length_penalty: LengthPenalty = 1.0
     """Hypotheses are ranked by log-probability / length ** length_penalty."""
 
 
@@ -90,5 +102,5 @@ class BeamConfig:
 class SearchConfig(BeamConfig):
     """How a beam search searches, and for how many inputs at once."""
 
-    batch_size: Positive = 32
+    batch_size: Annotated[int, Range(1, 1_000_000)] = 32
     """Inputs that are worked on together."""

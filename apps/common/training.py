@@ -1,6 +1,7 @@
 """What surrounds every training."""
 
 import contextlib
+import math
 
 import keras
 from keras_attention_apps.common.cli import UserError
@@ -72,3 +73,19 @@ def all_devices(wanted=True):
             "training on all devices needs TensorFlow or JAX. Received: the backend "
             f"{backend!r}"
         )
+
+
+class LossIsANumber(keras.callbacks.Callback):
+    """Ends a training whose loss is not finite. Comes first of the callbacks.
+
+    The model cannot learn any more, and what the epochs before have written stays.
+    """
+
+    def on_epoch_end(self, epoch, logs=None):
+        loss = float(logs["loss"])
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss of epoch {epoch + 1} is {loss}, so that nothing can be "
+                "learned any more. The best model so far stays; try a smaller learning "
+                "rate, and another output folder"
+            )

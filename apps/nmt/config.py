@@ -7,12 +7,15 @@ from typing import Annotated, Literal
 import tyro
 from keras_attention_apps.common.config import (
     BeamConfig,
+    Dropout,
     Flags,
     ModelName,
     Natural,
     Positive,
     Precision,
+    Range,
     SearchConfig,
+    Seed,
     Share,
     Weight,
 )
@@ -66,17 +69,17 @@ class ModelConfig:
     share_embeddings: bool = True
     """Whether source and target have the same embeddings. Those of the target are the
     output layer, too."""
-    dropout: Share | None = None
+    dropout: Dropout | None = None
     """Dropout rate on embeddings; for self-attention, on every sublayer, too."""
-    context_dropout: Share = 0.2
+    context_dropout: Dropout = 0.2
     """Dropout rate on what a recurrent decoder attends to."""
-    output_dropout: Share = 0.2
+    output_dropout: Dropout = 0.2
     """Dropout rate before the output layer of a recurrent decoder."""
-    attention_dropout: Share = 0.0
+    attention_dropout: Dropout = 0.0
     """Dropout rate on the weights of self-attention."""
     max_length: Positive = 128
     """Largest number of subwords in a sentence, the end included."""
-    length_ratio: Weight | None = None
+    length_ratio: Annotated[float, Range(0.1)] | None = None
     """Largest number of subwords of a translation for each of the source; measured on
     the training text if omitted."""
 
@@ -107,9 +110,9 @@ class TrainConfig:
     pair: str | None = None
     """For the folder: the suffixes of source and target, such as en-de."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    vocabulary_size: Positive = 8000
+    vocabulary_size: Annotated[int, Range(1, 1_000_000)] = 8000
     """Subwords of both languages together."""
-    character_coverage: Share = 1.0
+    character_coverage: Annotated[float, Range(0.98, 1)] = 1.0
     """Share of the characters that are subwords; for languages with thousands of them
     0.9995. The others become bytes."""
     subword_dropout: Share = 0.1
@@ -154,7 +157,7 @@ class TrainConfig:
     """Numbers to compute with; the weights are always float32."""
     distribute: bool = False
     """Share every batch out to all GPUs, or other devices."""
-    seed: Natural = 0
+    seed: Seed = 0
     tensorboard: bool = False
     """Also write TensorBoard logs to OUTPUT/logs."""
 

@@ -35,10 +35,12 @@ def save_served(translator, search, directory):
     - `"tokens"`, the subwords of the translation, strings `(B, L)`, empty behind the
       last one;
     - `"source_tokens"`, those of the sentence, strings `(B, S)`;
-    - `"attention"`, `(B, L, S)`, zero behind the last subwords.
+    - `"attention"`, `(B, L, S)`, zero behind the last subwords, and in every place of a
+      subword that looked at none.
 
-    An empty sentence has an empty translation; bytes that are not UTF-8 become U+FFFD.
-    It needs tensorflow-text to be imported where it is loaded.
+    No sentences have no translations, and an empty one has an empty translation; bytes
+    that are not UTF-8 become U+FFFD. It needs tensorflow-text to be imported where it
+    is loaded.
 
     Args:
         translator: The `Translator`.
@@ -62,6 +64,10 @@ def save_served(translator, search, directory):
         return tf.where(valid, tf.gather(pieces, token_ids), "")
 
     def serve(sentences):
+        count = tf.shape(sentences)[0]
+        # Of nothing, there is no longest sentence.
+        blanks = tf.fill([tf.maximum(1 - count, 0)], "")
+        sentences = tf.concat([sentences, blanks], axis=0)
         ragged = tokenizer.tokenize(clean(sentences))[:, : longest - 1]
         source = tf.concat([ragged, tf.fill([tf.shape(sentences)[0], 1], END)], axis=1)
         source = source.to_tensor(PAD)
@@ -78,7 +84,7 @@ def save_served(translator, search, directory):
             weights = tf.where(seen, found["weights"][:, 0], weights)
         text = tokenizer.detokenize(tf.ragged.boolean_mask(token_ids, valid))
         text = tf.strings.regex_replace(text, BLANKS, " ")
-        return {
+        served = {
             "translation": tf.strings.strip(text),
             "score": tf.where(has_text, found["scores"][:, 0], 0.0),
             "log_probability": tf.where(has_text, found["log_probs"][:, 0], 0.0),
@@ -86,6 +92,7 @@ def save_served(translator, search, directory):
             "source_tokens": spelt(source, is_source),
             "attention": weights,
         }
+        return {name: x[:count] for name, x in served.items()}
 
     archive = keras.export.ExportArchive()
     archive.track(search)

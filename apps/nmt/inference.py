@@ -11,7 +11,7 @@ from keras_attention_apps.common.compiling import (
     computing_in,
     power_of_two,
 )
-from keras_attention_apps.common.config import check_n_best
+from keras_attention_apps.common.config import check_batch_size, check_n_best
 from keras_attention_apps.common.files import (
     MODEL,
     atomic_folder,
@@ -67,8 +67,11 @@ class Translation:
 
     @property
     def alignment(self):
-        """Pairs of a source word and a target word, counted from 0."""
-        return alignment_of(self.weights) if self.weights.any() else []
+        """Pairs of a source word and a target word, counted from 0.
+
+        A word that looked at no word has none.
+        """
+        return alignment_of(self.weights)
 
 
 class Translator:
@@ -174,8 +177,12 @@ class Translator:
 
         Yields:
             For each sentence, in order, the list of its `Translation`s, best first.
+
+        Raises:
+            ValueError: If `n_best` or `batch_size` is out of range.
         """
         check_n_best(n_best, beam_size)
+        check_batch_size(batch_size)
         options = {"beam_size": beam_size, "length_penalty": length_penalty}
         # One by one, their order makes no difference.
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
@@ -218,13 +225,13 @@ class Translator:
 
     def _longest(self, length):
         """Largest number of tokens of the translation of so many."""
-        return self._rounded(
-            (self.config.length_ratio or 2.0) * (length + LENGTH_SLACK)
-        )
+        ratio = self.config.length_ratio
+        ratio = 2.0 if ratio is None else ratio
+        return self._rounded(ratio * (length + LENGTH_SLACK))
 
     def _rounded(self, length):
         """One of a few lengths, up to the largest."""
-        rounded = math.ceil(length / LENGTH_STEP) * LENGTH_STEP
+        rounded = max(math.ceil(length / LENGTH_STEP), 1) * LENGTH_STEP
         return min(rounded, self.config.max_length)
 
     def search(self, max_length=None, *, beam_size=5, length_penalty=1.0):

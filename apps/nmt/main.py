@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+import warnings
 from typing import Annotated
 
 import tyro
@@ -200,12 +201,14 @@ def _plot(config, number, translation):
     if not translation.alignment:
         print(f"nmt: warning: line {number} has nothing to plot", file=sys.stderr)
         return
-    figure = attention_heatmap(
-        translation.weights, translation.source_words, translation.words
-    )
     single = len(config.sentences) == 1
     target = config.plot if single else config.plot / f"{number:04}.png"
-    with atomic_path(target) as temporary:
+    with warnings.catch_warnings(), atomic_path(target) as temporary:
+        # Characters that no font has are boxes, which speak for themselves.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure = attention_heatmap(
+            translation.weights, translation.source_words, translation.words
+        )
         figure.savefig(temporary, dpi=150)
 
 

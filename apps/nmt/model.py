@@ -4,6 +4,9 @@ Shapes: B sentences, K hypotheses, T target tokens, S source tokens, U units, E 
 an embedding, N vocabulary size.
 """
 
+import re
+import warnings
+
 import keras
 from keras import ops, tree
 from keras_attention_apps.common.cli import UserError
@@ -23,6 +26,9 @@ from keras_attention import (
     linear_crossentropy,
 )
 
+# Within an error that Keras passes on, the message of the layer.
+_BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
+
 
 def build_network(config, vocabulary_size, **losses):
     """The network that a complete `ModelConfig` describes, with all its weights.
@@ -39,15 +45,25 @@ def build_network(config, vocabulary_size, **losses):
         "none": SummaryNetwork,
     }
     try:
-        network = kinds[config.attention](config, vocabulary_size, **losses)
-        # No weight's shape depends on the sentences.
-        sentence = ops.full((1, 2), END, dtype="int32")
-        network({"source": sentence, "target": sentence})
+        with warnings.catch_warnings():
+            # Of layers that cannot be built, Keras warns before it fails.
+            warnings.filterwarnings("ignore", category=UserWarning, module="keras")
+            network = kinds[config.attention](config, vocabulary_size, **losses)
+            # No weight's shape depends on the sentences.
+            sentence = ops.full((1, 2), END, dtype="int32")
+            network({"source": sentence, "target": sentence})
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"the model cannot be built: {error}") from error
+        raise UserError(f"the model cannot be built: {_reason(error)}") from error
     return network
+
+
+def _reason(error):
+    """The message of an error as one line, without what Keras writes around it."""
+    message = str(error)
+    bold = _BOLD.search(message)
+    return " ".join((bold[1] if bold else message).split())
 
 
 class TranslationNetwork(keras.Model):

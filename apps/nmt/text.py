@@ -86,7 +86,8 @@ class Subwords:
                 get a subword of their own.
 
         Raises:
-            UserError: If there are more characters than `size` has room for.
+            UserError: If there are more characters than `size` has room for, or
+                SentencePiece refuses a number.
         """
         import sentencepiece
 
@@ -111,7 +112,8 @@ class Subwords:
                 minloglevel=2,
                 num_threads=1,
             )
-        except RuntimeError as error:
+        # Of a number that it cannot read, SentencePiece says that it is no syntax.
+        except (RuntimeError, SyntaxError) as error:
             numbers = re.search(r"required_chars. (\d+) vs (\d+)", str(error))
             if numbers is None:
                 raise UserError(f"no subwords can be learned: {error}") from error
@@ -238,10 +240,13 @@ def merge_weights(weights, source_places, target_places):
 def alignment_of(weights):
     """For every target word the source word it looked at most: pairs (source, target).
 
-    >>> alignment_of(np.array([[0.1, 0.9], [0.8, 0.2]]))
-    [(1, 0), (0, 1)]
+    A target word that looked nowhere, or whose weights are not numbers, has no pair.
+
+    >>> alignment_of(np.array([[0.1, 0.9], [0.0, 0.0], [0.8, 0.2]]))
+    [(1, 0), (0, 2)]
     """
     if not weights.size:
         return []
-    best = weights.argmax(axis=1)
-    return [(int(source), target) for target, source in enumerate(best)]
+    (targets,) = np.nonzero(weights.max(axis=1) > 0)
+    best = weights[targets].argmax(axis=1)
+    return list(zip(best.tolist(), targets.tolist(), strict=True))

@@ -18,7 +18,12 @@ from keras_attention_apps.common.checkpoints import (
 )
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import MODEL, atomic_path, check_folder
-from keras_attention_apps.common.training import all_devices, ema_momentum, numerics
+from keras_attention_apps.common.training import (
+    LossIsANumber,
+    all_devices,
+    ema_momentum,
+    numerics,
+)
 from keras_attention_apps.nmt.batches import SentenceBatches
 from keras_attention_apps.nmt.config import TrainConfig, with_recipe
 from keras_attention_apps.nmt.data import (
@@ -64,6 +69,11 @@ def read_texts(config):
     """The pairs for training and for validation."""
     files = [config.source, config.target, config.valid_source, config.valid_target]
     check_files(files, config.data, pair=config.pair)
+    if any(files[2:]) and not all(files[2:]):
+        raise UserError(
+            "expected both --valid-source and --valid-target, or neither. Received: "
+            f"valid_source={config.valid_source}, valid_target={config.valid_target}"
+        )
     if config.data is not None:
         pair = config.pair or ""
         files = [
@@ -210,7 +220,7 @@ class _Run:
         )
         if validate.exhausted:
             return
-        callbacks = [validate, SaveEveryEpoch(self.checkpoints)]
+        callbacks = [LossIsANumber(), validate, SaveEveryEpoch(self.checkpoints)]
         if config.tensorboard:
             callbacks.append(keras.callbacks.TensorBoard(config.output / "logs"))
         self.network.fit(

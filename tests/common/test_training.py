@@ -1,5 +1,8 @@
+import keras
+import numpy as np
 import pytest
-from keras_attention_apps.common.training import ema_momentum
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.training import LossIsANumber, ema_momentum
 
 
 @pytest.mark.parametrize(
@@ -9,3 +12,19 @@ from keras_attention_apps.common.training import ema_momentum
 def test_the_moving_average_does_not_outlast_two_epochs(steps_per_epoch, momentum):
     assert ema_momentum(None, steps_per_epoch, 500) == pytest.approx(momentum)
     assert ema_momentum(0.0, steps_per_epoch, 500) == 0.0
+
+
+@pytest.mark.parametrize("target, said", [(np.nan, "nan"), (1e30, "inf")])
+def test_a_loss_that_is_no_number_ends_the_training(target, said):
+    model = keras.Sequential([keras.layers.Dense(2)])
+    model.compile(loss="mse")
+    seen = []
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(None))
+    x, y = np.ones((5, 3)), np.full((5, 2), target)
+
+    model.fit(x, np.ones((5, 2)), callbacks=[LossIsANumber(), note], verbose=0)
+    with pytest.raises(UserError, match=f"the loss of epoch 1 is {said}"):
+        model.fit(x, y, callbacks=[LossIsANumber(), note], verbose=0)
+
+    # What comes behind it, such as a checkpoint, is not written.
+    assert len(seen) == 1

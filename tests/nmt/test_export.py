@@ -25,8 +25,9 @@ def strings(x):
 model = tf.saved_model.load(sys.argv[1])
 sentences = [s.encode("utf-8", "surrogateescape") for s in sys.argv[2:]]
 told = []
-for batch in (sentences, sentences[:1]):
-    result = model.signatures["serving_default"](sentences=tf.constant(batch))
+for batch in (sentences, sentences[:1], [], [""]):
+    batch = tf.constant(batch, tf.string)
+    result = model.signatures["serving_default"](sentences=batch)
     told.append({name: strings(x.numpy().tolist()) for name, x in result.items()})
 assert not any(name.startswith("keras_attention") for name in sys.modules)
 print(json.dumps(told))
@@ -50,7 +51,9 @@ def test_a_served_model_says_what_the_python_path_says(model_folder, tmp_path, c
         cwd=tmp_path,
         check=True,
     )
-    several, single = json.loads(done.stdout.splitlines()[-1])
+    several, single, none, blank = json.loads(done.stdout.splitlines()[-1])
+    assert set(none) == set(several) and not any(none.values())
+    assert blank["translation"] == [""] and blank["score"] == [0.0]
 
     from keras_attention_apps.nmt.inference import Translator
 

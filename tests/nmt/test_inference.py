@@ -5,6 +5,8 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt.data import Pairs
 from keras_attention_apps.nmt.inference import Translator, length_ratio
 
+from .conftest import untrained
+
 LINES = ["the red dog", "", "a bird", "a old cat sees the big dog", "the \u4e2d", " "]
 
 
@@ -68,6 +70,20 @@ def test_a_very_long_sentence_is_cut(translator):
     assert found.cut
     assert 0 < len(found.source_words) < 20
     assert set(found.source_words) == {"dog"}
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_batches_hold_at_least_one(translator, batch_size):
+    with pytest.raises(ValueError, match=f"at least 1. Received: {batch_size}"):
+        translator.translate(LINES, batch_size=batch_size)
+    with pytest.raises(ValueError, match=f"at least 1. Received: {batch_size}"):
+        translator.translate(LINES[0], batch_size=batch_size)
+
+
+def test_translations_are_as_long_as_the_ratio_says(subwords):
+    short, usual = (untrained(subwords, "none", length_ratio=x) for x in (0.0, None))
+
+    assert (short._longest(4), usual._longest(4)) == (16, 20)
 
 
 def test_the_best_of_several_come_first(translator):

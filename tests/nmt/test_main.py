@@ -135,6 +135,17 @@ def test_plots_are_pictures(model_folder, tmp_path, capsys):
     assert {path.name for path in folder.iterdir()} == {"0001.png", "0002.png"}
 
 
+def test_characters_that_no_font_has_are_no_news(
+    model_folder, tmp_path, capsys, recwarn
+):
+    # Of the private use area: what they look like is nobody's business.
+    options = ["--length-penalty", "2", "--plot", tmp_path / "plot.png"]
+    assert translate("the \ue123\ue124 dog", *options, model=model_folder) == 0
+
+    assert not [str(x.message) for x in recwarn if "Glyph" in str(x.message)]
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -144,6 +155,8 @@ def test_plots_are_pictures(model_folder, tmp_path, capsys):
         (["translate", "x", "--beam-size", "0"], "beam_size must be at least 1"),
         (["translate", "x", "--n-best", "6"], "n_best must be between 1 and"),
         (["translate", "x", "--length-penalty", "-1"], "Received: -1"),
+        (["translate", "x", "--length-penalty", "11"], "between 0 and 10. Received"),
+        (["translate", "x", "--batch-size", "9" * 20], "between 1 and 1000000. Rec"),
         (["translate", "x", "--plot", "x.txt"], "Received: 'x.txt'"),
         (["translate", "x", "y", "--plot", "x.png"], "Received: 'x.png'"),
         # What cannot be written is said before a model is looked for.
@@ -159,6 +172,13 @@ def test_plots_are_pictures(model_folder, tmp_path, capsys):
         (["train", "--output", "o", "--data", ".", "--source", "x"], "not both"),
         (["train", "--output", "o", "--data", "."], "Received: ''"),
         (["train", "--output", "o", "--batch-tokens", "0"], "must be at least 1"),
+        (["train", "--output", "o", "--seed", "4294967296"], "and 4294967295. Rec"),
+        (["train", "--output", "o", "--vocabulary-size", "9" * 11], "and 1000000. Rec"),
+        (["train", "--output", "o", "--character-coverage", "0"], "0.98 and 1. Rec"),
+        (["train", "--output", "o", "--model.dropout", "1"], "0 and 0.99. Received"),
+        (["train", "--output", "o", "--model.length-ratio", "0"], "at least 0.1. Rec"),
+        (["train", "--output", "o", "--valid-source", "x"], "--valid-target, or nei"),
+        (["train", "--output", "o", "--valid-target", "x"], "valid_source=None, val"),
         (["average", "x", "nowhere"], "Received: 'nowhere'"),
     ],
 )

@@ -119,9 +119,14 @@ def test_a_search_never_says_what_is_banned(attention):
     "changes, said",
     [
         ({"attention": "self-attention", "heads": 5}, "a multiple of heads"),
-        ({"attention": "luong", "score": "dot", "units": 13}, "cannot be built"),
+        ({"attention": "luong", "score": "dot", "units": 13}, "depth 13, key depth 14"),
+        ({"attention": "luong", "units": 0}, "cannot be built: .*Received: 0"),
     ],
 )
-def test_sizes_that_do_not_fit(changes, said):
-    with pytest.raises(UserError, match=said):
+def test_sizes_that_do_not_fit(changes, said, recwarn):
+    with pytest.raises(UserError, match=said) as raised:
         network_of(changes)
+
+    assert str(raised.value).isprintable()
+    assert "Exception encountered" not in str(raised.value)
+    assert not recwarn.list

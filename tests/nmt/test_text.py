@@ -91,6 +91,11 @@ def test_too_few_subwords_for_the_characters():
         Subwords.train(["abc", "def"], 262)
 
 
+def test_numbers_that_no_subwords_can_have():
+    with pytest.raises(UserError, match=r"no subwords can .*99999999999"):
+        Subwords.train(["abc", "def"], 99_999_999_999)
+
+
 def test_words_of_any_length_are_learned_from():
     # In another process, which what fails in C++ would end.
     code = (
@@ -120,6 +125,13 @@ def test_weights_of_words_worked_by_hand():
     assert alignment_of(merged) == [(0, 0), (1, 1)]
     assert merge_weights(weights, [0, 0, 1], []).shape == (0, 2)
     assert alignment_of(np.zeros((0, 2))) == []
+
+
+def test_who_looked_nowhere_is_not_aligned():
+    weights = np.array([[0.0, 0.0], [0.2, 0.8], [np.nan, np.nan], [0.6, 0.4]])
+
+    assert alignment_of(weights) == [(1, 1), (0, 3)]
+    assert alignment_of(np.zeros((3, 0))) == []
 
 
 def test_weights_of_words_are_at_most_one():

@@ -11,6 +11,7 @@ from keras_attention_apps.common.checkpoints import SaveEveryEpoch, ValidateDeco
 from keras_attention_apps.nmt import train as training
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.model import BahdanauNetwork
 from keras_attention_apps.nmt.text import Subwords
 from keras_attention_apps.nmt.train import WarmUp
 
@@ -138,6 +139,26 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
         ours.network.get_weights(), theirs.network.get_weights(), strict=True
     ):
         np.testing.assert_allclose(one, other, atol=1e-3)
+
+
+def test_a_loss_that_is_no_number_ends_the_training(
+    corpus, tmp_path, capsys, monkeypatch
+):
+    compute = BahdanauNetwork.compute_loss
+
+    def fail_later(self, *args, **kwargs):
+        # In the second epoch: each has four steps.
+        is_early = keras.ops.cast(self.optimizer.iterations < 5, "float32")
+        return compute(self, *args, **kwargs) + 0.0 / is_early
+
+    monkeypatch.setattr(BahdanauNetwork, "compute_loss", fail_later)
+    assert main(command(corpus, tmp_path)) == 2
+
+    err = capsys.readouterr().err
+    assert "the loss of epoch 2 is nan" in err and "learning rate" in err
+    assert len(history(tmp_path)) == 1
+    weights = Translator.from_preset(tmp_path / "model").network.get_weights()
+    assert all(np.isfinite(x).all() for x in weights)
 
 
 def test_what_is_no_model_is_refused_before_the_training(corpus, tmp_path, capsys):
