@@ -224,6 +224,7 @@ class Beam:
         batch, beam_size = batch_of(self.state), self.beam_size
         only_first = np.full((1, beam_size), IMPOSSIBLE, dtype="float32")
         only_first[:, 0] = 0.0
+        only_first = ops.convert_to_tensor(only_first, dtype="float32")
         nobody = ops.zeros((batch, beam_size), dtype="int32")
         never = ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32")
         return {

@@ -69,7 +69,8 @@ def constrain(
                 f"Received: {highest}"
             )
         vocabulary = ops.arange(size, dtype="int32")
-        forbidden = ops.convert_to_tensor(np.isin(np.arange(size), banned))
+        forbidden = np.isin(np.arange(size), banned)
+        forbidden = ops.convert_to_tensor(forbidden, dtype="bool")
         if min_length:
             too_short = (length + 1 < min_length)[..., None]
             ends = ops.logical_and(too_short, vocabulary == end)

@@ -34,7 +34,9 @@ def gather(nested, index):
         batch, size, *rest = ops.shape(x)
         rows = ops.arange(batch, dtype="int32")
         flat = ops.reshape(x, (-1, *rest))
-        return ops.take(flat, index + size * rows[:, None], axis=0)
+        picked = ops.take(flat, index + size * rows[:, None], axis=0)
+        # What JAX takes of nothing has lost its axes.
+        return ops.reshape(picked, (*ops.shape(index), *rest))
 
     return tree.map_structure(pick, nested)
 
