@@ -11,7 +11,8 @@ def invert(odds, uniform):
         uniform: Numbers in [0, 1), `(..., 1)`.
 
     Returns:
-        Places, integers `(...)`.
+        Places, integers `(...)`; the last one where all odds are zero.
     """
     sums = ops.cumsum(odds, axis=-1)
-    return ops.sum(ops.cast(sums <= uniform * sums[..., -1:], "int32"), axis=-1)
+    places = ops.sum(ops.cast(sums <= uniform * sums[..., -1:], "int32"), axis=-1)
+    return ops.minimum(places, ops.shape(odds)[-1] - 1)

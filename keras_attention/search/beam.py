@@ -1,5 +1,8 @@
 """Beam search, in one call or in pieces."""
 
+import math
+
+import numpy as np
 from keras import ops, tree
 
 from keras_attention import loops
@@ -7,6 +10,7 @@ from keras_attention.layers.parts import check_positive_integer
 from keras_attention.search.constraints import IMPOSSIBLE, constrain, is_possible
 from keras_attention.search.nested import (
     batch_of,
+    check_rows,
     choose,
     concatenate,
     gather,
@@ -87,8 +91,10 @@ def beam_search(
 
     Raises:
         ValueError: If `beam_size` or `max_length` is not a positive integer, a penalty
-            is negative, the form of `length_penalty` is unknown, `coverage_mask` has
-            not the shape of the positions, or a constraint cannot be met.
+            is negative or infinite, what `max_length` tokens are divided by is more
+            than float32 holds, the form of `length_penalty` is unknown,
+            `coverage_mask` has not the shape of the positions, or a constraint cannot
+            be met.
 
     Example:
 
@@ -156,12 +162,19 @@ class Beam:
             ("length_penalty", length_penalty),
             ("coverage_penalty", coverage_penalty),
         ):
-            if not penalty >= 0:
-                raise ValueError(f"{name} must not be negative. Received: {penalty}")
+            if not 0 <= penalty < math.inf:
+                raise ValueError(
+                    f"{name} must be finite and not negative. Received: {penalty}"
+                )
         if length_penalty_form not in ("power", "gnmt"):
             raise ValueError(
                 "length_penalty_form must be 'power' or 'gnmt'. "
                 f"Received: {length_penalty_form!r}"
+            )
+        if not _is_representable(max_length, length_penalty, length_penalty_form):
+            raise ValueError(
+                "length_penalty must be so small that the divisor of "
+                f"{max_length} tokens is finite in float32. Received: {length_penalty}"
             )
         if coverage_mask is not None:
             coverage_mask = ops.cast(coverage_mask, "bool")
@@ -209,14 +222,16 @@ class Beam:
     def _first(self):
         """What a carry holds of every row before the first step, but for shapes."""
         batch, beam_size = batch_of(self.state), self.beam_size
-        only_first = ops.where(ops.arange(beam_size) == 0, 0.0, IMPOSSIBLE)
+        only_first = np.full((1, beam_size), IMPOSSIBLE, dtype="float32")
+        only_first[:, 0] = 0.0
+        only_first = ops.convert_to_tensor(only_first, dtype="float32")
         nobody = ops.zeros((batch, beam_size), dtype="int32")
         never = ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32")
         return {
             "t": ops.zeros((batch,), dtype="int32"),
             "alive": {
                 "token_ids": ops.full((batch, beam_size), self.start, dtype="int32"),
-                "log_probs": ops.broadcast_to(only_first[None], (batch, beam_size)),
+                "log_probs": ops.broadcast_to(only_first, (batch, beam_size)),
                 "state": spread(self.state, beam_size),
             },
             "finished": {
@@ -231,7 +246,8 @@ class Beam:
     def done(self, carry):
         """Whether a row will not change any more: `(B,)`."""
         # Sums only fall, nothing is divided by more, and all may yet be covered.
-        best = ops.max(carry["alive"]["log_probs"], axis=-1)
+        # `ops.max` refuses a batch without rows.
+        best = ops.top_k(carry["alive"]["log_probs"], 1)[0][:, 0]
         hope = ops.where(
             is_possible(best), best / self._divisor(self.max_length), IMPOSSIBLE
         )
@@ -285,7 +301,9 @@ class Beam:
         gains = gather(ops.reshape(log_probs, (-1, beam_size * size)), flat)
         parents, token_ids = flat // size, flat % size
         totals = gather(alive["log_probs"], parents) + gains
-        ended = ops.logical_and(token_ids == end, ops.arange(candidates) < beam_size)
+        ended = ops.logical_and(
+            token_ids == end, ops.arange(candidates, dtype="int32") < beam_size
+        )
         ended = ops.logical_and(ended, is_possible(totals))
         # Rows do not depend on how long others of their batch go on.
         ended = ops.logical_and(ended, ~self._stopped(carry)[:, None])
@@ -383,7 +401,9 @@ class Beam:
         """
         if not self.coverage_penalty:
             return log_probs
-        logs = ops.log(ops.clip(coverage, LEAST_COVERAGE, 1.0))
+        # `ops.clip` takes its bounds in the default precision.
+        coverage = ops.minimum(ops.maximum(coverage, LEAST_COVERAGE), 1.0)
+        logs = ops.log(coverage)
         if self.coverage_mask is not None:
             logs = ops.where(self.coverage_mask[:, None], logs, 0.0)
         penalty = self.coverage_penalty * ops.sum(logs, axis=-1)
@@ -393,17 +413,32 @@ class Beam:
         """What log-probabilities are divided by: of a number, or `(B,)` to `(B, 1)`."""
         if not isinstance(length, int):
             length = ops.cast(length, "float32")[:, None]
-        if self.length_penalty_form == "gnmt":
-            length = (5 + length) / 6
-        return length**self.length_penalty
+        return _divisor(length, self.length_penalty, self.length_penalty_form)
 
     def _check_coverage_mask(self, weights):
-        if self.coverage_penalty and self.coverage_mask is not None:
+        if self.coverage_mask is not None:
             shape = tuple(self.coverage_mask.shape)
             positions = weights.shape[-1]
-            known = None not in (shape[-1], positions)
-            if len(shape) != 2 or (known and shape[-1] != positions):
+            known = None not in (*shape, positions)[1:]
+            if len(shape) != 2 or (known and shape[1] != positions):
                 raise ValueError(
                     "coverage_mask must have the shape (batch, positions), with "
                     f"{positions} positions. Received: {shape}"
                 )
+            check_rows("coverage_mask", self.coverage_mask, self.state)
+
+
+def _divisor(length, penalty, form):
+    """What log-probabilities of so many tokens are divided by."""
+    if form == "gnmt":
+        length = (5 + length) / 6
+    return length**penalty
+
+
+def _is_representable(length, penalty, form):
+    """Whether the divisor is a number in single precision."""
+    try:
+        divisor = _divisor(float(length), penalty, form)
+    except OverflowError:
+        return False
+    return divisor <= np.finfo("float32").max

@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_attention.layers.parts import check_positive_integer
-from keras_attention.search.nested import batch_of
+from keras_attention.search.nested import batch_of, check_rows
 
 # Stands for a hypothesis that does not exist; finite, so that sums stay finite.
 IMPOSSIBLE = -1e9
@@ -32,6 +32,7 @@ def constrain(
             f"min_length must be between 0 and max_length, {max_length}. "
             f"Received: {min_length}"
         )
+    banned = tuple(banned)
     state = {"model": state, "length": ops.zeros((batch_of(state),), dtype="int32")}
     if no_repeat_ngrams is not None:
         check_positive_integer("no_repeat_ngrams", no_repeat_ngrams)
@@ -41,12 +42,14 @@ def constrain(
         # The last token comes last, behind -1 for those that are not there yet.
         state["tokens"] = ops.full((batch_of(state), max_length), -1, dtype="int32")
     if prefix is not None:
+        highest = _highest(prefix)
         prefix = ops.convert_to_tensor(prefix, dtype="int32")
         if len(prefix.shape) != 2 or prefix.shape[1] > max_length:
             raise ValueError(
                 "prefix must have the shape (batch, tokens), with at most "
                 f"{max_length} tokens. Received: {tuple(prefix.shape)}"
             )
+        check_rows("prefix", prefix, state)
         rest = ((0, 0), (0, max_length - prefix.shape[1]))
         prefix = ops.pad(prefix, rest, constant_values=-1)
 
@@ -60,11 +63,18 @@ def constrain(
             raise ValueError(
                 f"banned must hold tokens between 0 and {size - 1}. Received: {wrong}"
             )
+        if prefix is not None and highest >= size:
+            raise ValueError(
+                f"prefix must hold tokens below {size}, or negative numbers. "
+                f"Received: {highest}"
+            )
         vocabulary = ops.arange(size, dtype="int32")
-        forbidden = ops.convert_to_tensor(np.isin(np.arange(size), list(banned)))
+        forbidden = np.isin(np.arange(size), banned)
+        forbidden = ops.convert_to_tensor(forbidden, dtype="bool")
         if min_length:
-            too_short = ops.where(length + 1 < min_length, end, -1)[..., None]
-            forbidden = ops.logical_or(forbidden, vocabulary == too_short)
+            too_short = (length + 1 < min_length)[..., None]
+            ends = ops.logical_and(too_short, vocabulary == end)
+            forbidden = ops.logical_or(forbidden, ends)
         if no_repetitions:
             # The start is not a part of the hypothesis.
             now = ops.where(length == 0, -1, token_ids)[..., None]
@@ -78,6 +88,14 @@ def constrain(
         return ops.where(forbidden, FORBIDDEN, log_probs), new_state, weights
 
     return constrained, state
+
+
+def _highest(prefix):
+    """The highest token of a prefix; -1 in a graph, where its tokens are not known."""
+    try:
+        return int(np.max(ops.convert_to_numpy(prefix), initial=-1))
+    except (NotImplementedError, TypeError, RuntimeError):
+        return -1
 
 
 def _repetitions(tokens, n, size):

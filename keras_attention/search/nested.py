@@ -7,6 +7,15 @@ def batch_of(nested):
     return ops.shape(tree.flatten(nested)[0])[0]
 
 
+def check_rows(name, x, state):
+    """Raise `ValueError` if there are, as far as known, not as many as in the state."""
+    rows, batch = ops.shape(x)[0], batch_of(state)
+    if isinstance(rows, int) and isinstance(batch, int) and rows != batch:
+        raise ValueError(
+            f"{name} must have {batch} rows, as the state has. Received: {rows}"
+        )
+
+
 def spread(state, size):
     """The same state for every hypothesis: `(B, ...)` to `(B, K, ...)`."""
     return tree.map_structure(lambda x: ops.repeat(x[:, None], size, axis=1), state)
@@ -23,8 +32,11 @@ def gather(nested, index):
 
     def pick(x):
         batch, size, *rest = ops.shape(x)
+        rows = ops.arange(batch, dtype="int32")
         flat = ops.reshape(x, (-1, *rest))
-        return ops.take(flat, index + size * ops.arange(batch)[:, None], axis=0)
+        picked = ops.take(flat, index + size * rows[:, None], axis=0)
+        # What JAX takes of nothing has lost its axes.
+        return ops.reshape(picked, (*ops.shape(index), *rest))
 
     return tree.map_structure(pick, nested)
 

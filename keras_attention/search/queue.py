@@ -61,7 +61,9 @@ class BeamSearchQueue:
         check_positive_integer("batch_size", batch_size)
         self.make_step = make_step
         self.batch_size = batch_size
-        self.options = {**beam_search.__kwdefaults__, **options}
+        # Read again in every round, which an iterator would not be.
+        banned = tuple(options.get("banned", ()))
+        self.options = {**beam_search.__kwdefaults__, **options, "banned": banned}
         compiler = compiler or (lambda function: function)
         self._begin = compiler(lambda rows: self._beam(rows).begin())
         self._go_on = compiler(self._round)

@@ -5,14 +5,19 @@ from keras import ops
 
 from keras_attention.layers.parts import check_positive_integer
 from keras_attention.ops.sampling import invert
-from keras_attention.search.constraints import constrain
+from keras_attention.search.constraints import IMPOSSIBLE, constrain, is_possible
 from keras_attention.search.nested import batch_of, spread, write
+
+# The lowest temperature that no backend takes for zero in float32.
+LEAST_TEMPERATURE = 1e-37
 
 
 def greedy_search(step, state, *, start, end, max_length, **constraints):
     """Take the most probable token at every step.
 
-    The loop ends when every row has produced `end`.
+    The loop ends when every row has produced `end`. A row in which no token is possible
+    any more ends there, without `end`: what stands before is its hypothesis, unless
+    that is nothing, which has the length and the score that `beam_search` gives it.
 
     Args:
         step: Step function (see the package).
@@ -56,7 +61,8 @@ def sample_search(
 
     Tokens are drawn by inversion: with `u` uniform in [0, 1), the first token at which
     the cumulated probability exceeds `u`. All `u` are drawn before the loop, which
-    ends when every row has produced `end`.
+    ends when every row has produced `end`, or, as in `greedy_search`, no token is
+    possible any more. An impossible one is drawn at no temperature.
 
     `top_k` and `top_p` cut off the improbable, whose sum is not small: what is left
     is drawn in proportion. First comes the temperature, then `top_k`, then, of the
@@ -70,7 +76,8 @@ def sample_search(
         end: Token that ends a sequence.
         max_length: Largest number of tokens, `end` included.
         samples: Number of independent samples K of every row.
-        temperature: Positive; log-probabilities are divided by it before drawing.
+        temperature: Positive; log-probabilities are divided by it before drawing. Near
+            zero the most probable token is drawn, below 1e-37 as at 1e-37.
         top_k: Number of most probable tokens to draw from; `None` for all.
         top_p: Probability of the nucleus, at most 1; `None` for all.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.
@@ -100,7 +107,10 @@ def sample_search(
         check_positive_integer("top_k", top_k)
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be above 0 and at most 1. Received: {top_p}")
-    draws = keras.random.uniform((max_length, batch_of(state), samples, 1), seed=seed)
+    temperature = max(temperature, LEAST_TEMPERATURE)
+    draws = keras.random.uniform(
+        (max_length, batch_of(state), samples, 1), dtype="float32", seed=seed
+    )
 
     def draw(log_probs, t):
         uniform = ops.take(draws, t, axis=0)
@@ -118,7 +128,8 @@ def sample_search(
 
     def odds_of(log_probs):
         best = ops.max(log_probs, axis=-1, keepdims=True)
-        return ops.exp((log_probs - best) / temperature)
+        odds = ops.exp((log_probs - best) / temperature)
+        return ops.where(is_possible(log_probs), odds, 0.0)
 
     return _follow(step, state, samples, draw, start, end, max_length, constraints)
 
@@ -139,21 +150,20 @@ def _follow(step, state, size, choose, start, end, max_length, constraints):
         return ops.logical_and(t < max_length, ops.logical_not(ops.all(alive["done"])))
 
     def body(t, alive, found):
-        done = alive["done"]
         log_probs, state, weights = step(alive["token_ids"], alive["state"])
         token_ids = ops.cast(choose(log_probs, t), "int32")
         gain = ops.take_along_axis(log_probs, token_ids[..., None], axis=-1)[..., 0]
-        token_ids = ops.where(done, end, token_ids)
-        weights = ops.where(done[..., None], 0.0, ops.cast(weights, "float32"))
+        exists = ops.logical_and(ops.logical_not(alive["done"]), is_possible(gain))
+        token_ids = ops.where(exists, token_ids, end)
+        weights = ops.where(exists[..., None], ops.cast(weights, "float32"), 0.0)
         now = {
             "token_ids": token_ids,
-            "log_probs": ops.where(done, 0.0, gain),
+            "log_probs": ops.where(exists, gain, 0.0),
             "weights": weights,
-            "exists": ops.cast(ops.logical_not(done), "int32"),
+            "exists": ops.cast(exists, "int32"),
         }
-        found = write(found, t, now)
-        done = ops.logical_or(done, token_ids == end)
-        return t + 1, {"token_ids": token_ids, "state": state, "done": done}, found
+        alive = {"token_ids": token_ids, "state": state, "done": token_ids == end}
+        return t + 1, alive, write(found, t, now)
 
     alive = {
         "token_ids": token_ids,
@@ -170,10 +180,11 @@ def _follow(step, state, size, choose, start, end, max_length, constraints):
     _, _, found = ops.while_loop(
         proceed, body, (t, alive, found), maximum_iterations=max_length
     )
-    total = ops.sum(found["log_probs"], axis=0)
+    lengths = ops.sum(found["exists"], axis=0)
+    total = ops.where(lengths > 0, ops.sum(found["log_probs"], axis=0), IMPOSSIBLE)
     return {
         "token_ids": ops.moveaxis(found["token_ids"], 0, -1),
-        "lengths": ops.sum(found["exists"], axis=0),
+        "lengths": lengths,
         "scores": total,
         "log_probs": total,
         "token_log_probs": ops.moveaxis(found["log_probs"], 0, -1),

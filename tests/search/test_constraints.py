@@ -5,12 +5,15 @@ from search.reference import (
     BANNED,
     BATCH,
     BEAM,
+    END,
     LENGTH,
     PENALTY,
     assert_agree,
     assert_sound,
+    eagerly,
     hypotheses,
     is_allowed,
+    log_prob,
     plain_beam_search,
     plain_greedy_search,
     random_state,
@@ -57,6 +60,18 @@ def test_banned_tokens_do_not_appear_even_where_no_other_is_possible(run):
     result = run(table, state, banned=BANNED)
 
     assert not np.isin(result["token_ids"], BANNED).any()
+
+
+@pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
+def test_banned_tokens_may_come_from_anything_that_holds_them(run):
+    table, state = random_table(41), random_state(41)
+
+    results = [
+        run(table, state, how=eagerly, banned=banned)
+        for banned in (BANNED, iter(BANNED))
+    ]
+
+    assert_agree(*results)
 
 
 # Few words, so that they come twice where nothing forbids it.
@@ -111,6 +126,58 @@ def test_constraints_hold_for_every_hypothesis(constraints):
             free = plain_beam_search(table, state, row, **options)
             different += free[0] != found
     assert different >= 5, "the example is too easy"
+
+
+def few_words(seed):
+    """A language in which each word comes once and none ends a sequence."""
+    table = random_table(seed, vocabulary=FEW_WORDS, sharpness=1.0)
+    state = random_state(seed, vocabulary=FEW_WORDS)
+    return table, state, {"no_repeat_ngrams": 1, "banned": (END,)}
+
+
+@pytest.mark.parametrize("run", [run_greedy, run_sample])
+def test_a_row_ends_where_nothing_is_allowed_and_what_stands_before_is_valid(run):
+    table, state, options = few_words(5)
+    words = [token for token in range(FEW_WORDS) if token != END]
+
+    result = run(table, state, max_length=LENGTH + 2, **options)
+
+    np.testing.assert_array_equal(result["lengths"], len(words))
+    np.testing.assert_array_equal(result["token_ids"][..., len(words) :], END)
+    for name in ("token_log_probs", "weights"):
+        assert not result[name][:, :, len(words) :].any(), name
+    for row in range(BATCH):
+        for place, tokens in enumerate(hypotheses(result, row)):
+            assert sorted(tokens) == words
+            for name in ("scores", "log_probs"):
+                np.testing.assert_allclose(
+                    result[name][row, place],
+                    log_prob(table, state, row, tokens),
+                    rtol=1e-5,
+                )
+
+
+def test_a_beam_keeps_no_hypothesis_after_which_nothing_is_allowed():
+    table, state, options = few_words(5)
+
+    result = run_beam(table, state, **options)
+
+    np.testing.assert_array_equal(result["lengths"], 0)
+
+
+@pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
+@pytest.mark.parametrize("nothing_is", ["allowed", "possible"])
+def test_where_nothing_is_left_at_once_no_hypothesis_exists(run, nothing_is):
+    table, state, _ = few_words(7)
+    state["offset"][0] = -np.inf if nothing_is == "possible" else 0.0
+    banned = range(FEW_WORDS) if nothing_is == "allowed" else ()
+
+    result = run(table, state, banned=banned)
+
+    np.testing.assert_array_equal(result["lengths"][0], 0)
+    np.testing.assert_array_equal(result["token_ids"][0], END)
+    np.testing.assert_array_equal(result["scores"][0], np.float32(-1e9))
+    assert (result["lengths"][1] > 0).all() == (nothing_is == "possible")
 
 
 def test_long_ngrams_never_come_twice():

@@ -7,6 +7,7 @@ import pytest
 from keras import tree
 from search.reference import (
     BACKEND,
+    BANNED,
     END,
     LENGTH,
     LOOKS,
@@ -95,6 +96,15 @@ def test_a_list_finds_what_its_rows_find(options):
     expected = all_at_once(options)
     assert_agree(found, expected)
     assert len(set(found["lengths"][:, 0])) > 2, "the example is too easy"
+
+
+def test_banned_tokens_are_banned_in_all_rounds():
+    def find(banned):
+        options = {"start": START, "end": END, "max_length": LENGTH, "banned": banned}
+        queue = BeamSearchQueue(make_step_over, batch_size=PLACES, **options)
+        return queue(*long_list())
+
+    assert_agree(find(iter(BANNED)), find(BANNED))
 
 
 @pytest.mark.parametrize("rows", [1, PLACES, PLACES + 1])

@@ -118,13 +118,42 @@ def test_a_seed_generator_goes_on_and_can_be_repeated():
     np.testing.assert_array_equal(first, again)
 
 
-def test_a_temperature_near_zero_is_greedy_search():
+# The last two are zero in single precision, and one over the one before is infinite.
+@pytest.mark.parametrize("temperature", [1e-3, 1e-39, 1e-50, 5e-324])
+@pytest.mark.parametrize("cut", [{}, {"top_k": 3, "top_p": 0.9}])
+def test_a_temperature_near_zero_is_greedy_search(temperature, cut):
     table, state = random_table(19), random_state(19)
 
-    cold = run_sample(table, state, temperature=1e-3)["token_ids"]
+    cold = run_sample(table, state, temperature=temperature, **cut)["token_ids"]
 
     greedy = run_greedy(table, state)["token_ids"]
     np.testing.assert_array_equal(cold, greedy.repeat(BEAM, axis=1))
+
+
+@pytest.mark.parametrize("temperature", [1e9, 1e30, 1e300, math.inf])
+@pytest.mark.parametrize("cut", [{}, {"top_k": VOCABULARY}, {"top_p": 1.0}])
+def test_no_temperature_makes_possible_what_is_not(temperature, cut):
+    table, state = random_table(31), random_state(31)
+    state["offset"][:, 4] = -np.inf
+    count = 1009
+
+    result = run_sample(
+        table,
+        state,
+        samples=count,
+        temperature=temperature,
+        max_length=1,
+        banned=BANNED,
+        **cut,
+    )
+
+    for row in range(BATCH):
+        drawn = np.bincount(result["token_ids"][row, :, 0], minlength=VOCABULARY)
+        assert not drawn[[4, *BANNED]].any()
+        # All others alike: five standard deviations.
+        expected = count / (VOCABULARY - 1 - len(BANNED))
+        others = np.delete(drawn, [4, *BANNED])
+        assert (np.abs(others - expected) <= 5 * math.sqrt(expected)).all()
 
 
 def plain_cut(probabilities, top_k=None, top_p=None):

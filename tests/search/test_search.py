@@ -1,6 +1,9 @@
+import math
+
 import keras
 import numpy as np
 import pytest
+from keras import ops
 from search.reference import (
     BACKEND,
     BATCH,
@@ -29,7 +32,7 @@ from search.reference import (
     to_tensors,
 )
 
-from keras_attention import beam_search, greedy_search
+from keras_attention import beam_search, greedy_search, sample_search
 
 only_tensorflow = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="about graphs of TensorFlow"
@@ -105,6 +108,23 @@ def test_an_end_at_the_first_step_is_a_hypothesis_of_one_token():
     np.testing.assert_array_equal(greedy["lengths"], [[1]] * BATCH)
 
 
+@pytest.mark.parametrize(
+    ("run", "options"),
+    [
+        (run_greedy, {"beam_size": 1}),
+        (run_sample, {}),
+        (run_beam, {}),
+        (run_beam, {"coverage_penalty": 0.5}),
+    ],
+)
+def test_of_no_rows_nothing_is_found(run, options):
+    table, state = random_table(43), random_state(43, batch=0)
+    given = {} if run is run_greedy else options
+
+    for how in (eagerly, compiled):
+        assert_sound(run(table, state, how=how, **given), table, state, **options)
+
+
 @pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam, run_covered])
 @pytest.mark.parametrize("neighbour", ["other", "quick", "endless", "broken"])
 def test_a_row_does_not_feel_its_neighbour(run, neighbour):
@@ -131,6 +151,46 @@ def test_eager_and_compiled_searches_agree(run):
     never_ends(state, 1)
 
     assert_agree(run(table, state, how=eagerly), run(table, state))
+
+
+@pytest.fixture(params=["float16", "bfloat16"])
+def half_precision(request):
+    """A function after which the default is half precision."""
+    default = keras.config.floatx()
+    yield lambda: keras.config.set_floatx(request.param)
+    keras.config.set_floatx(default)
+
+
+@pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam, run_covered])
+@pytest.mark.parametrize(
+    "constraints",
+    [{}, {"min_length": 3, "no_repeat_ngrams": 2, "prefix": ((3, -1), (-1, 5))}],
+)
+def test_half_precision_by_default_changes_nothing(run, constraints, half_precision):
+    # Keras on JAX would turn integers of NumPy into bfloat16.
+    table, state = to_tensors((random_table(83), random_state(83)))
+    expected = run(table, state, how=eagerly, **constraints)
+
+    half_precision()
+    result = run(table, state, how=eagerly, **constraints)
+
+    assert_agree(result, expected)
+
+
+def test_half_precision_by_default_does_not_draw_fewer_tokens(half_precision):
+    # In half precision, 2003 draws of 2048 numbers or 256 find less than 1300.
+    vocabulary = 5003
+    half_precision()
+
+    def step(token_ids, state):
+        uniform = ops.zeros((*token_ids.shape, vocabulary), dtype="float32")
+        return uniform, state, uniform[..., :POSITIONS]
+
+    state = np.zeros((1, 1), "float32")
+    options = {"start": START, "end": END, "max_length": 1, "samples": 2003}
+    drawn = to_numpy(sample_search(step, state, seed=1, **options))["token_ids"]
+
+    assert len(np.unique(drawn)) > 1500
 
 
 def under_xla(function):
@@ -182,7 +242,7 @@ def test_a_graph_takes_any_batch_and_knows_all_other_dimensions(run, beam_size):
         graphs.append(tf.function(function, input_signature=signature))
         return graphs[0]
 
-    for batch in (BATCH, 2 * BATCH):
+    for batch in (0, BATCH, 2 * BATCH):
         part = {key: value[:batch] for key, value in state.items()}
         options = {"no_repeat_ngrams": 2, "min_length": 3}
         result = run(table, part, how=for_any_batch, **options)
@@ -289,6 +349,16 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
             {"coverage_penalty": 0.2, "coverage_mask": ((True,) * 5,) * 2},
             r"\(batch, positions\), with 7 positions. .*: \(2, 5\)",
         ),
+        (run_beam, {"coverage_mask": ((True,) * 5,) * 2}, r"7 positions. .*: \(2, 5\)"),
+        (run_beam, {"coverage_mask": (True,) * 7}, r"coverage_mask must .*: \(7,\)"),
+        (run_beam, {"coverage_mask": ((True,) * 7,)}, "mask must have 2 rows.*: 1"),
+        (run_covered, {"prefix": ((3, 4),) * 3}, "prefix must have 2 rows.*: 3"),
+        (run_greedy, {"prefix": ((3, 4),)}, "prefix must have 2 rows.*: 1"),
+        (run_sample, {"prefix": ((3, 4), (-1, 11))}, "prefix must .* below 11.*: 11"),
+        (run_beam, {"length_penalty": math.inf}, "length_penalty must be finite.*inf"),
+        (run_beam, {"coverage_penalty": math.inf}, "coverage_penalty must be .*inf"),
+        (run_beam, {"length_penalty": 60}, "length_penalty .* of 5 tokens.*: 60"),
+        (run_beam, {"length_penalty": 1e3}, "length_penalty .* of 5 tokens.*: 1000.0"),
         (run_sample, {"samples": 0}, "samples must be .*: 0"),
         (run_sample, {"temperature": 0}, "temperature must be positive.*: 0"),
         (run_sample, {"top_k": 0}, "top_k must be a positive integer.*: 0"),
