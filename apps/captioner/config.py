@@ -8,7 +8,9 @@ import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import (
     BeamConfig,
+    Dropout,
     Flags,
+    LengthPenalty,
     ModelName,
     Natural,
     Positive,
@@ -54,7 +56,7 @@ class ModelConfig:
     inference: Literal["argmax", "expectation"] = "argmax"
     """What hard attention is given when it does not train: the most probable region, or
     the mean of all."""
-    dropout: Share = 0.4
+    dropout: Dropout = 0.4
     """Dropout rate on regions, embeddings and before the output."""
     max_length: Positive = 22
     """Largest number of words in a caption."""
@@ -152,7 +154,7 @@ class TrainConfig:
     """Peak learning rate while the CNN learns."""
     augment: bool = True
     """Crop photographs a little, and mirror them, at random, while the CNN learns."""
-    fine_tune_dropout: Share = 0.4
+    fine_tune_dropout: Dropout = 0.4
     """Dropout rate while the CNN learns, instead of the model's."""
     self_critical_epochs: Natural = 2
     """Epochs in which the decoder learns from what the captions that it samples are
@@ -262,7 +264,7 @@ class ChosenModel:
 class CaptionBeamConfig(BeamConfig):
     """How captions are searched for."""
 
-    length_penalty: Weight = 0.7
+    length_penalty: LengthPenalty = 0.7
     """Hypotheses are ranked by log-probability / length ** length_penalty."""
     no_repeat_ngrams: Natural = 3
     """No caption says so many words in a row twice; 0 lets it."""

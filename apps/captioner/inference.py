@@ -21,7 +21,7 @@ from keras_attention_apps.common.compiling import (
     computing_in,
     power_of_two,
 )
-from keras_attention_apps.common.config import check_n_best
+from keras_attention_apps.common.config import check_batch_size, check_n_best
 from keras_attention_apps.common.files import (
     MODEL,
     atomic_folder,
@@ -212,6 +212,7 @@ class Captioner:
             read.
         """
         check_n_best(n_best, beam_size)
+        check_batch_size(batch_size)
         search = self.search(
             beam_size=beam_size,
             length_penalty=length_penalty,

@@ -103,7 +103,9 @@ class SelfCritical:
                 callbacks.on_train_batch_end(
                     step, {"loss": figures["loss"], "reward": np.mean(rewards)}
                 )
-            callbacks.on_epoch_end(epoch, {"reward": np.mean(rewards)})
+            callbacks.on_epoch_end(
+                epoch, {"loss": figures["loss"], "reward": np.mean(rewards)}
+            )
             if network.stop_training:
                 break
         callbacks.on_train_end()

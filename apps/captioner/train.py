@@ -33,7 +33,11 @@ from keras_attention_apps.common.checkpoints import (
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import MODEL, check_folder
 from keras_attention_apps.common.tokens import UNKNOWN
-from keras_attention_apps.common.training import ema_momentum, numerics
+from keras_attention_apps.common.training import (
+    LossIsANumber,
+    ema_momentum,
+    numerics,
+)
 
 VALIDATION_BATCH = 50
 # Folder of the best model.
@@ -376,6 +380,7 @@ class _Run:
     def _callbacks(self, validation):
         config, progress = self.config, self.checkpoints.progress
         callbacks = [
+            LossIsANumber(),
             ValidateDecoded(
                 lambda: self._validate(validation),
                 self.metric,

@@ -10,6 +10,8 @@ from keras_attention.search.nested import batch_of, spread, write
 
 # The lowest temperature that no backend takes for zero in float32.
 LEAST_TEMPERATURE = 1e-37
+# Below, the odds of what is impossible are zero in float32.
+HOT = 1e6
 
 
 def greedy_search(step, state, *, start, end, max_length, **constraints):
@@ -129,6 +131,8 @@ def sample_search(
     def odds_of(log_probs):
         best = ops.max(log_probs, axis=-1, keepdims=True)
         odds = ops.exp((log_probs - best) / temperature)
+        if temperature < HOT:
+            return odds
         return ops.where(is_possible(log_probs), odds, 0.0)
 
     return _follow(step, state, samples, draw, start, end, max_length, constraints)

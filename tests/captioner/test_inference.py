@@ -102,6 +102,11 @@ def test_compiled_search_is_not_for_pytorch(captioner, monkeypatch):
         Captioner(*parts, jit_compile=True)
 
 
+def test_a_batch_has_a_photograph(captioner, photograph):
+    with pytest.raises(UserError, match=r"batch_size must be at least 1. Received: 0"):
+        captioner.caption(photograph, batch_size=0)
+
+
 def test_no_photographs_no_captions(captioner):
     assert captioner.caption([]) == []
 

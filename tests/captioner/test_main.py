@@ -266,7 +266,7 @@ def test_records_are_utf8_whatever_the_names(tmp_path):
         (["train", "--data", "nowhere", "--output", "o"], "nowhere"),
         (
             ["train", "--data", ".", "--output", "o", "--model.dropout", "1.5"],
-            "dropout must be between 0 and 1. Received: 1.5",
+            "dropout must be between 0 and 0.99. Received: 1.5",
         ),
     ],
 )

@@ -156,6 +156,13 @@ def test_a_training_goes_on_where_it_was_moved(trained, squares, tmp_path, capsy
     assert "another model.units: 13, and not 17." in capsys.readouterr().err
 
 
+def test_a_loss_that_is_no_number_ends_the_training(squares, tmp_path, capsys):
+    changes = {"learning-rate": 1e30, "clip-norm": 1e30, "epochs": 4}
+    changes |= {"fine-tune-epochs": 0, "self-critical-epochs": 0}
+    assert main(command(squares, tmp_path / "run", **changes)) == 2
+    assert "so that nothing can be learned any more" in capsys.readouterr().err
+
+
 def test_no_epochs_are_no_training(squares, tmp_path, capsys):
     phases = ("epochs", "fine-tune-epochs", "self-critical-epochs")
     assert main(command(squares, tmp_path / "run", **dict.fromkeys(phases, 0))) == 2
