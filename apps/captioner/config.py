@@ -17,6 +17,7 @@ from keras_attention_apps.common.config import (
     Precision,
     Range,
     SearchConfig,
+    Seed,
     Share,
     Weight,
 )
@@ -197,7 +198,7 @@ class TrainConfig:
     precision: Precision = "float32"
     """Numbers to compute with; the weights are always float32. Half precision is
     faster where the hardware has it."""
-    seed: Annotated[int, Range(0, 2**32 - 1)] = 0
+    seed: Seed = 0
     cache: Path | None = None
     """Folder for CNN features; below Keras' home folder if omitted."""
     tensorboard: bool = False

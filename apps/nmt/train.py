@@ -138,6 +138,8 @@ def _train(config, training, validation, devices):
     for phase in phases[checkpoints.progress.phase :]:
         phase()
         checkpoints.next_phase()
+    # No other start needs them from now on.
+    _remove_epochs(run.epochs)
     print(f"The best model is in {run.best}")
     return run.best
 
@@ -243,7 +245,6 @@ class _Run:
             if scores[self.metric] >= best:
                 about = [folder.name for folder in folders]
                 averaged.save(self.best, training=self._about(), average_of=about)
-        _remove_epochs(self.epochs)
 
     def _report(self, training, batches):
         said = [f"{len(batches.pairs)} pairs of sentences for training"]

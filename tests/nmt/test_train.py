@@ -235,6 +235,26 @@ def test_of_equals_the_average_stays(corpus, tmp_path, monkeypatch):
     assert config["average_of"] == ["epoch-0001", "epoch-0002"]
 
 
+def test_epochs_stay_until_their_average_is_recorded(
+    corpus, tmp_path, capsys, monkeypatch
+):
+    def die(folder):
+        epochs = list(folder.glob("epoch-*"))
+        if epochs:
+            shutil.rmtree(epochs[0])
+            raise KeyboardInterrupt
+
+    begun = command(corpus, tmp_path / "run", epochs=3, average=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_remove_epochs", die)
+        assert main(begun) == 130
+    assert "The average of 3 epochs" in capsys.readouterr().out
+
+    assert main(begun) == 0
+    assert "The average of" not in capsys.readouterr().out
+    assert not (tmp_path / "run" / "epochs").exists()
+
+
 def test_another_text_does_not_continue(corpus, tmp_path, capsys):
     data, output = tmp_path / "data", tmp_path / "run"
     shutil.copytree(corpus, data)
