@@ -129,7 +129,7 @@ def test_learns_where_to_look(task, attention, order):
     assert right.mean() >= 0.99
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="takes long")
+@pytest.mark.slow
 def test_a_long_source_is_remembered_only_by_attention():
     # The first symbols of a source of 200, long after they were read.
     rng = np.random.default_rng(1)
