@@ -206,7 +206,14 @@ def test_shapes_are_known_before_anything_is_computed(case, rng, known):
         assert all(size in (None, actual) for size, actual in pairs)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        "mixed_float16",
+        pytest.param("mixed_bfloat16", marks=pytest.mark.slow),
+    ],
+)
 def test_compiled_training_is_finite_and_reaches_the_weights(case, rng, dtype):
     layer = case.build(dtype=dtype)
     model = functional(case, layer)
