@@ -14,8 +14,9 @@ import keras_attention
 
 def modules_with_examples():
     packages = [keras_attention]
-    # The library is tested without the apps, too.
-    if importlib.util.find_spec("keras_attention_apps"):
+    # The library is tested without the apps, too; on other backends, it alone is.
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    if on_tensorflow and importlib.util.find_spec("keras_attention_apps"):
         packages.append(importlib.import_module("keras_attention_apps"))
     for package in packages:
         prefix = f"{package.__name__}."

@@ -38,7 +38,7 @@ class Sum(keras.layers.Layer):
 
 
 def stacked(units, **options):
-    cells = keras.layers.LSTMCell(units + 2), LayerNormGRUCell(units)
+    cells = keras.layers.LSTMCell(units + 2), keras.layers.SimpleRNNCell(units)
     return keras.layers.StackedRNNCells(cells, **options)
 
 
