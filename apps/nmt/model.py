@@ -500,14 +500,6 @@ class SelfAttentionNetwork(TranslationNetwork):
         last = norm if config.pre_norm else keras.layers.Identity
         self.encoder_norm, self.decoder_norm = last(), last()
 
-    @property
-    def _aligner(self):
-        """Index of the layer whose weights are the alignment.
-
-        The last but one knows the word that comes; the last prepares the one behind.
-        """
-        return max(len(self.decoder_layers) - 2, 0)
-
     def _embed(self, embedding, token_ids, start=0, training=None):
         embedded = embedding(token_ids) * self.config.embedding_units**0.5
         embedded = self.positions(embedded, start=start)
@@ -548,16 +540,17 @@ class SelfAttentionNetwork(TranslationNetwork):
             self.embedding, ops.reshape(token_ids, (-1,)), flat[0]["length"]
         )
         x = ops.reshape(x, (*several, x.shape[-1]))
-        caches, weights = [], None
+        caches, weights = [], []
         for index, layer in enumerate(self.decoder_layers):
-            aligns = index == self._aligner
+            # The lowest layer looks at what was written last, and not at what comes.
+            aligns = index > 0 or len(self.decoder_layers) == 1
             x, cache, looked = layer.step(x, flat[index], memory[index], aligns)
-            weights = looked if aligns else weights
+            weights += [looked] if aligns else []
             caches.append(cache)
         state = tree.map_structure(
             lambda x: ops.reshape(x, (*several, *ops.shape(x)[1:])), caches
         )
-        return self.decoder_norm(x), state, weights
+        return self.decoder_norm(x), state, sum(weights) / len(weights)
 
 
 class AttentionLayer(keras.layers.Layer):

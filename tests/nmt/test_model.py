@@ -69,6 +69,29 @@ def test_steps_equal_the_pass(changes):
         assert not weights[1, :, 3:].any() and weights[0].all(axis=-1).any()
 
 
+@pytest.mark.parametrize("layers, first", [(1, 0), (2, 1), (4, 1)])
+def test_all_layers_but_the_lowest_align(layers, first, monkeypatch):
+    network = network_of({"attention": "self-attention", "decoder_layers": layers})
+    looked = []
+
+    def record(step):
+        def recorded(x, cache, memory, _):
+            found = step(x, cache, memory, return_attention_scores=True)
+            looked.append(ops.convert_to_numpy(found[2]))
+            return found
+
+        return recorded
+
+    for layer in network.decoder_layers:
+        monkeypatch.setattr(layer, "step", record(layer.step))
+    memory, state = network.begin(ops.convert_to_tensor(sentences()["source"]), LONGEST)
+    state = tree.map_structure(lambda x: x[:, None], state)
+    _, _, weights = network.step(ops.ones((BATCH, 1), "int32"), state, memory)
+
+    expected = np.mean(looked[first:], axis=0)
+    np.testing.assert_allclose(ops.convert_to_numpy(weights), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("changes", [NETWORKS[i] for i in (0, 2, 6, 8)], ids=str)
 def test_padding_changes_nothing(changes):
     network, inputs = network_of(changes), sentences()
