@@ -63,7 +63,7 @@ TRANSLATORS = {
     "luong": RECURRENT,
     "self-attention": {
         **SMALL,
-        "epochs": 16,
+        "epochs": 32,
         "learning-rate": 3e-3,
         "warm-up": 200,
         "model.units": 128,
