@@ -4,11 +4,6 @@ import pytest
 from keras_attention_apps.captioner.inference import PRESETS, Captioner
 
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
-# Words that each finds for the sample photograph, all of them true.
-FOUND = {
-    "flickr8k-hard": {"man", "black", "shirt"},
-    "flickr8k-soft": {"man", "camera"},
-}
 ROOT = Path(__file__).parents[2]
 
 
@@ -22,7 +17,7 @@ def test_there_is_one_of_each_kind():
 def test_a_preset_captions_the_sample_photograph(name):
     caption = Captioner.from_preset(name).caption(ROOT / "docs" / "photographer.jpg")
 
-    assert FOUND[name] <= set(caption.words)
+    assert {"man", "camera"} <= set(caption.words)
 
 
 def test_words_in_a_row_do_not_come_twice():
