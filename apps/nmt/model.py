@@ -545,8 +545,9 @@ class SelfAttentionNetwork(TranslationNetwork):
             # The lowest layer looks at what was written last, and not at what comes.
             aligns = index > 0 or len(self.decoder_layers) == 1
             x, cache, looked = layer.step(x, flat[index], memory[index], aligns)
-            weights += [looked] if aligns else []
             caches.append(cache)
+            if aligns:
+                weights.append(looked)
         state = tree.map_structure(
             lambda x: ops.reshape(x, (*several, *ops.shape(x)[1:])), caches
         )
