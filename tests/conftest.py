@@ -1,4 +1,15 @@
+import os
+
 import pytest
+
+# Processes beside each other have a core each. What they start is told so, too.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for threads in (
+        "OMP_NUM_THREADS",
+        "TF_NUM_INTEROP_THREADS",
+        "TF_NUM_INTRAOP_THREADS",
+    ):
+        os.environ.setdefault(threads, "1")
 
 
 @pytest.fixture(autouse=True, scope="module")
