@@ -4,8 +4,9 @@ Prints medians of the time for the same photographs, `--count` copies of one fil
 
 - whole path: `Captioner.caption` from the files to the texts, beam 5, 32 photographs a
   batch; XLA: with the search compiled by `jit_compile`;
-- CNN: the features alone, of photographs that are read already, in the same batches.
-  The share is how much of the CNN's throughput the whole path has;
+- CNN: the features alone, of photographs that are read already, in the same batches;
+  and what Keras makes of the same CNN, its batch normalisation not folded. The shares
+  are how much of the throughput of either the whole path has;
 - search: the beam search alone, from features; XLA: compiled;
 - peer: the same beam search in PyTorch with random weights of the same sizes, as
   the tutorials write it: one photograph after the other, where every step projects
@@ -57,11 +58,12 @@ def whole_step(photo, count, jit_compile=False):
     return lambda: ours.caption(photos, beam_size=BEAM, batch_size=BATCH)
 
 
-def cnn_step(photo, count):
+def cnn_step(photo, count, folded=True):
     import keras
 
     images, backbone = pixels(photo), captioner().network.backbone
-    model = keras.Sequential([keras.Input(images.shape[1:]), backbone])
+    cnn = backbone if folded else backbone.cnn
+    model = keras.Sequential([keras.Input(images.shape[1:]), cnn])
     return lambda: [model.predict_on_batch(images) for _ in range(count // BATCH)]
 
 
@@ -124,6 +126,7 @@ STEPS = {
     "whole path": whole_step,
     "whole path, XLA": functools.partial(whole_step, jit_compile=True),
     "CNN": cnn_step,
+    "CNN of Keras": functools.partial(cnn_step, folded=False),
     "search": search_step,
     "search, XLA": functools.partial(search_step, jit_compile=True),
     "peer": peer_step,
@@ -155,8 +158,9 @@ def main():
         print(f"| {name} | {count / value:.1f} |")
     print()
     for kind in ("", ", XLA"):
-        share = seconds["CNN"] / seconds[f"whole path{kind}"]
-        print(f"whole path{kind}: {share:.0%} of the CNN")
+        for cnn in ("CNN", "CNN of Keras"):
+            share = seconds[cnn] / seconds[f"whole path{kind}"]
+            print(f"whole path{kind}: {share:.0%} of the {cnn}")
         if "peer" in seconds:
             ratio = seconds["peer"] / seconds[f"search{kind}"]
             print(f"search{kind}: {ratio:.1f} times as fast as the peer")

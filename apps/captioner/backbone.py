@@ -7,6 +7,7 @@ import sys
 
 import keras
 from keras import layers, ops
+from keras_attention_apps.captioner.folding import fold_normalization
 from keras_attention_apps.common.cli import UserError
 
 
@@ -50,13 +51,15 @@ class Backbone(layers.Layer):
         if from_file:
             self.cnn.load_weights(weights)
         _, self.rows, self.columns, self.depth = self.cnn.output_shape
+        # Only what it calls: the weights are those of the CNN.
+        self._grid = fold_normalization(self.cnn).__call__
 
     def build(self, images_shape):
         self.built = True
 
     def call(self, images):
         images = ops.cast(images, self.compute_dtype)
-        grid = self.cnn(self.preprocess(images), training=False)
+        grid = self._grid(self.preprocess(images), training=False)
         return ops.reshape(grid, (-1, self.rows * self.columns, self.depth))
 
     def compute_output_shape(self, images_shape):

@@ -1,0 +1,134 @@
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+from keras_attention_apps.captioner.folding import (
+    FoldedConvolution,
+    fold_normalization,
+)
+from keras_attention_apps.common.compiling import computing_in
+
+IMAGES = np.random.default_rng(0).normal(size=(2, 9, 9, 4)).astype("float32")
+
+
+def draw_weights(model):
+    """All weights are other than the initial ones; no variance is negative."""
+    random = np.random.default_rng(1)
+    for weight in model.weights:
+        weight.assign(random.uniform(0.5, 1.5, weight.shape))
+
+
+def normalized(convolution, **options):
+    """A model of a convolution and the batch normalisation behind it."""
+    images = keras.Input(IMAGES.shape[1:])
+    outputs = layers.BatchNormalization(**options)(convolution(images))
+    model = keras.Model(images, layers.ReLU()(outputs))
+    draw_weights(model)
+    return model
+
+
+def kinds(model):
+    return [type(layer) for layer in model.layers]
+
+
+def run(model, images=IMAGES):
+    return ops.convert_to_numpy(model(images, training=False))
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize(
+    "convolution",
+    [
+        lambda **options: layers.Conv2D(6, 3, 2, padding="same", **options),
+        lambda **options: layers.Conv2D(6, (1, 3), dilation_rate=2, **options),
+        lambda **options: layers.Conv2D(6, 3, groups=2, **options),
+        lambda **options: layers.DepthwiseConv2D(
+            3, strides=2, depth_multiplier=3, **options
+        ),
+    ],
+)
+def test_a_folded_model_computes_the_same(convolution, use_bias):
+    model = normalized(convolution(use_bias=use_bias), epsilon=0.1)
+    folded = fold_normalization(model)
+
+    assert kinds(folded) == [layers.InputLayer, FoldedConvolution, layers.ReLU]
+    np.testing.assert_allclose(run(folded), run(model), atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"center": False}, {"scale": False}])
+def test_a_normalisation_may_only_scale_or_shift(options):
+    model = normalized(layers.Conv2D(6, 3), **options)
+    np.testing.assert_allclose(run(fold_normalization(model)), run(model), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "convolution",
+    [
+        layers.Conv2D(6, 3, activation="relu"),
+        layers.SeparableConv2D(6, 3),
+        layers.Activation("tanh"),
+    ],
+)
+def test_what_cannot_be_folded_stays(convolution):
+    model = normalized(convolution)
+    folded = fold_normalization(model)
+
+    assert kinds(folded) == kinds(model)
+    np.testing.assert_allclose(run(folded), run(model), atol=1e-6)
+
+
+def test_a_convolution_that_is_not_normalised_stays():
+    model = keras.Sequential([keras.Input((9, 9, 4)), layers.Conv2D(6, 3)])
+    model.add(layers.LayerNormalization())
+    folded = fold_normalization(keras.Model(model.inputs, model.outputs))
+
+    assert FoldedConvolution not in kinds(folded)
+    np.testing.assert_allclose(run(folded), run(model), atol=1e-6)
+
+
+def test_what_others_read_of_a_convolution_is_not_normalised():
+    images = keras.Input(IMAGES.shape[1:])
+    summed = layers.Conv2D(6, 3)(images)
+    first = layers.BatchNormalization()(summed)
+    model = keras.Model(images, [summed, layers.BatchNormalization()(summed), first])
+    draw_weights(model)
+
+    for ours, theirs in zip(
+        fold_normalization(model)(IMAGES), model(IMAGES), strict=True
+    ):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(ours), ops.convert_to_numpy(theirs), atol=1e-5
+        )
+
+
+def test_it_has_the_weights_of_the_model_and_follows_them(gradients):
+    model = normalized(layers.Conv2D(6, 3))
+    folded = fold_normalization(model)
+    expected = {id(weight) for weight in model.weights}
+    assert {id(weight) for weight in folded.weights} == expected
+
+    for weight in model.weights:
+        weight.assign(weight + 0.5)
+    np.testing.assert_allclose(run(folded), run(model), atol=1e-5)
+
+    pairs = [
+        gradients(
+            lambda network=network: ops.sum(ops.sin(network(IMAGES, training=False))),
+            variables=model.trainable_variables,
+        )
+        for network in (model, folded)
+    ]
+    for expected, found in zip(*pairs, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_half_precision_computes_about_the_same():
+    exact = normalized(layers.Conv2D(6, 3))
+    with computing_in("mixed_bfloat16"):
+        model = normalized(layers.Conv2D(6, 3))
+    model.set_weights(exact.get_weights())
+
+    found = fold_normalization(model)(IMAGES, training=False)
+    assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
+    found = ops.convert_to_numpy(ops.cast(found, "float32"))
+    np.testing.assert_allclose(found, run(exact), atol=0.02 * run(exact).max())
