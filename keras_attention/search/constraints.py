@@ -56,6 +56,7 @@ def constrain(
     def constrained(token_ids, state):
         log_probs, model_state, weights = step(token_ids, state["model"])
         log_probs = ops.maximum(ops.cast(log_probs, "float32"), IMPOSSIBLE)
+        allowed = log_probs
         size, length = log_probs.shape[-1], state["length"]
         new_state = {"model": model_state, "length": length + 1}
         wrong = [token for token in banned if not 0 <= token < size]
@@ -69,23 +70,25 @@ def constrain(
                 f"Received: {highest}"
             )
         vocabulary = ops.arange(size, dtype="int32")
-        forbidden = np.isin(np.arange(size), banned)
-        forbidden = ops.convert_to_tensor(forbidden, dtype="bool")
+        if banned:
+            most = np.where(np.isin(np.arange(size), banned), FORBIDDEN, np.inf)
+            allowed = ops.minimum(allowed, most.astype("float32"))
         if min_length:
             too_short = (length + 1 < min_length)[..., None]
             ends = ops.logical_and(too_short, vocabulary == end)
-            forbidden = ops.logical_or(forbidden, ends)
+            allowed = ops.where(ends, FORBIDDEN, allowed)
         if no_repetitions:
             # The start is not a part of the hypothesis.
             now = ops.where(length == 0, -1, token_ids)[..., None]
             tokens = ops.concatenate([state["tokens"][..., 1:], now], axis=-1)
             new_state["tokens"] = tokens
             repetitions = _repetitions(tokens, no_repeat_ngrams, size)
-            forbidden = ops.logical_or(forbidden, repetitions)
+            allowed = ops.where(repetitions, FORBIDDEN, allowed)
         if prefix is not None:
             forced = ops.take_along_axis(prefix, length, axis=1)[..., None]
-            forbidden = ops.where(forced < 0, forbidden, vocabulary != forced)
-        return ops.where(forbidden, FORBIDDEN, log_probs), new_state, weights
+            only = ops.where(vocabulary == forced, log_probs, FORBIDDEN)
+            allowed = ops.where(forced < 0, allowed, only)
+        return allowed, new_state, weights
 
     return constrained, state
 
@@ -107,16 +110,20 @@ def _repetitions(tokens, n, size):
         one, other = tokens[..., i : i + length - n + 1], tokens[..., i - n + 1]
         follows = ops.logical_and(follows, one == other[..., None])
     rows = batch * beam_size
+    firsts = size * ops.arange(rows, dtype="int32")[:, None]
     # One place more, for what does not count.
-    places = ops.reshape(ops.where(follows, followers, size), (rows, -1))
-    places = places + (size + 1) * ops.arange(rows, dtype="int32")[:, None]
+    places = ops.where(
+        ops.reshape(follows, (rows, -1)),
+        ops.reshape(followers, (rows, -1)) + firsts,
+        rows * size,
+    )
     places = ops.reshape(places, (-1, 1))
     found = ops.scatter_update(
-        ops.zeros((rows * (size + 1),), dtype="int32"),
+        ops.zeros((rows * size + 1,), dtype="bool"),
         places,
-        ops.ones_like(places[:, 0]),
+        ops.ones_like(places[:, 0], dtype="bool"),
     )
-    return ops.reshape(found, (batch, beam_size, size + 1))[..., :size] > 0
+    return ops.reshape(found[:-1], (batch, beam_size, size))
 
 
 def is_possible(log_probs):
