@@ -7,7 +7,10 @@ import sys
 
 import keras
 from keras import layers, ops
-from keras_attention_apps.captioner.folding import fold_normalization
+from keras_attention_apps.captioner.folding import (
+    FoldedConvolution,
+    fold_normalization,
+)
 from keras_attention_apps.common.cli import UserError
 
 
@@ -51,15 +54,22 @@ class Backbone(layers.Layer):
         if from_file:
             self.cnn.load_weights(weights)
         _, self.rows, self.columns, self.depth = self.cnn.output_shape
-        # Only what it calls: the weights are those of the CNN.
-        self._grid = fold_normalization(self.cnn).__call__
+        folded = fold_normalization(self.cnn)
+        # Keras does not see it in there: the weights are those of the CNN.
+        self._folded = lambda: folded
+
+    def freeze(self):
+        """Compute sooner from now on, with the weights as they are."""
+        for layer in self._folded().layers:
+            if isinstance(layer, FoldedConvolution):
+                layer.freeze()
 
     def build(self, images_shape):
         self.built = True
 
     def call(self, images):
         images = ops.cast(images, self.compute_dtype)
-        grid = self._grid(self.preprocess(images), training=False)
+        grid = self._folded()(self.preprocess(images), training=False)
         return ops.reshape(grid, (-1, self.rows * self.columns, self.depth))
 
     def compute_output_shape(self, images_shape):

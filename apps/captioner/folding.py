@@ -16,9 +16,9 @@ CONVOLUTIONS = {
 def fold_normalization(cnn):
     """A model that computes the same as `cnn` in inference mode, sooner.
 
-    It has the layers of `cnn`, and with them its weights, and follows what they learn:
-    wherever a convolution without activation goes before a batch normalisation, one
-    `FoldedConvolution` takes the place of both.
+    It has the layers of `cnn`, and with them its weights, and follows what they learn,
+    until it is frozen: wherever a convolution without activation goes before a batch
+    normalisation, one `FoldedConvolution` takes the place of both.
 
     Args:
         cnn: A functional Keras model.
@@ -73,9 +73,17 @@ class FoldedConvolution(layers.Layer):
         super().__init__(dtype=convolution.dtype_policy)
         self.convolution = convolution
         self.normalization = normalization
+        self._frozen = None
         self.built = True
 
-    def call(self, images):
+    def freeze(self):
+        """Fold the weights as they are, once, instead of in every call."""
+        if self._frozen is None:
+            # What is no tensor yet is a constant in the graph that is made of a call.
+            self._frozen = tuple(map(ops.convert_to_numpy, self._fold()))
+
+    def _fold(self):
+        """The scaled kernel, and what is added: `scale (bias - mean) + beta`."""
         convolution, normalization = self.convolution, self.normalization
 
         def exact(weight):
@@ -94,7 +102,12 @@ class FoldedConvolution(layers.Layer):
         kernel = exact(convolution.kernel)
         # The last axis of a depthwise kernel is that of each channel's filters.
         filters = ops.reshape(scale, (-1, kernel.shape[-1]))
-        kernel = ops.cast(kernel * filters, images.dtype)
+        return kernel * filters, shift
+
+    def call(self, images):
+        convolution = self.convolution
+        folded = self._frozen or self._fold()
+        kernel, shift = (ops.cast(x, images.dtype) for x in folded)
         convolve = CONVOLUTIONS[type(convolution)]
         images = convolve(
             images,
@@ -104,7 +117,7 @@ class FoldedConvolution(layers.Layer):
             data_format=convolution.data_format,
             dilation_rate=convolution.dilation_rate,
         )
-        return images + ops.cast(shift, images.dtype)
+        return images + shift
 
     def compute_output_shape(self, images_shape):
         return self.convolution.compute_output_shape(images_shape)

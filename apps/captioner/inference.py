@@ -72,7 +72,8 @@ class Captioner:
     Args:
         config: The `ModelConfig` of the network.
         vocabulary: Its `Vocabulary`.
-        network: The `ShowAttendTell`.
+        network: The `ShowAttendTell`. Its CNN is frozen when the first photograph is
+            captioned: what it learns later is not seen.
         jit_compile: Whether the search is compiled by XLA, as it always is on JAX. That
             takes seconds for every number of photographs in a batch, and is quicker
             from then on. So that these are few, batches are filled up to powers of two.
@@ -213,6 +214,7 @@ class Captioner:
         """
         check_n_best(n_best, beam_size)
         check_batch_size(batch_size)
+        self.network.backbone.freeze()
         search = self.search(
             beam_size=beam_size,
             length_penalty=length_penalty,

@@ -122,6 +122,24 @@ def test_it_has_the_weights_of_the_model_and_follows_them(gradients):
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_frozen_layers_stay_as_they_are(precision):
+    with computing_in(precision):
+        folded = fold_normalization(normalized(layers.Conv2D(6, 3)))
+    before = ops.cast(folded(IMAGES, training=False), "float32")
+    (layer,) = (x for x in folded.layers if isinstance(x, FoldedConvolution))
+    layer.freeze()
+    for weight in folded.weights:
+        weight.assign(weight + 0.5)
+    layer.freeze()
+
+    found = folded(IMAGES, training=False)
+    assert keras.backend.standardize_dtype(found.dtype) == layer.compute_dtype
+    found, before = map(ops.convert_to_numpy, (ops.cast(found, "float32"), before))
+    tolerance = 1e-5 if precision == "float32" else 0.02 * before.max()
+    np.testing.assert_allclose(found, before, atol=tolerance)
+
+
 def test_half_precision_computes_about_the_same():
     exact = normalized(layers.Conv2D(6, 3))
     with computing_in("mixed_bfloat16"):

@@ -53,6 +53,19 @@ def test_batches_do_not_change_captions(captioner):
     assert [c.words for c in together] == [c.words for c in pairs]
 
 
+def test_its_network_is_frozen_when_it_captions(model_folder, photograph):
+    captioner = Captioner.from_preset(model_folder)
+    before = captioner.caption(photograph).log_probability
+    for weight in captioner.network.backbone.weights:
+        weight.assign(-weight)
+
+    later = captioner.caption(photograph, beam_size=4).log_probability
+    assert later == pytest.approx(before, rel=1e-4)
+    again = Captioner.from_preset(model_folder)
+    again.network.set_weights(captioner.network.get_weights())
+    assert again.caption(photograph).log_probability != pytest.approx(before, rel=1e-4)
+
+
 def test_the_best_of_several_come_first(captioner, photograph):
     [(given, found)] = captioner.caption_each([photograph], beam_size=4, n_best=3)
     best = captioner.caption(photograph, beam_size=4)
