@@ -61,6 +61,60 @@ def test_a_normalisation_may_only_scale_or_shift(options):
     np.testing.assert_allclose(run(fold_normalization(model)), run(model), atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [8, 9])
+@pytest.mark.parametrize(
+    "convolution",
+    [
+        lambda **options: layers.Conv2D(6, 3, 2, **options),
+        lambda **options: layers.DepthwiseConv2D((3, 1), **options),
+        lambda **options: layers.Conv2D(6, 2, dilation_rate=3, **options),
+    ],
+)
+@pytest.mark.parametrize(
+    "padding", [1, ((0, 1), (0, 1)), ((1, 1), (0, 0)), ((1, 2), (1, 2)), 0]
+)
+def test_zeros_are_part_of_a_convolution_where_it_pads_the_same(
+    convolution, padding, size
+):
+    def model(before, convolution):
+        images = keras.Input((size, size, 4))
+        outputs = layers.BatchNormalization()(convolution(before(images)))
+        model = keras.Model(images, outputs)
+        draw_weights(model)
+        return model
+
+    padded = model(layers.ZeroPadding2D(padding), convolution())
+    folded = fold_normalization(padded)
+    same = model(layers.Identity(), convolution(padding="same"))
+
+    found, expected, by_itself = (
+        ops.convert_to_numpy(x(IMAGES[:, :size, :size], training=False))
+        for x in (folded, padded, same)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert folded.output_shape == padded.output_shape
+    alike = expected.shape == by_itself.shape and np.allclose(expected, by_itself)
+    assert (layers.ZeroPadding2D not in kinds(folded)) == alike
+
+
+def test_zeros_around_pictures_of_any_size_stay():
+    images = keras.Input((None, None, 4))
+    padded = layers.ZeroPadding2D(1)(images)
+    outputs = layers.BatchNormalization()(layers.Conv2D(6, 3)(padded))
+    folded = fold_normalization(keras.Model(images, outputs))
+
+    assert layers.ZeroPadding2D in kinds(folded)
+
+
+def test_a_network_of_keras_pads_nothing_by_itself():
+    folded = fold_normalization(
+        keras.applications.MobileNetV2(
+            include_top=False, weights=None, input_shape=(96, 96, 3)
+        )
+    )
+    assert layers.ZeroPadding2D not in kinds(folded)
+
+
 @pytest.mark.parametrize(
     "layer",
     [
