@@ -131,7 +131,6 @@ class Translator:
             **about: More entries for its `config.json`, such as how it was trained.
         """
         with atomic_folder(folder, MODEL) as temporary:
-            temporary.mkdir()
             model = dataclasses.asdict(self.config)
             write_json(temporary / "config.json", {"model": model, **about})
             (temporary / SUBWORDS).write_bytes(self.subwords.model)
@@ -235,14 +234,22 @@ class Translator:
         return min(rounded, self.config.max_length)
 
     def search(self, max_length=None, *, beam_size=5, length_penalty=1.0):
-        """The compiled search as a Keras model; see `TranslationSearch`."""
-        max_length = max_length or self.config.max_length
-        key = (max_length, beam_size, length_penalty)
+        """The compiled search as a Keras model; see `TranslationSearch`.
+
+        Without a `max_length`, that of a batch depends on its longest sentence, which
+        may have `max_length` tokens of the `ModelConfig`.
+        """
+        limits = None
+        if max_length is None:
+            max_length = self.config.max_length
+            limits = tuple(map(self._longest, range(max_length + 1)))
+        key = (max_length, limits, beam_size, length_penalty)
         if key not in self._searches:
             self._searches[key] = TranslationSearch(
                 self.network,
                 max_length,
                 self.subwords.banned,
+                limits=limits,
                 beam_size=beam_size,
                 jit_compile=self.jit_compile,
                 length_penalty=length_penalty,

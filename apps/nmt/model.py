@@ -656,6 +656,8 @@ class TranslationSearch(keras.Model):
         network: The `TranslationNetwork`.
         max_length: Largest number of tokens, END included.
         banned: Tokens that are never produced.
+        limits: For every number of tokens of the source, from 0 on, how many its
+            translation may have; `max_length` if omitted.
         jit_compile: Whether XLA compiles it.
         **options: Those of `keras_attention.beam_search`.
 
@@ -666,18 +668,33 @@ class TranslationSearch(keras.Model):
         What `beam_search` returns.
     """
 
-    def __init__(self, network, max_length, banned, *, jit_compile=False, **options):
+    def __init__(
+        self,
+        network,
+        max_length,
+        banned,
+        *,
+        limits=None,
+        jit_compile=False,
+        **options,
+    ):
         super().__init__(name="translation_search")
         self.network = network
         self.max_length = max_length
         self.banned = banned
+        self.limits = limits
         self.options = options
         self.built = True
         self.compile(jit_compile=jit_compile)
 
     def call(self, inputs):
         network = self.network
-        memory, state = network.begin(inputs["source"], self.max_length)
+        source = inputs["source"]
+        memory, state = network.begin(source, self.max_length)
+        limit = None
+        if self.limits is not None:
+            limits = ops.convert_to_tensor(self.limits, dtype="int32")
+            limit = ops.take(limits, ops.shape(source)[1])
         return beam_search(
             lambda token_ids, state: network.step(token_ids, state, memory),
             state,
@@ -685,5 +702,6 @@ class TranslationSearch(keras.Model):
             end=END,
             max_length=self.max_length,
             banned=self.banned,
+            limit=limit,
             **self.options,
         )

@@ -36,6 +36,7 @@ def beam_search(
     coverage_penalty=0.0,
     coverage_mask=None,
     early_stopping=False,
+    limit=None,
     **constraints,
 ):
     """Keep the most probable hypotheses at every step and return the best finished.
@@ -76,6 +77,8 @@ def beam_search(
         early_stopping: Whether a row is done when `beam_size` hypotheses have finished.
             With a length penalty a longer one may always be better, so that otherwise
             most searches last until `max_length`.
+        limit: Positive scalar, how many tokens are enough this time, if `max_length` is
+            more: in a graph, it may depend on what is searched.
         **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
             package).
 
@@ -122,6 +125,7 @@ def beam_search(
         coverage_penalty=coverage_penalty,
         coverage_mask=coverage_mask,
         early_stopping=early_stopping,
+        limit=limit,
         **constraints,
     )
     return beam.hypotheses(beam.advance(beam.begin()))
@@ -154,6 +158,7 @@ class Beam:
         coverage_penalty,
         coverage_mask,
         early_stopping,
+        limit,
         **constraints,
     ):
         check_positive_integer("max_length", max_length)
@@ -186,6 +191,7 @@ class Beam:
         self.coverage_penalty = coverage_penalty
         self.coverage_mask = coverage_mask
         self.early_stopping = early_stopping
+        self.limit = max_length if limit is None else ops.minimum(limit, max_length)
 
     def begin(self):
         """A carry before the first step."""
@@ -253,7 +259,7 @@ class Beam:
         )
         settled = carry["finished"]["scores"][:, -1] >= hope
         settled = ops.logical_or(settled, self._stopped(carry))
-        return ops.logical_or(settled, carry["t"] >= self.max_length)
+        return ops.logical_or(settled, carry["t"] >= self.limit)
 
     def _stopped(self, carry):
         """Whether nothing may finish any more because enough has: `(B,)`."""
@@ -272,7 +278,7 @@ class Beam:
                 waiting = ops.logical_and(waiting, active)
             return ops.logical_and(
                 ops.sum(ops.cast(waiting, "int32")) > unfinished,
-                ops.all(carry["t"] < self.max_length),
+                ops.all(carry["t"] < self.limit),
             )
 
         (carry,) = ops.while_loop(
@@ -348,14 +354,17 @@ class Beam:
             ops.arange(beam_size, dtype="int32"), ops.shape(alive["token_ids"])
         )
         ranks = self._ranks(alive["log_probs"], carry["coverage"], carry["t"])
+        # The end is one more token of those that have finished.
+        finished = {**carry["finished"], "lengths": carry["finished"]["steps"] + 1}
         unfinished = {
             "scores": ranks / self._divisor(carry["t"]),
             "log_probs": alive["log_probs"],
             "gains": ops.zeros_like(alive["log_probs"]),
             "steps": ops.broadcast_to(t, ops.shape(slots)),
             "parents": slots,
+            "lengths": ops.broadcast_to(t, ops.shape(slots)),
         }
-        pool = concatenate(carry["finished"], unfinished)
+        pool = concatenate(finished, unfinished)
         # Both halves are sorted: the first that exist are the best.
         places = ops.arange(2 * beam_size, dtype="int32")
         places = ops.where(
@@ -363,10 +372,11 @@ class Beam:
         )
         chosen = gather(pool, ops.argsort(places, axis=-1)[:, :beam_size])
         exists = is_possible(chosen["log_probs"])
-        last = ops.where(exists, chosen["steps"], -1)
+        lengths = ops.where(exists, chosen["lengths"], 0)
 
         def trace(slots, step):
-            before, within = step["t"] < last, step["t"] <= last
+            within = step["t"] < lengths
+            before = ops.logical_and(within, step["t"] < chosen["steps"])
             going = gather(step["going"], slots)
             # The end of a hypothesis is not in the history of those that went on.
             token_ids = ops.where(before, going["token_ids"], self.end)
@@ -386,7 +396,7 @@ class Beam:
         found = tree.map_structure(lambda x: ops.flip(x, axis=0), found)
         return {
             "token_ids": ops.moveaxis(found["token_ids"], 0, -1),
-            "lengths": ops.minimum(last + 1, self.max_length),
+            "lengths": lengths,
             "scores": ops.where(exists, chosen["scores"], IMPOSSIBLE),
             "log_probs": chosen["log_probs"],
             "token_log_probs": ops.moveaxis(found["gains"], 0, -1),

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -77,6 +78,28 @@ def test_a_served_model_says_what_the_python_path_says(model_folder, tmp_path, c
         assert several["score"][row] == pytest.approx(found.score, abs=1e-3)
         log_probability = several["log_probability"][row]
         assert log_probability == pytest.approx(found.log_probability, abs=1e-2)
+
+
+@tensorflow_only
+def test_a_served_translation_is_as_long_as_the_python_path_lets_it(
+    translator, tmp_path
+):
+    import tensorflow as tf
+    from keras_attention_apps.nmt.export import save_served
+    from keras_attention_apps.nmt.inference import Translator
+
+    config = dataclasses.replace(translator.config, length_ratio=0.5, max_length=40)
+    shorter = Translator(config, translator.subwords, translator.network)
+    save_served(shorter, shorter.search(), tmp_path / "served")
+    served = tf.saved_model.load(tmp_path / "served").signatures["serving_default"]
+    lengths = []
+    for sentence in ("dog", "dog " * 30):
+        found = served(sentences=tf.constant([sentence]))
+        lengths.append(len([x for x in found["tokens"][0].numpy() if x]))
+        assert (
+            found["translation"].numpy()[0].decode() == shorter.translate(sentence).text
+        )
+    assert lengths[0] <= 16 < lengths[1]
 
 
 def test_a_served_model_has_no_size_of_batches(tmp_path, capsys):

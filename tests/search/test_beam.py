@@ -160,6 +160,37 @@ def test_gnmt_length_penalty_worked_by_hand():
         assert hypotheses(none, row)[:2] == [(END,), path]
 
 
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping):
+    table, state = random_table(5), random_state(5)
+    table[:, END] -= 3.0
+
+    @compiled
+    def run(table, state, limit):
+        options = {"beam_size": BEAM, "length_penalty": PENALTY, "limit": limit}
+        return beam_search(
+            make_step(table),
+            state,
+            start=START,
+            end=END,
+            max_length=LENGTH,
+            early_stopping=early_stopping,
+            **options,
+        )
+
+    for limit in range(1, LENGTH + 2):
+        found = to_numpy(run(*to_tensors((table, state)), ops.convert_to_tensor(limit)))
+        length = min(limit, LENGTH)
+        expected = run_beam(
+            table, state, max_length=length, early_stopping=early_stopping
+        )
+        for name, empty in (("token_ids", END), ("token_log_probs", 0), ("weights", 0)):
+            assert (found[name][:, :, length:] == empty).all()
+            found[name] = found[name][:, :, :length]
+        assert_agree(found, expected)
+        assert (found["lengths"] == length).any()
+
+
 @pytest.mark.parametrize("ends", ["certain or impossible", "at random"])
 def test_beam_of_one_without_length_penalty_is_greedy(ends):
     lengths = set()
