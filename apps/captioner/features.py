@@ -18,9 +18,9 @@ def cached_features(backbone, paths, cache, *, name, views=None):
     """Features of photographs, from the cache if nothing has changed.
 
     The cache is one float16 file for each name and key. The key is a digest of the
-    photographs' contents and order, their views, the backbone's weights, and the image
-    size. A file of that key will do, whatever its name; a new one replaces the old one
-    of the same name only when it is complete.
+    photographs' contents and order, their views, the backbone's weights and precision,
+    and the image size. A file of that key will do, whatever its name; a new one
+    replaces the old one of the same name only when it is complete.
 
     Args:
         backbone: A `Backbone`.
@@ -86,8 +86,9 @@ def feature_model(backbone):
 
 def _digest(backbone, paths, views):
     digest = hashlib.blake2b(digest_size=12)
-    digest.update(f"{backbone.cnn.name} {backbone.cnn.input_shape} {views}".encode())
-    for variable in backbone.cnn.variables:
+    cnn, computed = backbone.cnn, backbone.compute_dtype
+    digest.update(f"{cnn.name} {cnn.input_shape} {computed} {views}".encode())
+    for variable in cnn.variables:
         digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)))
     for path in paths:
         digest.update(hashlib.blake2b(path.read_bytes(), digest_size=16).digest())

@@ -6,6 +6,7 @@ import pytest
 from keras_attention_apps.captioner.features import _reserve, cached_features
 from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
 from keras_attention_apps.captioner.model import Backbone
+from keras_attention_apps.common.compiling import computing_in
 from PIL import Image
 
 from .conftest import wake, write_square
@@ -91,6 +92,18 @@ def test_other_weights_and_another_order_are_noticed(backbone, paths, cache):
     ours = cached_features(backbone, paths, cache, name="again")
     assert np.abs(np.array(other) - ours).max() > 1e-3
     np.testing.assert_array_equal(turned, ours[::-1])
+
+
+def test_half_precision_has_features_of_its_own(backbone, paths, cache):
+    exact = np.array(cached_features(backbone, paths, cache, name="train"))
+    with computing_in("mixed_bfloat16"):
+        half = Backbone("MobileNetV2", 64)
+    half.set_weights(backbone.get_weights())
+
+    found = cached_features(half, paths, cache, name="half")
+    assert np.abs(found - exact).max() > 0
+    again = cached_features(backbone, paths, cache, name="train")
+    np.testing.assert_array_equal(again, exact)
 
 
 def test_an_interrupted_run_leaves_no_half_file(backbone, paths, cache):
