@@ -18,6 +18,7 @@ from keras_attention_apps.captioner.layouts import (
     list_some,
     unexpected,
 )
+from keras_attention_apps.captioner.text import tokenize
 
 
 def read_dataset(directory, split, *, validation_share=0.1):
@@ -75,7 +76,7 @@ def readable(images, limit):
         limit: Largest share of them that may be left out.
 
     Raises:
-        DataError: If there are more.
+        DataError: If there are more, or no others.
     """
 
     def problem(image):
@@ -89,10 +90,10 @@ def readable(images, limit):
     with concurrent.futures.ThreadPoolExecutor() as pool:
         problems = list(pool.map(problem, images))
     broken = [problem for problem in problems if problem]
-    if len(broken) > limit * len(images):
+    if len(broken) > limit * len(images) or len(broken) == len(images):
         raise DataError(
             f"{len(broken)} of {len(images)} photographs cannot be read, and at most "
-            f"{limit:.2%} may be left out. The first: {broken[0]}"
+            f"{limit:.2%} may be left out, but not all. The first: {broken[0]}"
         )
     for reason in broken:
         print(f"captioner: warning: {reason}; it is left out", file=sys.stderr)
@@ -111,7 +112,7 @@ def _find_photographs(roots, split, images):
     bases = [base for base in bases if base.is_dir()]
     found, missing = [], []
     for image in images:
-        captions = tuple(text.strip() for text in image.captions if text.strip())
+        captions = tuple(text.strip() for text in image.captions if tokenize(text))
         if isinstance(image.path, ArchivedFile):
             found += [dataclasses.replace(image, captions=captions)] if captions else []
             continue

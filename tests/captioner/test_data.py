@@ -323,3 +323,18 @@ def test_too_many_broken_photographs_are_an_error(tmp_path):
     message = "1 of 3 photographs cannot be read, and at most 30.00% may"
     with pytest.raises(DataError, match=message):
         readable(broken_and_whole(tmp_path), 0.3)
+
+
+def test_some_photographs_must_be_left(tmp_path):
+    _, broken, _ = broken_and_whole(tmp_path)
+    with pytest.raises(
+        DataError, match=r"1 of 1 photographs .* may be left out, but not all"
+    ):
+        readable([broken], 1)
+
+
+def test_captions_without_a_word_are_none(tmp_path):
+    kaggle(tmp_path, "a.jpg,...\na.jpg, A dog!\nb.jpg,!!!\nc.jpg,😀\n")
+    (image,) = read_dataset(tmp_path, "train", validation_share=0)
+
+    assert image.captions == ("A dog!",)
