@@ -189,7 +189,7 @@ def _describe(config, captions, details):
         if details:
             one["words"] = caption.words
             one["log_probability"] = round(caption.log_probability, 4)
-            one["attention"] = caption.weights.round(4).astype(float).tolist()
+            one["attention"] = caption.weights.astype(float).round(4).tolist()
         told.append(one)
     return {"captions": told} if config.n_best > 1 else told[0]
 
