@@ -29,6 +29,9 @@ def run(program, main):
     Returns:
         The exit code.
     """
+    # Where the terminal has closed one, what is written there goes nowhere.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, io.UnsupportedOperation):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")

@@ -47,6 +47,27 @@ sys.exit(run("nmt", main))
     assert process.returncode == 141
 
 
+@pytest.mark.parametrize("closed", [1, 2])
+def test_what_is_written_where_the_terminal_is_closed_goes_nowhere(tmp_path, closed):
+    program = """
+import sys
+from keras_attention_apps.common.cli import UserError, run
+def main():
+    sys.stdout.write("out\\n")
+    sys.stderr.write("err\\n")
+    raise UserError("wrong")
+sys.exit(run("nmt", main))
+"""
+    written = tmp_path / "written"
+    command = f'"$1" -c "$2" >"$3" 2>&1 {closed}>&-'
+    names = [sys.executable, program, str(written)]
+    done = subprocess.run(["sh", "-c", command, "sh", *names])
+
+    assert done.returncode == 2
+    expected = {1: "err\nnmt: error: wrong\n", 2: "out\n"}
+    assert written.read_text() == expected[closed]
+
+
 def test_text_is_utf_8_in_any_locale_and_names_of_files_are_as_they_are():
     program = r"""
 import sys
