@@ -136,7 +136,6 @@ class Captioner:
             **about: More entries for its `config.json`, such as how it was trained.
         """
         with atomic_folder(folder, MODEL) as temporary:
-            temporary.mkdir()
             model = dataclasses.asdict(self.config)
             write_json(temporary / "config.json", {"model": model, **about})
             write_json(temporary / "vocabulary.json", self.vocabulary.words[4:])

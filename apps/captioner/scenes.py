@@ -53,7 +53,7 @@ def scenes(config):
     """
     chosen = random.Random(config.seed)
     with atomic_folder(config.directory) as temporary:
-        (temporary / "images").mkdir(parents=True)
+        (temporary / "images").mkdir()
         lines = []
         for number in range(config.count):
             image, entry = scene(chosen, config.image_size)

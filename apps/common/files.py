@@ -42,7 +42,7 @@ def atomic_path(path):
 
 @contextlib.contextmanager
 def atomic_folder(path, kind=()):
-    """Give a temporary name for a folder; on success it becomes `path`.
+    """Give a new, temporary folder; on success it becomes `path`.
 
     As `atomic_path`. An old folder is replaced as a whole.
 
@@ -57,6 +57,7 @@ def atomic_folder(path, kind=()):
     path, temporary = _places(path)
     aside = temporary.with_name(temporary.name.replace(".part", ".old", 1))
     try:
+        temporary.mkdir()
         yield temporary
         if path.exists():
             path.rename(aside)

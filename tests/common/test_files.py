@@ -74,6 +74,7 @@ def test_a_folder_of_another_kind_is_not_touched(tmp_path, names):
 def test_an_empty_folder_is_replaced_but_not_the_one_we_are_in(tmp_path, monkeypatch):
     (tmp_path / "new").mkdir()
     with atomic_folder(tmp_path / "new") as temporary:
+        assert not list(temporary.iterdir())
         write_folder(temporary, "fresh")
     assert (tmp_path / "new" / "fresh").is_file()
 
@@ -135,7 +136,7 @@ def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
 
 
 def write_folder(folder, *names):
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for name in names:
         (folder / name).write_text("text")
 
