@@ -97,7 +97,8 @@ class Subwords:
                 sentence_iterator=_in_pieces(sentences),
                 model_writer=model,
                 model_type="bpe",
-                vocab_size=size,
+                # Of too few for the special tokens, it says nothing to be understood.
+                vocab_size=max(size, UNKNOWN + 1),
                 hard_vocab_limit=False,
                 character_coverage=character_coverage,
                 byte_fallback=True,
@@ -114,13 +115,13 @@ class Subwords:
             )
         # Of a number that it cannot read, SentencePiece says that it is no syntax.
         except (RuntimeError, SyntaxError) as error:
-            numbers = re.search(r"required_chars. (\d+) vs (\d+)", str(error))
-            if numbers is None:
+            needed = re.search(r"required_chars. \d+ vs (\d+)", str(error))
+            if needed is None:
                 raise UserError(f"no subwords can be learned: {error}") from error
             raise UserError(
-                f"vocabulary_size must be at least {numbers[2]}, one subword for every "
+                f"vocabulary_size must be at least {needed[1]}, one subword for every "
                 "character and byte, or character_coverage less. "
-                f"Received: {numbers[1]}"
+                f"Received: {size}"
             ) from error
         return cls(model.getvalue())
 

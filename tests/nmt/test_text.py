@@ -86,9 +86,11 @@ def test_no_control_character_is_ever_produced(subwords):
     assert END not in subwords.banned and "<0xE4>" not in forbidden
 
 
-def test_too_few_subwords_for_the_characters():
-    with pytest.raises(UserError, match="vocabulary_size must be at least 2"):
-        Subwords.train(["abc", "def"], 262)
+@pytest.mark.parametrize("size", [1, 3, 4, 262])
+def test_too_few_subwords_for_the_characters(size):
+    said = rf"vocabulary_size must be at least 267, .* Received: {size}$"
+    with pytest.raises(UserError, match=said):
+        Subwords.train(["abc", "def"], size)
 
 
 def test_numbers_that_no_subwords_can_have():
