@@ -80,6 +80,12 @@ def check_file(path):
         )
 
 
+def check_text(path):
+    """Raise a `UserError` if no text can be read there; from a pipe it can."""
+    if not Path(path).exists() or Path(path).is_dir():
+        raise UserError(f"expected a text file. Received: {str(path)!r}")
+
+
 def check_folder(path, kind=()):
     """Raise a `UserError` if there is something that a new folder must not replace.
 

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import check_text
 from keras_attention_apps.nmt.text import clean
 
 TRAINING_NAMES = ("train",)
@@ -28,15 +29,13 @@ class Pairs:
 
 
 def read_lines(path):
-    """The lines of a UTF-8 file, clean; only line feeds end lines.
+    """The lines of a UTF-8 file, or of a pipe, clean; only line feeds end lines.
 
     Raises:
         UserError: If the file is missing, empty, or not UTF-8.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"expected a text file. Received: {str(path)!r}")
-    content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    check_text(path)
+    content = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
     if not content.strip():
         raise UserError(f"{path} is empty")
     lines = content.removesuffix(b"\n").split(b"\n")

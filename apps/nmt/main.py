@@ -14,7 +14,7 @@ from keras_attention_apps.common.config import (
     check_n_best,
     check_ranges,
 )
-from keras_attention_apps.common.files import atomic_path, check_file
+from keras_attention_apps.common.files import atomic_path, check_file, check_text
 from keras_attention_apps.nmt.config import (
     EvaluateConfig,
     ExportConfig,
@@ -88,8 +88,8 @@ def _check(config):
     """Raise a `UserError` for options that make no sense, alone or together."""
     if config.sentences and config.input is not None:
         raise UserError("expected either sentences or --input, not both")
-    if config.input is not None and not config.input.is_file():
-        raise UserError(f"expected a text file. Received: {str(config.input)!r}")
+    if config.input is not None:
+        check_text(config.input)
     if not config.sentences and config.input is None and sys.stdin is None:
         raise UserError(
             "expected sentences, --input, or lines on the standard input. "

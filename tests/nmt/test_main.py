@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,17 @@ def check_bad(code, out, err, name):
 def test_no_line_of_a_file_is_lost(model_folder, tmp_path, capsys):
     path = tmp_path / "text"
     path.write_bytes(BAD)
+    code = translate("--input", path, "--length-penalty", 2, model=model_folder)
+
+    check_bad(code, *capsys.readouterr(), str(path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_no_line_of_a_pipe_is_lost(model_folder, tmp_path, capsys):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=(BAD,), daemon=True)
+    writer.start()
     code = translate("--input", path, "--length-penalty", 2, model=model_folder)
 
     check_bad(code, *capsys.readouterr(), str(path))
