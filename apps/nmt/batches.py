@@ -1,6 +1,7 @@
 """What a network is fed with: batches of sentences that are about equally long."""
 
 import itertools
+import math
 
 import keras
 import numpy as np
@@ -70,6 +71,8 @@ class SentenceBatches(keras.utils.PyDataset):
         self._count = None
         self._batches = self._plan(0) if kept else []
         self._count = len(self._batches)
+        # It takes the size of an only batch for that of all epochs.
+        self._only = self._largest() if self._count == 1 else None
         if epoch and kept:
             self._batches = self._plan(epoch)
 
@@ -113,7 +116,7 @@ class SentenceBatches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         batch = self._batches[index]
-        least = [0, 0, 0]
+        least = self._only or [0, 0, 0]
         if index == 0 and len(self) > 1:
             # Keras takes a size that the first two batches share for that of all.
             least = [size + self.multiple for size in self._sizes(self._batches[1])]
@@ -128,6 +131,16 @@ class SentenceBatches(keras.utils.PyDataset):
                 "target": pad(target, rows, columns[1]),
             },
         )
+
+    def _largest(self):
+        """Sizes of all pairs in one batch, however their words are split."""
+        longest = [
+            # With every merge left out, there are most subwords.
+            self.subwords.encode_all([pair[side] for pair in self.pairs], dropout=most)
+            for side, most in enumerate(map(math.ceil, self.subword_dropouts))
+        ]
+        cut = [[ids[: self.max_length] for ids in side] for side in longest]
+        return self._sizes(list(zip(*cut, strict=True)))
 
     def _sizes(self, batch):
         """Rows, and columns of the source and of the target."""

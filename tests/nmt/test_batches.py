@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from keras_attention_apps.common.tokens import END, PAD, START
 from keras_attention_apps.nmt.batches import SentenceBatches, cut_batches, so_many
-from keras_attention_apps.nmt.data import read_pairs
+from keras_attention_apps.nmt.data import Pairs, read_pairs
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +138,32 @@ def test_the_first_batches_share_no_size(pairs, subwords):
 
     for name, array in first.items():
         assert array.shape[1] > second[name].shape[1]
+
+
+@pytest.mark.parametrize("multiple, max_length", [(1, 99), (1, 12), (8, 99)])
+def test_an_only_batch_has_the_same_size_in_all_epochs(subwords, multiple, max_length):
+    pairs = Pairs(["the red dog sees a cat"], ["le chien rouge voit un chat"])
+    options = {"multiple": multiple, "max_length": max_length}
+    dataset = batches(pairs, subwords, **options)
+    sizes, lengths = set(), set()
+    for _ in range(30):
+        assert len(dataset) == 1
+        sizes.add(tuple(array.shape for array in dataset[0][0].values()))
+        lengths.add(tuple(len(ids) for ids in dataset._batches[0][0]))
+        assert list(rows(dataset)) == [(*pairs.source, *pairs.target)]
+        dataset.on_epoch_end()
+
+    assert len(lengths) > 1 and len(sizes) == 1
+    (again,) = batches(pairs, subwords, **options, epoch=7)[0]
+    assert {tuple(array.shape for array in again.values())} == sizes
+
+
+def test_an_only_batch_that_is_never_split_otherwise_has_no_padding(pairs, subwords):
+    plain = {"subword_dropout": 0.0, "target_subword_dropout": 0.0}
+    (batch,) = batches(pairs, subwords, batch_tokens=10_000, **plain)[0]
+
+    for array in batch.values():
+        assert (array[:, -1] != PAD).any()
 
 
 def test_sizes_are_multiples(pairs, subwords):

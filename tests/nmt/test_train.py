@@ -209,6 +209,20 @@ def test_what_another_training_has_left_is_not_used(corpus, tmp_path, capsys):
     assert left == ["epoch-of-mine"]
 
 
+def test_one_pair_is_trained_on(tmp_path):
+    files = {}
+    for name, text in (("source", "the red dog\n"), ("target", "le chien rouge\n")):
+        (tmp_path / name).write_text(text)
+        files |= {name: tmp_path / name, f"valid-{name}": tmp_path / name}
+    flags = command(tmp_path, tmp_path / "run", **files, epochs=6)
+    for name in ("--data", "--pair"):
+        place = flags.index(name)
+        del flags[place : place + 2]
+    assert main([*flags, "--subword-dropout", "0.5"]) == 0
+
+    assert len(history(tmp_path / "run")) == 6
+
+
 def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch):
     for path in corpus.iterdir():
         short = [" ".join(line.split()[:3]) for line in lines(path)]
