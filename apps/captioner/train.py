@@ -31,17 +31,17 @@ from keras_attention_apps.common.checkpoints import (
     ValidateDecoded,
 )
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import MODEL, check_folder
 from keras_attention_apps.common.tokens import UNKNOWN
 from keras_attention_apps.common.training import (
+    BEST,
+    CHECKPOINTS,
     LossIsANumber,
+    check_output,
     ema_momentum,
     numerics,
 )
 
 VALIDATION_BATCH = 50
-# Folder of the best model.
-BEST = "model"
 # Training steps that the moving average of the weights remembers.
 LONGEST_AVERAGE = 500
 
@@ -58,7 +58,7 @@ def train(config: TrainConfig):
     config = dataclasses.replace(
         config, data=config.data.resolve(), output=config.output.resolve()
     )
-    check_folder(config.output / BEST, MODEL)
+    check_output(config.output)
     if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
         raise UserError("expected epochs of one of the phases. Received: 0 of each")
     with numerics(config.seed, config.precision):
@@ -98,7 +98,7 @@ def _train(config):
     _tell_unknown(texts, vocabulary, config.min_count)
     _tell_cut(texts, config.model.max_length)
     checkpoints = Checkpoints(
-        config.output / "checkpoints",
+        config.output / CHECKPOINTS,
         {**dataclasses.asdict(config), "text": _fingerprint(training, validation)},
     )
     captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))

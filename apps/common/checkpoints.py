@@ -7,6 +7,8 @@ import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
 
+PROGRESS = "progress.json"
+
 # Options that say where something is: a training goes on wherever it was moved.
 PLACES = (
     "data",
@@ -57,7 +59,7 @@ class Checkpoints:
 
     def __init__(self, directory, config):
         self.directory = directory
-        self._progress_file = directory / "progress.json"
+        self._progress_file = directory / PROGRESS
         config = json.loads(json.dumps(config, default=str))
         self.progress = Progress()
         self.resumed = self._progress_file.exists()

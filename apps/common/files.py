@@ -108,6 +108,30 @@ def check_folder(path, kind=()):
         )
 
 
+def holds(folder, names):
+    """Whether all these names are in a folder."""
+    return all((folder / name).exists() for name in names)
+
+
+def remove_folder(path):
+    """Remove a folder so that nobody ever sees half of it."""
+    aside = path.with_name(f".old-{os.getpid()}-{path.name}")
+    path.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_leftovers(folder, pattern):
+    """Remove the folders that killed processes have left half written, or half removed.
+
+    Args:
+        folder: Where they are.
+        pattern: Of the names that they had, or were to have.
+    """
+    for state in ("part", "old"):
+        for path in folder.glob(f".{state}-[0-9]*-{pattern}"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def _places(path):
     """Where to write in the end, and a temporary name beside it; its folder is made."""
     path = Path(path).resolve()

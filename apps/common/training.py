@@ -4,8 +4,28 @@ import contextlib
 import math
 
 import keras
+from keras_attention_apps.common.checkpoints import PROGRESS
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.compiling import computing_in
+from keras_attention_apps.common.files import MODEL, check_folder, holds
+
+# Folders in the output folder: of the best model, and of the checkpoints.
+BEST = "model"
+CHECKPOINTS = "checkpoints"
+
+
+def check_output(output):
+    """Raise a `UserError` for a folder that no training must write to.
+
+    That is one that is itself a model, unless a training is in it, and one with
+    something else than a model where the best one is to be.
+    """
+    if holds(output, MODEL) and not (output / CHECKPOINTS / PROGRESS).exists():
+        raise UserError(
+            "expected the name of a new folder, or of one that holds a training. "
+            f"Received the folder of a model: {str(output)!r}"
+        )
+    check_folder(output / BEST, MODEL)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import hashlib
 import math
-import shutil
 from pathlib import Path
 
 import keras
@@ -17,10 +16,19 @@ from keras_attention_apps.common.checkpoints import (
     ValidateDecoded,
 )
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import MODEL, atomic_path, check_folder
+from keras_attention_apps.common.files import (
+    MODEL,
+    atomic_path,
+    holds,
+    remove_folder,
+    remove_leftovers,
+)
 from keras_attention_apps.common.training import (
+    BEST,
+    CHECKPOINTS,
     LossIsANumber,
     all_devices,
+    check_output,
     ema_momentum,
     numerics,
 )
@@ -39,8 +47,7 @@ from keras_attention_apps.nmt.inference import SUBWORDS, Translator, length_rati
 from keras_attention_apps.nmt.model import build_network
 from keras_attention_apps.nmt.text import Subwords
 
-# Folders in the output folder: of the best model, and of those to average.
-BEST = "model"
+# Folder in the output folder: of the models to average.
 EPOCHS = "epochs"
 HELD_OUT = 1000
 # Training steps that the moving average of the weights remembers.
@@ -56,7 +63,7 @@ def train(config: TrainConfig):
         model=with_recipe(config.model, config.model.attention),
         output=config.output.resolve(),
     )
-    check_folder(config.output / BEST, MODEL)
+    check_output(config.output)
     training, validation = read_texts(config)
     with (
         numerics(config.seed, config.precision),
@@ -122,10 +129,8 @@ def text_of(training, validation):
 
 def _train(config, training, validation, devices):
     depends_on = dataclasses.asdict(config) | {"text": text_of(training, validation)}
-    checkpoints = Checkpoints(config.output / "checkpoints", depends_on)
-    if not checkpoints.resumed:
-        _clear(config.output)
-    subwords = _subwords(config, training)
+    checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
+    subwords = _subwords(config, training, checkpoints.resumed)
     model = config.model
     if model.length_ratio is None:
         ratio = length_ratio(subwords, training)
@@ -144,25 +149,29 @@ def _train(config, training, validation, devices):
     return run.best
 
 
-def _clear(output):
-    """Remove what another training has left that this one would go on with."""
-    (output / SUBWORDS).unlink(missing_ok=True)
-    _remove_epochs(output / EPOCHS)
+def _epochs(folder):
+    """The folders of the models of epochs, in order."""
+    return [
+        path
+        for path in sorted(folder.glob("epoch-*"))
+        if path.name.removeprefix("epoch-").isdecimal()
+        and holds(path, (*MODEL, SUBWORDS))
+    ]
 
 
 def _remove_epochs(folder):
     """Remove the models of epochs, and their folder if nothing else is in it."""
-    for epoch in folder.glob("epoch-*"):
-        if (epoch / "config.json").is_file():
-            shutil.rmtree(epoch, ignore_errors=True)
+    for epoch in _epochs(folder):
+        remove_folder(epoch)
+    remove_leftovers(folder, "epoch-[0-9]*")
     with contextlib.suppress(OSError):
         folder.rmdir()
 
 
-def _subwords(config, training):
+def _subwords(config, training, resumed):
     """Those that an earlier start of this training has learned, or new ones."""
     path = config.output / SUBWORDS
-    if path.exists():
+    if resumed and path.exists():
         return Subwords(path.read_bytes())
     subwords = Subwords.train(
         [*training.source, *training.target],
@@ -212,6 +221,9 @@ class _Run:
                 f"no pair has at most max_length={config.model.max_length} subwords a "
                 "side"
             )
+        if not self.checkpoints.resumed:
+            # Another training may have left some, which are not to be averaged.
+            _remove_epochs(self.epochs)
         self._compile(len(batches))
         validate = ValidateDecoded(
             self._validate,
@@ -235,7 +247,7 @@ class _Run:
 
     def average(self):
         """Phase 2: the mean of several epochs, if it is as good as each of them."""
-        folders = sorted(self.epochs.glob("epoch-*"))
+        folders = _epochs(self.epochs)
         if len(folders) > 1:
             history = self.checkpoints.progress.history
             averaged = average_models(folders, Translator.from_preset)
@@ -315,9 +327,9 @@ class _Run:
         name = f"epoch-{len(scores):04}"
         if name in chosen:
             self.translator.save(self.epochs / name)
-        for folder in self.epochs.glob("epoch-*"):
+        for folder in _epochs(self.epochs):
             if folder.name not in chosen:
-                shutil.rmtree(folder)
+                remove_folder(folder)
 
     def _keep(self):
         self.translator.save(self.best, training=self._about())

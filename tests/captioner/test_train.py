@@ -181,6 +181,16 @@ def test_a_folder_of_something_else_is_not_replaced(squares, tmp_path, capsys):
     assert not (tmp_path / "checkpoints").exists()
 
 
+def test_an_output_that_is_a_model_stays_as_it_is(model_folder, tmp_path, capsys):
+    output = tmp_path / "model"
+    shutil.copytree(model_folder, output)
+    names = sorted(path.name for path in output.iterdir())
+    assert main(command("nowhere", output)) == 2
+
+    assert "Received the folder of a model: " in capsys.readouterr().err
+    assert sorted(path.name for path in output.iterdir()) == names
+
+
 def test_after_an_interruption_it_continues_as_if_nothing_happened(
     trained, squares, tmp_path, monkeypatch
 ):

@@ -7,6 +7,7 @@ from keras_attention_apps.common.files import (
     atomic_folder,
     atomic_path,
     read_json,
+    remove_folder,
     write_json,
 )
 
@@ -98,6 +99,22 @@ def test_a_file_and_a_folder_do_not_replace_each_other(tmp_path):
         with pytest.raises(UserError, match="Received a folder"), atomic_path(path):
             pytest.fail("it must be refused before anything is done")
     assert (tmp_path / "file").read_text() == "old"
+
+
+def test_a_folder_is_removed_from_its_name_first(tmp_path, monkeypatch):
+    for name in ("one", "other"):
+        write_folder(tmp_path / name, *KIND)
+    remove_folder(tmp_path / "one")
+    assert [p.name for p in tmp_path.iterdir()] == ["other"]
+
+    def die(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", die)
+    with pytest.raises(KeyboardInterrupt):
+        remove_folder(tmp_path / "other")
+    (left,) = tmp_path.iterdir()
+    assert left.name == f".old-{os.getpid()}-other"
 
 
 def test_a_link_stays_one(tmp_path):

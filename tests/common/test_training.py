@@ -1,8 +1,28 @@
 import keras
 import numpy as np
 import pytest
+from keras_attention_apps.common.checkpoints import Checkpoints
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.training import LossIsANumber, ema_momentum
+from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.training import (
+    CHECKPOINTS,
+    LossIsANumber,
+    check_output,
+    ema_momentum,
+)
+
+
+def test_a_model_is_no_output_unless_it_was_before(tmp_path):
+    check_output(tmp_path / "new")
+    check_output(tmp_path)
+    for name in MODEL:
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match="Received the folder of a model"):
+        check_output(tmp_path)
+    assert len(list(tmp_path.iterdir())) == len(MODEL)
+
+    Checkpoints(tmp_path / CHECKPOINTS, {}).next_phase()
+    check_output(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,11 @@ def lines(path):
     return path.read_text(encoding="utf-8").splitlines()
 
 
+def contents(folder):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
 def history(folder):
     text = (folder / "checkpoints" / "progress.json").read_text()
     return json.loads(text)["history"]
@@ -170,6 +175,29 @@ def test_what_is_no_model_is_refused_before_the_training(corpus, tmp_path, capsy
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_an_output_that_is_a_model_stays_as_it_is(model_folder, tmp_path, capsys):
+    output = tmp_path / "model"
+    shutil.copytree(model_folder, output)
+    before = contents(output)
+    assert main(command("nowhere", output)) == 2
+
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1 and "Received the folder of a model: " in err
+    assert contents(output) == before
+
+
+def test_a_training_that_fails_at_once_deletes_nothing(
+    corpus, model_folder, tmp_path, capsys
+):
+    shutil.copytree(model_folder, tmp_path / "epochs" / "epoch-0001")
+    (tmp_path / "subwords.model").write_bytes(b"mine")
+    before = contents(tmp_path)
+    assert main(command(corpus, tmp_path, **{"vocabulary-size": 10})) == 2
+
+    assert "vocabulary_size must be at least" in capsys.readouterr().err
+    assert contents(tmp_path) == before
+
+
 @pytest.mark.parametrize("attention", ["luong", "self-attention", "none"])
 def test_every_network_trains(attention, corpus, tmp_path):
     output = tmp_path / "run"
@@ -193,20 +221,28 @@ def test_a_location_has_room_for_padding_and_dropout(corpus, subwords, tmp_path)
     assert translator.translate("the red dog " * 99).cut
 
 
-def test_what_another_training_has_left_is_not_used(corpus, tmp_path, capsys):
+def test_what_another_training_has_left_is_not_used(corpus, model_folder, tmp_path):
     output = tmp_path / "run"
-    for number in (1, 2):
-        epoch = output / "epochs" / f"epoch-000{number}"
-        epoch.mkdir(parents=True)
-        (epoch / "config.json").write_text("{}")
-    (output / "epochs" / "epoch-of-mine").mkdir()
+    names = ["epoch-0001", "epoch-0002", ".part-7-epoch-0003", ".old-7-epoch-0003"]
+    for name in (*names, "epoch-of-mine", ".part-7-mine"):
+        shutil.copytree(model_folder, output / "epochs" / name)
+    (output / "epochs" / "epoch-0004").mkdir()
+    (output / "epochs" / "epoch-0004" / "config.json").write_text("mine")
     (output / "subwords.model").write_bytes(Subwords.train(["other words"], 300).model)
     assert main(command(corpus, output, epochs=1, average=0)) == 0
 
     translator = Translator.from_preset(output / "model")
     assert "\u2581the" in translator.subwords.pieces
-    left = [folder.name for folder in (output / "epochs").iterdir()]
-    assert left == ["epoch-of-mine"]
+    left = {folder.name for folder in (output / "epochs").iterdir()}
+    assert left == {"epoch-0004", "epoch-of-mine", ".part-7-mine"}
+
+
+def test_only_its_own_epochs_are_averaged_and_removed(corpus, tmp_path, model_folder):
+    shutil.copytree(model_folder, tmp_path / "epochs" / "epoch-of-mine")
+    before = contents(tmp_path / "epochs")
+    assert main(command(corpus, tmp_path)) == 0
+
+    assert contents(tmp_path / "epochs") == before
 
 
 def test_one_pair_is_trained_on(tmp_path):
