@@ -39,6 +39,7 @@ from keras_attention_apps.common.training import (
     check_output,
     ema_momentum,
     numerics,
+    tell_best,
 )
 
 VALIDATION_BATCH = 50
@@ -109,7 +110,7 @@ def _train(config):
     for phase in phases[checkpoints.progress.phase :]:
         phase()
         checkpoints.next_phase()
-    print(f"The best model is in {run.best}")
+    tell_best(run.best)
     return run.best
 
 

@@ -28,6 +28,20 @@ def check_output(output):
     check_folder(output / BEST, MODEL)
 
 
+def tell_best(best):
+    """Print in which folder a finished training has its best model.
+
+    Raises:
+        UserError: If there is none any more.
+    """
+    if not holds(best, MODEL):
+        raise UserError(
+            f"the training is finished, but its best model is no longer in {best}. "
+            "Put it back, or choose another output folder"
+        )
+    print(f"The best model is in {best}")
+
+
 @contextlib.contextmanager
 def numerics(seed, precision):
     """Fixes all random numbers, and sets what Keras computes with for the while.

@@ -31,6 +31,7 @@ from keras_attention_apps.common.training import (
     check_output,
     ema_momentum,
     numerics,
+    tell_best,
 )
 from keras_attention_apps.nmt.batches import SentenceBatches
 from keras_attention_apps.nmt.config import TrainConfig, with_recipe
@@ -143,9 +144,9 @@ def _train(config, training, validation, devices):
     for phase in phases[checkpoints.progress.phase :]:
         phase()
         checkpoints.next_phase()
+    tell_best(run.best)
     # No other start needs them from now on.
     _remove_epochs(run.epochs)
-    print(f"The best model is in {run.best}")
     return run.best
 
 

@@ -154,6 +154,16 @@ def test_a_training_goes_on_where_it_was_moved(trained, squares, tmp_path, capsy
     assert "another model.units: 13, and not 17." in capsys.readouterr().err
 
 
+def test_a_finished_training_misses_its_model(trained, squares, tmp_path, capsys):
+    moved = tmp_path / "moved"
+    shutil.copytree(trained, moved, ignore=lambda folder, _: ["model"])
+    assert main(command(squares, moved, cache=tmp_path / "cache")) == 2
+
+    out, err = capsys.readouterr()
+    assert "The best model is in" not in out
+    assert f"no longer in {moved / 'model'}" in err
+
+
 def test_a_loss_that_is_no_number_ends_the_training(squares, tmp_path, capsys):
     changes = {"learning-rate": 1e30, "clip-norm": 1e30, "epochs": 4}
     changes |= {"fine-tune-epochs": 0, "self-critical-epochs": 0}

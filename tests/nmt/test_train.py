@@ -116,6 +116,17 @@ def test_a_finished_training_has_nothing_left_to_do(trained, corpus, capsys):
     assert (trained / "model" / "model.weights.h5").stat().st_mtime_ns == before
 
 
+def test_a_finished_training_misses_its_model(trained, corpus, tmp_path, capsys):
+    moved = tmp_path / "moved"
+    shutil.copytree(trained, moved)
+    (moved / "model").rename(tmp_path / "elsewhere")
+    assert main(command(corpus, moved)) == 2
+
+    out, err = capsys.readouterr()
+    assert "The best model is in" not in out
+    assert len(err.splitlines()) == 1 and f"no longer in {moved / 'model'}" in err
+
+
 def test_another_configuration_does_not_continue(trained, corpus, capsys):
     assert main(command(corpus, trained, epochs=4)) == 2
     assert "another epochs: 3, and not 4" in capsys.readouterr().err
