@@ -259,13 +259,14 @@ class Translator:
 
     def _translation(self, source_ids, cut, found, row, rank):
         source_words, source_places = self.subwords.words(source_ids)
-        words, places = self.subwords.words(found["token_ids"][row, rank])
+        token_ids = found["token_ids"][row, rank]
+        words, places = self.subwords.words(token_ids)
         weights = found["weights"][row, rank]
         if self.config.attention == "none":
             # There is one weight, of everything.
             weights = np.zeros((len(places), len(source_places)))
         return Translation(
-            text=" ".join(words),
+            text=self.subwords.decode(token_ids),
             source_words=source_words,
             words=words,
             score=float(found["scores"][row, rank]),
