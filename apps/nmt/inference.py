@@ -48,7 +48,7 @@ class Translation:
     Attributes:
         text: The translation.
         source_words, words: The words of the sentence and of the translation, as they
-            stand between blanks.
+            stand between blanks; in scripts that put none there, subwords.
         score: By which translations are ranked.
         log_probability: Natural logarithm of the translation's probability.
         weights: Attention `(len(words), len(source_words))`. A row sums to one without

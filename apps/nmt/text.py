@@ -1,12 +1,14 @@
 """Text as subwords, subwords as numbers, and subwords as the words they make."""
 
 import io
+import itertools
 import re
 import threading
 import unicodedata
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.scripts import UNSPACED
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 # What separates words: white space and control characters of all kinds, and the sign
@@ -17,12 +19,15 @@ BLANKS = (
 )
 _BLANKS = re.compile(BLANKS)
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_UNSPACED = re.compile(UNSPACED)
 WORD_BEGIN = "\u2581"
 
 # Sentences that are enough to learn subwords from.
 ENOUGH_SENTENCES = 2_000_000
 # Characters that are learned from in a row. SentencePiece dies of a word of 65,536.
 LONGEST_PIECE = 4000
+# Bytes of a character, at most.
+LONGEST_UTF_8 = 4
 
 
 def clean(text):
@@ -66,6 +71,12 @@ class Subwords:
             self._processor.id_to_piece(i)
             for i in range(self._processor.get_piece_size())
         ]
+        # Of the subwords that are single bytes, the bytes.
+        self._bytes = {
+            i: int(piece[3:5], 16)
+            for i, piece in enumerate(self.pieces)
+            if self._processor.is_byte(i)
+        }
         controls = {f"<0x{byte:02X}>" for byte in (*range(33), 127)}
         self.banned = (
             PAD,
@@ -170,35 +181,75 @@ class Subwords:
 
     def decode(self, token_ids):
         """The text of token ids up to, and without, END."""
-        return " ".join(self.words(token_ids)[0])
+        return " ".join(map(self._text, self._between_blanks(token_ids)))
 
     def words(self, token_ids):
         """The words of token ids up to, and without, END.
 
+        They are what stands between blanks. In a script that puts none there, each
+        subword is one, or each character that is bytes, with the punctuation behind it;
+        words of other scripts beside it are words of their own.
+
         Returns:
-            words: List of strings without blanks.
+            words: List of strings without blanks. The text, which has blanks between
+                some of them, is what `decode` returns.
             places: Integer array: for each token the index of its word.
         """
-        words, places, begun = [], [], False
+        words, places = [], []
+        for tokens in self._between_blanks(token_ids):
+            text = self._text(tokens)
+            parts = self._split(tokens) if _UNSPACED.search(text) else [tokens]
+            for part in parts:
+                places += [len(words)] * len(part)
+                words.append(self._text(part) if len(parts) > 1 else text)
+        return words, np.array(places, "int32")
+
+    def _between_blanks(self, token_ids):
+        """Lists of the tokens, up to END, that stand between two blanks."""
+        groups, begun = [], False
         for token in token_ids:
             if token == END:
                 break
             # A mark of its own joins the word behind it.
             begins = self.pieces[token].startswith(WORD_BEGIN)
+            if not groups or (begins and begun):
+                groups.append([])
+                begun = False
+            begun = begun or self.pieces[token] != WORD_BEGIN
+            groups[-1].append(int(token))
+        if groups and not self._text(groups[-1]):
+            # The mark of a word that never came.
+            mark = groups.pop()
+            if groups:
+                groups[-1] += mark
+        return groups
+
+    def _split(self, tokens):
+        """Lists of the tokens of each word, where no blanks are between them."""
+        words, begun, is_unspaced = [], False, False
+        for place, token in enumerate(tokens):
+            character = self._first_character(tokens[place : place + LONGEST_UTF_8])
+            unspaced = bool(_UNSPACED.match(character))
+            # Punctuation and accents belong to what is before them.
+            begins = character.isalnum() and (unspaced or is_unspaced)
             if not words or (begins and begun):
                 words.append([])
                 begun = False
-            begun = begun or self.pieces[token] != WORD_BEGIN
-            words[-1].append(int(token))
-            places.append(len(words) - 1)
-        texts = [clean(self._processor.decode(tokens)) for tokens in words]
-        if texts and not texts[-1]:
-            # The mark of a word that never came.
-            texts.pop()
-            places = [min(place, len(texts) - 1) for place in places]
-        if not texts:
-            places = []
-        return [text.replace(" ", "") for text in texts], np.array(places, "int32")
+            if not begun:
+                is_unspaced = unspaced
+            begun = begun or character != ""
+            words[-1].append(token)
+        return words
+
+    def _first_character(self, tokens):
+        """That of the first token; U+FFFD if it is no first byte of a character."""
+        if tokens[0] not in self._bytes:
+            return self.pieces[tokens[0]].lstrip(WORD_BEGIN)[:1]
+        spelt = itertools.takewhile(self._bytes.__contains__, tokens)
+        return bytes(map(self._bytes.get, spelt)).decode(errors="replace")[0]
+
+    def _text(self, tokens):
+        return clean(self._processor.decode(tokens)).replace(" ", "")
 
 
 def _in_pieces(sentences):

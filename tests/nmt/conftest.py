@@ -79,6 +79,21 @@ def subwords(corpus):
     return Subwords.train(text.splitlines(), 340)
 
 
+def unspaced_sentences():
+    """Chinese, some with blanks, and with words of other scripts."""
+    who = ("我们", "他们的小狗", "the dog", "Zoë ")
+    does = ("看见了", "喜欢", "没有", " 2 ")
+    what = ("手机", "火车票", " iPhone 手机", "15只猫", "龘")
+    ends = ("", "。", "，很好！", "\U0001f600", " ?")
+    for parts in itertools.product(who, does, what, ends):
+        yield " ".join("".join(parts).split())
+
+
+@pytest.fixture(scope="session")
+def unspaced_subwords():
+    return Subwords.train(unspaced_sentences(), 330)
+
+
 def untrained(subwords, attention, **changes):
     config = with_recipe(
         ModelConfig(attention=attention, **{**TINY, **changes}), attention

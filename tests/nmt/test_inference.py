@@ -22,6 +22,27 @@ def test_translations_come_in_order_whatever_the_batches(translator):
         np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
 
 
+def test_without_blanks_words_are_aligned_too(unspaced_subwords, monkeypatch):
+    translator = untrained(unspaced_subwords, "bahdanau")
+    text = "我们看见了 iPhone 手机，很好！"
+    token_ids = np.array(unspaced_subwords.encode(text))
+    # Each subword looks at itself.
+    found = {
+        "token_ids": token_ids[None, None],
+        "weights": np.eye(len(token_ids))[None, None],
+        "lengths": np.array([[len(token_ids)]]),
+        "scores": np.array([[-1.0]]),
+        "log_probs": np.array([[-2.0]]),
+    }
+    monkeypatch.setattr(translator, "_search", lambda *arguments: found)
+    translation = translator.translate(text)
+
+    assert translation.text == text
+    assert translation.words == translation.source_words
+    assert len(translation.words) > 3 and "iPhone" in translation.words
+    assert translation.alignment == [(i, i) for i in range(len(translation.words))]
+
+
 def test_compiled_search_finds_the_same(translator):
     parts = translator.config, translator.subwords, translator.network
     compiled = Translator(*parts, jit_compile=True)

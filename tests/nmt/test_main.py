@@ -136,6 +136,14 @@ def test_json_tells_where_it_looked(model_folder, capsys):
     assert all(0 < sum(row) <= 1.001 for row in told["attention"])
 
 
+def test_json_tells_where_it_looked_without_blanks(model_folder, capsys):
+    assert translate("一只狗。", "--json", model=model_folder) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert told["source_words"] == ["一", "只", "狗。"]
+    assert {len(row) for row in told["attention"]} == {3}
+
+
 def test_plots_are_pictures(model_folder, tmp_path, capsys):
     picture, folder = tmp_path / "plot.png", tmp_path / "plots"
     options = ["--length-penalty", "2", "--plot"]

@@ -7,10 +7,12 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END
 from keras_attention_apps.nmt.text import Subwords, alignment_of, clean, merge_weights
 
+from .conftest import unspaced_sentences
+
 TEXTS = [
     "the red dog",
     "The RED dog.",
-    "Zoë e\u0301té 中文 \U0001f600",
+    "Zoë e\u0301té собака कुत्ता 개 \U0001f600",
     "<s> </s> <pad>",
     " two  blanks\tand\x00control\x7f characters ",
     "a\u2581b\u2028c\ufeff",
@@ -25,14 +27,65 @@ def test_subwords_are_reversible(text, subwords):
     assert subwords.decode(subwords.encode(text)) == clean(text)
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_words_are_what_stands_between_blanks(text, subwords):
+def words_of(subwords, text):
+    """The words of a text, which all its tokens belong to, in order."""
     token_ids = subwords.encode(text)
     words, places = subwords.words(token_ids)
-
-    assert words == clean(text).split()
     assert len(places) == len(token_ids) - 1 and token_ids[-1] == END
+    assert sorted(places) == places.tolist()
     assert sorted(set(places.tolist())) == list(range(len(words)))
+    return words
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_words_are_what_stands_between_blanks(text, subwords):
+    assert words_of(subwords, text) == clean(text).split()
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("我们买了手机。", ["我", "们", "买", "了", "手", "机。"]),
+        ("iPhone 手机", ["iPhone", "手", "机"]),
+        ("买iPhone手机，the  dog", ["买", "iPhone", "手", "机，", "the", "dog"]),
+        ("3月15日 \U0001f600", ["3", "月", "15", "日", "\U0001f600"]),
+        ("“手”？\U0001f600机", ["“", "手”？\U0001f600", "机"]),
+        ("\U00020000龘", ["\U00020000", "龘"]),
+        ("2人のT-shirt", ["2", "人", "の", "T-shirt"]),
+        # Marks behind letters are parts of words, composed or not.
+        ("か\u3099き\u309a", ["が", "き\u309a"]),
+        ("หมาวิ่ง", ["ห", "ม", "า", "วิ่", "ง"]),
+    ],
+)
+def test_without_blanks_characters_that_are_bytes_are_words(text, words, subwords):
+    assert words_of(subwords, text) == words
+    assert subwords.decode(subwords.encode(text)) == clean(text)
+
+
+def test_without_blanks_subwords_are_words(unspaced_subwords):
+    text = "我们看见了他们的小狗"
+    token_ids = unspaced_subwords.encode(text)[:-1]
+    pieces = [unspaced_subwords.pieces[token].strip("\u2581") for token in token_ids]
+    words = words_of(unspaced_subwords, text)
+
+    assert words == [piece for piece in pieces if piece]
+    assert 1 < len(words) < len(text)
+
+
+def test_no_blank_is_lost_or_added_between_words(unspaced_subwords):
+    for text in [*unspaced_sentences(), "我们喜欢靐， the 靐手机"]:
+        words = words_of(unspaced_subwords, text)
+
+        assert "".join(words) == text.replace(" ", "")
+        assert unspaced_subwords.decode(unspaced_subwords.encode(text)) == text
+
+
+def test_characters_that_lack_bytes_break_no_other(subwords):
+    mark, *token_ids, _ = subwords.encode("手机")
+    words, places = subwords.words([mark, *token_ids[:2], *token_ids, *token_ids[1:]])
+
+    assert words == ["\ufffd\ufffd", "手", "机\ufffd\ufffd", "机"]
+    assert places.tolist() == [0] * 3 + [1] * 3 + [2] * 5 + [3] * 3
 
 
 def test_clean_text_is_in_normal_form_c():
