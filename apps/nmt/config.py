@@ -246,7 +246,8 @@ class TranslateConfig:
     score, tab, translation."""
     alignments: bool = False
     """Print the alignment behind each translation and a tab: pairs i-j of a source and
-    a target word, counted from 0."""
+    a target word, counted from 0. In scripts without blanks, words are subwords, which
+    --json tells."""
     plot: Path | None = None
     """Write a heat map of the attention: a file for one sentence, a folder for
     several."""
