@@ -56,6 +56,8 @@ def atomic_folder(path, kind=()):
     check_folder(path, kind)
     path, temporary = _places(path)
     aside = temporary.with_name(temporary.name.replace(".part", ".old", 1))
+    # A process of the same number, as in another container, may have been killed.
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
         yield temporary

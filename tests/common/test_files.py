@@ -59,6 +59,17 @@ def test_after_an_error_the_old_folder_stands(tmp_path):
     assert sorted(p.name for p in (tmp_path / "model").iterdir()) == sorted(KIND)
 
 
+def test_what_a_killed_process_left_half_written_is_written_anew(tmp_path):
+    left = tmp_path / f".part-{os.getpid()}-model"
+    write_folder(left, "half")
+
+    with atomic_folder(tmp_path / "model", KIND) as temporary:
+        write_folder(temporary, "whole")
+
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+    assert [p.name for p in (tmp_path / "model").iterdir()] == ["whole"]
+
+
 @pytest.mark.parametrize("names", [["photo.jpg"], ["config.json"]])
 def test_a_folder_of_another_kind_is_not_touched(tmp_path, names):
     write_folder(tmp_path / "mine", *names)
