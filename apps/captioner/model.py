@@ -7,6 +7,7 @@ N vocabulary size.
 import keras
 from keras import ops
 from keras_attention_apps.captioner.backbone import Backbone
+from keras_attention_apps.common.compiling import cast_beforehand
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 from keras_attention import (
@@ -319,7 +320,7 @@ class CaptionSearch(keras.Model):
             return ops.log_softmax(logits, axis=-1), state, maps
 
         return self.find(
-            step,
+            cast_beforehand(step, network),
             network.initial_state(regions),
             start=START,
             end=END,

@@ -10,6 +10,7 @@ import warnings
 import keras
 from keras import ops, tree
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.compiling import cast_beforehand
 from keras_attention_apps.common.tokens import END, PAD, START
 
 from keras_attention import (
@@ -695,8 +696,12 @@ class TranslationSearch(keras.Model):
         if self.limits is not None:
             limits = ops.convert_to_tensor(self.limits, dtype="int32")
             limit = ops.take(limits, ops.shape(source)[1])
+
+        def step(token_ids, state):
+            return network.step(token_ids, state, memory)
+
         return beam_search(
-            lambda token_ids, state: network.step(token_ids, state, memory),
+            cast_beforehand(step, network),
             state,
             start=START,
             end=END,

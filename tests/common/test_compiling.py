@@ -1,0 +1,43 @@
+import keras
+import numpy as np
+import pytest
+from keras_attention_apps.common.compiling import cast_beforehand, computing_in
+
+
+def layer_in(precision):
+    with computing_in(precision):
+        layer = keras.layers.Dense(3, bias_initializer="uniform")
+        layer.build((None, 5))
+    return layer
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_the_steps_of_a_search_find_weights_that_are_cast(precision):
+    layer, found = layer_in(precision), {}
+
+    def step(x, state):
+        found["dtypes"] = [
+            keras.backend.standardize_dtype(weight.value.dtype)
+            for weight in (layer.kernel, layer.bias)
+        ]
+        return layer(x), state
+
+    x = np.random.default_rng(0).normal(size=(2, 5)).astype("float32")
+    output, state = cast_beforehand(step, layer)(x, "a state")
+
+    assert found["dtypes"] == [precision.removeprefix("mixed_"), "float32"]
+    assert state == "a state"
+    output, expected = (
+        keras.ops.convert_to_numpy(keras.ops.cast(y, "float32"))
+        for y in (output, layer(x))
+    )
+    np.testing.assert_array_equal(output, expected)
+    # Outside of the step, the weights are what they were.
+    step(x, state)
+    assert found["dtypes"] == ["float32", "float32"]
+
+
+def test_in_single_precision_the_step_is_left_alone():
+    step = [].append
+
+    assert cast_beforehand(step, layer_in("float32")) is step
