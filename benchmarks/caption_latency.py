@@ -42,7 +42,7 @@ class Stopwatch:
         self._start = now
 
 
-def stages(photo, preset, beam_size):
+def stages(photo, preset, beam_size, precision):
     """In a fresh process: seconds of every stage up to the first caption."""
     watch = Stopwatch()
     from keras_attention_apps.captioner import main as command_line
@@ -55,7 +55,7 @@ def stages(photo, preset, beam_size):
     from keras_attention_apps.captioner.inference import Captioner
 
     watch.lap("import the captioner")
-    captioner = Captioner.from_preset(preset)
+    captioner = Captioner.from_preset(preset, precision=precision)
     watch.lap("build the network, load its weights")
     captioner.caption(photo, beam_size=beam_size)
     watch.lap("first caption")
@@ -74,9 +74,10 @@ def run(*arguments):
     return seconds, finished.stdout
 
 
-def cold(photo, preset, beam_size, rounds):
+def cold(photo, preset, beam_size, precision, rounds):
     """Dict of medians in seconds: the whole command, its stages, what is left."""
     shared = ["--preset", preset, "--beam-size", str(beam_size)]
+    shared += ["--precision", precision]
     runs = []
     for _ in range(rounds):
         whole, _ = run("-c", COMMAND, "caption", photo, *shared)
@@ -87,13 +88,13 @@ def cold(photo, preset, beam_size, rounds):
     return {**seconds, "start and end of Python": left}
 
 
-def warm(photo, preset, beam_size, calls):
+def warm(photo, preset, beam_size, precision, calls):
     """Dict of medians in seconds: the whole call and its parts."""
     import keras
     from keras_attention_apps.captioner.images import image_to_array, read_image
     from keras_attention_apps.captioner.inference import Captioner
 
-    captioner = Captioner.from_preset(preset)
+    captioner = Captioner.from_preset(preset, precision=precision)
     search = captioner.search(beam_size=beam_size)
 
     def read():
@@ -151,6 +152,9 @@ def main():
     )
     parser.add_argument("--beam-size", type=int, default=5)
     parser.add_argument(
+        "--precision", default="float32", help="to compute with, as mixed_bfloat16"
+    )
+    parser.add_argument(
         "--rounds",
         type=int,
         default=5,
@@ -158,7 +162,8 @@ def main():
     )
     parser.add_argument("--stages", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    what = (arguments.photo, arguments.preset, arguments.beam_size)
+    names = ("photo", "preset", "beam_size", "precision")
+    what = [getattr(arguments, name) for name in names]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if arguments.stages:
         print(json.dumps(stages(*what)))

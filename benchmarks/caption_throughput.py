@@ -3,11 +3,12 @@
 Prints medians of the time for the same photographs, `--count` copies of one file:
 
 - whole path: `Captioner.caption` from the files to the texts, beam 5, 32 photographs a
-  batch; XLA: with the search compiled by `jit_compile`;
+  batch; XLA: with the search compiled by `jit_compile`; bfloat16: in half precision;
 - CNN: the features alone, of photographs that are read already, in the same batches;
   and what Keras makes of the same CNN, its batch normalisation not folded. The shares
-  are how much of the throughput of either the whole path has;
-- search: the beam search alone, from features; XLA: compiled;
+  are how much of the throughput of either, in single precision, the whole path has;
+- search: the beam search alone, from features; XLA: compiled; bfloat16: in half
+  precision;
 - peer: the same beam search in PyTorch with random weights of the same sizes, as
   the tutorials write it: one photograph after the other, where every step projects
   all regions anew, for as many words as our captions have. The ratio is how many times
@@ -34,10 +35,10 @@ VOCABULARY, WORDS = 2540, 11
 
 
 @functools.cache
-def captioner(jit_compile=False):
+def captioner(**options):
     from keras_attention_apps.captioner.inference import Captioner
 
-    return Captioner.from_preset("flickr8k-soft", jit_compile=jit_compile)
+    return Captioner.from_preset("flickr8k-soft", **options)
 
 
 def pixels(photo):
@@ -53,8 +54,8 @@ def features(photo):
     return keras.ops.convert_to_numpy(captioner().network.backbone(pixels(photo)))
 
 
-def whole_step(photo, count, jit_compile=False):
-    photos, ours = [photo] * count, captioner(jit_compile)
+def whole_step(photo, count, **options):
+    photos, ours = [photo] * count, captioner(**options)
     return lambda: ours.caption(photos, beam_size=BEAM, batch_size=BATCH)
 
 
@@ -67,8 +68,8 @@ def cnn_step(photo, count, folded=True):
     return lambda: [model.predict_on_batch(images) for _ in range(count // BATCH)]
 
 
-def search_step(photo, count, jit_compile=False):
-    search = captioner(jit_compile).search(beam_size=BEAM)
+def search_step(photo, count, **options):
+    search = captioner(**options).search(beam_size=BEAM)
     batch = {"features": features(photo)}
     return lambda: [search.predict_on_batch(batch) for _ in range(count // BATCH)]
 
@@ -122,13 +123,21 @@ def peer_step(photo, count):
     return step
 
 
+KINDS = {
+    "": {},
+    ", XLA": {"jit_compile": True},
+    ", bfloat16": {"precision": "mixed_bfloat16"},
+}
 STEPS = {
-    "whole path": whole_step,
-    "whole path, XLA": functools.partial(whole_step, jit_compile=True),
+    **{
+        f"whole path{kind}": functools.partial(whole_step, **KINDS[kind])
+        for kind in KINDS
+    },
     "CNN": cnn_step,
     "CNN of Keras": functools.partial(cnn_step, folded=False),
-    "search": search_step,
-    "search, XLA": functools.partial(search_step, jit_compile=True),
+    **{
+        f"search{kind}": functools.partial(search_step, **KINDS[kind]) for kind in KINDS
+    },
     "peer": peer_step,
 }
 
@@ -157,7 +166,7 @@ def main():
     for name, value in seconds.items():
         print(f"| {name} | {count / value:.1f} |")
     print()
-    for kind in ("", ", XLA"):
+    for kind in KINDS:
         for cnn in ("CNN", "CNN of Keras"):
             share = seconds[cnn] / seconds[f"whole path{kind}"]
             print(f"whole path{kind}: {share:.0%} of the {cnn}")

@@ -1,5 +1,8 @@
 """What a network is fed with: batches of photographs, and of their captions."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import keras
 import numpy as np
 from keras_attention_apps.captioner.boxes import WHOLE, coverage, viewed
@@ -47,13 +50,15 @@ def load_images(paths, size, views):
         views: For each, what part of it is shown, and whether it is mirrored; see
             `random_views`.
     """
-    images = []
-    for path, (box, mirrored) in zip(paths, views, strict=True):
-        image = read_image(path)
+
+    def load(path, view):
+        image, (box, mirrored) = read_image(path), view
         box = None if box == WHOLE[0] else np.multiply(box, image.size * 2).tolist()
         array = image_to_array(image, size, box)
-        images.append(array[:, ::-1] if mirrored else array)
-    return np.stack(images)
+        return array[:, ::-1] if mirrored else array
+
+    with ThreadPoolExecutor(os.cpu_count()) as readers:
+        return np.stack(list(readers.map(load, paths, views)))
 
 
 def random_views(count, random=None):

@@ -250,8 +250,8 @@ class ChosenModel:
     """Side in pixels of the square to which photographs are resized, instead of what
     the model says. Larger ones have more regions, and take longer."""
     precision: Precision = "float32"
-    """Numbers to compute with. Half precision is faster on GPUs; on CPUs the CNN is
-    not."""
+    """Numbers to compute with. Half precision is faster where the hardware has it, and
+    captions are as good."""
 
     @property
     def options(self):

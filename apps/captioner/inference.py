@@ -1,8 +1,12 @@
 """Captions for photographs: a trained network, its words, and the search."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import keras
@@ -95,6 +99,7 @@ class Captioner:
         self.network = network
         self.jit_compile = compiles(jit_compile)
         self._searches = {}
+        self._reading = threading.Lock()
 
     @classmethod
     def from_preset(cls, name_or_path, *, jit_compile=False, precision=None, **changes):
@@ -221,21 +226,27 @@ class Captioner:
             maps=maps,
         )
         images = iter(images)
-        while batch := list(itertools.islice(images, batch_size)):
-            results, arrays = [], []
-            for image in batch:
-                try:
-                    image = read_image(image)
-                    arrays.append(image_to_array(image, self.config.image_size))
-                    results.append(None)
-                except ImageError as error:
-                    results.append(error)
-            captions = iter(())
-            if arrays:
-                found = self._found(search, np.stack(arrays), batch_size)
-                captions = iter(self.captions_of(found, n_best))
-            for image, result in zip(batch, results, strict=True):
-                yield image, next(captions) if result is None else result
+        with ThreadPoolExecutor(os.cpu_count()) as readers:
+            while batch := list(itertools.islice(images, batch_size)):
+                read = list(readers.map(self._read, batch))
+                arrays = [x for x in read if not isinstance(x, ImageError)]
+                captions = iter(())
+                if arrays:
+                    found = self._found(search, np.stack(arrays), batch_size)
+                    captions = iter(self.captions_of(found, n_best))
+                for image, result in zip(batch, read, strict=True):
+                    failed = isinstance(result, ImageError)
+                    yield image, result if failed else next(captions)
+
+    def _read(self, image):
+        """A photograph as an array, or the `ImageError` that says why it is none."""
+        # Pictures and open files cannot be read twice at once, and may be given twice.
+        shared = not isinstance(image, (str, os.PathLike, bytes, np.ndarray))
+        try:
+            with self._reading if shared else contextlib.nullcontext():
+                return image_to_array(read_image(image), self.config.image_size)
+        except ImageError as error:
+            return error
 
     def _found(self, search, images, batch_size):
         """What the search finds for an array of photographs, and perhaps a few more."""

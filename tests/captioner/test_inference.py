@@ -44,6 +44,18 @@ def test_every_form_of_a_photograph_gets_the_same_caption(
         )
 
 
+def test_one_and_the_same_picture_may_be_given_many_times(captioner):
+    file = io.BytesIO()
+    random = np.random.default_rng(2)
+    pixels = random.integers(0, 256, (700, 900, 3)).astype("uint8")
+    Image.fromarray(pixels).save(file, "JPEG")
+
+    # Nothing of it is read yet.
+    captions = captioner.caption([Image.open(file)] * 8)
+    expected = captioner.caption(file.getvalue())
+    assert [caption.words for caption in captions] == [expected.words] * 8
+
+
 def test_batches_do_not_change_captions(captioner):
     random = np.random.default_rng(1)
     images = [random.integers(0, 256, (64, 64, 3)).astype("uint8") for _ in range(5)]
