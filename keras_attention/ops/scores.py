@@ -55,8 +55,11 @@ def additive_scores(query, keys, scale, shift=None):
     """
     if shift is None and len(keys.shape) == 3 and _is_large(query, keys):
         return _in_blocks(query, keys, scale)
-    hidden = _sums(query, keys)
-    return _dot(ops.tanh(hidden if shift is None else hidden + shift), scale)
+    # In half precision, processors need longer for a tanh.
+    hidden = _sums(_exactly(query), _exactly(keys))
+    if shift is not None:
+        hidden = hidden + _exactly(shift)
+    return ops.cast(_dot(ops.tanh(hidden), _exactly(scale)), query.dtype)
 
 
 # Elements of the hidden layer: in a block, and in an example for which blocks pay.
