@@ -255,7 +255,7 @@ class TranslateConfig:
     """Print one JSON object per translation, with words, scores and attention."""
     jit_compile: bool = False
     """Compile the search with XLA: seconds for each of a few lengths of sentences, and
-    several times as fast from then on. It pays for many thousand sentences, and where
+    up to six times as fast from then on. It pays for many thousand sentences, and where
     a program waits for sentences all day."""
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
 
