@@ -6,7 +6,7 @@ Prints medians of the time for the same photographs, `--count` copies of one fil
   batch; XLA: with the search compiled by `jit_compile`; bfloat16: in half precision;
 - CNN: the features alone, of photographs that are read already, in the same batches;
   and what Keras makes of the same CNN, its batch normalisation not folded. The shares
-  are how much of the throughput of either, in single precision, the whole path has;
+  are how much of the throughput of either, in the same precision, the whole path has;
 - search: the beam search alone, from features; XLA: compiled; bfloat16: in half
   precision;
 - peer: the same beam search in PyTorch with random weights of the same sizes, as
@@ -59,10 +59,10 @@ def whole_step(photo, count, **options):
     return lambda: ours.caption(photos, beam_size=BEAM, batch_size=BATCH)
 
 
-def cnn_step(photo, count, folded=True):
+def cnn_step(photo, count, folded=True, **options):
     import keras
 
-    images, backbone = pixels(photo), captioner().network.backbone
+    images, backbone = pixels(photo), captioner(**options).network.backbone
     cnn = backbone if folded else backbone.cnn
     model = keras.Sequential([keras.Input(images.shape[1:]), cnn])
     return lambda: [model.predict_on_batch(images) for _ in range(count // BATCH)]
@@ -123,21 +123,25 @@ def peer_step(photo, count):
     return step
 
 
-KINDS = {
-    "": {},
-    ", XLA": {"jit_compile": True},
-    ", bfloat16": {"precision": "mixed_bfloat16"},
-}
+HALF = {"precision": "mixed_bfloat16"}
+KINDS = {"": {}, ", XLA": {"jit_compile": True}, ", bfloat16": HALF}
+# XLA compiles the search alone: the CNN beside it is the graph's.
+CNNS = {"": {}, ", bfloat16": HALF}
+
+
+def steps_of(name, step, kinds, **options):
+    """What is to be timed, by its name, for each kind."""
+    return {
+        f"{name}{kind}": functools.partial(step, **options, **kinds[kind])
+        for kind in kinds
+    }
+
+
 STEPS = {
-    **{
-        f"whole path{kind}": functools.partial(whole_step, **KINDS[kind])
-        for kind in KINDS
-    },
-    "CNN": cnn_step,
-    "CNN of Keras": functools.partial(cnn_step, folded=False),
-    **{
-        f"search{kind}": functools.partial(search_step, **KINDS[kind]) for kind in KINDS
-    },
+    **steps_of("whole path", whole_step, KINDS),
+    **steps_of("CNN", cnn_step, CNNS),
+    **steps_of("CNN of Keras", cnn_step, CNNS, folded=False),
+    **steps_of("search", search_step, KINDS),
     "peer": peer_step,
 }
 
@@ -167,9 +171,10 @@ def main():
         print(f"| {name} | {count / value:.1f} |")
     print()
     for kind in KINDS:
+        precision = kind if kind in CNNS else ""
         for cnn in ("CNN", "CNN of Keras"):
-            share = seconds[cnn] / seconds[f"whole path{kind}"]
-            print(f"whole path{kind}: {share:.0%} of the {cnn}")
+            share = seconds[f"{cnn}{precision}"] / seconds[f"whole path{kind}"]
+            print(f"whole path{kind}: {share:.0%} of the {cnn}{precision}")
         if "peer" in seconds:
             ratio = seconds["peer"] / seconds[f"search{kind}"]
             print(f"search{kind}: {ratio:.1f} times as fast as the peer")

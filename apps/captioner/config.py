@@ -251,7 +251,7 @@ class ChosenModel:
     the model says. Larger ones have more regions, and take longer."""
     precision: Precision = "float32"
     """Numbers to compute with. Half precision is faster where the hardware has it, and
-    captions are as good."""
+    captions are about as good."""
 
     @property
     def options(self):

@@ -57,8 +57,10 @@ def read_image(source, *, draft=False):
         ImageError: If `source` cannot be opened, is no picture of one of `FORMATS`,
             is broken, or claims more than `MAX_PIXELS` pixels.
     """
+    # A picture or an open file may be given to several threads.
+    shared = isinstance(source, Image.Image) or hasattr(source, "read")
     try:
-        with _pixel_limit():
+        with _pixel_limit(), _one_at_a_time if shared else contextlib.nullcontext():
             image = _open(source)
             if draft:
                 image.draft("RGB", (1, 1))
@@ -135,6 +137,8 @@ def _pictures_inside(folder):
         )
     return pictures
 
+
+_one_at_a_time = threading.Lock()
 
 # Pillow's limit is one variable per process: the first of the readers in several
 # threads replaces it, the last one puts it back.

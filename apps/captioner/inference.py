@@ -1,11 +1,9 @@
 """Captions for photographs: a trained network, its words, and the search."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -99,7 +97,6 @@ class Captioner:
         self.network = network
         self.jit_compile = compiles(jit_compile)
         self._searches = {}
-        self._reading = threading.Lock()
 
     @classmethod
     def from_preset(cls, name_or_path, *, jit_compile=False, precision=None, **changes):
@@ -240,11 +237,8 @@ class Captioner:
 
     def _read(self, image):
         """A photograph as an array, or the `ImageError` that says why it is none."""
-        # Pictures and open files cannot be read twice at once, and may be given twice.
-        shared = not isinstance(image, (str, os.PathLike, bytes, np.ndarray))
         try:
-            with self._reading if shared else contextlib.nullcontext():
-                return image_to_array(read_image(image), self.config.image_size)
+            return image_to_array(read_image(image), self.config.image_size)
         except ImageError as error:
             return error
 

@@ -45,6 +45,18 @@ def test_follows_the_formula(arrays):
                 np.testing.assert_allclose(scores[b, t, s], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_rounded_at_the_end_alone(arrays, dtype):
+    half = [ops.cast(x, dtype) for x in arrays]
+    exact = additive_scores(*(ops.cast(x, "float32") for x in half))
+
+    found, expected = (
+        ops.convert_to_numpy(ops.cast(x, "float32"))
+        for x in (additive_scores(*half), ops.cast(exact, dtype))
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_queries_and_keys_are_interchangeable(arrays):
     query, keys, scale = arrays
 
