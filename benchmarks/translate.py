@@ -144,6 +144,8 @@ def our_search(
     from keras_attention_apps.nmt.config import ModelConfig, with_recipe
     from keras_attention_apps.nmt.model import TranslationSearch, build_network
 
+    from keras_attention import beam_search
+
     attention = task["attention"]
     depth, units, layers, heads = SIZES[attention]
     sizes = {"embedding_units": depth, "units": units, "encoder_units": units}
@@ -152,14 +154,9 @@ def our_search(
     with computing_in(precision):
         network = build_network(config, VOCABULARY)
     batches = batches_of(task, together, every, COMPILED_STEP if jit_compile else 1)
+    find = functools.partial(beam_search, beam_size=beam_size, banned=range(SPECIAL))
     searches = {
-        steps: TranslationSearch(
-            network,
-            steps,
-            banned=range(SPECIAL),
-            jit_compile=jit_compile,
-            beam_size=beam_size,
-        )
+        steps: TranslationSearch(network, steps, find, jit_compile=jit_compile)
         for steps in {steps for _, steps in batches}
     }
 

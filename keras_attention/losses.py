@@ -168,12 +168,13 @@ def sequence_crossentropy(token_ids, logits, mask=None, *, label_smoothing=0.0):
 
 
 def linear_crossentropy(
-    token_ids, inputs, embeddings, mask=None, *, label_smoothing=0.0
+    token_ids, inputs, embeddings, mask=None, *, weights=None, label_smoothing=0.0
 ):
     """Mean cross-entropy of tokens whose logits are never held all at once.
 
         logits = inputs @ embeddings^T
-        loss   = mean over valid tokens of sequence_crossentropy(token_ids, logits)
+        losses = sequence_crossentropy(token_ids, logits)
+        loss   = mean over valid tokens of weights * losses
 
     Logits and their gradient are the largest tensors of a model with a vocabulary.
     Here they are computed for some tokens at a time, and the gradients of `inputs` and
@@ -187,6 +188,9 @@ def linear_crossentropy(
             `keras.layers.ReversibleEmbedding`, or a transposed `Dense` kernel.
         mask: Boolean `(..., T)`; tokens that are `False` do not count, whatever their
             identifiers and inputs are.
+        weights: What each token counts, broadcast to `(..., T)`, such as the advantage
+            of a sample, also below zero; 1 by default. No gradient flows into them, and
+            the mean divides by the number of valid tokens, whatever they weigh.
         label_smoothing: Share `e` in `[0, 1)` of the probability that is spread
             evenly over the vocabulary.
 
@@ -209,11 +213,16 @@ def linear_crossentropy(
     embeddings = ops.cast(ops.convert_to_tensor(embeddings), inputs.dtype)
     depth = inputs.shape[-1]
     rows = ops.reshape(_only(inputs, mask, rows=True), (-1, depth))
+    several = ops.shape(token_ids)
     token_ids = ops.reshape(_only(token_ids, mask), (-1,))
     counts = _at_least_float32(ops.ones_like(rows[:, 0]))
     if mask is not None:
         counts = ops.cast(ops.reshape(mask, (-1,)), counts.dtype)
     counts = counts / ops.maximum(ops.sum(counts), 1.0)
+    if weights is not None:
+        weights = ops.stop_gradient(ops.cast(weights, counts.dtype))
+        weights = _only(ops.broadcast_to(weights, several), mask)
+        counts = counts * ops.reshape(weights, (-1,))
     # The loss is the log-partition less a logit; what is smooth is a mean of logits.
     targets = ops.take(embeddings, token_ids, axis=0)
     if label_smoothing:
@@ -241,7 +250,7 @@ def _log_partition(rows, embeddings, weights):
 
     # In half precision, what is small because there are many tokens would vanish: the
     # gradients are multiplied with it in the end.
-    scale = ops.maximum(ops.max(weights), 1e-30)
+    scale = ops.maximum(ops.max(ops.abs(weights)), 1e-30)
 
     def log_partition(rows, embeddings):
         def add_block(sums, block):

@@ -254,6 +254,33 @@ def test_crossentropy_in_blocks_is_that_of_all_logits(
         np.testing.assert_allclose(gradient, reference, atol=1e-5)
 
 
+@pytest.mark.parametrize("weights", [[[2.0], [-3.0]], [[2.0, -0.5, np.nan]] * 2])
+def test_tokens_count_as_much_as_they_weigh(readout, gradients, weights):
+    token_ids, inputs, embeddings, mask = readout
+    weights = np.array(weights, "float32")
+    known = ops.convert_to_tensor(np.nan_to_num(weights))
+    token_ids, mask = ops.convert_to_tensor(token_ids), ops.convert_to_tensor(mask)
+
+    def in_blocks(inputs, embeddings):
+        return linear_crossentropy(
+            token_ids, inputs, embeddings, mask, weights=weights, label_smoothing=0.2
+        )
+
+    def at_once(inputs, embeddings):
+        logits = ops.matmul(inputs, ops.transpose(embeddings))
+        costs = sequence_crossentropy(token_ids, logits, mask, label_smoothing=0.2)
+        return ops.sum(known * costs) / 3  # Three tokens count.
+
+    tensors = ops.convert_to_tensor(inputs), ops.convert_to_tensor(embeddings)
+    np.testing.assert_allclose(
+        *(ops.convert_to_numpy(f(*tensors)) for f in (in_blocks, at_once)), rtol=1e-5
+    )
+    found = gradients(in_blocks, [inputs, embeddings])
+    expected = gradients(at_once, [inputs, embeddings])
+    for gradient, reference in zip(found, expected, strict=True):
+        np.testing.assert_allclose(gradient, reference, atol=1e-5)
+
+
 def test_without_a_mask_every_token_counts(readout):
     token_ids, inputs, embeddings, _ = readout
     everywhere = np.ones((BATCH, STEPS), bool)
@@ -293,6 +320,23 @@ def test_masked_inputs_teach_nothing_whatever_they_hold(readout, gradients, some
     for gradient, reference in zip(found, expected, strict=True):
         np.testing.assert_array_equal(gradient, reference)
     np.testing.assert_array_equal(found[0][~mask], 0.0)
+
+
+def test_weights_that_are_all_negative_teach_in_half_precision(readout, gradients):
+    token_ids, inputs, embeddings, _ = readout
+    token_ids, embeddings = map(ops.convert_to_tensor, (token_ids, embeddings))
+
+    def loss(sign):
+        def function(inputs):
+            inputs = ops.cast(inputs, "float16")
+            weights = np.float32(sign * 1e-6)
+            return linear_crossentropy(token_ids, inputs, embeddings, weights=weights)
+
+        return function
+
+    (falling,), (rising,) = (gradients(loss(sign), [inputs]) for sign in (1, -1))
+    np.testing.assert_allclose(rising, -falling)
+    assert np.abs(rising).max() > 0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import (
     BeamConfig,
     Dropout,
@@ -73,31 +72,6 @@ SHAPELESS = (
     "dropout",
     "max_length",
 )
-
-
-def replaced(model, changes):
-    """A `ModelConfig`, but some of its options have other values.
-
-    Args:
-        model: The `ModelConfig`.
-        changes: Dict from names of options to values.
-
-    Raises:
-        UserError: If there is no such option, or it would change the shapes of the
-            weights.
-    """
-    for name, value in changes.items():
-        if not hasattr(model, name):
-            raise UserError(
-                f"expected options of a model, such as {', '.join(SHAPELESS)}. "
-                f"Received: {name!r}"
-            )
-        if name not in SHAPELESS and value != getattr(model, name):
-            raise UserError(
-                f"the model to start from has {name}={getattr(model, name)!r}, which "
-                f"cannot be changed. Received: {value!r}"
-            )
-    return dataclasses.replace(model, **changes)
 
 
 @dataclasses.dataclass(frozen=True)

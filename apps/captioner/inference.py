@@ -9,7 +9,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.config import ModelConfig, replaced
+from keras_attention_apps.captioner.config import SHAPELESS, ModelConfig
 from keras_attention_apps.captioner.features import feature_model
 from keras_attention_apps.captioner.images import (
     ImageError,
@@ -23,7 +23,11 @@ from keras_attention_apps.common.compiling import (
     computing_in,
     power_of_two,
 )
-from keras_attention_apps.common.config import check_batch_size, check_n_best
+from keras_attention_apps.common.config import (
+    check_batch_size,
+    check_n_best,
+    replaced,
+)
 from keras_attention_apps.common.files import (
     MODEL,
     atomic_folder,
@@ -117,7 +121,7 @@ class Captioner:
                 cannot be changed so.
         """
         folder = find_preset(name_or_path, PRESETS)
-        config = replaced(read_config(folder), changes)
+        config = replaced(read_config(folder), changes, SHAPELESS)
         with loading(folder, "captioner"), computing_in(precision):
             vocabulary = Vocabulary(read_json(folder / "vocabulary.json"))
             network = ShowAttendTell(config, len(vocabulary))

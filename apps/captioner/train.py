@@ -12,18 +12,14 @@ from keras_attention_apps.captioner.batches import (
     TrainingBatches,
     random_views,
 )
-from keras_attention_apps.captioner.config import (
-    SHAPELESS,
-    TrainConfig,
-    replaced,
-)
+from keras_attention_apps.captioner.config import SHAPELESS, TrainConfig
 from keras_attention_apps.captioner.data import read_dataset, readable
 from keras_attention_apps.captioner.evaluate import caption_scores
 from keras_attention_apps.captioner.features import cached_features
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.model import ShowAttendTell
 from keras_attention_apps.captioner.rewards import BleuReward, CiderReward
-from keras_attention_apps.captioner.self_critical import SelfCritical
+from keras_attention_apps.captioner.self_critical import SelfCriticalCaptions
 from keras_attention_apps.captioner.text import Vocabulary, tokenize
 from keras_attention_apps.common.checkpoints import (
     Checkpoints,
@@ -31,6 +27,7 @@ from keras_attention_apps.common.checkpoints import (
     ValidateDecoded,
 )
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.tokens import UNKNOWN
 from keras_attention_apps.common.training import (
     BEST,
@@ -87,7 +84,7 @@ def _train(config):
                 f"own. Received: {config.backbone_weights!r} and {config.from_preset!r}"
             )
         start = Captioner.from_preset(config.from_preset)
-        model = replaced(start.config, dataclasses.asdict(config.model))
+        model = replaced(start.config, dataclasses.asdict(config.model), SHAPELESS)
         taken = (f"{name} {getattr(model, name)}" for name in SHAPELESS)
         print(f"From {config.from_preset}: {', '.join(taken)}")
         config = dataclasses.replace(config, model=model, backbone_weights="none")
@@ -248,7 +245,7 @@ class _Run:
         self.network.backbone.trainable = False
         features = self._training_features("tuned")["features"]
         validation = self._validation_features("tuned")
-        batches = SelfCritical(
+        batches = SelfCriticalCaptions(
             self.captioner,
             features,
             self._reward(),

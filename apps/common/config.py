@@ -78,6 +78,32 @@ def check_batch_size(batch_size):
         raise UserError(f"batch_size must be at least 1. Received: {batch_size}")
 
 
+def replaced(model, changes, shapeless):
+    """The configuration of a model, but some of its options have other values.
+
+    Args:
+        model: The configuration, a dataclass.
+        changes: Dict from names of options to values.
+        shapeless: Names of the options that change none of its weights.
+
+    Raises:
+        UserError: If there is no such option, or it would change the shapes of the
+            weights.
+    """
+    for name, value in changes.items():
+        if not hasattr(model, name):
+            raise UserError(
+                f"expected options of a model, such as {', '.join(shapeless)}. "
+                f"Received: {name!r}"
+            )
+        if name not in shapeless and value != getattr(model, name):
+            raise UserError(
+                f"the model to start from has {name}={getattr(model, name)!r}, which "
+                f"cannot be changed. Received: {value!r}"
+            )
+    return dataclasses.replace(model, **changes)
+
+
 @dataclasses.dataclass(frozen=True)
 class AverageConfig:
     """Average the weights of several models that were one, and have learned apart."""

@@ -69,21 +69,21 @@ class SentenceBatches(keras.utils.PyDataset):
         # Keras asks for the number of batches once, and epochs split words in different
         # ways: so all have as many as the first.
         self._count = None
-        self._batches = self._plan(0) if kept else []
+        self._batches = self.plan(0) if kept else []
         self._count = len(self._batches)
         # It takes the size of an only batch for that of all epochs.
         self._only = self._largest() if self._count == 1 else None
         if epoch and kept:
-            self._batches = self._plan(epoch)
+            self._batches = self.plan(epoch)
 
     def __len__(self):
         return len(self._batches)
 
     def on_epoch_end(self):
         self.epoch += 1
-        self._batches = self._plan(self.epoch)
+        self._batches = self.plan(self.epoch)
 
-    def _plan(self, epoch):
+    def plan(self, epoch):
         """The batches of an epoch: lists of pairs of token ids."""
         random = np.random.default_rng((self.seed, epoch))
         encoded = [
@@ -145,8 +145,15 @@ class SentenceBatches(keras.utils.PyDataset):
     def _sizes(self, batch):
         """Rows, and columns of the source and of the target."""
         longest = [max(len(pair[side]) for pair in batch) for side in (0, 1)]
-        sizes = len(batch), longest[0], longest[1] + 1
-        return [-(-size // self.multiple) * self.multiple for size in sizes]
+        return list(map(self.rounded, (len(batch), longest[0], longest[1] + 1)))
+
+    def rounded(self, size):
+        """To how many rows or columns so many are padded."""
+        return -(-size // self.multiple) * self.multiple
+
+    def filled(self, batch):
+        """The pairs of a batch, the last of them repeated in the rows of padding."""
+        return batch + batch[-1:] * (self.rounded(len(batch)) - len(batch))
 
 
 def cut_batches(chosen, lengths, batch_tokens):

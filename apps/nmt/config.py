@@ -84,13 +84,25 @@ class ModelConfig:
     the training text if omitted."""
 
 
+# Options of a model that change none of its weights.
+SHAPELESS = (
+    "dropout",
+    "context_dropout",
+    "output_dropout",
+    "attention_dropout",
+    "length_ratio",
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """Train a translator on two parallel text files.
 
     Line n of one file translates line n of the other. Pairs with an empty line, and
-    pairs that are too long, are left out; how many, is printed. Interrupt it at any
-    time: the same command continues where it stopped.
+    pairs that are too long, are left out; how many, is printed. Training has two
+    phases: first on the translations that are given; then on how good those are that
+    the model samples. Interrupt it at any time: the same command continues where it
+    stopped.
 
     For example: nmt train --source train.en --target train.de --valid-source val.en
     --valid-target val.de --output my-model
@@ -110,8 +122,11 @@ class TrainConfig:
     pair: str | None = None
     """For the folder: the suffixes of source and target, such as en-de."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    vocabulary_size: Annotated[int, Range(1, 1_000_000)] = 8000
-    """Subwords of both languages together."""
+    from_preset: str | None = None
+    """Start from a preset, or the folder of a trained model: its network and its
+    subwords. The rates of dropout may be others; the sizes of its layers stay."""
+    vocabulary_size: Annotated[int, Range(1, 1_000_000)] | None = None
+    """Subwords of both languages together, 8,000 if omitted; a preset has its own."""
     character_coverage: Annotated[float, Range(0.98, 1)] = 1.0
     """Share of the characters that are subwords; for languages with thousands of them
     0.9995. The others become bytes."""
@@ -125,7 +140,8 @@ class TrainConfig:
     min_steps: Positive = 50
     """Fewest training steps of an epoch: where there is little text, they are smaller
     than batch_tokens."""
-    epochs: Positive | None = None
+    epochs: Natural | None = None
+    """Epochs on the translations that are given."""
     schedule: Literal["constant", "inverse-square-root", "cosine"] | None = None
     """What becomes of the learning rate behind the warm-up."""
     learning_rate: Weight | None = None
@@ -142,11 +158,21 @@ class TrainConfig:
     ema_momentum: Share | None = None
     """Momentum of the moving average of the weights that is validated and saved; 0 for
     the weights as they are. One that averages two epochs, but at most 1,000 steps, if
-    omitted."""
+    omitted. In self-critical epochs it is 0.98 at most."""
     average: Natural = 10
-    """In the end, the models of so many epochs, the best or the last, are averaged;
-    whichever is best stays. 0 for no average."""
+    """Behind the first phase, the models of so many epochs, the best or the last, are
+    averaged; whichever is best stays. 0 for no average."""
     average_of: Literal["best", "last"] = "best"
+    self_critical_epochs: Natural = 0
+    """Epochs in which the model learns from what the translations that it samples are
+    worth: their BLEU and chrF2."""
+    self_critical_learning_rate: Weight = 3e-4
+    """Peak learning rate while it does."""
+    self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
+    """By which the scores of subwords are divided before translations are sampled:
+    below 1, samples are more like what a search finds."""
+    self_critical_samples: Annotated[int, Range(2, 1000)] = 5
+    """Samples of a sentence, each of which has to beat the mean of the others."""
     validation_metric: Literal["bleu", "chrf"] = "bleu"
     """Decoded metric by which the best epoch is chosen; chrf where no sentence has the
     four words that BLEU needs."""
@@ -163,6 +189,7 @@ class TrainConfig:
 
 
 _RECURRENT = {
+    "vocabulary_size": 8000,
     "embedding_units": 256,
     "units": 256,
     "encoder_units": 256,
@@ -183,6 +210,7 @@ RECIPES = {
     "none": _RECURRENT,
     "luong": {**_RECURRENT, "units": 384, "encoder_units": 192},
     "self-attention": {
+        "vocabulary_size": 8000,
         "embedding_units": 128,
         "units": 256,
         "encoder_units": 0,

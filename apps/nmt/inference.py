@@ -1,6 +1,7 @@
 """Translations: a trained network, its subwords, and the search."""
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from keras_attention_apps.nmt.text import (
     merge_weights,
 )
 
+from keras_attention import beam_search
+
 PRESETS = Path(__file__).parent / "presets"
 WEIGHTS = "model.weights.h5"
 SUBWORDS = "subwords.model"
@@ -39,6 +42,17 @@ SORTED_BATCHES = 16
 LENGTH_STEP = 16
 # Tokens by which a short sentence may outgrow what is usual.
 LENGTH_SLACK = 5
+
+
+def read_config(name_or_path):
+    """The `ModelConfig` of a preset by its name, or of a trained model by its folder.
+
+    Raises:
+        ValueError: If there is no such preset or folder, or it has none.
+    """
+    folder = find_preset(name_or_path, PRESETS)
+    with loading(folder, "translator"):
+        return ModelConfig(**read_json(folder / "config.json")["model"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +125,8 @@ class Translator:
             ValueError: If there is no such preset or folder, or it is incomplete.
         """
         folder = find_preset(name_or_path, PRESETS)
+        config = read_config(folder)
         with loading(folder, "translator"), computing_in(precision):
-            config = ModelConfig(**read_json(folder / "config.json")["model"])
             subwords = Subwords((folder / SUBWORDS).read_bytes())
             network = build_network(config, len(subwords))
             network.load_weights(folder / WEIGHTS)
@@ -218,12 +232,12 @@ class Translator:
             rows = power_of_two(len(token_ids), batch_size)
             token_ids = token_ids + token_ids[-1:] * (rows - len(token_ids))
         source = pad(token_ids, columns=columns)
-        search = self.search(self._longest(source.shape[1]), **options)
+        search = self.search(self.longest(source.shape[1]), **options)
         found = search.predict_on_batch({"source": source})
         return {name: keras.ops.convert_to_numpy(x) for name, x in found.items()}
 
-    def _longest(self, length):
-        """Largest number of tokens of the translation of so many."""
+    def longest(self, length):
+        """Largest number of tokens that a translation of so many may have."""
         ratio = self.config.length_ratio
         ratio = 2.0 if ratio is None else ratio
         return self._rounded(ratio * (length + LENGTH_SLACK))
@@ -242,18 +256,22 @@ class Translator:
         limits = None
         if max_length is None:
             max_length = self.config.max_length
-            limits = tuple(map(self._longest, range(max_length + 1)))
+            limits = tuple(map(self.longest, range(max_length + 1)))
         key = (max_length, limits, beam_size, length_penalty)
         if key not in self._searches:
+            find = functools.partial(
+                beam_search,
+                beam_size=beam_size,
+                length_penalty=length_penalty,
+                early_stopping=True,
+                banned=self.subwords.banned,
+            )
             self._searches[key] = TranslationSearch(
                 self.network,
                 max_length,
-                self.subwords.banned,
+                find,
                 limits=limits,
-                beam_size=beam_size,
                 jit_compile=self.jit_compile,
-                length_penalty=length_penalty,
-                early_stopping=True,
             )
         return self._searches[key]
 

@@ -22,13 +22,19 @@ from keras_attention_apps.nmt.config import (
     TranslateConfig,
 )
 
-Command = (
-    Annotated[TranslateConfig, tyro.conf.subcommand("translate")]
-    | Annotated[TrainConfig, tyro.conf.subcommand("train")]
-    | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
-    | Annotated[AverageConfig, tyro.conf.subcommand("average")]
-    | Annotated[ExportConfig, tyro.conf.subcommand("export")]
-)
+
+def commands(**training):
+    """All commands, as a type; `training` replaces defaults of the one that trains."""
+    train = tyro.conf.subcommand(
+        "train", default=TrainConfig(output=tyro.MISSING, **training)
+    )
+    return (
+        Annotated[TranslateConfig, tyro.conf.subcommand("translate")]
+        | Annotated[TrainConfig, train]
+        | Annotated[EvaluateConfig, tyro.conf.subcommand("evaluate")]
+        | Annotated[AverageConfig, tyro.conf.subcommand("average")]
+        | Annotated[ExportConfig, tyro.conf.subcommand("export")]
+    )
 
 
 def main(argv=None):
@@ -37,14 +43,13 @@ def main(argv=None):
 
 
 def _dispatch(argv):
-    config = tyro.cli(
-        Command,
-        prog="nmt",
-        description="Translates, and shows which words each word came from.",
-        args=argv,
-    )
-    check_ranges(config)
+    config = _parsed(argv)
     quiet_tensorflow()
+    if getattr(config, "from_preset", None):
+        from keras_attention_apps.nmt.inference import read_config
+
+        # What is not given is as the preset has it.
+        config = _parsed(argv, model=read_config(config.from_preset))
     verbs = {
         TranslateConfig: _translate,
         TrainConfig: _train,
@@ -53,6 +58,18 @@ def _dispatch(argv):
         ExportConfig: _export,
     }
     return verbs[type(config)](config)
+
+
+def _parsed(argv, **training):
+    """What a command line asks for; see `commands`."""
+    config = tyro.cli(
+        commands(**training),
+        prog="nmt",
+        description="Translates, and shows which words each word came from.",
+        args=argv,
+    )
+    check_ranges(config)
+    return config
 
 
 def _translate(config):

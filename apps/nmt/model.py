@@ -23,7 +23,6 @@ from keras_attention import (
     PositionEncoding,
     RecurrentEncoder,
     SelfAttention,
-    beam_search,
     linear_crossentropy,
 )
 
@@ -77,18 +76,31 @@ class TranslationNetwork(keras.Model):
         vocabulary_size: Number of subwords N.
         label_smoothing: Of the training loss.
 
+        sample_temperature: By which scores are divided where the targets are samples,
+            as they were when these were drawn.
+
     Call arguments:
         inputs: Dict with token ids, filled with PAD: `"source"` `(B, S)`, and
-            `"target"` `(B, T + 1)` from START to END.
+            `"target"` `(B, T + 1)` from START to END; of samples `(B, K, T + 1)`, K of
+            each sentence, with `"advantages"` `(B, K)`.
 
     Returns:
-        What the output layer multiplies, `(B, T, E)`, for the tokens behind START.
+        What the output layer multiplies, `(B, T, E)` or `(B * K, T, E)`, for the tokens
+        behind START.
     """
 
-    def __init__(self, config, vocabulary_size, *, label_smoothing=0.0):
+    def __init__(
+        self,
+        config,
+        vocabulary_size,
+        *,
+        label_smoothing=0.0,
+        sample_temperature=1.0,
+    ):
         super().__init__(name="translator")
         self.config = config
         self.label_smoothing = label_smoothing
+        self.sample_temperature = sample_temperature
         self.embedding = self._embeddings(vocabulary_size, "embedding")
         self.source_embedding = self.embedding
         if not config.share_embeddings:
@@ -109,8 +121,16 @@ class TranslationNetwork(keras.Model):
         )
 
     def call(self, inputs, training=None):
-        memory = self.encode(inputs["source"], training=training)
-        return self.decode(inputs["target"][:, :-1], memory, training=training)
+        target = inputs["target"]
+        if "advantages" not in inputs:
+            memory = self.encode(inputs["source"], training=training)
+            return self.decode(target[:, :-1], memory, training=training)
+        # Samples come from the network as it is when it does not train.
+        memory = self.encode(inputs["source"], training=False)
+        memory = tree.map_structure(
+            lambda x: ops.repeat(x, ops.shape(target)[1], axis=0), memory
+        )
+        return self.decode(_rows(target)[:, :-1], memory, training=False)
 
     def encode(self, source, training=None):
         """What a decoder must know of the source: a dict of tensors `(B, ...)`."""
@@ -143,15 +163,25 @@ class TranslationNetwork(keras.Model):
         raise NotImplementedError
 
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
-        """Cross-entropy of a token, on average over the batch."""
-        targets = x["target"][:, 1:]
+        """Cross-entropy of a token, on average over the batch.
+
+        With advantages, that of each sample counts as much as its advantage: the
+        gradient is an estimate of that of the expected reward
+        ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
+        """
+        targets = _rows(x["target"])[:, 1:]
+        options = {"label_smoothing": self.label_smoothing}
+        if "advantages" in x:
+            y_pred = y_pred / self.sample_temperature
+            options = {"weights": ops.reshape(x["advantages"], (-1, 1))}
         return linear_crossentropy(
-            targets,
-            y_pred,
-            self.embedding.embeddings,
-            targets != PAD,
-            label_smoothing=self.label_smoothing,
+            targets, y_pred, self.embedding.embeddings, targets != PAD, **options
         )
+
+
+def _rows(target):
+    """Token ids `(B, T)` or `(B, K, T)` as `(rows, T)`."""
+    return ops.reshape(target, (-1, ops.shape(target)[-1]))
 
 
 class RecurrentNetwork(TranslationNetwork):
@@ -651,40 +681,40 @@ class DecoderLayer(AttentionLayer):
 
 
 class TranslationSearch(keras.Model):
-    """A beam search over a network: one call from source to target.
+    """A search over a network: one call from source to target.
 
     Args:
         network: The `TranslationNetwork`.
         max_length: Largest number of tokens, END included.
-        banned: Tokens that are never produced.
+        find: One of the searches of `keras_attention`, with its own arguments bound.
         limits: For every number of tokens of the source, from 0 on, how many its
-            translation may have; `max_length` if omitted.
+            translation may have; `max_length` if omitted. `beam_search` alone has them.
+        seed_generator: The `keras.random.SeedGenerator` that `find` draws from, if any.
         jit_compile: Whether XLA compiles it.
-        **options: Those of `keras_attention.beam_search`.
 
     Call arguments:
         inputs: Dict with `"source"`, token ids `(B, S)`.
 
     Returns:
-        What `beam_search` returns.
+        What the search returns.
     """
 
     def __init__(
         self,
         network,
         max_length,
-        banned,
+        find,
         *,
         limits=None,
+        seed_generator=None,
         jit_compile=False,
-        **options,
     ):
         super().__init__(name="translation_search")
         self.network = network
         self.max_length = max_length
-        self.banned = banned
+        self.find = find
         self.limits = limits
-        self.options = options
+        self.seed_generator = seed_generator
         self.built = True
         self.compile(jit_compile=jit_compile)
 
@@ -692,21 +722,19 @@ class TranslationSearch(keras.Model):
         network = self.network
         source = inputs["source"]
         memory, state = network.begin(source, self.max_length)
-        limit = None
+        options = {}
         if self.limits is not None:
             limits = ops.convert_to_tensor(self.limits, dtype="int32")
-            limit = ops.take(limits, ops.shape(source)[1])
+            options["limit"] = ops.take(limits, ops.shape(source)[1])
 
         def step(token_ids, state):
             return network.step(token_ids, state, memory)
 
-        return beam_search(
+        return self.find(
             cast_beforehand(step, network),
             state,
             start=START,
             end=END,
             max_length=self.max_length,
-            banned=self.banned,
-            limit=limit,
-            **self.options,
+            **options,
         )

@@ -1,4 +1,4 @@
-"""Training: epochs that end with translating the validation text, then an average."""
+"""Training in two phases: on translations that are given, then on a reward."""
 
 import contextlib
 import dataclasses
@@ -16,6 +16,7 @@ from keras_attention_apps.common.checkpoints import (
     ValidateDecoded,
 )
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import (
     MODEL,
     atomic_path,
@@ -34,7 +35,7 @@ from keras_attention_apps.common.training import (
     tell_best,
 )
 from keras_attention_apps.nmt.batches import SentenceBatches
-from keras_attention_apps.nmt.config import TrainConfig, with_recipe
+from keras_attention_apps.nmt.config import SHAPELESS, TrainConfig, with_recipe
 from keras_attention_apps.nmt.data import (
     TRAINING_NAMES,
     VALIDATION_NAMES,
@@ -46,6 +47,8 @@ from keras_attention_apps.nmt.data import (
 from keras_attention_apps.nmt.evaluate import has_four_words, translation_scores
 from keras_attention_apps.nmt.inference import SUBWORDS, Translator, length_ratio
 from keras_attention_apps.nmt.model import build_network
+from keras_attention_apps.nmt.rewards import LikenessReward
+from keras_attention_apps.nmt.self_critical import SelfCriticalTranslations
 from keras_attention_apps.nmt.text import Subwords
 
 # Folder in the output folder: of the models to average.
@@ -53,11 +56,20 @@ EPOCHS = "epochs"
 HELD_OUT = 1000
 # Training steps that the moving average of the weights remembers.
 LONGEST_AVERAGE = 1000
+# In self-critical epochs, where every sentence has several samples: places for its
+# tokens in a training step, and steps that the average remembers.
+SAMPLED_TOKENS = 2000
+SAMPLED_AVERAGE = 50
 VALIDATION_BATCH = 64
 
 
 def train(config: TrainConfig):
     """Train a translator; see `TrainConfig`. Returns the folder of the best model."""
+    if config.from_preset and config.vocabulary_size is not None:
+        raise UserError(
+            "vocabulary_size is for subwords to be learned, and a preset has its own. "
+            f"Received: {config.vocabulary_size} and {config.from_preset!r}"
+        )
     config = with_recipe(config, config.model.attention)
     config = dataclasses.replace(
         config,
@@ -65,6 +77,8 @@ def train(config: TrainConfig):
         output=config.output.resolve(),
     )
     check_output(config.output)
+    if not config.epochs + config.self_critical_epochs:
+        raise UserError("expected epochs of one of the phases. Received: 0 of each")
     training, validation = read_texts(config)
     with (
         numerics(config.seed, config.precision),
@@ -129,18 +143,30 @@ def text_of(training, validation):
 
 
 def _train(config, training, validation, devices):
+    start = None
+    if config.from_preset:
+        start = Translator.from_preset(config.from_preset)
+        model = replaced(start.config, dataclasses.asdict(config.model), SHAPELESS)
+        size = len(start.subwords)
+        config = dataclasses.replace(config, model=model, vocabulary_size=size)
     depends_on = dataclasses.asdict(config) | {"text": text_of(training, validation)}
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
-    subwords = _subwords(config, training, checkpoints.resumed)
+    subwords = start.subwords if start else _subwords(config, training, checkpoints)
     model = config.model
     if model.length_ratio is None:
         ratio = length_ratio(subwords, training)
         model = dataclasses.replace(model, length_ratio=ratio)
     network = build_network(
-        model, len(subwords), label_smoothing=config.label_smoothing
+        model,
+        len(subwords),
+        label_smoothing=config.label_smoothing,
+        sample_temperature=config.self_critical_temperature,
     )
-    run = _Run(config, Translator(model, subwords, network), validation, checkpoints)
-    phases = (lambda: run.fit(training, devices), run.average)
+    if start:
+        network.set_weights(start.network.get_weights())
+    translator = Translator(model, subwords, network)
+    run = _Run(config, translator, training, validation, checkpoints, devices)
+    phases = (run.fit, run.average, run.self_criticise)
     for phase in phases[checkpoints.progress.phase :]:
         phase()
         checkpoints.next_phase()
@@ -169,10 +195,10 @@ def _remove_epochs(folder):
         folder.rmdir()
 
 
-def _subwords(config, training, resumed):
+def _subwords(config, training, checkpoints):
     """Those that an earlier start of this training has learned, or new ones."""
     path = config.output / SUBWORDS
-    if resumed and path.exists():
+    if checkpoints.resumed and path.exists():
         return Subwords(path.read_bytes())
     subwords = Subwords.train(
         [*training.source, *training.target],
@@ -187,57 +213,46 @@ def _subwords(config, training, resumed):
 class _Run:
     """One training: what its phases share."""
 
-    def __init__(self, config, translator, validation, checkpoints):
+    def __init__(self, config, translator, training, validation, checkpoints, devices):
         self.config = config
         self.translator = translator
         self.network = translator.network
+        self.training = training
         self.validation = validation
         self.checkpoints = checkpoints
+        # JAX compiles for every shape.
+        multiple = 8 if keras.backend.backend() == "jax" else 1
+        self.multiple = math.lcm(multiple, devices)
         self.best = config.output / BEST
         self.epochs = config.output / EPOCHS
         self.metric = config.validation_metric
         if self.metric == "bleu" and not has_four_words(validation.target):
             self.metric = "chrf"
 
-    def fit(self, training, devices):
-        """Phase 1: epochs."""
+    def fit(self):
+        """Phase 1: epochs on the translations that are given."""
         config, progress = self.config, self.checkpoints.progress
-        # JAX compiles for every shape.
-        multiple = 8 if keras.backend.backend() == "jax" else 1
-        batches = SentenceBatches(
-            training,
-            self.translator.subwords,
-            batch_tokens=config.batch_tokens,
-            min_batches=config.min_steps,
-            max_length=config.model.max_length,
+        batches = self._batches(
+            config.batch_tokens,
             subword_dropout=config.subword_dropout,
             target_subword_dropout=config.target_subword_dropout,
-            seed=config.seed,
-            epoch=progress.epoch,
-            multiple=math.lcm(multiple, devices),
         )
-        self._report(training, batches)
-        if not len(batches):
-            raise UserError(
-                f"no pair has at most max_length={config.model.max_length} subwords a "
-                "side"
-            )
+        self._report(batches)
+        if not config.epochs:
+            return
         if not self.checkpoints.resumed:
             # Another training may have left some, which are not to be averaged.
             _remove_epochs(self.epochs)
-        self._compile(len(batches))
-        validate = ValidateDecoded(
-            self._validate,
-            self.metric,
-            self._keep,
-            progress=progress,
-            patience=config.patience,
+        self._compile(
+            len(batches),
+            config.epochs,
+            config.schedule,
+            config.learning_rate,
+            ema_momentum(config.ema_momentum, len(batches), LONGEST_AVERAGE),
         )
-        if validate.exhausted:
+        callbacks = self._callbacks(self._validate_and_keep)
+        if callbacks is None:
             return
-        callbacks = [LossIsANumber(), validate, SaveEveryEpoch(self.checkpoints)]
-        if config.tensorboard:
-            callbacks.append(keras.callbacks.TensorBoard(config.output / "logs"))
         self.network.fit(
             batches,
             initial_epoch=progress.epoch,
@@ -247,7 +262,7 @@ class _Run:
         )
 
     def average(self):
-        """Phase 2: the mean of several epochs, if it is as good as each of them."""
+        """After it: the mean of several epochs, if it is as good as each of them."""
         folders = _epochs(self.epochs)
         if len(folders) > 1:
             history = self.checkpoints.progress.history
@@ -258,8 +273,79 @@ class _Run:
             if scores[self.metric] >= best:
                 about = [folder.name for folder in folders]
                 averaged.save(self.best, training=self._about(), average_of=about)
+            history.append(scores)
 
-    def _report(self, training, batches):
+    def self_criticise(self):
+        """Phase 2: it learns from what its own samples are worth."""
+        config, progress = self.config, self.checkpoints.progress
+        epochs = config.self_critical_epochs
+        if not epochs:
+            return
+        if progress.history:
+            best = Translator.from_preset(self.best).network
+            self.network.set_weights(best.get_weights())
+        batches = self._batches(min(config.batch_tokens, SAMPLED_TOKENS))
+        samples = SelfCriticalTranslations(
+            self.translator,
+            batches,
+            LikenessReward(self.training.target),
+            samples=config.self_critical_samples,
+            seed=config.seed,
+        )
+        momentum = ema_momentum(config.ema_momentum, len(batches), SAMPLED_AVERAGE)
+        self._compile(
+            len(batches),
+            epochs,
+            "cosine",
+            config.self_critical_learning_rate,
+            min(momentum, 1 - 1 / SAMPLED_AVERAGE),
+        )
+        callbacks = self._callbacks(self._validate)
+        if callbacks is not None:
+            samples.fit(
+                epochs=epochs, initial_epoch=progress.epoch, callbacks=callbacks
+            )
+
+    def _batches(self, batch_tokens, **dropout):
+        config = self.config
+        batches = SentenceBatches(
+            self.training,
+            self.translator.subwords,
+            batch_tokens=batch_tokens,
+            min_batches=config.min_steps,
+            max_length=config.model.max_length,
+            seed=config.seed,
+            epoch=self.checkpoints.progress.epoch,
+            multiple=self.multiple,
+            **dropout,
+        )
+        if not len(batches):
+            raise UserError(
+                f"no pair has at most max_length={config.model.max_length} subwords a "
+                "side"
+            )
+        return batches
+
+    def _callbacks(self, validate):
+        """Those of a phase; `None` if it was too long without improvement already."""
+        config, progress = self.config, self.checkpoints.progress
+        validation = ValidateDecoded(
+            validate,
+            self.metric,
+            self._keep,
+            progress=progress,
+            patience=config.patience,
+        )
+        if validation.exhausted:
+            return None
+        callbacks = [LossIsANumber(), validation, SaveEveryEpoch(self.checkpoints)]
+        if config.tensorboard:
+            logs = config.output / "logs" / f"phase-{progress.phase}"
+            callbacks.append(keras.callbacks.TensorBoard(logs))
+        return callbacks
+
+    def _report(self, batches):
+        training = self.training
         said = [f"{len(batches.pairs)} pairs of sentences for training"]
         if training.empty:
             said.append(f"{training.empty} left out with an empty side")
@@ -278,17 +364,13 @@ class _Run:
                 f"best epoch is chosen by {self.metric}"
             )
 
-    def _compile(self, steps_per_epoch):
-        config = self.config
-        steps = steps_per_epoch * config.epochs
-        momentum = ema_momentum(config.ema_momentum, steps_per_epoch, LONGEST_AVERAGE)
+    def _compile(self, steps_per_epoch, epochs, schedule, learning_rate, momentum):
+        """A fresh optimiser for a phase, or the one that was interrupted."""
+        config, steps = self.config, steps_per_epoch * epochs
         self.network.compile(
             optimizer=keras.optimizers.AdamW(
                 WarmUp(
-                    config.schedule,
-                    config.learning_rate,
-                    min(config.warm_up, steps // 10),
-                    steps,
+                    schedule, learning_rate, min(config.warm_up, steps // 10), steps
                 ),
                 beta_2=config.beta_2,
                 weight_decay=config.weight_decay,
@@ -300,11 +382,16 @@ class _Run:
         )
         self.checkpoints.restore(self.network)
 
+    def _validate_and_keep(self):
+        """`_validate`, and store the model if it may be averaged."""
+        scores = self._validate()
+        if self.config.average:
+            self._keep_epoch(scores[self.metric])
+        return scores
+
     def _validate(self):
         scores = self._scores(self.translator)
         print(f"\n{_told(scores)}")
-        if self.config.average:
-            self._keep_epoch(scores[self.metric])
         return scores
 
     def _scores(self, translator):
@@ -342,6 +429,8 @@ class _Run:
         for name, value in about.items():
             if isinstance(value, Path):
                 about[name] = value.name
+        if self.config.from_preset:
+            about["from_preset"] = Path(self.config.from_preset).name
         return about
 
 

@@ -5,7 +5,7 @@ from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.model import ShowAttendTell
 from keras_attention_apps.captioner.rewards import CiderReward
-from keras_attention_apps.captioner.self_critical import SelfCritical
+from keras_attention_apps.captioner.self_critical import SelfCriticalCaptions
 from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
@@ -25,7 +25,7 @@ def self_critical(captioner, reward=None, **options):
     features = np.zeros((2, 4, 1280), "float32")
     features[0, :, :40] = features[1, :, 40:80] = 1.0
     reward = reward or CiderReward(REFERENCES)
-    return SelfCritical(
+    return SelfCriticalCaptions(
         captioner, [features], reward, batch_images=2, samples=7, seed=5, **options
     )
 
@@ -171,7 +171,7 @@ def test_a_low_temperature_draws_what_is_probable(captioner):
 def test_every_step_draws_a_view(captioner):
     first = np.zeros((3, 4, 1280), "float32")
     views = [first, first + 1.0]
-    batches = SelfCritical(
+    batches = SelfCriticalCaptions(
         captioner, views, lambda words, i: i, batch_images=3, samples=2, seed=5
     )
     drawn = [

@@ -104,7 +104,7 @@ def test_batches_hold_at_least_one(translator, batch_size):
 def test_translations_are_as_long_as_the_ratio_says(subwords):
     short, usual = (untrained(subwords, "none", length_ratio=x) for x in (0.0, None))
 
-    assert (short._longest(4), usual._longest(4)) == (16, 20)
+    assert (short.longest(4), usual.longest(4)) == (16, 20)
 
 
 def test_the_best_of_several_come_first(translator):

@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -5,6 +7,8 @@ from keras import ops, tree
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt.config import ModelConfig, with_recipe
 from keras_attention_apps.nmt.model import TranslationSearch, build_network
+
+from keras_attention import beam_search
 
 BATCH, SOURCE, TARGET, SIZE, LONGEST = 3, 5, 7, 29, 11
 TINY = {
@@ -131,7 +135,8 @@ def test_without_attention_only_a_summary_is_known():
 @pytest.mark.parametrize("attention", ["luong", "self-attention"])
 def test_a_search_never_says_what_is_banned(attention):
     network = network_of({"attention": attention})
-    search = TranslationSearch(network, LONGEST, (0, 1, 3, 7), beam_size=3)
+    find = functools.partial(beam_search, beam_size=3, banned=(0, 1, 3, 7))
+    search = TranslationSearch(network, LONGEST, find)
     found = search.predict_on_batch({"source": sentences()["source"]})
 
     assert found["token_ids"].shape == (BATCH, 3, LONGEST)

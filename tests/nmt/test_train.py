@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -76,8 +77,9 @@ def test_the_training_is_recorded_with_the_model(trained):
     assert config["model"]["length_ratio"] > 0
 
     progress = json.loads((trained / "checkpoints" / "progress.json").read_text())
-    assert progress["phase"] == 2
-    assert len(progress["history"]) == 3
+    assert progress["phase"] == 3
+    # Of three epochs, and of the average.
+    assert len(progress["history"]) == 4
     assert {"loss", "bleu", "chrf-lc"} <= set(progress["history"][0])
 
 
@@ -155,6 +157,93 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
         ours.network.get_weights(), theirs.network.get_weights(), strict=True
     ):
         np.testing.assert_allclose(one, other, atol=1e-3)
+
+
+def test_it_learns_from_what_its_samples_are_worth(corpus, tmp_path, monkeypatch):
+    save = SaveEveryEpoch.on_epoch_end
+
+    def interrupt(self, *args, **kwargs):
+        save(self, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    # All sentences are searched equally far.
+    changes = {"epochs": 0, "self-critical-epochs": 2, "model.max-length": 16}
+    begun, whole = (command(corpus, tmp_path / x, **changes) for x in ("a", "b"))
+    with monkeypatch.context() as patch:
+        patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+        assert main(begun) == 130
+    assert main(begun) == 0
+    assert main(whole) == 0
+
+    ours, theirs = (history(tmp_path / x) for x in ("a", "b"))
+    assert [sorted(figures) for figures in ours] == [
+        ["bleu", "bleu-lc", "chrf", "chrf-lc", "loss", "reward"]
+    ] * 2
+    assert ours[1]["reward"] > ours[0]["reward"] > 0
+    for one, other in zip(ours, theirs, strict=True):
+        # Where two subwords are equally probable, rounding decides.
+        assert one == pytest.approx(other, rel=1e-2, abs=1e-3)
+    config = json.loads((tmp_path / "a" / "model" / "config.json").read_text())
+    assert config["training"]["self_critical_epochs"] == 2
+
+
+def test_what_samples_teach_is_kept_if_it_is_better_than_the_average(
+    corpus, tmp_path, monkeypatch
+):
+    # Of two epochs, their average, and a self-critical one.
+    scores = iter([1.0, 2.0, 4.0, 3.0])
+
+    def told(*_):
+        score = next(scores)
+        return {"bleu": score, "chrf": score}, {}
+
+    monkeypatch.setattr(training, "translation_scores", told)
+    changes = {"epochs": 2, "self-critical-epochs": 1, "model.max-length": 16}
+    assert main(command(corpus, tmp_path, **changes)) == 0
+
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["average_of"] == ["epoch-0001", "epoch-0002"]
+
+
+def test_a_training_starts_from_another_model(corpus, model_folder, tmp_path):
+    options = {
+        "data": corpus,
+        "pair": "en-fr",
+        "output": tmp_path / "run",
+        "from-preset": model_folder,
+        "model.dropout": 0.0,
+        "epochs": 1,
+        "learning-rate": 1e-12,
+        "weight-decay": 0,
+    }
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    assert main(["train", *flags]) == 0
+
+    start = Translator.from_preset(model_folder)
+    adapted = Translator.from_preset(tmp_path / "run" / "model")
+    assert start.config.dropout > 0
+    assert adapted.config == dataclasses.replace(start.config, dropout=0.0)
+    assert adapted.subwords.model == start.subwords.model
+    for one, other in zip(
+        adapted.network.get_weights(), start.network.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-3)
+    told = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert told["training"]["from_preset"] == model_folder.name
+    assert told["training"]["vocabulary_size"] == len(start.subwords)
+
+
+def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, capsys):
+    def train(*flags):
+        data = [f"--data={corpus}", "--pair=en-fr", f"--output={tmp_path / 'run'}"]
+        assert main(["train", *data, f"--from-preset={model_folder}", *flags]) == 2
+        return capsys.readouterr().err
+
+    said = train("--model.units", "17")
+    assert "units=14, which cannot be changed. Received: 17" in said
+    assert "a preset has its own. Received: 400 and" in train("--vocabulary-size=400")
+    assert "epochs of one of the phases. Received: 0" in train("--epochs", "0")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_loss_that_is_no_number_ends_the_training(

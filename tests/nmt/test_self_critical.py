@@ -1,0 +1,133 @@
+import keras
+import numpy as np
+import pytest
+from keras_attention_apps.common.tokens import END, PAD, START
+from keras_attention_apps.nmt.batches import SentenceBatches
+from keras_attention_apps.nmt.data import Pairs, read_pairs
+from keras_attention_apps.nmt.rewards import LikenessReward
+from keras_attention_apps.nmt.self_critical import SelfCriticalTranslations
+
+from .conftest import untrained
+
+
+def self_critical(translator, corpus, reward=None, *, samples=4, **options):
+    """Of sixteen sentences, all in one step if not told otherwise."""
+    pairs = read_pairs(corpus / "train.en", corpus / "train.fr")
+    pairs = Pairs(pairs.source[:16], pairs.target[:16])
+    options = {"batch_tokens": 10_000, "multiple": 16, **options}
+    batches = SentenceBatches(
+        pairs,
+        translator.subwords,
+        max_length=translator.config.max_length,
+        **options,
+    )
+    reward = reward or LikenessReward(pairs.target)
+    return SelfCriticalTranslations(
+        translator, batches, reward, samples=samples, seed=5
+    )
+
+
+@pytest.fixture(params=["bahdanau", "self-attention"])
+def learning(request, subwords):
+    translator = untrained(subwords, request.param)
+    translator.network.compile(keras.optimizers.Adam(0.02), jit_compile=False)
+    return translator
+
+
+def test_samples_are_compared_with_their_own_translation(learning, corpus):
+    calls = []
+
+    def reward(text, reference):
+        calls.append((text, reference))
+        return len(text)
+
+    batches = self_critical(learning, corpus, reward)
+    (items, *_) = batches.plan(0)
+    batch, mean = batches.sample(items, step=0)
+
+    decode = learning.subwords.decode
+    for row, (source, target) in enumerate(items):
+        rewards = []
+        np.testing.assert_array_equal(batch["source"][row, : len(source)], source)
+        for token_ids in batch["target"][row]:
+            assert token_ids[0] == START
+            text = decode([t for t in token_ids[1:] if t != PAD])
+            assert (text, decode(target)) in calls
+            rewards.append(len(text))
+        others = (sum(rewards) - np.array(rewards)) / 3
+        np.testing.assert_allclose(batch["advantages"][row], rewards - others, 1e-5)
+    assert mean > 0
+
+
+def test_samples_are_no_longer_than_they_must_be(learning, corpus):
+    batches = self_critical(learning, corpus, multiple=4)
+    (items, *_) = batches.plan(0)
+    batch, _ = batches.sample(items, step=0)
+
+    assert len(items) == len(batch["source"])
+    assert len(items) % 4 == batch["source"].shape[1] % 4 == 0
+    tokens = batch["target"][..., 1:]
+    ends = np.where((tokens == END).any(-1), (tokens == END).argmax(-1) + 1, 99)
+    longest = min(ends.max(), 20)
+    assert longest <= tokens.shape[-1] < longest + 4
+    behind = np.arange(tokens.shape[-1]) >= ends[..., None]
+    assert (tokens[behind] == PAD).all()
+
+
+def test_rows_of_padding_repeat_a_sentence(learning, corpus):
+    batches = self_critical(learning, corpus, multiple=7, batch_tokens=100)
+    plain = self_critical(learning, corpus, multiple=1, batch_tokens=100)
+    assert len(batches) > 1
+    pairs = zip(batches.plan(0), plain.batches.plan(0), strict=True)
+
+    for filled, items in pairs:
+        assert len(filled) % 7 == 0
+        assert filled == items + items[-1:] * (len(filled) - len(items))
+
+
+def test_samples_depend_on_seed_and_step_alone(learning, corpus):
+    batches = self_critical(learning, corpus)
+    (items, *_) = batches.plan(0)
+    first, other, again = (batches.sample(items, step)[0] for step in (3, 4, 3))
+
+    np.testing.assert_array_equal(first["target"], again["target"])
+    assert (
+        first["target"].shape != other["target"].shape
+        or (first["target"] != other["target"]).any()
+    )
+
+
+def test_the_loss_is_of_the_distribution_that_samples_are_drawn_from(learning):
+    network = learning.network
+    network.sample_temperature = 0.25
+    source = np.array([[7, 8, 9, END]], "int32")
+    target = np.array([[[START, 40, 50, END], [START, 60, END, PAD]]], "int32")
+    batch = {"source": source, "target": target}
+    batch["advantages"] = np.array([[-3.0, 2.0]], "float32")
+
+    loss = network.compute_loss(batch, None, network(batch, training=True))
+
+    costs = []
+    for sample in target[0]:
+        hidden = network({"source": source, "target": sample[None]}, training=False)
+        scores = keras.ops.log_softmax(network.logits(hidden) / 0.25)[0]
+        scores = keras.ops.convert_to_numpy(scores)
+        costs.append([-scores[t, x] for t, x in enumerate(sample[1:]) if x != PAD])
+    expected = (-3.0 * sum(costs[0]) + 2.0 * sum(costs[1])) / 5
+    assert float(loss) == pytest.approx(expected, rel=1e-4)
+
+
+def test_training_raises_the_reward(learning, corpus):
+    history = []
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: history.append(logs["reward"])
+    )
+
+    def count(text, reference):
+        return text.count("chat") - 0.1 * len(text.split())
+
+    batches = self_critical(learning, corpus, count, samples=8)
+    batches.fit(epochs=15, callbacks=[note])
+
+    assert len(history) == 15
+    assert np.mean(history[-3:]) > np.mean(history[:3]) + 0.3
