@@ -31,7 +31,8 @@ class Progress:
         epoch: Finished epochs of that phase.
         weights: File name of the checkpoint, `None` before a phase starts.
         seeds: States of the random generators, which Keras does not save.
-        history: One dict of figures for every finished epoch of all phases.
+        history: One dict of figures for every finished epoch of all phases, and for
+            the average of some.
     """
 
     phase: int = 0

@@ -127,10 +127,9 @@ class SelfCritical:
         self._generator.state.assign([self.seed, step])
         random = np.random.default_rng((self.seed, step))
         inputs = self.inputs(items, random)
-        sampler = self.search(inputs, self._sample, seed_generator=self._generator)
-        found = sampler.predict_on_batch(inputs)
-        token_ids = keras.ops.convert_to_numpy(found["token_ids"])
-        lengths = keras.ops.convert_to_numpy(found["lengths"])
+        token_ids, lengths = self._found(
+            inputs, items, self._sample, seed_generator=self._generator
+        )
         rewards = self._rewards(token_ids, items)
         token_ids = token_ids[..., : self.width(lengths.max())]
         behind = np.arange(token_ids.shape[-1]) >= lengths[..., None]
@@ -145,10 +144,18 @@ class SelfCritical:
 
     def _baselines(self, rewards, inputs, items):
         if self.baseline == "greedy":
-            found = self.search(inputs, greedy_search).predict_on_batch(inputs)
-            token_ids = keras.ops.convert_to_numpy(found["token_ids"])
+            token_ids, _ = self._found(inputs, items, greedy_search)
             return self._rewards(token_ids, items)
         return (rewards.sum(axis=1, keepdims=True) - rewards) / (rewards.shape[1] - 1)
+
+    def _found(self, inputs, items, find, **options):
+        """Token ids `(items, K, T)` and their lengths, as arrays."""
+        found = self.search(inputs, find, **options).predict_on_batch(inputs)
+        # Where devices share batches, TensorFlow gives all of a single one to each.
+        return [
+            keras.ops.convert_to_numpy(found[name])[: len(items)]
+            for name in ("token_ids", "lengths")
+        ]
 
     def _rewards(self, token_ids, items):
         """Rewards `(items, K)` of sequences `(items, K, T)`."""

@@ -182,7 +182,8 @@ class TrainConfig:
     precision: Precision = "float32"
     """Numbers to compute with; the weights are always float32."""
     distribute: bool = False
-    """Share every batch out to all GPUs, or other devices."""
+    """Share every batch out to all GPUs, or other devices. In self-critical epochs,
+    TensorFlow gives every device all of it."""
     seed: Seed = 0
     tensorboard: bool = False
     """Also write TensorBoard logs to OUTPUT/logs."""
