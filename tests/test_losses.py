@@ -225,51 +225,29 @@ def readout(rng):
 
 @pytest.mark.parametrize("tokens_at_once", [1, 4, 100])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+@pytest.mark.parametrize(
+    "weights", [None, [[2.0], [-3.0]], [[2.0, -0.5, np.nan]] * 2], ids=str
+)
 def test_crossentropy_in_blocks_is_that_of_all_logits(
-    readout, gradients, monkeypatch, tokens_at_once, label_smoothing
+    readout, gradients, monkeypatch, tokens_at_once, label_smoothing, weights
 ):
     token_ids, inputs, embeddings, mask = readout
     monkeypatch.setattr(losses, "BLOCK_ENTRIES", tokens_at_once * WORDS)
     token_ids, mask = ops.convert_to_tensor(token_ids), ops.convert_to_tensor(mask)
 
+    known = 1.0 if weights is None else np.nan_to_num(np.array(weights, "float32"))
+    known = ops.convert_to_tensor(known)
+    smoothing = {"label_smoothing": label_smoothing}
+
     def in_blocks(inputs, embeddings):
         return 3 * linear_crossentropy(
-            token_ids, inputs, embeddings, mask, label_smoothing=label_smoothing
+            token_ids, inputs, embeddings, mask, weights=weights, **smoothing
         )
 
     def at_once(inputs, embeddings):
         logits = ops.matmul(inputs, ops.transpose(embeddings))
-        loss = sequence_crossentropy(
-            token_ids, logits, mask, label_smoothing=label_smoothing
-        )
-        return ops.sum(loss)  # Three tokens count.
-
-    tensors = ops.convert_to_tensor(inputs), ops.convert_to_tensor(embeddings)
-    np.testing.assert_allclose(
-        *(ops.convert_to_numpy(f(*tensors)) for f in (in_blocks, at_once)), rtol=1e-5
-    )
-    found = gradients(in_blocks, [inputs, embeddings])
-    expected = gradients(at_once, [inputs, embeddings])
-    for gradient, reference in zip(found, expected, strict=True):
-        np.testing.assert_allclose(gradient, reference, atol=1e-5)
-
-
-@pytest.mark.parametrize("weights", [[[2.0], [-3.0]], [[2.0, -0.5, np.nan]] * 2])
-def test_tokens_count_as_much_as_they_weigh(readout, gradients, weights):
-    token_ids, inputs, embeddings, mask = readout
-    weights = np.array(weights, "float32")
-    known = ops.convert_to_tensor(np.nan_to_num(weights))
-    token_ids, mask = ops.convert_to_tensor(token_ids), ops.convert_to_tensor(mask)
-
-    def in_blocks(inputs, embeddings):
-        return linear_crossentropy(
-            token_ids, inputs, embeddings, mask, weights=weights, label_smoothing=0.2
-        )
-
-    def at_once(inputs, embeddings):
-        logits = ops.matmul(inputs, ops.transpose(embeddings))
-        costs = sequence_crossentropy(token_ids, logits, mask, label_smoothing=0.2)
-        return ops.sum(known * costs) / 3  # Three tokens count.
+        loss = sequence_crossentropy(token_ids, logits, mask, **smoothing)
+        return ops.sum(known * loss)  # Three tokens count.
 
     tensors = ops.convert_to_tensor(inputs), ops.convert_to_tensor(embeddings)
     np.testing.assert_allclose(

@@ -18,6 +18,7 @@ from keras_attention_apps.captioner.images import (
 )
 from keras_attention_apps.captioner.model import CaptionSearch, ShowAttendTell
 from keras_attention_apps.captioner.text import Vocabulary, detokenize
+from keras_attention_apps.common import presets
 from keras_attention_apps.common.compiling import (
     compiles,
     computing_in,
@@ -61,15 +62,10 @@ class Caption:
     weights: np.ndarray
 
 
-def read_config(name_or_path):
-    """The `ModelConfig` of a preset by its name, or of a trained model by its folder.
-
-    Raises:
-        ValueError: If there is no such preset or folder, or it has none.
-    """
-    folder = find_preset(name_or_path, PRESETS)
-    with loading(folder, "captioner"):
-        return ModelConfig(**read_json(folder / "config.json")["model"])
+# The `ModelConfig` of a preset by its name, or of a trained model by its folder.
+read_config = functools.partial(
+    presets.read_config, presets=PRESETS, kind=ModelConfig, what="captioner"
+)
 
 
 class Captioner:
@@ -121,7 +117,7 @@ class Captioner:
                 cannot be changed so.
         """
         folder = find_preset(name_or_path, PRESETS)
-        config = replaced(read_config(folder), changes, SHAPELESS)
+        config = replaced(read_config(name_or_path), changes, SHAPELESS)
         with loading(folder, "captioner"), computing_in(precision):
             vocabulary = Vocabulary(read_json(folder / "vocabulary.json"))
             network = ShowAttendTell(config, len(vocabulary))

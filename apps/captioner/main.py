@@ -21,7 +21,7 @@ from keras_attention_apps.common.cli import UserError, quiet_tensorflow, run
 from keras_attention_apps.common.config import (
     AverageConfig,
     check_n_best,
-    check_ranges,
+    parsed,
 )
 from keras_attention_apps.common.files import check_file
 
@@ -58,13 +58,19 @@ def main(argv=None):
 
 
 def _dispatch(argv):
-    config = _parsed(argv)
+    parse = functools.partial(
+        parsed,
+        argv=argv,
+        prog="captioner",
+        description="Captions photographs, and shows where it looked for every word.",
+    )
+    config = parse(commands())
     quiet_tensorflow()
     if getattr(config, "from_preset", None):
         from keras_attention_apps.captioner.inference import read_config
 
         # What is not given is as the preset has it.
-        config = _parsed(argv, model=read_config(config.from_preset))
+        config = parse(commands(model=read_config(config.from_preset)))
     verbs = {
         CaptionConfig: _caption,
         TrainConfig: _train,
@@ -74,18 +80,6 @@ def _dispatch(argv):
         ScenesConfig: _scenes,
     }
     return verbs[type(config)](config)
-
-
-def _parsed(argv, **training):
-    """What a command line asks for; see `commands`."""
-    config = tyro.cli(
-        commands(**training),
-        prog="captioner",
-        description="Captions photographs, and shows where it looked for every word.",
-        args=argv,
-    )
-    check_ranges(config)
-    return config
 
 
 def _caption(config):

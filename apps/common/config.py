@@ -56,6 +56,22 @@ def check_ranges(config):
                 raise UserError(f"{name} must be {allowed}. Received: {value}")
 
 
+def parsed(commands, argv, **program):
+    """What a command line asks for, as one of the dataclasses of `commands`.
+
+    Args:
+        commands: All commands, as a type.
+        argv: The arguments; those of the process if `None`.
+        **program: Those of `tyro.cli`: `prog` and `description`.
+
+    Raises:
+        UserError: If a number is out of its range.
+    """
+    config = tyro.cli(commands, args=argv, **program)
+    check_ranges(config)
+    return config
+
+
 def _ranges(hint):
     """The `Range`s in a type, or in one of its alternatives."""
     found = [part for part in getattr(hint, "__metadata__", ()) if type(part) is Range]

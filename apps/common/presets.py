@@ -6,7 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.files import atomic_path, read_json
 
 
 def save_half(model, path):
@@ -102,3 +102,20 @@ def loading(folder, what):
         raise UserError(
             f"{folder} is not a complete {what}: {' '.join(str(error).split())}"
         ) from error
+
+
+def read_config(name_or_path, *, presets, kind, what):
+    """The configuration of a preset by its name, or of a trained model by its folder.
+
+    Args:
+        name_or_path: As of `find_preset`.
+        presets: Folder of the shipped presets.
+        kind: The dataclass of the configuration.
+        what: As of `loading`.
+
+    Raises:
+        UserError: If there is no such preset or folder, or it has none.
+    """
+    folder = find_preset(name_or_path, presets)
+    with loading(folder, what):
+        return kind(**read_json(folder / "config.json")["model"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from keras_attention_apps.common import presets
 from keras_attention_apps.common.compiling import (
     compiles,
     computing_in,
@@ -16,7 +17,6 @@ from keras_attention_apps.common.config import check_batch_size, check_n_best
 from keras_attention_apps.common.files import (
     MODEL,
     atomic_folder,
-    read_json,
     write_json,
 )
 from keras_attention_apps.common.presets import find_preset, loading, save_half
@@ -44,15 +44,10 @@ LENGTH_STEP = 16
 LENGTH_SLACK = 5
 
 
-def read_config(name_or_path):
-    """The `ModelConfig` of a preset by its name, or of a trained model by its folder.
-
-    Raises:
-        ValueError: If there is no such preset or folder, or it has none.
-    """
-    folder = find_preset(name_or_path, PRESETS)
-    with loading(folder, "translator"):
-        return ModelConfig(**read_json(folder / "config.json")["model"])
+# The `ModelConfig` of a preset by its name, or of a trained model by its folder.
+read_config = functools.partial(
+    presets.read_config, presets=PRESETS, kind=ModelConfig, what="translator"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +120,7 @@ class Translator:
             ValueError: If there is no such preset or folder, or it is incomplete.
         """
         folder = find_preset(name_or_path, PRESETS)
-        config = read_config(folder)
+        config = read_config(name_or_path)
         with loading(folder, "translator"), computing_in(precision):
             subwords = Subwords((folder / SUBWORDS).read_bytes())
             network = build_network(config, len(subwords))

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import sys
 import warnings
@@ -12,7 +13,7 @@ from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflo
 from keras_attention_apps.common.config import (
     AverageConfig,
     check_n_best,
-    check_ranges,
+    parsed,
 )
 from keras_attention_apps.common.files import atomic_path, check_file, check_text
 from keras_attention_apps.nmt.config import (
@@ -43,13 +44,19 @@ def main(argv=None):
 
 
 def _dispatch(argv):
-    config = _parsed(argv)
+    parse = functools.partial(
+        parsed,
+        argv=argv,
+        prog="nmt",
+        description="Translates, and shows which words each word came from.",
+    )
+    config = parse(commands())
     quiet_tensorflow()
     if getattr(config, "from_preset", None):
         from keras_attention_apps.nmt.inference import read_config
 
         # What is not given is as the preset has it.
-        config = _parsed(argv, model=read_config(config.from_preset))
+        config = parse(commands(model=read_config(config.from_preset)))
     verbs = {
         TranslateConfig: _translate,
         TrainConfig: _train,
@@ -58,18 +65,6 @@ def _dispatch(argv):
         ExportConfig: _export,
     }
     return verbs[type(config)](config)
-
-
-def _parsed(argv, **training):
-    """What a command line asks for; see `commands`."""
-    config = tyro.cli(
-        commands(**training),
-        prog="nmt",
-        description="Translates, and shows which words each word came from.",
-        args=argv,
-    )
-    check_ranges(config)
-    return config
 
 
 def _translate(config):

@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import shutil
 
 import keras
 import numpy as np
@@ -209,3 +210,14 @@ def test_a_caption_without_an_end_has_no_more_words_than_are_allowed(captioner):
     }
     [[caption]] = captioner.captions_of(found)
     assert len(caption.words) == len(caption.weights) == places - 1
+
+
+def test_a_folder_may_have_the_name_of_a_preset(model_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(model_folder, tmp_path / "flickr8k-soft")
+
+    ours, shipped = (
+        Captioner.from_preset(x) for x in ("./flickr8k-soft", "flickr8k-soft")
+    )
+    assert ours.config.units == 13
+    assert shipped.config.units == 512

@@ -137,3 +137,12 @@ def test_how_much_longer_translations_are(subwords):
     ratio = length_ratio(subwords, Pairs(source, target))
 
     assert count <= ratio * (count + 5) <= count + 1
+
+
+def test_a_folder_may_have_the_name_of_a_preset(translator, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "multi30k-en-de-bahdanau"
+    translator.save(tmp_path / name)
+
+    ours, shipped = (Translator.from_preset(x) for x in (f"./{name}", name))
+    assert ours.config.units == translator.config.units != shipped.config.units
