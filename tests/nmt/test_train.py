@@ -12,7 +12,7 @@ from keras_attention_apps.common.checkpoints import SaveEveryEpoch, ValidateDeco
 from keras_attention_apps.nmt import train as training
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.model import BahdanauNetwork
+from keras_attention_apps.nmt.recurrent import BahdanauNetwork
 from keras_attention_apps.nmt.text import Subwords
 from keras_attention_apps.nmt.train import WarmUp
 

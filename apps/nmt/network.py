@@ -1,0 +1,128 @@
+"""What all networks share: embeddings, the output layer and the loss.
+
+Shapes: B sentences, K hypotheses, T target tokens, S source tokens, E depth of an
+embedding, N vocabulary size.
+"""
+
+import keras
+from keras import ops, tree
+from keras_attention_apps.common.tokens import PAD
+
+from keras_attention import linear_crossentropy
+
+
+class TranslationNetwork(keras.Model):
+    """A network that translates, as far as all kinds of them are alike.
+
+    Subclasses implement `encode`, `decode`, `begin` and `step`.
+
+    Args:
+        config: A complete `ModelConfig`.
+        vocabulary_size: Number of subwords N.
+        label_smoothing: Of the training loss.
+        sample_temperature: By which scores are divided where the targets are samples,
+            as they were when these were drawn.
+
+    Call arguments:
+        inputs: Dict with token ids, filled with PAD: `"source"` `(B, S)`, and
+            `"target"` `(B, T + 1)` from START to END; of samples `(B, K, T + 1)`, K of
+            each sentence, with `"advantages"` `(B, K)`.
+
+    Returns:
+        What the output layer multiplies, `(B, T, E)` or `(B * K, T, E)`, for the tokens
+        behind START.
+    """
+
+    def __init__(
+        self,
+        config,
+        vocabulary_size,
+        *,
+        label_smoothing=0.0,
+        sample_temperature=1.0,
+    ):
+        super().__init__(name="translator")
+        self.config = config
+        self.label_smoothing = label_smoothing
+        self.sample_temperature = sample_temperature
+        self.embedding = self._embeddings(vocabulary_size, "embedding")
+        self.source_embedding = self.embedding
+        if not config.share_embeddings:
+            self.source_embedding = self._embeddings(
+                vocabulary_size, "source_embedding"
+            )
+        self.embedding_dropout = keras.layers.Dropout(config.dropout)
+        self.output_dropout = keras.layers.Dropout(config.output_dropout)
+
+    def _embeddings(self, vocabulary_size, name):
+        return keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            self.config.embedding_units,
+            embeddings_initializer=keras.initializers.RandomNormal(
+                stddev=self.config.embedding_units**-0.5
+            ),
+            name=name,
+        )
+
+    def call(self, inputs, training=None):
+        target = inputs["target"]
+        if "advantages" not in inputs:
+            memory = self.encode(inputs["source"], training=training)
+            return self.decode(target[:, :-1], memory, training=training)
+        # Samples come from the network as it is when it does not train.
+        memory = self.encode(inputs["source"], training=False)
+        memory = tree.map_structure(
+            lambda x: ops.repeat(x, ops.shape(target)[1], axis=0), memory
+        )
+        return self.decode(_rows(target)[:, :-1], memory, training=False)
+
+    def encode(self, source, training=None):
+        """What a decoder must know of the source: a dict of tensors `(B, ...)`."""
+        raise NotImplementedError
+
+    def decode(self, target, memory, training=None):
+        """What the output layer multiplies, `(B, T, E)`, for token ids `(B, T)`."""
+        raise NotImplementedError
+
+    def begin(self, source, max_length):
+        """What is computed once for a search: a memory, and a state before the start.
+
+        Args:
+            source: Token ids `(B, S)`.
+            max_length: Largest number of steps.
+        """
+        raise NotImplementedError
+
+    def step(self, token_ids, state, memory):
+        """One step of `keras_attention.beam_search`."""
+        hidden, state, weights = self.advance(token_ids, state, memory)
+        return ops.log_softmax(self.logits(hidden), axis=-1), state, weights
+
+    def logits(self, hidden):
+        """The output layer: `(..., N)`, in float32."""
+        return ops.cast(self.embedding(hidden, reverse=True), "float32")
+
+    def advance(self, token_ids, state, memory):
+        """What the output layer multiplies, `(B, K, E)`, the state and the weights."""
+        raise NotImplementedError
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        """Cross-entropy of a token, on average over the batch.
+
+        With advantages, that of each sample counts as much as its advantage: the
+        gradient is an estimate of that of the expected reward
+        ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
+        """
+        targets = _rows(x["target"])[:, 1:]
+        options = {"label_smoothing": self.label_smoothing}
+        if "advantages" in x:
+            y_pred = y_pred / self.sample_temperature
+            options = {"weights": ops.reshape(x["advantages"], (-1, 1))}
+        return linear_crossentropy(
+            targets, y_pred, self.embedding.embeddings, targets != PAD, **options
+        )
+
+
+def _rows(target):
+    """Token ids `(B, T)` or `(B, K, T)` as `(rows, T)`."""
+    return ops.reshape(target, (-1, ops.shape(target)[-1]))
