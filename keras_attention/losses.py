@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_attention import loops
+from keras_attention.layers.parts import check_rank
 
 # Logits of so many entries, 16 MB, are computed at once: they stay in the cache.
 BLOCK_ENTRIES = 1 << 22
@@ -210,11 +211,12 @@ def linear_crossentropy(
         blocks are finer.
     """
     inputs = ops.convert_to_tensor(inputs)
-    embeddings = ops.cast(ops.convert_to_tensor(embeddings), inputs.dtype)
+    table = ops.convert_to_tensor(embeddings)
+    embeddings = ops.cast(table, inputs.dtype)
     depth = inputs.shape[-1]
     rows = ops.reshape(_only(inputs, mask, rows=True), (-1, depth))
     several = ops.shape(token_ids)
-    token_ids = ops.reshape(_only(token_ids, mask), (-1,))
+    token_ids = ops.reshape(_only(ops.cast(token_ids, "int32"), mask), (-1,))
     counts = _at_least_float32(ops.ones_like(rows[:, 0]))
     if mask is not None:
         counts = ops.cast(ops.reshape(mask, (-1,)), counts.dtype)
@@ -224,10 +226,12 @@ def linear_crossentropy(
         weights = _only(ops.broadcast_to(weights, several), mask)
         counts = counts * ops.reshape(weights, (-1,))
     # The loss is the log-partition less a logit; what is smooth is a mean of logits.
-    targets = ops.take(embeddings, token_ids, axis=0)
+    # The gradients of a token that comes often are many: half precision cannot sum up.
+    targets = ops.take(table, token_ids, axis=0)
     if label_smoothing:
-        mean = ops.mean(embeddings, axis=0)
+        mean = ops.mean(table, axis=0)
         targets = (1 - label_smoothing) * targets + label_smoothing * mean
+    targets = ops.cast(targets, rows.dtype)
     logits = ops.sum(_at_least_float32(rows * targets), axis=-1)
     return _log_partition(rows, embeddings, counts) - ops.sum(counts * logits)
 
@@ -242,7 +246,8 @@ def _log_partition(rows, embeddings, weights):
     """
     count = ops.shape(rows)[0]
     blocks = count // max(BLOCK_ENTRIES // embeddings.shape[0], 1) + 1
-    size = -(-count // blocks)
+    # At least one row, though there may be none.
+    size = count // blocks + 1
 
     def cut(x):
         padding = [[0, blocks * size - count], [0, 0]]
@@ -250,7 +255,7 @@ def _log_partition(rows, embeddings, weights):
 
     # In half precision, what is small because there are many tokens would vanish: the
     # gradients are multiplied with it in the end.
-    scale = ops.maximum(ops.max(ops.abs(weights)), 1e-30)
+    scale = ops.max(ops.pad(ops.abs(weights), [[0, 1]], constant_values=1e-30))
 
     def log_partition(rows, embeddings):
         def add_block(sums, block):
@@ -505,6 +510,10 @@ class ReinforceLoss(keras.layers.Layer):
         sampled=None,
         training=None,
     ):
+        if sampled is not None:
+            check_rank("sampled", sampled.shape, (1,), "(batch,)")
+        if mask is not None:
+            check_rank("mask", mask.shape, (2,), "(batch, steps)")
         log_likelihood = _total("log_likelihood", log_likelihood, mask)
         log_probability = _total("log_probability", log_probability, mask)
         entropy = _total("entropy", entropy, mask)
@@ -542,11 +551,7 @@ class ReinforceLoss(keras.layers.Layer):
 
 def _total(name, x, mask):
     """One number per example, of one or of one per step."""
-    if len(x.shape) not in (1, 2):
-        raise ValueError(
-            f"{name} must have the shape (batch, steps) or (batch,). "
-            f"Received: {tuple(x.shape)}"
-        )
+    check_rank(name, x.shape, (1, 2), "(batch, steps) or (batch,)")
     x = _at_least_float32(x)
     return x if len(x.shape) == 1 else ops.sum(_only(x, mask), axis=-1)
 

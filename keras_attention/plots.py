@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from keras import ops
 
 # Height of a panel in widths; a taller image is shown smaller.
 TALLEST = 4
@@ -141,7 +142,7 @@ def attention_heatmap(weights, source_words, target_words, *, title=None):
 
 
 def _as_maps(weights, count):
-    weights = np.asarray(weights, "float64")
+    weights = np.asarray(ops.convert_to_numpy(weights), "float64")
     if weights.ndim == 2:
         side = math.isqrt(weights.shape[1])
         if side * side == weights.shape[1]:
@@ -179,7 +180,7 @@ def _highlight(image, brightness):
 
 
 def _as_grid(weights, rows, columns):
-    weights = np.asarray(weights, "float64")
+    weights = np.asarray(ops.convert_to_numpy(weights), "float64")
     if weights.shape != (rows, columns) or not weights.size:
         raise ValueError(
             "weights must have one row for each target word and one column for each "

@@ -328,6 +328,29 @@ def test_blocks_of_half_precision_are_summed_in_float32(rng, dtype):
     assert float(loss) == pytest.approx(np.log(WORDS), rel=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_token_that_comes_often_is_summed_in_float32(rng, gradients, dtype):
+    token_ids = np.where(np.arange(2000) % 2, 3, np.arange(2000) % WORDS)
+    inputs = rng.normal(size=(2000, 11)).astype("float32") + 1
+    embeddings = rng.normal(size=(WORDS, 11)).astype("float32")
+
+    def gradient_in(dtype):
+        def loss(embeddings):
+            return linear_crossentropy(token_ids, ops.cast(inputs, dtype), embeddings)
+
+        return gradients(loss, [embeddings])[0]
+
+    exact, half = gradient_in("float32"), gradient_in(dtype)
+    assert np.abs(half[3] - exact[3]).sum() < 0.005 * np.abs(exact[3]).sum()
+
+
+def test_no_tokens_cost_nothing():
+    nothing = np.zeros((0, 5), "float32")
+    loss = linear_crossentropy(np.zeros(0, "int32"), nothing, np.ones((WORDS, 5)))
+
+    assert float(loss) == 0
+
+
 def test_coverage_worked_by_hand():
     # Seen before the second step: (.5, .5, 0), before the third: (.7, .5, .8).
     weights = np.array([[0.5, 0.5, 0.0], [0.2, 0.0, 0.8], [0.0, 0.9, 0.1]], "float32")
@@ -875,6 +898,12 @@ def test_reinforce_names_the_argument_of_the_wrong_shape(episodes, position):
 
     with pytest.raises(ValueError, match=rf"{name} must .* Received: \(2, 3, 1\)"):
         ReinforceLoss()(*episodes)
+
+
+@pytest.mark.parametrize("name, shape", [("sampled", (2, 1)), ("mask", (2,))])
+def test_reinforce_names_what_would_be_broadcast(episodes, name, shape):
+    with pytest.raises(ValueError, match=rf"{name} must have the shape \(batch,.*Rec"):
+        ReinforceLoss()(*episodes, **{name: np.ones(shape, "bool")})
 
 
 @pytest.mark.parametrize("reduction", ["mean_with_sample_weight", "sum", None])

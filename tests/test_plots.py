@@ -2,6 +2,7 @@ import itertools
 import re
 import warnings
 
+import keras
 import numpy as np
 import pytest
 
@@ -111,6 +112,16 @@ def test_flat_weights_are_read_row_by_row(image):
 
     for found, expected in zip(drawn(flat), drawn(grid), strict=True):
         np.testing.assert_array_equal(picture(found), picture(expected))
+
+
+def test_weights_may_be_those_of_a_layer_that_learns(image):
+    scores = keras.Variable(np.zeros((1, ROWS * COLUMNS), "float32"))
+    weights = keras.ops.softmax(scores)
+
+    grid = keras.ops.reshape(weights, (1, ROWS, COLUMNS))
+    assert len(drawn(attention_overlay(image, ["w"], grid))) == 2
+    words = [str(i) for i in range(ROWS * COLUMNS)]
+    assert attention_heatmap(weights, words, ["w"]).axes
 
 
 def test_float_images_look_like_those_of_integers(image):

@@ -14,6 +14,7 @@ from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.parts import (
     check_choice,
     check_positive_integer,
+    check_rank,
     deserialize_parts,
     project_rows,
     serialize_part,
@@ -616,10 +617,3 @@ def _check_attention(attention):
                 "draws nothing in a loop: it must not be causal, and have no dropout. "
                 f"Received: causal={one.causal}, dropout={one.dropout}"
             )
-
-
-def check_rank(name, shape, ranks, expected):
-    if len(shape) not in ranks:
-        raise ValueError(
-            f"{name} must have the shape {expected}. Received: {tuple(shape)}"
-        )

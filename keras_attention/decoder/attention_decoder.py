@@ -11,7 +11,6 @@ from keras import ops, tree
 from keras_attention import loops
 from keras_attention.decoder.attention_cell import (
     AttentionCell,
-    check_rank,
     check_state,
     joined,
     shapes,
@@ -19,6 +18,7 @@ from keras_attention.decoder.attention_cell import (
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
 from keras_attention.decoder.split_reading import SplitReading
 from keras_attention.layers.parts import (
+    check_rank,
     deserialize_parts,
     serialize_part,
     stay_frozen,
@@ -81,7 +81,8 @@ class AttentionDecoder(keras.layers.Layer):
     """
 
     def __init__(self, cell, *, sampling=None, **kwargs):
-        super().__init__(**kwargs)
+        # States keep their precision.
+        super().__init__(autocast=False, **kwargs)
         if not isinstance(cell, AttentionCell):
             raise ValueError(f"cell must be an AttentionCell. Received: {cell!r}")
         if not isinstance(sampling, (ScheduledSampling, type(None))):
@@ -121,11 +122,16 @@ class AttentionDecoder(keras.layers.Layer):
     ):
         cell = self.cell
         _check_inputs(inputs.shape, inputs_mask)
+        inputs = ops.cast(inputs, self.compute_dtype)
         memory = self._remember(value, value_mask)
-        if initial_state is None:
-            initial_state = self._zero_state(inputs)
-        check_state("initial_state", initial_state, cell.cell, len(inputs.shape) - 1)
-        state = cell.complete_state(initial_state, memory)
+        state = self._zero_state(inputs)
+        if initial_state is not None:
+            check_state(
+                "initial_state", initial_state, cell.cell, len(inputs.shape) - 1
+            )
+            given = _as_precise(initial_state["cell"], state["cell"])
+            state = {**initial_state, "cell": given}
+        state = cell.complete_state(state, memory)
 
         time = len(inputs.shape) - 2
         sequence = {}
@@ -308,6 +314,12 @@ class AttentionDecoder(keras.layers.Layer):
         config = dict(config)
         cell = keras.saving.deserialize_keras_object(config.pop("cell"))
         return cls(cell, **deserialize_parts(config))
+
+
+def _as_precise(states, others):
+    """The states of a cell, in the dtypes and the structure of others."""
+    pairs = zip(tree.flatten(states), tree.flatten(others), strict=True)
+    return tree.pack_sequence_as(others, [ops.cast(x, y.dtype) for x, y in pairs])
 
 
 def _multiplied(state, split):

@@ -95,6 +95,13 @@ def check_choice(name, value, choices):
         )
 
 
+def check_rank(name, shape, ranks, expected):
+    if len(shape) not in ranks:
+        raise ValueError(
+            f"{name} must have the shape {expected}. Received: {tuple(shape)}"
+        )
+
+
 def stay_frozen(layer):
     """Freeze what was made since a layer was frozen: Keras freezes what there is."""
     if not layer.trainable:

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_attention.layers.attention import check_shapes
-from keras_attention.layers.parts import project_rows
+from keras_attention.layers.parts import check_rank, project_rows
 from keras_attention.ops.weightings import (
     masked_entmax15,
     masked_softmax,
@@ -523,10 +523,10 @@ class SelfAttention(keras.layers.Layer):
         self._check_call(query, value, key, cache)
         query_mask = query_mask if mask is None else mask
         single = len(query.shape) == 2
+        attention_mask = _of_each_sentence(attention_mask, single)
         if single:
             query = query[:, None]
             query_mask = None if query_mask is None else query_mask[:, None]
-            attention_mask = None if attention_mask is None else attention_mask[:, None]
         if value is None:
             value = query
             value_mask = query_mask if value_mask is None else value_mask
@@ -655,6 +655,19 @@ def _join_heads(x):
     if x.shape[2] != 1:
         x = ops.transpose(x, (0, 2, 1, 3))
     return ops.reshape(x, (batch, length, num_heads * depth))
+
+
+def _of_each_sentence(attention_mask, single):
+    """An attention mask as `(B, T, S)` or `(1, T, S)`; of one query `(B, 1, S)`."""
+    if attention_mask is None:
+        return None
+    shape = attention_mask.shape
+    if single:
+        check_rank("attention_mask", shape, (2,), "(batch, positions)")
+        return attention_mask[:, None]
+    expected = "(batch, queries, positions) or (queries, positions)"
+    check_rank("attention_mask", shape, (2, 3), expected)
+    return attention_mask if len(shape) == 3 else attention_mask[None]
 
 
 def _both(mask, other):

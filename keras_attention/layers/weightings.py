@@ -132,9 +132,10 @@ class HardWeighting(Weighting):
     - `"straight-through"`: the gradient is that of the softmax of the noisy scores, of
       which the largest was chosen (Gumbel-softmax).
 
-    Beside the weights, a step reports `"probabilities"` `(B, T, S)`, the softmax; and,
-    each `(B, T)`, `"log_probability"` of the choice (zero for an example that was
-    given the softmax), `"entropy"` of the softmax, and the boolean `"sampled"`.
+    Beside the weights, a step reports `"probabilities"` `(B, T, S)`, the softmax, or
+    `(B, T, W)` in a window of W places; and, each `(B, T)`, `"log_probability"` of the
+    choice (zero for an example that was given the softmax), `"entropy"` of the softmax,
+    and the boolean `"sampled"`.
 
     Args:
         estimator: `"score-function"` or `"straight-through"`.

@@ -121,7 +121,7 @@ class LocalMonotonicWindow(LocalWindow):
 class LocalPredictiveWindow(LocalWindow):
     """The query predicts where to look, and nearer positions count more (local-p).
 
-        center[t]   = length * sigmoid(scale . tanh(W query[t]))
+        center[t]   = first + length * sigmoid(scale . tanh(W query[t]))
         prior[t, s] = exp(-(s - center[t])^2 / (2 (half_width / 2)^2))
 
     The window spans `floor(center) - half_width` to `floor(center) + half_width`.
@@ -179,8 +179,10 @@ class LocalPredictiveWindow(LocalWindow):
         share = project_rows(self.center, project_rows(self.hidden, query))[..., 0]
         # In half precision not every position of a long source has a number.
         exact = exact_dtype(self)
-        lengths = ops.cast(_lengths(memory), exact)
-        centers = ops.cast(share, exact) * ops.reshape(lengths, (-1, 1))
+        first, length = (
+            ops.reshape(ops.cast(x, exact), (-1, 1)) for x in _extent(memory)
+        )
+        centers = first + ops.cast(share, exact) * length
         view = self.view(centers, memory, valid)
         view["prior"] = gaussian(view["positions"], centers, self.half_width / 2)
         return view, state
@@ -195,10 +197,14 @@ class LocalPredictiveWindow(LocalWindow):
         }
 
 
-def _lengths(memory):
-    """Length of every source, `(B,)` or one for all: its last valid position + 1."""
+def _extent(memory):
+    """First valid position and length of every source, `(B,)` or one for all."""
     length = ops.shape(memory["values"])[1]
     if "mask" not in memory:
-        return length
+        return 0, length
+    mask = memory["mask"]
     numbers = ops.arange(1, length + 1, dtype="int32")
-    return ops.max(ops.where(memory["mask"], numbers, 0), axis=1)
+    first = ops.argmax(ops.cast(mask, "int32"), axis=1)
+    return first, ops.max(ops.where(mask, numbers, 0), axis=1) - ops.cast(
+        first, "int32"
+    )

@@ -15,4 +15,5 @@ def invert(odds, uniform):
     """
     sums = ops.cumsum(odds, axis=-1)
     places = ops.sum(ops.cast(sums <= uniform * sums[..., -1:], "int32"), axis=-1)
-    return ops.minimum(places, ops.shape(odds)[-1] - 1)
+    last = ops.cast(ops.shape(odds)[-1] - 1, "int32")
+    return ops.minimum(places, last)

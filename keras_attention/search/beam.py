@@ -191,7 +191,9 @@ class Beam:
         self.coverage_penalty = coverage_penalty
         self.coverage_mask = coverage_mask
         self.early_stopping = early_stopping
-        self.limit = max_length if limit is None else ops.minimum(limit, max_length)
+        self.limit = max_length
+        if limit is not None:
+            self.limit = ops.cast(ops.minimum(limit, max_length), "int32")
 
     def begin(self):
         """A carry before the first step."""

@@ -96,7 +96,7 @@ def constrain(
 def _highest(prefix):
     """The highest token of a prefix; -1 in a graph, where its tokens are not known."""
     try:
-        return int(np.max(ops.convert_to_numpy(prefix), initial=-1))
+        return int(np.max(ops.convert_to_numpy(prefix).astype("int64"), initial=-1))
     except (NotImplementedError, TypeError, RuntimeError):
         return -1
 

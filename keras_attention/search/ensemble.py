@@ -86,7 +86,9 @@ def ensemble_step(steps, *, weights=None, combine="probabilities"):
             share * ops.cast(x, "float32")
             for share, x in zip(shares, looked, strict=True)
         ]
-        return mean(log_probs, shares), list(states), sum(looked)
+        # In a loop, a state keeps its structure.
+        states = states if isinstance(state, tuple) else list(states)
+        return mean(log_probs, shares), states, sum(looked)
 
     return step
 

@@ -22,7 +22,8 @@ def top_k(x, k):
 
     Returns:
         values: The k largest numbers of every row, the largest first.
-        indices: Where they are, int32; of equal numbers the first comes first.
+        indices: Where they are, int32; of equal numbers the first comes first, unless
+            PyTorch finds them.
     """
     size = x.shape[-1]
     if size < max(MANY, 16 * k):

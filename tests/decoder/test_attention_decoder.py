@@ -340,6 +340,58 @@ def test_mixed_precision(rng, half, given_state):
     assert {v.dtype for v in decoder.trainable_variables} == {"float32"}
 
 
+@pytest.mark.parametrize("options", [{"weighting": "monotonic"}, {"coverage": True}])
+def test_what_attention_remembers_keeps_its_precision(rng, options):
+    cell = keras.layers.GRUCell(STATE_UNITS, dtype="mixed_bfloat16")
+    attention = AdditiveAttention(UNITS, dtype="mixed_bfloat16", **options)
+    decoder = AttentionDecoder(
+        AttentionCell(cell, attention, dtype="mixed_bfloat16"), dtype="mixed_bfloat16"
+    )
+    inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
+    first = decoder(inputs, value)
+    second = decoder(inputs, value, first["state"])
+    model = keras.Model([inputs, value], [first["state"], second["state"]])
+
+    arrays = draw(rng, INPUTS, VALUE)
+    before, after = model.predict(list(arrays), verbose=0)
+
+    remembered = tree.flatten(before["attention"]), tree.flatten(after["attention"])
+    for one, other in zip(*remembered, strict=True):
+        assert one.dtype == other.dtype == "float32"
+    memory = decoder.cell.attention.memory(arrays[1])
+    state = decoder.cell.get_initial_state(BATCH, memory)
+    for t in [*range(STEPS), *range(STEPS)]:
+        _, state = decoder.cell(arrays[0][:, t], state, memory)
+    for one, other in zip(tree.flatten(state["attention"]), remembered[1], strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(one), other, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "inner, outer", [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")]
+)
+def test_a_given_state_has_the_precision_of_the_cell(rng, inner, outer):
+    cell = keras.layers.GRUCell(STATE_UNITS, dtype=inner)
+    attention = AdditiveAttention(UNITS, dtype=outer)
+    decoder = AttentionDecoder(AttentionCell(cell, attention, dtype=outer), dtype=outer)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
+    given = keras.Input((STATE_UNITS,))
+    state = decoder(inputs, value, {"cell": (given,)})["state"]
+    model = keras.Model([inputs, value, given], state["cell"])
+
+    arrays = [
+        x.astype("float32") for x in draw(rng, INPUTS, VALUE, (BATCH, STATE_UNITS))
+    ]
+    (found,) = tree.flatten(model.predict(arrays, verbose=0))
+
+    assert str(found.dtype) == ("float32" if inner == "float32" else "bfloat16")
+    step, memory = {"cell": [arrays[2]]}, decoder.cell.attention.memory(arrays[1])
+    for t in range(STEPS):
+        _, step = decoder.cell(arrays[0][:, t], step, memory)
+    expected = ops.convert_to_numpy(ops.cast(step["cell"][0], "float32"))
+    np.testing.assert_allclose(found.astype("float32"), expected, atol=0.05)
+
+
 class DropoutProbe(keras.Model):
     """Shows the dropout masks of a decoder, in training and in use.
 

@@ -139,9 +139,12 @@ def test_window_wholly_beyond_the_source_reads_nothing(value):
 
 
 @pytest.mark.parametrize("lengths", [(POSITIONS, POSITIONS), (POSITIONS, 9)])
-def test_local_p_predicts_its_centre(query, value, lengths):
+@pytest.mark.parametrize("first", [0, 2])
+def test_local_p_predicts_its_centre(query, value, lengths, first):
     layer = LuongAttention("general", window="local-p", half_width=3)
     mask = np.arange(POSITIONS) < np.array(lengths)[:, None]
+    # Padding may stand in front, too.
+    mask[:, :first] = False
 
     context, weights = attend(layer, query, value, value_mask=mask)
 
@@ -151,9 +154,12 @@ def test_local_p_predicts_its_centre(query, value, lengths):
             hidden = np.tanh(query[b, t] @ named["step/window/hidden/kernel"])
             share = 1 / (1 + np.exp(-hidden @ named["step/window/center/kernel"][:, 0]))
             asked = query[b, t] @ named["step/score/query_projection/kernel"]
+            length = lengths[b] - first
+            scores = value[b, first:] @ asked
             expected = local_by_the_paper(
-                lengths[b] * share, 3, value[b] @ asked, lengths[b], gaussian=True
+                length * share, 3, scores, length, gaussian=True
             )
+            expected = np.insert(expected, [0] * first, 0)
             np.testing.assert_allclose(weights[b, t], expected, atol=1e-5)
             np.testing.assert_allclose(context[b, t], expected @ value[b], atol=1e-4)
 

@@ -341,6 +341,27 @@ def test_causal_queries_see_as_much_of_another_sequence(rng):
         np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("queries", [HEADS, QUERIES])
+def test_a_mask_of_all_sentences_is_that_of_each(rng, queries):
+    layer = biased()
+    query, value = draw(rng, (BATCH, queries, QUERY_DIM), VALUE)
+    mask = rng.random((queries, POSITIONS)) < 0.6
+
+    everywhere = np.broadcast_to(mask, (BATCH, queries, POSITIONS))
+    found = both_ways(layer, query, value, attention_mask=mask)
+    expected = both_ways(layer, query, value, attention_mask=everywhere)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("query, shape", [(QUERY, (2, 3, 5, 7)), (QUERY[::2], (2,))])
+def test_attention_masks_of_another_rank_are_named(rng, query, shape):
+    query, value = draw(rng, query, VALUE)
+
+    with pytest.raises(ValueError, match=r"attention_mask must .* Received: \(2,"):
+        biased()(query, value, attention_mask=np.ones(shape, "bool"))
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_equals_the_layer_of_keras_given_its_weights(rng, causal):
     query, value, key = draw(rng, QUERY, VALUE, KEY)

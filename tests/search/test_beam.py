@@ -160,8 +160,11 @@ def test_gnmt_length_penalty_worked_by_hand():
         assert hypotheses(none, row)[:2] == [(END,), path]
 
 
-@pytest.mark.parametrize("early_stopping", [False, True])
-def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping):
+@pytest.mark.parametrize(
+    "early_stopping, number",
+    [(False, ops.convert_to_tensor), (True, np.int64), (True, float)],
+)
+def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping, number):
     table, state = random_table(5), random_state(5)
     table[:, END] -= 3.0
 
@@ -179,7 +182,7 @@ def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping):
         )
 
     for limit in range(1, LENGTH + 2):
-        found = to_numpy(run(*to_tensors((table, state)), ops.convert_to_tensor(limit)))
+        found = to_numpy(run(*to_tensors((table, state)), number(limit)))
         length = min(limit, LENGTH)
         expected = run_beam(
             table, state, max_length=length, early_stopping=early_stopping

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from keras import tree
+from keras import ops, tree
 from search.reference import (
     BANNED,
     BATCH,
@@ -8,12 +8,14 @@ from search.reference import (
     END,
     LENGTH,
     PENALTY,
+    START,
     assert_agree,
     assert_sound,
     eagerly,
     hypotheses,
     is_allowed,
     log_prob,
+    make_step,
     plain_beam_search,
     plain_greedy_search,
     random_state,
@@ -21,7 +23,11 @@ from search.reference import (
     run_beam,
     run_greedy,
     run_sample,
+    to_numpy,
+    to_tensors,
 )
+
+from keras_attention import beam_search
 
 
 def test_banned_tokens_never_appear():
@@ -126,6 +132,23 @@ def test_constraints_hold_for_every_hypothesis(constraints):
             free = plain_beam_search(table, state, row, **options)
             different += free[0] != found
     assert different >= 5, "the example is too easy"
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int64"])
+def test_a_prefix_may_hold_integers_of_any_kind(dtype):
+    table, state = random_table(1), random_state(1)
+    prefix = np.array([[3], [4]], dtype)
+
+    found = beam_search(
+        make_step(ops.convert_to_tensor(table)),
+        to_tensors(state),
+        start=START,
+        end=END,
+        max_length=LENGTH,
+        prefix=prefix,
+    )
+
+    assert (to_numpy(found)["token_ids"][:, :, 0] == prefix).all()
 
 
 def few_words(seed):

@@ -160,6 +160,16 @@ def test_a_model_and_itself_is_the_model(combine):
     np.testing.assert_allclose(result["scores"], alone["scores"], rtol=1e-5)
 
 
+def test_states_may_be_a_tuple():
+    table, state = random_table(7), to_tensors(random_state(7))
+    step = ensemble_step([make_step(ops.convert_to_tensor(table))] * 2)
+
+    found = greedy_search(step, (state,) * 2, start=START, end=END, max_length=LENGTH)
+
+    alone = run_greedy(table, random_state(7))
+    np.testing.assert_array_equal(to_numpy(found)["token_ids"], alone["token_ids"])
+
+
 @COMBINE
 def test_where_nothing_is_possible_the_search_stays_finite(combine):
     tables, states = two_languages()
