@@ -22,18 +22,22 @@ from keras_attention_apps.common.config import (
 )
 from tyro.conf import Positional
 
+# More pixels than of any camera want more memory than most machines have.
+ImageSize = Annotated[int, Range(1, 4096)]
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """What is needed to build the network again; saved with its weights."""
 
     backbone: str = "MobileNetV2"
-    """Name of a model in keras.applications whose feature grid is attended to, or
-    SmallCNN, which learns simple pictures from nothing."""
-    image_size: Positive = 224
+    """Name of a model in keras.applications whose feature grid is attended
+    to, or SmallCNN, which learns simple pictures from nothing."""
+    image_size: ImageSize = 224
     """Side in pixels of the square to which photographs are resized."""
     region_units: Natural = 512
-    """Depth to which the regions are projected; 0 keeps the backbone's own depth."""
+    """Depth to which the regions are projected; 0 keeps the backbone's own
+    depth."""
     embedding_units: Positive = 256
     """Depth of the word embeddings."""
     units: Positive = 512
@@ -41,21 +45,22 @@ class ModelConfig:
     attention_units: Positive = 512
     """Depth of the hidden layer of the attention."""
     input_in_query: bool = False
-    """Whether attention knows the last word when it looks for the next. That of the
-    paper knows the words before it."""
+    """Whether attention knows the last word when it looks for the next. That
+    of the paper knows the words before it."""
     attention: Annotated[
         Literal["soft", "hard"], tyro.conf.arg(aliases=["--attention"])
     ] = "soft"
-    """soft: every word is given the mean of all regions, by their weights. hard: it is
-    given one region, drawn with these probabilities in training."""
+    """soft: every word is given the mean of all regions, by their weights.
+    hard: it is given one region, drawn with these probabilities in
+    training."""
     estimator: Literal["score-function", "straight-through"] = "score-function"
-    """How hard attention learns where to look: from whether the words became likely
-    (REINFORCE), or as if it were soft (straight-through Gumbel)."""
+    """How hard attention learns where to look: from whether the words became
+    likely (REINFORCE), or as if it were soft (straight-through Gumbel)."""
     soft_probability: Share = 0.5
     """How often hard attention trains on a caption as if it were soft."""
     inference: Literal["argmax", "expectation"] = "argmax"
-    """What hard attention is given when it does not train: the most probable region, or
-    the mean of all."""
+    """What hard attention is given when it does not train: the most probable
+    region, or the mean of all."""
     dropout: Dropout = 0.4
     """Dropout rate on regions, embeddings and before the output."""
     max_length: Positive = 22
@@ -95,32 +100,36 @@ class TrainConfig:
     """Folder for the trained model, its checkpoints and its history."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     from_preset: str | None = None
-    """Start from a preset, or the folder of a trained model: its network, CNN included,
-    and its words, to which those of the new captions are added. Options of the model
-    that are given replace the preset's; but the sizes of its layers stay."""
+    """Start from a preset, or the folder of a trained model: its network,
+    CNN included, and its words, to which those of the new captions are
+    added. Options of the model that are given replace the preset's; but
+    the sizes of its layers stay."""
     backbone_weights: str = "imagenet"
-    """Start of the CNN: imagenet (downloaded by Keras), none, or a .weights.h5 file. A
-    preset has its own."""
+    """Start of the CNN: imagenet (downloaded by Keras), none, or a
+    .weights.h5 file. A preset has its own."""
     max_unreadable: Share = 0.01
-    """Largest share of the photographs that may be broken. They are named, and left
-    out."""
+    """Largest share of the photographs that may be broken. They are named,
+    and left out. Missing ones are counted, and left out, too, up to half
+    of all."""
     min_count: Positive | None = None
-    """Words rarer than this in the training captions become unknown; 5 if omitted, or 1
-    where there are fewer than 5,000 captions."""
+    """Words rarer than this in the training captions become unknown; 5 if
+    omitted, or 1 where there are fewer than 5,000 captions."""
     captions_per_image: Positive = 5
-    """Captions of one photograph that share a training step; if a photograph has more,
-    every epoch draws other ones. Also the samples of a photograph in the last phase."""
+    """Captions of one photograph that share a training step; if a photograph
+    has more, every epoch draws other ones. Also the samples of a
+    photograph in the last phase."""
     batch_images: Positive | None = None
-    """Photographs in a training step; 16 if omitted, or an eighth of all where there
-    are fewer than 128."""
+    """Photographs in a training step; 16 if omitted, or an eighth of all
+    where there are fewer than 128."""
     epochs: Natural = 12
     """Epochs with the CNN frozen."""
     frozen_views: Positive = 1
-    """Views of every photograph whose features are computed for these epochs, and for
-    the self-critical ones: the first shows all of it, the others are cropped a little,
-    and mirrored, at random."""
+    """Views of every photograph whose features are computed for these
+    epochs, and for the self-critical ones: the first shows all of it, the
+    others are cropped a little, and mirrored, at random."""
     learning_rate: Weight = 7e-4
-    """Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero)."""
+    """Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to
+    zero)."""
     fine_tune_epochs: Natural = 7
     """Epochs in which the CNN learns, too."""
     fine_tune_share: Share = 0.8
@@ -128,51 +137,57 @@ class TrainConfig:
     fine_tune_learning_rate: Weight = 1e-4
     """Peak learning rate while the CNN learns."""
     augment: bool = True
-    """Crop photographs a little, and mirror them, at random, while the CNN learns."""
+    """Crop photographs a little, and mirror them, at random, while the CNN
+    learns."""
     fine_tune_dropout: Dropout = 0.4
     """Dropout rate while the CNN learns, instead of the model's."""
     self_critical_epochs: Natural = 2
-    """Epochs in which the decoder learns from what the captions that it samples are
-    worth: their CIDEr-D."""
+    """Epochs in which the decoder learns from what the captions that it
+    samples are worth: their CIDEr-D."""
     self_critical_learning_rate: Weight = 5e-5
     """Peak learning rate while it does."""
     self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
-    """By which the scores of words are divided before captions are sampled: below 1,
-    samples are more like what a search finds."""
+    """By which the scores of words are divided before captions are sampled:
+    below 1, samples are more like what a search finds."""
     self_critical_baseline: Literal["samples", "greedy"] = "samples"
-    """What a sample has to beat: the mean of the other samples of its photograph, or
-    the caption that greedy search finds."""
+    """What a sample has to beat: the mean of the other samples of its
+    photograph, or the caption that greedy search finds."""
     self_critical_bleu: Weight = 0.0
-    """What the BLEU-4 of a caption, from 0 to 1, counts beside its CIDEr-D, from 0 to
-    10."""
+    """What the BLEU-4 of a caption, from 0 to 1, counts beside its CIDEr-D,
+    from 0 to 10."""
     weight_decay: Weight = 0.01
+    """Decoupled from the gradient, as in AdamW."""
     label_smoothing: Share = 0.1
+    """Share of the probability that the loss spreads over all words."""
     doubly_stochastic: Weight = 0.1
-    """Weight of the penalty that asks for attention to every region (lambda)."""
+    """Weight of the penalty that asks for attention to every region
+    (lambda)."""
     supervision: Weight = 0.0
-    """Weight of what the attention is told: where the boxes of the data are, for the
-    words that have some."""
+    """Weight of what the attention is told: where the boxes of the data are,
+    for the words that have some."""
     reward_weight: Weight = 0.1
-    """Weight of what hard attention learns from the likelihood of captions (lambda_r),
-    beside the likelihood itself."""
+    """Weight of what hard attention learns from the likelihood of captions
+    (lambda_r), beside the likelihood itself."""
     entropy_weight: Weight = 0.002
-    """Weight of the entropy of hard attention (lambda_e): without, it may settle on one
-    region too early."""
+    """Weight of the entropy of hard attention (lambda_e): without, it may
+    settle on one region too early."""
     clip_norm: Weight = 5.0
     """Largest norm of the gradient of a step."""
     ema_momentum: Share | None = None
-    """Momentum of the moving average of the weights that is validated and saved; 0 for
-    the weights as they are. One that averages two epochs, but at most 500 steps, if
-    omitted."""
+    """Momentum of the moving average of the weights that is validated and
+    saved; 0 for the weights as they are. One that averages two epochs,
+    but at most 500 steps, if omitted."""
     validation_metric: Literal["bleu-4", "cider"] = "cider"
     """Decoded metric by which the best epoch is chosen."""
     validation_beam_size: Positive = 3
+    """Beam size with which the dev photographs are captioned for it."""
     patience: Positive = 4
-    """Epochs without improvement after which a phase ends."""
+    """Epochs in a row, all worse than the best, after which a phase ends."""
     precision: Precision = "float32"
-    """Numbers to compute with; the weights are always float32. Half precision is
-    faster where the hardware has it."""
+    """Numbers to compute with; the weights are always float32. Half
+    precision is faster where the hardware has it."""
     seed: Seed = 0
+    """Of everything that is drawn at random."""
     cache: Path | None = None
     """Folder for CNN features; below Keras' home folder if omitted."""
     tensorboard: bool = False
@@ -218,14 +233,15 @@ class ChosenModel:
     model: ModelName = "flickr8k-soft"
     """Name of a preset, or folder of a trained model."""
     inference: Literal["argmax", "expectation"] | None = None
-    """What hard attention is given, instead of what the model says: the most probable
-    region, or the mean of all."""
-    image_size: Positive | None = None
-    """Side in pixels of the square to which photographs are resized, instead of what
-    the model says. Larger ones have more regions, and take longer."""
+    """What hard attention is given, instead of what the model says: the most
+    probable region, or the mean of all."""
+    image_size: ImageSize | None = None
+    """Side in pixels of the square to which photographs are resized, instead
+    of what the model says. Larger ones have more regions, and take
+    longer."""
     precision: Precision = "float32"
-    """Numbers to compute with. Half precision is faster where the hardware has it, and
-    captions are about as good."""
+    """Numbers to compute with. Half precision is faster where the hardware
+    has it, and captions are about as good."""
 
     @property
     def options(self):
@@ -262,25 +278,28 @@ class CaptionConfig:
     """
 
     photos: Positional[tuple[Path, ...]]
-    """Photographs, or folders of photographs."""
+    """Photographs, or folders of photographs, without those in folders
+    inside."""
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     output: Path | None = None
-    """Write a JSON object per line to this file instead, with photo, model and caption,
-    or error. If the file is there, its photographs are not captioned again: so what was
-    interrupted goes on, with the same model and the same options. Those with an error
-    are tried again."""
+    """Write a JSON object per line to this file instead, with photo, model
+    and caption, or error. If the file is there, its photographs are not
+    captioned again: so what was interrupted goes on, with the same model
+    and the same options, in the same working directory. Those with an
+    error are tried again."""
     overlay: Path | None = None
-    """Write a picture of the attention for every word: a file for one photograph, a
-    folder, which must not be that of the photographs, for several."""
+    """Write a picture of the attention for every word: a file for one
+    photograph, a folder, which must not be that of the photographs, for
+    several."""
     n_best: Positive = 1
-    """Print so many captions of a photograph, each as: path, tab, score, tab, caption;
-    as JSON, they are a list."""
+    """Print so many captions of a photograph, each as: path, tab, score,
+    tab, caption; as JSON, they are a list."""
     json: bool = False
-    """Print one JSON object per photograph, with words, scores and attention; an output
-    file has these, too."""
+    """Print one JSON object per photograph, with words, scores and
+    attention; an output file has these, too."""
     jit_compile: bool = False
-    """Compile the search with XLA: some seconds, and quicker from then on. It pays for
-    a thousand photographs."""
+    """Compile the search with XLA: some seconds, and quicker from then on.
+    It pays for a thousand photographs."""
     search: Flags[CaptionSearchConfig] = dataclasses.field(
         default_factory=CaptionSearchConfig
     )
@@ -298,9 +317,10 @@ class ScenesConfig:
     """Folder to write, which captioner train reads."""
     count: Positive = 10_000
     """Number of pictures."""
-    image_size: Positive = 64
+    image_size: ImageSize = 64
     """Their side in pixels."""
     seed: Natural = 0
+    """Of everything that is drawn at random."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import concurrent.futures
 import dataclasses
 import sys
-import warnings
 from pathlib import Path
 
 from keras_attention_apps.captioner.archives import ArchivedFile
@@ -134,5 +133,5 @@ def _find_photographs(roots, split, images):
         )
         if len(missing) > len(found):
             raise DataError(f"{report}; looked in {list_some(bases)}")
-        warnings.warn(f"{report}; they are left out", stacklevel=3)
+        print(f"captioner: warning: {report}; they are left out", file=sys.stderr)
     return found

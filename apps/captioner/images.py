@@ -16,7 +16,8 @@ MAX_PIXELS = 178_956_970
 
 # Not all that Pillow knows: its reader of EPS, for one, runs Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-
+# Suffixes of others that telephones, cameras and programs write.
+UNREAD = (".arw", ".cr2", ".dng", ".heic", ".heif", ".jxl", ".nef", ".psd", ".svg")
 
 _ORIENTATION = 0x0112
 # What makes a picture of that EXIF orientation upright.
@@ -114,6 +115,25 @@ def find_images(paths):
     for path in map(pathlib.Path, paths):
         found.extend(_pictures_inside(path) if os.path.isdir(path) else [path])
     return found
+
+
+def find_unreadable(folder):
+    """The pictures directly inside a folder that are of no format which is read.
+
+    Args:
+        folder: Path. What is not a folder, or cannot be listed, holds none.
+
+    Returns:
+        List of `pathlib.Path`.
+    """
+    folder = pathlib.Path(folder)
+    if not folder.is_dir():
+        return []
+    return sorted(
+        entry
+        for entry in folder.iterdir()
+        if entry.suffix.lower() in UNREAD and not entry.name.startswith(".")
+    )
 
 
 def _pictures_inside(folder):

@@ -122,6 +122,9 @@ def _caption(config):
                 if config.overlay:
                     write_overlay(path, captions[0], overlays[path])
             except (ImageError, OSError) as error:
+                if config.output:
+                    # Behind the bar of the progress.
+                    print(flush=True)
                 _tell_error(error)
                 failures += 1
             tell(path, captions)
@@ -130,12 +133,24 @@ def _caption(config):
 
 def _find(photos):
     """All photographs, and how many folders have none: of several, these are told."""
-    from keras_attention_apps.captioner.images import ImageError, find_images
+    from keras_attention_apps.captioner.images import (
+        ImageError,
+        find_images,
+        find_unreadable,
+    )
 
     paths, failures = [], 0
     for photo in photos:
         try:
             paths += find_images([photo])
+            left_out = find_unreadable(photo)
+            if left_out:
+                print(
+                    f"captioner: warning: {len(left_out)} of the files in "
+                    f"{str(photo)!r} are pictures of formats that are not read, the "
+                    f"first {left_out[0].name!r}",
+                    file=sys.stderr,
+                )
         except ImageError as error:
             if len(photos) == 1:
                 raise

@@ -4,8 +4,9 @@ import collections
 import os
 
 from keras_attention_apps.captioner.images import read_image
-from keras_attention_apps.common.cli import PICTURES, UserError
-from keras_attention_apps.common.files import atomic_path, check_file
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import check_file
+from keras_attention_apps.common.pictures import PICTURES, write_figure
 
 # Panels are small: more pixels would only make the file larger.
 LARGEST_SIDE = 480
@@ -82,8 +83,10 @@ def write_overlay(path, caption, target):
 
     image = read_image(path)
     image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
-    figure = attention_overlay(
-        image, caption.words, caption.weights, title=caption.text
+    write_figure(
+        target,
+        lambda: attention_overlay(
+            image, caption.words, caption.weights, title=caption.text
+        ),
+        dpi=120,
     )
-    with atomic_path(target) as temporary:
-        figure.savefig(temporary, dpi=120)

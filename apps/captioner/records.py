@@ -21,7 +21,7 @@ class Records:
 
     Args:
         path: The file; made if it is not there.
-        model: Name of the model, which every line has.
+        model: Name of the model, or its folder, which every line has.
 
     Raises:
         UserError: If the file has something else in it, or captions of another model.
@@ -29,7 +29,8 @@ class Records:
 
     def __init__(self, path, model):
         self.path = path
-        self.model = model
+        # Who lets the shell complete the name of a folder has a slash behind it.
+        self.model = model.rstrip("/" + os.sep)
         self._photos = set()
         # The names in a line, by which those of other options are known.
         self._names = None

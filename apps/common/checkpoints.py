@@ -52,7 +52,8 @@ class Checkpoints:
     Args:
         directory: Folder of the checkpoints.
         config: Nested dict of everything the training depends on. A folder written
-            with another configuration is refused, unless only `PLACES` differ.
+            with another configuration is refused, unless only `PLACES` differ, or
+            options that there were not when it was written.
 
     Attributes:
         resumed: Whether the training was begun before.
@@ -136,7 +137,7 @@ def _check_config(directory, saved, config):
 def _changes(saved, config, within=""):
     """Of every option that differs: its name, its value in `saved` and in `config`."""
     for name, now in config.items():
-        before = saved.get(name)
+        before = saved.get(name, now)
         if isinstance(before, dict) and isinstance(now, dict):
             yield from _changes(before, now, f"{within}{name}.")
         elif before != now:
@@ -166,7 +167,7 @@ class ValidateDecoded(keras.callbacks.Callback):
         keep: Function without arguments that stores the model as the best.
         progress: The `Progress` of the training: a model must be as good as those of
             all finished epochs to be kept.
-        patience: Epochs of one phase without improvement before the phase ends.
+        patience: Epochs in a row, worse than the best of a phase, before it ends.
     """
 
     def __init__(self, score, metric, keep, *, progress, patience):

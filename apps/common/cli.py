@@ -6,9 +6,6 @@ import logging
 import os
 import sys
 
-# Formats of pictures that plots are written in.
-PICTURES = (".png", ".jpg", ".pdf", ".svg")
-
 
 class UserError(ValueError):
     """Something the user can put right; its message is one clear line."""

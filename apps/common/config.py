@@ -59,6 +59,8 @@ def check_ranges(config):
 def parsed(commands, argv, **program):
     """What a command line asks for, as one of the dataclasses of `commands`.
 
+    A `~` begins a path where the shell has left it, as in `--output=~/model`, too.
+
     Args:
         commands: All commands, as a type.
         argv: The arguments; those of the process if `None`.
@@ -67,9 +69,22 @@ def parsed(commands, argv, **program):
     Raises:
         UserError: If a number is out of its range.
     """
-    config = tyro.cli(commands, args=argv, **program)
+    config = _at_home(tyro.cli(commands, args=argv, **program))
     check_ranges(config)
     return config
+
+
+def _at_home(value):
+    """A path, or all those in a dataclass or tuple, without `~`."""
+    if isinstance(value, Path):
+        return value.expanduser()
+    if isinstance(value, tuple):
+        return tuple(map(_at_home, value))
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        paths = {name: _at_home(getattr(value, name)) for name in names}
+        return dataclasses.replace(value, **paths)
+    return value
 
 
 def _ranges(hint):

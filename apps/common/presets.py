@@ -1,12 +1,14 @@
 """Models as folders: half-precision weights beside readable files."""
 
 import contextlib
+from dataclasses import fields
 from pathlib import Path
 
 import h5py
 import numpy as np
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path, read_json
+from keras_attention_apps.common.files import MODEL, atomic_path, holds, read_json
+from keras_attention_apps.common.training import BEST
 
 
 def save_half(model, path):
@@ -71,15 +73,17 @@ def find_preset(name_or_path, presets):
     Raises:
         UserError: If there is neither such a preset nor such a folder.
     """
-    path = Path(name_or_path)
+    path = Path(name_or_path).expanduser()
     is_name = str(name_or_path) == path.name
     for folder in (presets / path, path) if is_name else (path,):
         if (folder / "config.json").is_file():
             return folder
     known = sorted(path.parent.name for path in presets.glob("*/config.json"))
+    inside = path / BEST
+    hint = f". Its model is {str(inside)!r}" if holds(inside, MODEL) else ""
     raise UserError(
         "expected the name of a preset or the folder of a trained model. Presets: "
-        f"{', '.join(known) or 'none'}. Received: {str(name_or_path)!r}"
+        f"{', '.join(known) or 'none'}. Received: {str(name_or_path)!r}{hint}"
     )
 
 
@@ -118,4 +122,10 @@ def read_config(name_or_path, *, presets, kind, what):
     """
     folder = find_preset(name_or_path, presets)
     with loading(folder, what):
-        return kind(**read_json(folder / "config.json")["model"])
+        options = read_json(folder / "config.json")["model"]
+        unknown = sorted({*options} - {field.name for field in fields(kind)})
+        if unknown:
+            raise UserError(
+                f"{folder} holds another kind of model: a {what} has no {unknown[0]}"
+            )
+        return kind(**options)

@@ -33,9 +33,10 @@ class ModelConfig:
         Literal["bahdanau", "luong", "self-attention", "none"],
         tyro.conf.arg(aliases=["--attention"]),
     ] = "bahdanau"
-    """bahdanau: a bidirectional GRU, and a GRU whose previous state asks. luong: LSTMs
-    whose current state asks. self-attention: no recurrence. none: as bahdanau, but all
-    the decoder has of the source is one vector."""
+    """bahdanau: a bidirectional GRU, and a GRU whose previous state asks.
+    luong: LSTMs whose current state asks. self-attention: no recurrence.
+    none: as bahdanau, but all the decoder has of the source is one
+    vector."""
     embedding_units: Positive | None = None
     """Depth of the embeddings; for self-attention, of everything."""
     units: Positive | None = None
@@ -43,15 +44,19 @@ class ModelConfig:
     encoder_units: Natural | None = None
     """Units of the recurrent encoder in each direction."""
     encoder_layers: Positive | None = None
+    """Layers of the encoder."""
     decoder_layers: Positive | None = None
+    """Layers of the decoder."""
     bidirectional: bool = True
-    """Whether luong's encoder reads in both directions, as the others always do."""
+    """Whether luong's encoder reads in both directions, as the others always
+    do."""
     layer_norm: bool = True
     """Whether recurrent cells are layer-normalised."""
     attention_units: Positive = 256
     """Depth of the hidden layer of additive and concat scores."""
     score: Literal["dot", "general", "concat", "location"] = "general"
-    """Score of luong; dot wants as many units in the decoder as the encoder has."""
+    """Score of luong; dot wants as many units in the decoder as the encoder
+    has."""
     window: Literal["global", "local-m", "local-p"] = "global"
     """Where luong looks."""
     half_width: Positive = 10
@@ -65,12 +70,14 @@ class ModelConfig:
     heads: Positive = 4
     """Heads of self-attention."""
     pre_norm: bool = True
-    """Whether self-attention normalises before each sublayer instead of behind it."""
+    """Whether self-attention normalises before each sublayer instead of
+    behind it."""
     share_embeddings: bool = True
-    """Whether source and target have the same embeddings. Those of the target are the
-    output layer, too."""
+    """Whether source and target have the same embeddings. Those of the
+    target are the output layer, too."""
     dropout: Dropout | None = None
-    """Dropout rate on embeddings; for self-attention, on every sublayer, too."""
+    """Dropout rate on embeddings; for self-attention, on every sublayer,
+    too."""
     context_dropout: Dropout = 0.2
     """Dropout rate on what a recurrent decoder attends to."""
     output_dropout: Dropout = 0.2
@@ -80,8 +87,8 @@ class ModelConfig:
     max_length: Positive = 128
     """Largest number of subwords in a sentence, the end included."""
     length_ratio: Annotated[float, Range(0.1)] | None = None
-    """Largest number of subwords of a translation for each of the source; measured on
-    the training text if omitted."""
+    """Largest number of subwords of a translation for each of the source;
+    measured on the training text if omitted."""
 
 
 # Options of a model that change none of its weights.
@@ -115,31 +122,37 @@ class TrainConfig:
     target: Path | None = None
     """File with their translations."""
     valid_source: Path | None = None
-    """Sentences for validation; 1,000 pairs of the training are held out if omitted."""
+    """Sentences for validation; 1,000 pairs of the training are held out if
+    omitted."""
     valid_target: Path | None = None
+    """Their translations."""
     data: Path | None = None
-    """Instead of the files: a folder with train.en, train.de, val.en and val.de."""
+    """Instead of the files: a folder with train.en, train.de, val.en and
+    val.de."""
     pair: str | None = None
     """For the folder: the suffixes of source and target, such as en-de."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     from_preset: str | None = None
-    """Start from a preset, or the folder of a trained model: its network and its
-    subwords. The rates of dropout may be others; the sizes of its layers stay."""
+    """Start from a preset, or the folder of a trained model: its network and
+    its subwords. The rates of dropout may be others; the sizes of its
+    layers stay."""
     vocabulary_size: Annotated[int, Range(1, 1_000_000)] | None = None
-    """Subwords of both languages together, 8,000 if omitted; a preset has its own."""
+    """Subwords of both languages together, 8,000 if omitted; a preset has
+    its own."""
     character_coverage: Annotated[float, Range(0.98, 1)] = 1.0
-    """Share of the characters that are subwords; for languages with thousands of them
-    0.9995. The others become bytes."""
+    """Share of the characters that are subwords; for languages with
+    thousands of them 0.9995. The others become bytes."""
     subword_dropout: Share = 0.1
-    """BPE-dropout: how often a merge of subwords is left out in the source text."""
+    """BPE-dropout: how often a merge of subwords is left out in the source
+    text."""
     target_subword_dropout: Share = 0.0
-    """The same in the target text. What is gained by it takes many more epochs: which
-    way a word is split cannot be guessed."""
+    """The same in the target text. What is gained by it takes many more
+    epochs: which way a word is split cannot be guessed."""
     batch_tokens: Positive | None = None
     """Places for tokens in a training step, on either side."""
     min_steps: Positive = 50
-    """Fewest training steps of an epoch: where there is little text, they are smaller
-    than batch_tokens."""
+    """Fewest training steps of an epoch: where there is little text, they
+    are smaller than batch_tokens."""
     epochs: Natural | None = None
     """Epochs on the translations that are given."""
     schedule: Literal["constant", "inverse-square-root", "cosine"] | None = None
@@ -147,44 +160,51 @@ class TrainConfig:
     learning_rate: Weight | None = None
     """Peak learning rate of Adam."""
     warm_up: Natural | None = None
-    """Steps in which the learning rate grows to its peak, at most a tenth of all."""
+    """Steps in which the learning rate grows to its peak, at most a tenth of
+    all."""
     beta_2: Share | None = None
     """Adam's decay of the squared gradients."""
     weight_decay: Weight = 0.01
     """Decoupled from the gradient, as in AdamW."""
     label_smoothing: Share = 0.1
+    """Share of the probability that the loss spreads over all subwords."""
     clip_norm: Weight = 5.0
     """Largest norm of the gradient of a step."""
     ema_momentum: Share | None = None
-    """Momentum of the moving average of the weights that is validated and saved; 0 for
-    the weights as they are. One that averages two epochs, but at most 1,000 steps, if
-    omitted. In self-critical epochs it is 0.98 at most."""
+    """Momentum of the moving average of the weights that is validated and
+    saved; 0 for the weights as they are. One that averages two epochs,
+    but at most 1,000 steps, if omitted. In self-critical epochs it is
+    0.98 at most."""
     average: Natural = 10
-    """Behind the first phase, the models of so many epochs, the best or the last, are
-    averaged; whichever is best stays. 0 for no average."""
+    """Behind the first phase, the models of so many epochs, the best or the
+    last, are averaged; whichever is best stays. 0 for no average."""
     average_of: Literal["best", "last"] = "best"
+    """Which epochs are averaged."""
     self_critical_epochs: Natural = 0
-    """Epochs in which the model learns from what the translations that it samples are
-    worth: their BLEU and chrF2."""
+    """Epochs in which the model learns from what the translations that it
+    samples are worth: their BLEU and chrF2."""
     self_critical_learning_rate: Weight = 3e-4
     """Peak learning rate while it does."""
     self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
-    """By which the scores of subwords are divided before translations are sampled:
-    below 1, samples are more like what a search finds."""
+    """By which the scores of subwords are divided before translations are
+    sampled: below 1, samples are more like what a search finds."""
     self_critical_samples: Annotated[int, Range(2, 1000)] = 5
-    """Samples of a sentence, each of which has to beat the mean of the others."""
+    """Samples of a sentence, each of which has to beat the mean of the
+    others."""
     validation_metric: Literal["bleu", "chrf"] = "bleu"
-    """Decoded metric by which the best epoch is chosen; chrf where no sentence has the
-    four words that BLEU needs."""
+    """Decoded metric by which the best epoch is chosen; chrf where no
+    sentence has the four words that BLEU needs."""
     validation_beam_size: Positive = 1
+    """Beam size with which the validation text is translated for it."""
     patience: Positive = 10
-    """Epochs without improvement after which the training ends."""
+    """Epochs in a row, all worse than the best, after which a phase ends."""
     precision: Precision = "float32"
     """Numbers to compute with; the weights are always float32."""
     distribute: bool = False
-    """Share every batch out to all GPUs, or other devices. In self-critical epochs,
-    TensorFlow gives every device all of it."""
+    """Share every batch out to all GPUs, or other devices. In self-critical
+    epochs, TensorFlow gives every device all of it."""
     seed: Seed = 0
+    """Of everything that is drawn at random."""
     tensorboard: bool = False
     """Also write TensorBoard logs to OUTPUT/logs."""
 
@@ -245,7 +265,8 @@ class ChosenModel:
     model: ModelName = "multi30k-en-de-self-attention"
     """Name of a preset, or folder of a trained model."""
     precision: Precision = "float32"
-    """Numbers to compute with. Half precision is faster where the hardware has it."""
+    """Numbers to compute with. Half precision is faster where the hardware
+    has it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,26 +287,28 @@ class TranslateConfig:
     sentences: Positional[tuple[str, ...]] = ()
     """Sentences to translate."""
     input: Path | None = None
-    """File to translate, line by line, instead of sentences or the standard input."""
+    """File to translate, line by line, instead of sentences or the standard
+    input."""
     output: Path | None = None
     """File to write, instead of the standard output."""
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     n_best: Positive = 1
-    """Print so many translations of a sentence, each as: number of the sentence, tab,
-    score, tab, translation."""
+    """Print so many translations of a sentence, each as: number of the
+    sentence, tab, score, tab, translation."""
     alignments: bool = False
-    """Print the alignment behind each translation and a tab: pairs i-j of a source and
-    a target word, counted from 0. In scripts without blanks, words are subwords, which
-    --json tells."""
+    """Print the alignment behind each translation and a tab: pairs i-j of a
+    source and a target word, counted from 0. In scripts without blanks,
+    words are subwords, which --json tells."""
     plot: Path | None = None
-    """Write a heat map of the attention: a file for one sentence, a folder for
-    several."""
+    """Write a heat map of the attention: a file for one sentence, a folder
+    for several."""
     json: bool = False
-    """Print one JSON object per translation, with words, scores and attention."""
+    """Print one JSON object per translation, with words, scores and
+    attention."""
     jit_compile: bool = False
-    """Compile the search with XLA: seconds for each of a few lengths of sentences, and
-    up to six times as fast from then on. It pays for many thousand sentences, and where
-    a program waits for sentences all day."""
+    """Compile the search with XLA: seconds for each of a few lengths of
+    sentences, and up to six times as fast from then on. It pays for many
+    thousand sentences, and where a program waits for sentences all day."""
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
 
 

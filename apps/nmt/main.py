@@ -5,17 +5,17 @@ import dataclasses
 import functools
 import json
 import sys
-import warnings
 from typing import Annotated
 
 import tyro
-from keras_attention_apps.common.cli import PICTURES, UserError, quiet_tensorflow, run
+from keras_attention_apps.common.cli import UserError, quiet_tensorflow, run
 from keras_attention_apps.common.config import (
     AverageConfig,
     check_n_best,
     parsed,
 )
 from keras_attention_apps.common.files import atomic_path, check_file, check_text
+from keras_attention_apps.common.pictures import PICTURES, write_figure
 from keras_attention_apps.nmt.config import (
     EvaluateConfig,
     ExportConfig,
@@ -84,9 +84,10 @@ def _translate(config):
     with _output(config) as file:
         for number, translations in enumerate(found, start=1):
             if translations[0].cut:
+                words = len(translations[0].source_words)
                 print(
                     f"nmt: warning: {lines.name}, line {number}, is too long: "
-                    f"{len(translations[0].source_words)} words are translated",
+                    f"{words} {'word is' if words == 1 else 'words are'} translated",
                     file=sys.stderr,
                 )
             for translation in translations:
@@ -115,21 +116,25 @@ def _check(config):
 
 
 def _check_plot(config):
-    single = len(config.sentences) == 1
-    if single != bool(config.plot.suffix) or (
-        single and config.plot.suffix.lower() not in PICTURES
-    ):
+    is_picture = config.plot.suffix.lower() in PICTURES and not config.plot.is_dir()
+    if is_picture != _is_plotted_alone(config):
         raise UserError(
-            "--plot must be a .png, .jpg, .pdf or .svg file for one sentence, and a "
-            f"folder for several. Received: {str(config.plot)!r}"
+            "--plot must be a .png, .jpg, .pdf or .svg file for one sentence that is "
+            "an argument, or a folder that is there; a folder for several, and for "
+            f"lines. Received: {str(config.plot)!r}"
         )
-    if single:
+    if is_picture:
         check_file(config.plot)
     elif config.plot.is_file():
         raise UserError(
             "expected the name of a folder to write plots to. "
             f"Received a file: {str(config.plot)!r}"
         )
+
+
+def _is_plotted_alone(config):
+    """Whether one plot is written under a name of its own, and not into a folder."""
+    return len(config.sentences) == 1 and not config.plot.is_dir()
 
 
 class _Lines:
@@ -213,15 +218,14 @@ def _plot(config, number, translation):
     if not translation.alignment:
         print(f"nmt: warning: line {number} has nothing to plot", file=sys.stderr)
         return
-    single = len(config.sentences) == 1
-    target = config.plot if single else config.plot / f"{number:04}.png"
-    with warnings.catch_warnings(), atomic_path(target) as temporary:
-        # Characters that no font has are boxes, which speak for themselves.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure = attention_heatmap(
+    alone = _is_plotted_alone(config)
+    write_figure(
+        config.plot if alone else config.plot / f"{number:04}.png",
+        lambda: attention_heatmap(
             translation.weights, translation.source_words, translation.words
-        )
-        figure.savefig(temporary, dpi=150)
+        ),
+        dpi=150,
+    )
 
 
 def _train(config):

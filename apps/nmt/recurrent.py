@@ -6,6 +6,7 @@ an embedding.
 
 import keras
 from keras import ops, tree
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import PAD
 from keras_attention_apps.nmt.network import TranslationNetwork
 
@@ -30,6 +31,10 @@ class RecurrentNetwork(TranslationNetwork):
 
     def __init__(self, config, vocabulary_size, **losses):
         super().__init__(config, vocabulary_size, **losses)
+        if not config.encoder_units:
+            raise UserError(
+                "encoder_units must be at least 1 for a recurrent encoder. Received: 0"
+            )
         self.encoder = EncoderStack(
             lambda: self._cell(config.encoder_units),
             config.encoder_layers,

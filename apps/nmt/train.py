@@ -109,18 +109,21 @@ def read_texts(config):
 
 
 def hold_out(pairs, seed):
-    """Some pairs, drawn at random, are kept for validation."""
-    count = min(HELD_OUT, len(pairs) // 10)
+    """Some pairs, drawn at random, are kept for validation, with all their copies."""
+    texts = list(zip(pairs.source, pairs.target, strict=True))
+    distinct = list(dict.fromkeys(texts))
+    count = min(HELD_OUT, len(distinct) // 10)
     if not count:
         raise UserError(
-            "expected at least 10 pairs of sentences to hold some out for validation. "
-            f"Received: {len(pairs)}"
+            "expected at least 10 different pairs of sentences to hold some out for "
+            f"validation. Received: {len(distinct)}"
         )
-    order = np.random.default_rng(seed).permutation(len(pairs))
-    parts = order[count:], order[:count]
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    validation = [distinct[i] for i in order[:count]]
+    held_out = set(validation)
+    training = [text for text in texts if text not in held_out]
     training, validation = (
-        Pairs([pairs.source[i] for i in part], [pairs.target[i] for i in part])
-        for part in parts
+        Pairs(*map(list, zip(*x, strict=True))) for x in (training, validation)
     )
     return dataclasses.replace(training, empty=pairs.empty), validation
 

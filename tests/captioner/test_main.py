@@ -2,9 +2,11 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
-from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.inference import Caption, Captioner
 from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.overlays import write_overlay
 from keras_attention_apps.captioner.records import Records
 from keras_attention_apps.captioner.text import Vocabulary
 from PIL import Image
@@ -34,6 +36,22 @@ def test_a_folder_prints_a_line_for_each(photographs, model_folder, capsys):
     assert code == 0
     paths = [line.split("\t")[0] for line in lines]
     assert paths == [str(photographs / n) for n in ("blue-0.png", "red-0.png")]
+
+
+def test_pictures_that_a_folder_has_in_vain_are_counted(
+    photographs, model_folder, capsys
+):
+    for name in ("b.HEIC", "a.heif", ".hidden.heic", "notes.txt"):
+        (photographs / name).touch()
+
+    assert main(["caption", str(photographs), "--model", str(model_folder)]) == 0
+
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 2
+    assert err == (
+        f"captioner: warning: 2 of the files in {str(photographs)!r} are pictures of "
+        "formats that are not read, the first 'a.heif'\n"
+    )
 
 
 def test_a_compiled_search_prints_the_same(
@@ -130,6 +148,15 @@ def test_an_overlay_is_a_picture(photographs, model_folder, capsys):
     assert code == 0
     with Image.open(target) as overlay:
         assert overlay.width > 1000
+
+
+def test_characters_that_no_font_has_are_no_news(photographs, recwarn):
+    # Of the private use area: what they look like is nobody's business.
+    caption = Caption("\ue123", ["\ue123"], 0.0, 0.0, np.ones((1, 2, 2)) / 4)
+    write_overlay(photographs / "red-0.png", caption, photographs / "overlay.png")
+
+    assert (photographs / "overlay.png").exists()
+    assert not [str(x.message) for x in recwarn if "Glyph" in str(x.message)]
 
 
 def test_several_overlays_go_into_a_folder(photographs, model_folder, capsys):
@@ -256,7 +283,10 @@ def test_records_are_utf8_whatever_the_names(tmp_path):
         (["caption", "x.jpg", "--beam-size", "0"], "beam_size must be at least 1"),
         (["caption", "x.jpg", "--n-best", "6"], "n_best must be between 1 and"),
         (["caption", "x.jpg", "--length-penalty", "-1"], "Received: -1"),
-        (["caption", "x.jpg", "--image-size", "0"], "image_size must be at least 1"),
+        (
+            ["caption", "x.jpg", "--image-size", "0"],
+            "image_size must be between 1 and 4096",
+        ),
         (["caption", "x.jpg", "--overlay", "x.txt"], "Received: 'x.txt'"),
         (["caption", "x.jpg", "y.jpg", "--overlay", "x.png"], "Received: 'x.png'"),
         (["caption", "x.png", "--overlay", "x.png"], "among the photographs"),
@@ -413,6 +443,8 @@ def test_an_output_has_lines_of_one_model_and_one_kind(
     assert main(["caption", first, *options]) == 0
     [line] = lines_of(output)
 
+    # As the shell completes the name of the folder.
+    assert main(["caption", first, *options[:-1], f"{options[-1]}{os.sep}"]) == 0
     assert main(["caption", str(photographs), *options, "--n-best", "2"]) == 2
     assert "has lines of other options, with caption" in capsys.readouterr().err
     options[-1] = str(tmp_path / "other")

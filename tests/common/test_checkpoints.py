@@ -112,6 +112,15 @@ def test_another_configuration_is_refused_by_name_and_values(tmp_path):
         Checkpoints(tmp_path, {"units": 32})
 
 
+def test_a_training_goes_on_though_there_are_more_options_now(tmp_path):
+    Checkpoints(tmp_path, {"units": 16, "model": {"depth": 2}}).next_phase()
+
+    config = {"units": 16, "width": 3, "model": {"depth": 2, "height": 5}}
+    assert Checkpoints(tmp_path, config).resumed
+    with pytest.raises(UserError, match=r"another model.depth: 2, and not 4"):
+        Checkpoints(tmp_path, {**config, "model": {"depth": 4, "height": 5}})
+
+
 class Scores:
     """Plays a validation with these results and notes what was kept."""
 

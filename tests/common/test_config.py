@@ -1,8 +1,12 @@
 """What every program checks about its options."""
 
 import dataclasses
+import importlib
+import re
+from pathlib import Path
 
 import pytest
+import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import (
     Natural,
@@ -10,6 +14,7 @@ from keras_attention_apps.common.config import (
     Share,
     Weight,
     check_ranges,
+    parsed,
 )
 
 
@@ -53,3 +58,45 @@ def test_numbers_that_options_may_have_pass(options):
 def test_others_get_one_clear_line(options, said):
     with pytest.raises(UserError, match=said):
         check_ranges(options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Folders:
+    output: Path
+    others: tyro.conf.Positional[tuple[Path, ...]] = ()
+    optional: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    folders: tyro.conf.OmitArgPrefixes[Folders]
+
+
+def test_paths_may_begin_at_home(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("USERPROFILE", "/home/me")
+
+    found = parsed(Command, ["--output=~/model", "~/a", "b~"])
+
+    expected = Folders(Path("/home/me/model"), (Path("/home/me/a"), Path("b~")))
+    assert found == Command(expected)
+
+
+@pytest.mark.parametrize("program", ["captioner", "nmt"])
+def test_help_is_as_wide_as_a_terminal(program, monkeypatch, capsys):
+    """What is broken in the source is broken there, too, and must fit."""
+    main = importlib.import_module(f"keras_attention_apps.{program}.main").main
+    config = importlib.import_module(f"keras_attention_apps.{program}.config")
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+
+    told = capsys.readouterr().out
+    lines = [line.strip("│ ") for line in told.splitlines()]
+    source = Path(config.__file__).read_text(encoding="utf-8")
+    body = source.split("class TrainConfig:")[1].split("\n\n\n")[0]
+    texts = re.findall(r'^    """(.*?)"""', body, re.DOTALL | re.MULTILINE)[1:]
+    assert len(texts) > 25
+    for text in texts:
+        *whole, _ = text.replace("\n    ", "\n").split("\n")
+        assert [line for line in whole if line not in lines] == []

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import h5py
@@ -5,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.presets import find_preset, save_half
+from keras_attention_apps.common.presets import find_preset, read_config, save_half
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "apps").glob("*/presets/*/"))
@@ -81,6 +82,39 @@ def test_an_unknown_preset_names_the_known_ones(tmp_path):
 
     with pytest.raises(UserError, match=r"Presets: soft\. Received: 'sift'"):
         find_preset("sift", tmp_path)
+
+
+def test_the_folder_of_a_training_is_told_where_its_model_is(tmp_path):
+    (tmp_path / "mine" / "model").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"Received: '.*mine'$"):
+        find_preset(tmp_path / "mine", tmp_path)
+
+    for name in ("config.json", "model.weights.h5"):
+        (tmp_path / "mine" / "model" / name).touch()
+    with pytest.raises(UserError, match=r"mine'\. Its model is '.*mine.model'$"):
+        find_preset(tmp_path / "mine", tmp_path)
+
+
+def test_a_folder_below_home_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").touch()
+
+    assert find_preset("~/mine", tmp_path / "presets") == tmp_path / "mine"
+
+
+def test_another_kind_of_model_is_told_from_a_broken_one(tmp_path):
+    @dataclasses.dataclass
+    class Config:
+        units: int = 1
+
+    (tmp_path / "config.json").write_text('{"model": {"units": 2}}')
+    options = {"presets": tmp_path, "kind": Config, "what": "parser"}
+    assert read_config(tmp_path, **options) == Config(2)
+    (tmp_path / "config.json").write_text('{"model": {"units": 2, "heads": 3}}')
+    with pytest.raises(UserError, match="another kind of model: a parser has no heads"):
+        read_config(tmp_path, **options)
 
 
 @pytest.mark.parametrize("folder", PRESETS, ids=lambda folder: folder.name)

@@ -145,14 +145,17 @@ def test_json_tells_where_it_looked_without_blanks(model_folder, capsys):
 
 
 def test_plots_are_pictures(model_folder, tmp_path, capsys):
-    picture, folder = tmp_path / "plot.png", tmp_path / "plots"
+    picture, folder, other = (tmp_path / name for name in ("a.png", "plots.2", "new"))
     options = ["--length-penalty", "2", "--plot"]
     assert translate("the red dog", *options, picture, model=model_folder) == 0
     assert translate("a dog", "a cat", *options, folder, model=model_folder) == 0
+    other.mkdir()
+    assert translate("the red dog", *options, other, model=model_folder) == 0
 
     with Image.open(picture) as plot:
         assert plot.width > 100
     assert {path.name for path in folder.iterdir()} == {"0001.png", "0002.png"}
+    assert (other / "0001.png").read_bytes() == picture.read_bytes()
 
 
 def test_characters_that_no_font_has_are_no_news(
@@ -215,12 +218,12 @@ def test_a_wrong_command_gets_one_clear_line(
 
 
 def test_plots_have_their_place_before_a_model_is_looked_for(tmp_path, capsys):
-    picture, folder = tmp_path / "plot.png", tmp_path / "plots"
-    picture.mkdir()
+    lines, folder = tmp_path / "lines.txt", tmp_path / "plots"
+    lines.write_text("x\n")
     folder.touch()
 
-    assert translate("x", "--plot", picture, model="nowhere") == 2
-    assert "Received a folder: " in capsys.readouterr().err
+    assert translate("--input", lines, "--plot", "x.png", model="nowhere") == 2
+    assert "a folder for several, and for lines. Rec" in capsys.readouterr().err
     assert translate("x", "y", "--plot", folder, model="nowhere") == 2
     assert "Received a file: " in capsys.readouterr().err
 

@@ -9,12 +9,14 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.checkpoints import SaveEveryEpoch, ValidateDecoded
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt import train as training
+from keras_attention_apps.nmt.data import Pairs
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.recurrent import BahdanauNetwork
 from keras_attention_apps.nmt.text import Subwords
-from keras_attention_apps.nmt.train import WarmUp
+from keras_attention_apps.nmt.train import WarmUp, hold_out
 
 
 @pytest.fixture(scope="module")
@@ -430,6 +432,23 @@ def test_pairs_are_held_out_where_there_is_no_validation(corpus, tmp_path, capsy
     assert main(flags) == 0
 
     assert "90 pairs of sentences for training; 10 for val" in capsys.readouterr().out
+
+
+def test_no_pair_that_is_held_out_has_a_copy_in_the_training():
+    source = [f"{i % 50}" for i in range(200)] + ["7", "8"]
+    pairs = Pairs(source, [f"{x} fois" for x in source[:-1]] + ["autre"], empty=3)
+
+    learned, validation = hold_out(pairs, seed=4)
+
+    assert len(validation) == len(set(validation.source)) == 5
+    held_out = set(zip(validation.source, validation.target, strict=True))
+    left = list(zip(learned.source, learned.target, strict=True))
+    texts = list(zip(pairs.source, pairs.target, strict=True))
+    assert left == [text for text in texts if text not in held_out]
+    assert learned.empty == 3
+    assert hold_out(pairs, seed=5)[1].source != validation.source
+    with pytest.raises(UserError, match=r"10 different pairs .* Received: 9"):
+        hold_out(Pairs(source[:9] * 20, source[:9] * 20), seed=4)
 
 
 def test_the_rate_rises_and_falls():
