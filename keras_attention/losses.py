@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_attention import loops
-from keras_attention.layers.parts import check_rank
+from keras_attention.layers.parts import check_rank, may_be_equal
 
 # Logits of so many entries, 16 MB, are computed at once: they stay in the cache.
 BLOCK_ENTRIES = 1 << 22
@@ -117,7 +117,7 @@ def attention_supervision(weights, target_weights, mask=None):
         translation; [Liu et al., 2017](https://arxiv.org/abs/1605.09553), "strong
         supervision", for captions.
     """
-    if not _may_be_equal(weights.shape, target_weights.shape):
+    if not may_be_equal(weights.shape, target_weights.shape):
         raise ValueError(
             "weights and target_weights must have the same shape. Received: "
             f"{tuple(weights.shape)} and {tuple(target_weights.shape)}"
@@ -561,12 +561,6 @@ def _only(x, mask, rows=False):
     if mask is None:
         return x
     return ops.where(mask[..., None] if rows else mask, x, ops.zeros_like(x))
-
-
-def _may_be_equal(shape, other):
-    return len(shape) == len(other) and all(
-        a == b or a is None or b is None for a, b in zip(shape, other, strict=True)
-    )
 
 
 def _at_least_float32(x):

@@ -80,10 +80,15 @@ def fresh(initializer):
     return clone() if clone else initializer
 
 
-def check_positive_integer(name, value):
-    """Raise `ValueError` for an argument that is no positive integer."""
+def check_positive_integer(name, value, *, optional=False):
+    """Raise `ValueError` for an argument that is no positive integer, or `None`."""
+    if optional and value is None:
+        return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a positive integer. Received: {value!r}")
+        either = " or None" if optional else ""
+        raise ValueError(
+            f"{name} must be a positive integer{either}. Received: {value!r}"
+        )
 
 
 def check_choice(name, value, choices):
@@ -93,6 +98,13 @@ def check_choice(name, value, choices):
             f"{name} must be one of {', '.join(map(repr, choices))}. "
             f"Received: {value!r}"
         )
+
+
+def may_be_equal(shape, other):
+    """Whether two shapes differ in no size that is known."""
+    return len(shape) == len(other) and all(
+        a == b or a is None or b is None for a, b in zip(shape, other, strict=True)
+    )
 
 
 def check_rank(name, shape, ranks, expected):

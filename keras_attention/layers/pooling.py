@@ -10,6 +10,7 @@ from keras_attention.layers.attention import read
 from keras_attention.layers.parts import (
     check_positive_integer,
     fresh,
+    may_be_equal,
     project_rows,
     serialize_part,
     stay_frozen,
@@ -168,8 +169,14 @@ class AttentionPooling(keras.layers.Layer):
         leading = ops.shape(value)[:-2]
         length = ops.shape(value)[-2]
         valid = mask if value_mask is None else value_mask
+        shape = tuple(value.shape[:-1])
         value = ops.reshape(value, (-1, length, value.shape[-1]))
         if valid is not None:
+            if not may_be_equal(valid.shape, shape):
+                raise ValueError(
+                    f"value_mask must have the shape {shape}. "
+                    f"Received: {tuple(valid.shape)}"
+                )
             valid = ops.reshape(ops.cast(valid, "bool"), (-1, 1, length))
             present = ops.swapaxes(valid, 1, 2)
             value = ops.where(present, value, ops.zeros_like(value))

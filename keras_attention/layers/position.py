@@ -7,6 +7,8 @@ import keras
 import numpy as np
 from keras import constraints, initializers, ops, regularizers
 
+from keras_attention.layers.parts import check_positive_integer
+
 KINDS = ("sinusoidal", "learned")
 
 
@@ -79,11 +81,7 @@ class PositionEncoding(keras.layers.Layer):
             raise ValueError(
                 "max_length must be given for learned positions. Received: None"
             )
-        is_size = isinstance(max_length, int) and not isinstance(max_length, bool)
-        if max_length is not None and not (is_size and max_length > 0):
-            raise ValueError(
-                f"max_length must be a positive integer. Received: {max_length!r}"
-            )
+        check_positive_integer("max_length", max_length, optional=True)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.kind = kind

@@ -202,6 +202,11 @@ class AdditiveScore(Score):
         self.scale_constraint = constraints.get(scale_constraint)
 
     def build(self, query_shape, keys_shape):
+        if keys_shape[-1] != self.units:
+            raise ValueError(
+                f"keys must be {self.units} deep, as the hidden layer is: attention "
+                f"wants a key_projection. Received: keys of depth {keys_shape[-1]}"
+            )
         self.query_projection.build((None, query_shape[-1]))
         self.scale = self.add_weight(
             name="scale",

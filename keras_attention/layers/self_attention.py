@@ -8,7 +8,11 @@ import keras
 from keras import ops
 
 from keras_attention.layers.attention import check_shapes
-from keras_attention.layers.parts import check_rank, project_rows
+from keras_attention.layers.parts import (
+    check_positive_integer,
+    check_rank,
+    project_rows,
+)
 from keras_attention.ops.weightings import (
     masked_entmax15,
     masked_softmax,
@@ -419,10 +423,10 @@ class SelfAttention(keras.layers.Layer):
         seed=None,
         **kwargs,
     ):
-        _check_size("num_heads", num_heads)
-        _check_size("key_dim", key_dim)
-        _check_size("value_dim", value_dim, optional=True)
-        _check_size("output_dim", output_dim, optional=True)
+        check_positive_integer("num_heads", num_heads)
+        check_positive_integer("key_dim", key_dim)
+        check_positive_integer("value_dim", value_dim, optional=True)
+        check_positive_integer("output_dim", output_dim, optional=True)
         if output_dim is not None and not use_output_projection:
             raise ValueError(
                 "output_dim must be None without an output projection. "
@@ -497,7 +501,7 @@ class SelfAttention(keras.layers.Layer):
             depth)`, in the compute dtype, and the integer `"length"` `(batch_size,)`,
             the number of steps that are remembered.
         """
-        _check_size("max_length", max_length)
+        check_positive_integer("max_length", max_length)
         shape = (batch_size, self.num_heads, max_length)
         return {
             "keys": ops.zeros((*shape, self.key_dim), self.compute_dtype),
@@ -728,13 +732,3 @@ def _write_step(cache, fresh, places, kept):
     fresh = ops.where(kept[..., None, None], fresh, old)
     flat = ops.scatter_update(flat, rows[:, None], ops.reshape(fresh, (-1, depth)))
     return ops.reshape(flat, ops.shape(cache))
-
-
-def _check_size(name, size, optional=False):
-    if optional and size is None:
-        return
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        either = " or None" if optional else ""
-        raise ValueError(
-            f"{name} must be a positive integer{either}. Received: {size!r}"
-        )

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import AdditiveAttention, SparsemaxWeighting
+from keras_attention import (
+    AdditiveAttention,
+    AdditiveScore,
+    Attention,
+    SparsemaxWeighting,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -841,3 +846,14 @@ def test_key_and_value_of_different_lengths_are_named():
 
     with pytest.raises(ValueError, match=re.escape(message)):
         AdditiveAttention(UNITS)(*(np.zeros(shape, "float32") for shape in shapes))
+
+
+@pytest.mark.parametrize("depth", [1, UNITS + 1])
+def test_keys_that_are_not_projected_are_as_deep_as_the_hidden_layer(depth):
+    attention = Attention(AdditiveScore(UNITS))
+    query, value = np.zeros((2, 3, 4), "float32"), np.zeros((2, 5, depth), "float32")
+
+    with pytest.raises(
+        ValueError, match=rf"{UNITS} deep.* key_projection.*: .* {depth}"
+    ):
+        attention(query, value)

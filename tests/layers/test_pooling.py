@@ -128,3 +128,11 @@ def test_order_of_the_positions_does_not_matter(value, rng):
 def test_arguments_out_of_range_are_told(arguments, message):
     with pytest.raises(ValueError, match=message):
         AttentionPooling(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(POSITIONS, BATCH), (BATCH,), (BATCH, 1)])
+def test_a_mask_of_another_shape_is_named(shape):
+    value = np.zeros((BATCH, POSITIONS, DEPTH), "float32")
+
+    with pytest.raises(ValueError, match=r"value_mask must .* Received: \("):
+        AttentionPooling(4)(value, value_mask=np.ones(shape, "bool"))
