@@ -121,7 +121,7 @@ def find_unreadable(folder):
     """The pictures directly inside a folder that are of no format which is read.
 
     Args:
-        folder: Path. What is not a folder, or cannot be listed, holds none.
+        folder: Path; what is not a folder holds none.
 
     Returns:
         List of `pathlib.Path`.

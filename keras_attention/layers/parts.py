@@ -108,6 +108,7 @@ def may_be_equal(shape, other):
 
 
 def check_rank(name, shape, ranks, expected):
+    """Raise `ValueError` for a shape that has none of these numbers of axes."""
     if len(shape) not in ranks:
         raise ValueError(
             f"{name} must have the shape {expected}. Received: {tuple(shape)}"

@@ -125,7 +125,8 @@ class LocalPredictiveWindow(LocalWindow):
         prior[t, s] = exp(-(s - center[t])^2 / (2 (half_width / 2)^2))
 
     The window spans `floor(center) - half_width` to `floor(center) + half_width`.
-    Positions count from zero; `length` is that of the source without its padding.
+    Positions count from zero; `first` and `length` are those of the source without its
+    padding, which may stand before it or behind.
 
     Args:
         half_width: Positions on either side of the centre.
@@ -204,7 +205,6 @@ def _extent(memory):
         return 0, length
     mask = memory["mask"]
     numbers = ops.arange(1, length + 1, dtype="int32")
-    first = ops.argmax(ops.cast(mask, "int32"), axis=1)
-    return first, ops.max(ops.where(mask, numbers, 0), axis=1) - ops.cast(
-        first, "int32"
-    )
+    end = ops.max(ops.where(mask, numbers, 0), axis=1)
+    first = ops.cast(ops.argmax(ops.cast(mask, "int32"), axis=1), "int32")
+    return first, end - first
