@@ -94,6 +94,8 @@ class SelfCritical:
         """Train like `keras.Model.fit`, with a new sample at every step."""
         network = self.network
         network.stop_training = False
+        # Keras tells nothing of a single epoch.
+        print(f"Self-critical training, epochs: {epochs}")
         callbacks = keras.callbacks.CallbackList(
             list(callbacks),
             add_progbar=True,

@@ -301,7 +301,7 @@ class TranslateConfig:
     words are subwords, which --json tells."""
     plot: Path | None = None
     """Write a heat map of the attention: a file for one sentence, a folder
-    for several."""
+    for several, and for lines of a file or of the standard input."""
     json: bool = False
     """Print one JSON object per translation, with words, scores and
     attention."""

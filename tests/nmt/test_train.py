@@ -162,7 +162,9 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
         np.testing.assert_allclose(one, other, atol=1e-3)
 
 
-def test_it_learns_from_what_its_samples_are_worth(corpus, tmp_path, monkeypatch):
+def test_it_learns_from_what_its_samples_are_worth(
+    corpus, tmp_path, monkeypatch, capsys
+):
     save = SaveEveryEpoch.on_epoch_end
 
     def interrupt(self, *args, **kwargs):
@@ -178,6 +180,8 @@ def test_it_learns_from_what_its_samples_are_worth(corpus, tmp_path, monkeypatch
     assert main(begun) == 0
     assert main(whole) == 0
 
+    told = capsys.readouterr().out
+    assert told.count("Self-critical training, epochs: 2\n") == 3
     ours, theirs = (history(tmp_path / x) for x in ("a", "b"))
     assert [sorted(figures) for figures in ours] == [
         ["bleu", "bleu-lc", "chrf", "chrf-lc", "loss", "reward"]
