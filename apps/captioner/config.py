@@ -30,41 +30,39 @@ ImageSize = Annotated[int, Range(1, 4096)]
 class ModelConfig:
     """What is needed to build the network again; saved with its weights."""
 
+    #: Name of a model in keras.applications whose feature grid is attended to, or
+    #: SmallCNN, which learns simple pictures from nothing.
     backbone: str = "MobileNetV2"
-    """Name of a model in keras.applications whose feature grid is attended
-    to, or SmallCNN, which learns simple pictures from nothing."""
+    #: Side in pixels of the square to which photographs are resized.
     image_size: ImageSize = 224
-    """Side in pixels of the square to which photographs are resized."""
+    #: Depth to which the regions are projected; 0 keeps the backbone's own depth.
     region_units: Natural = 512
-    """Depth to which the regions are projected; 0 keeps the backbone's own
-    depth."""
+    #: Depth of the word embeddings.
     embedding_units: Positive = 256
-    """Depth of the word embeddings."""
+    #: Units of the LSTM.
     units: Positive = 512
-    """Units of the LSTM."""
+    #: Depth of the hidden layer of the attention.
     attention_units: Positive = 512
-    """Depth of the hidden layer of the attention."""
+    #: Whether attention knows the last word when it looks for the next. That of the
+    #: paper knows the words before it.
     input_in_query: bool = False
-    """Whether attention knows the last word when it looks for the next. That
-    of the paper knows the words before it."""
+    #: soft: every word is given the mean of all regions, by their weights. hard: it is
+    #: given one region, drawn with these probabilities in training.
     attention: Annotated[
         Literal["soft", "hard"], tyro.conf.arg(aliases=["--attention"])
     ] = "soft"
-    """soft: every word is given the mean of all regions, by their weights.
-    hard: it is given one region, drawn with these probabilities in
-    training."""
+    #: How hard attention learns where to look: from whether the words became
+    #: likely (REINFORCE), or as if it were soft (straight-through Gumbel).
     estimator: Literal["score-function", "straight-through"] = "score-function"
-    """How hard attention learns where to look: from whether the words became
-    likely (REINFORCE), or as if it were soft (straight-through Gumbel)."""
+    #: How often hard attention trains on a caption as if it were soft.
     soft_probability: Share = 0.5
-    """How often hard attention trains on a caption as if it were soft."""
+    #: What hard attention is given when it does not train: the most probable region, or
+    #: the mean of all.
     inference: Literal["argmax", "expectation"] = "argmax"
-    """What hard attention is given when it does not train: the most probable
-    region, or the mean of all."""
+    #: Dropout rate on regions, embeddings and before the output.
     dropout: Dropout = 0.4
-    """Dropout rate on regions, embeddings and before the output."""
+    #: Largest number of words in a caption.
     max_length: Positive = 22
-    """Largest number of words in a caption."""
 
 
 # Options of a model that change none of its weights.
@@ -94,104 +92,98 @@ class TrainConfig:
     For example: captioner train --data flickr8k --output my-captioner
     """
 
+    #: Folder with photographs and captions.
     data: Path
-    """Folder with photographs and captions."""
+    #: Folder for the trained model, its checkpoints and its history.
     output: Path
-    """Folder for the trained model, its checkpoints and its history."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    #: Start from a preset, or the folder of a trained model: its network, CNN included,
+    #: and its words, to which those of the new captions are added. Options of the model
+    #: that are given replace the preset's; but the sizes of its layers stay.
     from_preset: str | None = None
-    """Start from a preset, or the folder of a trained model: its network,
-    CNN included, and its words, to which those of the new captions are
-    added. Options of the model that are given replace the preset's; but
-    the sizes of its layers stay."""
+    #: Start of the CNN: imagenet (downloaded by Keras), none, or a .weights.h5 file. A
+    #: preset has its own.
     backbone_weights: str = "imagenet"
-    """Start of the CNN: imagenet (downloaded by Keras), none, or a
-    .weights.h5 file. A preset has its own."""
+    #: Largest share of the photographs that may be broken. They are named, and left
+    #: out. Missing ones are counted, and left out, too, up to half of all.
     max_unreadable: Share = 0.01
-    """Largest share of the photographs that may be broken. They are named,
-    and left out. Missing ones are counted, and left out, too, up to half
-    of all."""
+    #: Words rarer than this in the training captions become unknown; 5 if omitted, or 1
+    #: where there are fewer than 5,000 captions.
     min_count: Positive | None = None
-    """Words rarer than this in the training captions become unknown; 5 if
-    omitted, or 1 where there are fewer than 5,000 captions."""
+    #: Captions of one photograph that share a training step; if a photograph has more,
+    #: every epoch draws other ones. Also the samples of a photograph in the last phase.
     captions_per_image: Positive = 5
-    """Captions of one photograph that share a training step; if a photograph
-    has more, every epoch draws other ones. Also the samples of a
-    photograph in the last phase."""
+    #: Photographs in a training step; 16 if omitted, or an eighth of all where there
+    #: are fewer than 128.
     batch_images: Positive | None = None
-    """Photographs in a training step; 16 if omitted, or an eighth of all
-    where there are fewer than 128."""
+    #: Epochs with the CNN frozen.
     epochs: Natural = 12
-    """Epochs with the CNN frozen."""
+    #: Views of every photograph whose features are computed for these epochs, and for
+    #: the self-critical ones: the first shows all of it, the others are cropped a
+    #: little, and mirrored, at random.
     frozen_views: Positive = 1
-    """Views of every photograph whose features are computed for these
-    epochs, and for the self-critical ones: the first shows all of it, the
-    others are cropped a little, and mirrored, at random."""
+    #: Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero).
     learning_rate: Weight = 7e-4
-    """Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to
-    zero)."""
+    #: Epochs in which the CNN learns, too.
     fine_tune_epochs: Natural = 7
-    """Epochs in which the CNN learns, too."""
+    #: Share of the CNN's layers, from the top, that learn.
     fine_tune_share: Share = 0.8
-    """Share of the CNN's layers, from the top, that learn."""
+    #: Peak learning rate while the CNN learns.
     fine_tune_learning_rate: Weight = 1e-4
-    """Peak learning rate while the CNN learns."""
+    #: Crop photographs a little, and mirror them, at random, while the CNN learns.
     augment: bool = True
-    """Crop photographs a little, and mirror them, at random, while the CNN
-    learns."""
+    #: Dropout rate while the CNN learns, instead of the model's.
     fine_tune_dropout: Dropout = 0.4
-    """Dropout rate while the CNN learns, instead of the model's."""
+    #: Epochs in which the decoder learns from what the captions that it samples are
+    #: worth: their CIDEr-D.
     self_critical_epochs: Natural = 2
-    """Epochs in which the decoder learns from what the captions that it
-    samples are worth: their CIDEr-D."""
+    #: Peak learning rate while it does.
     self_critical_learning_rate: Weight = 5e-5
-    """Peak learning rate while it does."""
+    #: By which the scores of words are divided before captions are sampled: below 1,
+    #: samples are more like what a search finds.
     self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
-    """By which the scores of words are divided before captions are sampled:
-    below 1, samples are more like what a search finds."""
+    #: What a sample has to beat: the mean of the other samples of its photograph, or
+    #: the caption that greedy search finds.
     self_critical_baseline: Literal["samples", "greedy"] = "samples"
-    """What a sample has to beat: the mean of the other samples of its
-    photograph, or the caption that greedy search finds."""
+    #: What the BLEU-4 of a caption, from 0 to 1, counts beside its CIDEr-D, from 0
+    #: to 10.
     self_critical_bleu: Weight = 0.0
-    """What the BLEU-4 of a caption, from 0 to 1, counts beside its CIDEr-D,
-    from 0 to 10."""
+    #: Decoupled from the gradient, as in AdamW.
     weight_decay: Weight = 0.01
-    """Decoupled from the gradient, as in AdamW."""
+    #: Share of the probability that the loss spreads over all words.
     label_smoothing: Share = 0.1
-    """Share of the probability that the loss spreads over all words."""
+    #: Weight of the penalty that asks for attention to every region (lambda).
     doubly_stochastic: Weight = 0.1
-    """Weight of the penalty that asks for attention to every region
-    (lambda)."""
+    #: Weight of what the attention is told: where the boxes of the data are, for the
+    #: words that have some.
     supervision: Weight = 0.0
-    """Weight of what the attention is told: where the boxes of the data are,
-    for the words that have some."""
+    #: Weight of what hard attention learns from the likelihood of captions (lambda_r),
+    #: beside the likelihood itself.
     reward_weight: Weight = 0.1
-    """Weight of what hard attention learns from the likelihood of captions
-    (lambda_r), beside the likelihood itself."""
+    #: Weight of the entropy of hard attention (lambda_e): without, it may settle on one
+    #: region too early.
     entropy_weight: Weight = 0.002
-    """Weight of the entropy of hard attention (lambda_e): without, it may
-    settle on one region too early."""
+    #: Largest norm of the gradient of a step.
     clip_norm: Weight = 5.0
-    """Largest norm of the gradient of a step."""
+    #: Momentum of the moving average of the weights that is validated and saved; 0 for
+    #: the weights as they are. One that averages two epochs, but at most 500 steps, if
+    #: omitted.
     ema_momentum: Share | None = None
-    """Momentum of the moving average of the weights that is validated and
-    saved; 0 for the weights as they are. One that averages two epochs,
-    but at most 500 steps, if omitted."""
+    #: Decoded metric by which the best epoch is chosen.
     validation_metric: Literal["bleu-4", "cider"] = "cider"
-    """Decoded metric by which the best epoch is chosen."""
+    #: Beam size with which the dev photographs are captioned for it.
     validation_beam_size: Positive = 3
-    """Beam size with which the dev photographs are captioned for it."""
+    #: Epochs in a row, all worse than the best, after which a phase ends.
     patience: Positive = 4
-    """Epochs in a row, all worse than the best, after which a phase ends."""
+    #: Numbers to compute with; the weights are always float32. Half precision is faster
+    #: where the hardware has it.
     precision: Precision = "float32"
-    """Numbers to compute with; the weights are always float32. Half
-    precision is faster where the hardware has it."""
+    #: Of everything that is drawn at random.
     seed: Seed = 0
-    """Of everything that is drawn at random."""
+    #: Folder for CNN features; below Keras' home folder if omitted.
     cache: Path | None = None
-    """Folder for CNN features; below Keras' home folder if omitted."""
+    #: Also write TensorBoard logs to OUTPUT/logs.
     tensorboard: bool = False
-    """Also write TensorBoard logs to OUTPUT/logs."""
 
 
 TRAINING = TrainConfig(data=tyro.MISSING, output=tyro.MISSING)
@@ -230,18 +222,17 @@ SCENES = dataclasses.replace(
 class ChosenModel:
     """Which captioner, and what is to be different about it."""
 
+    #: Name of a preset, or folder of a trained model.
     model: ModelName = "flickr8k-soft"
-    """Name of a preset, or folder of a trained model."""
+    #: What hard attention is given, instead of what the model says: the most probable
+    #: region, or the mean of all.
     inference: Literal["argmax", "expectation"] | None = None
-    """What hard attention is given, instead of what the model says: the most
-    probable region, or the mean of all."""
+    #: Side in pixels of the square to which photographs are resized, instead of what
+    #: the model says. Larger ones have more regions, and take longer.
     image_size: ImageSize | None = None
-    """Side in pixels of the square to which photographs are resized, instead
-    of what the model says. Larger ones have more regions, and take
-    longer."""
+    #: Numbers to compute with. Half precision is faster where the hardware has it, and
+    #: captions are about as good.
     precision: Precision = "float32"
-    """Numbers to compute with. Half precision is faster where the hardware
-    has it, and captions are about as good."""
 
     @property
     def options(self):
@@ -255,10 +246,10 @@ class ChosenModel:
 class CaptionBeamConfig(BeamConfig):
     """How captions are searched for."""
 
+    #: Hypotheses are ranked by log-probability / length ** length_penalty.
     length_penalty: LengthPenalty = 0.7
-    """Hypotheses are ranked by log-probability / length ** length_penalty."""
+    #: No caption says so many words in a row twice; 0 lets it.
     no_repeat_ngrams: Natural = 3
-    """No caption says so many words in a row twice; 0 lets it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,29 +268,26 @@ class CaptionConfig:
     For example: captioner caption dog.jpg --overlay dog-attention.png
     """
 
+    #: Photographs, or folders of photographs, without those in folders inside.
     photos: Positional[tuple[Path, ...]]
-    """Photographs, or folders of photographs, without those in folders
-    inside."""
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    #: Write a JSON object per line to this file instead, with photo, model and caption,
+    #: or error. If the file is there, its photographs are not captioned again: so what
+    #: was interrupted goes on, with the same model and the same options, in the same
+    #: working directory. Those with an error are tried again.
     output: Path | None = None
-    """Write a JSON object per line to this file instead, with photo, model
-    and caption, or error. If the file is there, its photographs are not
-    captioned again: so what was interrupted goes on, with the same model
-    and the same options, in the same working directory. Those with an
-    error are tried again."""
+    #: Write a picture of the attention for every word: a file for one photograph, a
+    #: folder, which must not be that of the photographs, for several.
     overlay: Path | None = None
-    """Write a picture of the attention for every word: a file for one
-    photograph, a folder, which must not be that of the photographs, for
-    several."""
+    #: Print so many captions of a photograph, each as: path, tab, score, tab, caption;
+    #: as JSON, they are a list.
     n_best: Positive = 1
-    """Print so many captions of a photograph, each as: path, tab, score,
-    tab, caption; as JSON, they are a list."""
+    #: Print one JSON object per photograph, with words, scores and attention; an output
+    #: file has these, too.
     json: bool = False
-    """Print one JSON object per photograph, with words, scores and
-    attention; an output file has these, too."""
+    #: Compile the search with XLA: some seconds, and quicker from then on. It pays for
+    #: a thousand photographs.
     jit_compile: bool = False
-    """Compile the search with XLA: some seconds, and quicker from then on.
-    It pays for a thousand photographs."""
     search: Flags[CaptionSearchConfig] = dataclasses.field(
         default_factory=CaptionSearchConfig
     )
@@ -313,14 +301,14 @@ class ScenesConfig:
     captioner train-scenes --data my-scenes --output shapes
     """
 
+    #: Folder to write, which captioner train reads.
     directory: Positional[Path]
-    """Folder to write, which captioner train reads."""
+    #: Number of pictures.
     count: Positive = 10_000
-    """Number of pictures."""
+    #: Their side in pixels.
     image_size: ImageSize = 64
-    """Their side in pixels."""
+    #: Of everything that is drawn at random.
     seed: Natural = 0
-    """Of everything that is drawn at random."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,15 +321,15 @@ class EvaluateConfig:
     For example: captioner evaluate --data flickr8k --split dev --output dev.json
     """
 
+    #: Folder with photographs and captions, as for training.
     data: Path
-    """Folder with photographs and captions, as for training."""
+    #: Part of the data: train, dev or test.
     split: str = "dev"
-    """Part of the data: train, dev or test."""
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    #: Largest share of the photographs that may be broken, and are left out.
     max_unreadable: Share = 0.01
-    """Largest share of the photographs that may be broken, and are left out."""
+    #: Write the captions to this file in COCO's results format.
     output: Path | None = None
-    """Write the captions to this file in COCO's results format."""
     search: Flags[CaptionSearchConfig] = dataclasses.field(
         default_factory=CaptionSearchConfig
     )
@@ -357,8 +345,8 @@ class ExportConfig:
     For example: captioner export served-captioner
     """
 
+    #: Folder to write.
     directory: Positional[Path]
-    """Folder to write."""
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[CaptionBeamConfig] = dataclasses.field(
         default_factory=CaptionBeamConfig

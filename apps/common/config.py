@@ -139,25 +139,25 @@ def replaced(model, changes, shapeless):
 class AverageConfig:
     """Average the weights of several models that were one, and have learned apart."""
 
+    #: Folder to write.
     output: Positional[Path]
-    """Folder to write."""
+    #: Folders of models.
     models: Positional[tuple[Path, ...]]
-    """Folders of models."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamConfig:
     """How a beam search searches."""
 
+    #: Hypotheses that are kept at every step; 1 is greedy search.
     beam_size: Positive = 5
-    """Hypotheses that are kept at every step; 1 is greedy search."""
+    #: Hypotheses are ranked by log-probability / length ** length_penalty.
     length_penalty: LengthPenalty = 1.0
-    """Hypotheses are ranked by log-probability / length ** length_penalty."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig(BeamConfig):
     """How a beam search searches, and for how many inputs at once."""
 
+    #: Inputs that are worked on together.
     batch_size: Annotated[int, Range(1, 1_000_000)] = 32
-    """Inputs that are worked on together."""

@@ -29,66 +29,61 @@ class ModelConfig:
     What is not given is as in the recipe of the chosen attention.
     """
 
+    #: bahdanau: a bidirectional GRU, and a GRU whose previous state asks. luong: LSTMs
+    #: whose current state asks. self-attention: no recurrence. none: as bahdanau, but
+    #: all the decoder has of the source is one vector.
     attention: Annotated[
         Literal["bahdanau", "luong", "self-attention", "none"],
         tyro.conf.arg(aliases=["--attention"]),
     ] = "bahdanau"
-    """bahdanau: a bidirectional GRU, and a GRU whose previous state asks.
-    luong: LSTMs whose current state asks. self-attention: no recurrence.
-    none: as bahdanau, but all the decoder has of the source is one
-    vector."""
+    #: Depth of the embeddings; for self-attention, of everything.
     embedding_units: Positive | None = None
-    """Depth of the embeddings; for self-attention, of everything."""
+    #: Units of the recurrent decoder, or of the feed-forward layers.
     units: Positive | None = None
-    """Units of the recurrent decoder, or of the feed-forward layers."""
+    #: Units of the recurrent encoder in each direction.
     encoder_units: Natural | None = None
-    """Units of the recurrent encoder in each direction."""
+    #: Layers of the encoder.
     encoder_layers: Positive | None = None
-    """Layers of the encoder."""
+    #: Layers of the decoder.
     decoder_layers: Positive | None = None
-    """Layers of the decoder."""
+    #: Whether luong's encoder reads in both directions, as the others always do.
     bidirectional: bool = True
-    """Whether luong's encoder reads in both directions, as the others always
-    do."""
+    #: Whether recurrent cells are layer-normalised.
     layer_norm: bool = True
-    """Whether recurrent cells are layer-normalised."""
+    #: Depth of the hidden layer of additive and concat scores.
     attention_units: Positive = 256
-    """Depth of the hidden layer of additive and concat scores."""
+    #: Score of luong; dot wants as many units in the decoder as the encoder has.
     score: Literal["dot", "general", "concat", "location"] = "general"
-    """Score of luong; dot wants as many units in the decoder as the encoder
-    has."""
+    #: Where luong looks.
     window: Literal["global", "local-m", "local-p"] = "global"
-    """Where luong looks."""
+    #: Positions on either side of a local window's centre.
     half_width: Positive = 10
-    """Positions on either side of a local window's centre."""
+    #: Whether luong's decoder is fed its attentional vector.
     input_feeding: bool = True
-    """Whether luong's decoder is fed its attentional vector."""
+    #: Deep output of bahdanau and none.
     readout: Literal["tanh", "maxout"] = "tanh"
-    """Deep output of bahdanau and none."""
+    #: The state that it reads: Bahdanau's is the one before the step.
     readout_state: Literal["previous", "current"] = "current"
-    """The state that it reads: Bahdanau's is the one before the step."""
+    #: Heads of self-attention.
     heads: Positive = 4
-    """Heads of self-attention."""
+    #: Whether self-attention normalises before each sublayer instead of behind it.
     pre_norm: bool = True
-    """Whether self-attention normalises before each sublayer instead of
-    behind it."""
+    #: Whether source and target have the same embeddings. Those of the target are the
+    #: output layer, too.
     share_embeddings: bool = True
-    """Whether source and target have the same embeddings. Those of the
-    target are the output layer, too."""
+    #: Dropout rate on embeddings; for self-attention, on every sublayer, too.
     dropout: Dropout | None = None
-    """Dropout rate on embeddings; for self-attention, on every sublayer,
-    too."""
+    #: Dropout rate on what a recurrent decoder attends to.
     context_dropout: Dropout = 0.2
-    """Dropout rate on what a recurrent decoder attends to."""
+    #: Dropout rate before the output layer of a recurrent decoder.
     output_dropout: Dropout = 0.2
-    """Dropout rate before the output layer of a recurrent decoder."""
+    #: Dropout rate on the weights of self-attention.
     attention_dropout: Dropout = 0.0
-    """Dropout rate on the weights of self-attention."""
+    #: Largest number of subwords in a sentence, the end included.
     max_length: Positive = 128
-    """Largest number of subwords in a sentence, the end included."""
+    #: Largest number of subwords of a translation for each of the source; measured on
+    #: the training text if omitted.
     length_ratio: Annotated[float, Range(0.1)] | None = None
-    """Largest number of subwords of a translation for each of the source;
-    measured on the training text if omitted."""
 
 
 # Options of a model that change none of its weights.
@@ -115,98 +110,90 @@ class TrainConfig:
     --valid-target val.de --output my-model
     """
 
+    #: Folder for the trained model, its checkpoints and its history.
     output: Path
-    """Folder for the trained model, its checkpoints and its history."""
+    #: File with one sentence per line.
     source: Path | None = None
-    """File with one sentence per line."""
+    #: File with their translations.
     target: Path | None = None
-    """File with their translations."""
+    #: Sentences for validation; 1,000 pairs of the training are held out if omitted.
     valid_source: Path | None = None
-    """Sentences for validation; 1,000 pairs of the training are held out if
-    omitted."""
+    #: Their translations.
     valid_target: Path | None = None
-    """Their translations."""
+    #: Instead of the files: a folder with train.en, train.de, val.en and val.de.
     data: Path | None = None
-    """Instead of the files: a folder with train.en, train.de, val.en and
-    val.de."""
+    #: For the folder: the suffixes of source and target, such as en-de.
     pair: str | None = None
-    """For the folder: the suffixes of source and target, such as en-de."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    #: Start from a preset, or the folder of a trained model: its network and its
+    #: subwords. The rates of dropout may be others; the sizes of its layers stay.
     from_preset: str | None = None
-    """Start from a preset, or the folder of a trained model: its network and
-    its subwords. The rates of dropout may be others; the sizes of its
-    layers stay."""
+    #: Subwords of both languages together, 8,000 if omitted; a preset has its own.
     vocabulary_size: Annotated[int, Range(1, 1_000_000)] | None = None
-    """Subwords of both languages together, 8,000 if omitted; a preset has
-    its own."""
+    #: Share of the characters that are subwords; for languages with thousands of
+    #: them 0.9995. The others become bytes.
     character_coverage: Annotated[float, Range(0.98, 1)] = 1.0
-    """Share of the characters that are subwords; for languages with
-    thousands of them 0.9995. The others become bytes."""
+    #: BPE-dropout: how often a merge of subwords is left out in the source text.
     subword_dropout: Share = 0.1
-    """BPE-dropout: how often a merge of subwords is left out in the source
-    text."""
+    #: The same in the target text. What is gained by it takes many more epochs: which
+    #: way a word is split cannot be guessed.
     target_subword_dropout: Share = 0.0
-    """The same in the target text. What is gained by it takes many more
-    epochs: which way a word is split cannot be guessed."""
+    #: Places for tokens in a training step, on either side.
     batch_tokens: Positive | None = None
-    """Places for tokens in a training step, on either side."""
+    #: Fewest training steps of an epoch: where there is little text, they are smaller
+    #: than batch_tokens.
     min_steps: Positive = 50
-    """Fewest training steps of an epoch: where there is little text, they
-    are smaller than batch_tokens."""
+    #: Epochs on the translations that are given.
     epochs: Natural | None = None
-    """Epochs on the translations that are given."""
+    #: What becomes of the learning rate behind the warm-up.
     schedule: Literal["constant", "inverse-square-root", "cosine"] | None = None
-    """What becomes of the learning rate behind the warm-up."""
+    #: Peak learning rate of Adam.
     learning_rate: Weight | None = None
-    """Peak learning rate of Adam."""
+    #: Steps in which the learning rate grows to its peak, at most a tenth of all.
     warm_up: Natural | None = None
-    """Steps in which the learning rate grows to its peak, at most a tenth of
-    all."""
+    #: Adam's decay of the squared gradients.
     beta_2: Share | None = None
-    """Adam's decay of the squared gradients."""
+    #: Decoupled from the gradient, as in AdamW.
     weight_decay: Weight = 0.01
-    """Decoupled from the gradient, as in AdamW."""
+    #: Share of the probability that the loss spreads over all subwords.
     label_smoothing: Share = 0.1
-    """Share of the probability that the loss spreads over all subwords."""
+    #: Largest norm of the gradient of a step.
     clip_norm: Weight = 5.0
-    """Largest norm of the gradient of a step."""
+    #: Momentum of the moving average of the weights that is validated and saved; 0 for
+    #: the weights as they are. One that averages two epochs, but at most 1,000 steps,
+    #: if omitted. In self-critical epochs it is 0.98 at most.
     ema_momentum: Share | None = None
-    """Momentum of the moving average of the weights that is validated and
-    saved; 0 for the weights as they are. One that averages two epochs,
-    but at most 1,000 steps, if omitted. In self-critical epochs it is
-    0.98 at most."""
+    #: Behind the first phase, the models of so many epochs, the best or the last, are
+    #: averaged; whichever is best stays. 0 for no average.
     average: Natural = 10
-    """Behind the first phase, the models of so many epochs, the best or the
-    last, are averaged; whichever is best stays. 0 for no average."""
+    #: Which epochs are averaged.
     average_of: Literal["best", "last"] = "best"
-    """Which epochs are averaged."""
+    #: Epochs in which the model learns from what the translations that it samples are
+    #: worth: their BLEU and chrF2.
     self_critical_epochs: Natural = 0
-    """Epochs in which the model learns from what the translations that it
-    samples are worth: their BLEU and chrF2."""
+    #: Peak learning rate while it does.
     self_critical_learning_rate: Weight = 3e-4
-    """Peak learning rate while it does."""
+    #: By which the scores of subwords are divided before translations are sampled:
+    #: below 1, samples are more like what a search finds.
     self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
-    """By which the scores of subwords are divided before translations are
-    sampled: below 1, samples are more like what a search finds."""
+    #: Samples of a sentence, each of which has to beat the mean of the others.
     self_critical_samples: Annotated[int, Range(2, 1000)] = 5
-    """Samples of a sentence, each of which has to beat the mean of the
-    others."""
+    #: Decoded metric by which the best epoch is chosen; chrf where no sentence has the
+    #: four words that BLEU needs.
     validation_metric: Literal["bleu", "chrf"] = "bleu"
-    """Decoded metric by which the best epoch is chosen; chrf where no
-    sentence has the four words that BLEU needs."""
+    #: Beam size with which the validation text is translated for it.
     validation_beam_size: Positive = 1
-    """Beam size with which the validation text is translated for it."""
+    #: Epochs in a row, all worse than the best, after which a phase ends.
     patience: Positive = 10
-    """Epochs in a row, all worse than the best, after which a phase ends."""
+    #: Numbers to compute with; the weights are always float32.
     precision: Precision = "float32"
-    """Numbers to compute with; the weights are always float32."""
+    #: Share every batch out to all GPUs, or other devices. In self-critical epochs,
+    #: TensorFlow gives every device all of it.
     distribute: bool = False
-    """Share every batch out to all GPUs, or other devices. In self-critical
-    epochs, TensorFlow gives every device all of it."""
+    #: Of everything that is drawn at random.
     seed: Seed = 0
-    """Of everything that is drawn at random."""
+    #: Also write TensorBoard logs to OUTPUT/logs.
     tensorboard: bool = False
-    """Also write TensorBoard logs to OUTPUT/logs."""
 
 
 _RECURRENT = {
@@ -262,11 +249,10 @@ def with_recipe(config, attention):
 class ChosenModel:
     """Which translator, and what it computes with."""
 
+    #: Name of a preset, or folder of a trained model.
     model: ModelName = "multi30k-en-de-self-attention"
-    """Name of a preset, or folder of a trained model."""
+    #: Numbers to compute with. Half precision is faster where the hardware has it.
     precision: Precision = "float32"
-    """Numbers to compute with. Half precision is faster where the hardware
-    has it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,31 +270,29 @@ class TranslateConfig:
     For example: nmt translate "A dog runs." --plot alignment.png
     """
 
+    #: Sentences to translate.
     sentences: Positional[tuple[str, ...]] = ()
-    """Sentences to translate."""
+    #: File to translate, line by line, instead of sentences or the standard input.
     input: Path | None = None
-    """File to translate, line by line, instead of sentences or the standard
-    input."""
+    #: File to write, instead of the standard output.
     output: Path | None = None
-    """File to write, instead of the standard output."""
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    #: Print so many translations of a sentence, each as: number of the sentence, tab,
+    #: score, tab, translation.
     n_best: Positive = 1
-    """Print so many translations of a sentence, each as: number of the
-    sentence, tab, score, tab, translation."""
+    #: Print the alignment behind each translation and a tab: pairs i-j of a source and
+    #: a target word, counted from 0. In scripts without blanks, words are subwords,
+    #: which --json tells.
     alignments: bool = False
-    """Print the alignment behind each translation and a tab: pairs i-j of a
-    source and a target word, counted from 0. In scripts without blanks,
-    words are subwords, which --json tells."""
+    #: Write a heat map of the attention: a file for one sentence, a folder for several,
+    #: and for lines of a file or of the standard input.
     plot: Path | None = None
-    """Write a heat map of the attention: a file for one sentence, a folder
-    for several, and for lines of a file or of the standard input."""
+    #: Print one JSON object per translation, with words, scores and attention.
     json: bool = False
-    """Print one JSON object per translation, with words, scores and
-    attention."""
+    #: Compile the search with XLA: seconds for each of a few lengths of sentences, and
+    #: up to six times as fast from then on. It pays for many thousand sentences, and
+    #: where a program waits for sentences all day.
     jit_compile: bool = False
-    """Compile the search with XLA: seconds for each of a few lengths of
-    sentences, and up to six times as fast from then on. It pays for many
-    thousand sentences, and where a program waits for sentences all day."""
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
 
 
@@ -322,19 +306,19 @@ class EvaluateConfig:
     For example: nmt evaluate --data multi30k --pair en-de --split val
     """
 
+    #: File with one sentence per line.
     source: Path | None = None
-    """File with one sentence per line."""
+    #: File with their translations.
     target: Path | None = None
-    """File with their translations."""
+    #: Instead of the files: a folder.
     data: Path | None = None
-    """Instead of the files: a folder."""
+    #: For the folder: the suffixes of source and target, such as en-de.
     pair: str | None = None
-    """For the folder: the suffixes of source and target, such as en-de."""
+    #: For the folder: the name of its files, val if omitted.
     split: str | None = None
-    """For the folder: the name of its files, val if omitted."""
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    #: Write the translations to this file.
     output: Path | None = None
-    """Write the translations to this file."""
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
 
 
@@ -348,7 +332,7 @@ class ExportConfig:
     For example: nmt export served-translator
     """
 
+    #: Folder to write.
     directory: Positional[Path]
-    """Folder to write."""
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[BeamConfig] = dataclasses.field(default_factory=BeamConfig)
