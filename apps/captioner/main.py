@@ -57,20 +57,22 @@ def main(argv=None):
     return run("captioner", lambda: _dispatch(argv))
 
 
+def _read_config(preset):
+    quiet_tensorflow()
+    from keras_attention_apps.captioner.inference import read_config
+
+    return read_config(preset)
+
+
 def _dispatch(argv):
-    parse = functools.partial(
-        parsed,
-        argv=argv,
+    config = parsed(
+        commands,
+        argv,
+        _read_config,
         prog="captioner",
         description="Captions photographs, and shows where it looked for every word.",
     )
-    config = parse(commands())
     quiet_tensorflow()
-    if getattr(config, "from_preset", None):
-        from keras_attention_apps.captioner.inference import read_config
-
-        # What is not given is as the preset has it.
-        config = parse(commands(model=read_config(config.from_preset)))
     verbs = {
         CaptionConfig: _caption,
         TrainConfig: _train,

@@ -56,22 +56,33 @@ def check_ranges(config):
                 raise UserError(f"{name} must be {allowed}. Received: {value}")
 
 
-def parsed(commands, argv, **program):
+def parsed(commands, argv, read_config, **program):
     """What a command line asks for, as one of the dataclasses of `commands`.
 
     A `~` begins a path where the shell has left it, as in `--output=~/model`, too.
 
+    Options of a model that are not given are those of the preset to start from, if any.
+
     Args:
-        commands: All commands, as a type.
+        commands: Function that returns all commands, as a type; its argument `model`
+            is the model of those that train, where nothing is given.
         argv: The arguments; those of the process if `None`.
+        read_config: Function from the name of a preset to the configuration of its
+            model.
         **program: Those of `tyro.cli`: `prog` and `description`.
 
     Raises:
         UserError: If a number is out of its range.
     """
-    config = _at_home(tyro.cli(commands, args=argv, **program))
-    check_ranges(config)
-    return config
+
+    def parse(commands):
+        config = _at_home(tyro.cli(commands, args=argv, **program))
+        check_ranges(config)
+        return config
+
+    config = parse(commands())
+    preset = getattr(config, "from_preset", None)
+    return parse(commands(model=read_config(preset))) if preset else config
 
 
 def _at_home(value):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import json
 import sys
 from typing import Annotated
@@ -43,20 +42,22 @@ def main(argv=None):
     return run("nmt", lambda: _dispatch(argv))
 
 
+def _read_config(preset):
+    quiet_tensorflow()
+    from keras_attention_apps.nmt.inference import read_config
+
+    return read_config(preset)
+
+
 def _dispatch(argv):
-    parse = functools.partial(
-        parsed,
-        argv=argv,
+    config = parsed(
+        commands,
+        argv,
+        _read_config,
         prog="nmt",
         description="Translates, and shows which words each word came from.",
     )
-    config = parse(commands())
     quiet_tensorflow()
-    if getattr(config, "from_preset", None):
-        from keras_attention_apps.nmt.inference import read_config
-
-        # What is not given is as the preset has it.
-        config = parse(commands(model=read_config(config.from_preset)))
     verbs = {
         TranslateConfig: _translate,
         TrainConfig: _train,

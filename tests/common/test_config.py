@@ -77,7 +77,7 @@ def test_paths_may_begin_at_home(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("USERPROFILE", "/home/me")
 
-    found = parsed(Command, ["--output=~/model", "~/a", "b~"])
+    found = parsed(lambda: Command, ["--output=~/model", "~/a", "b~"], None)
 
     expected = Folders(Path("/home/me/model"), (Path("/home/me/a"), Path("b~")))
     assert found == Command(expected)
