@@ -66,9 +66,8 @@ class Checkpoints:
         self.progress = Progress()
         self.resumed = self._progress_file.exists()
         if self.resumed:
-            saved = read_json(self._progress_file)
-            _check_config(directory, saved.pop("config"), config)
-            self.progress = Progress(**saved)
+            self.progress, saved = _read(self._progress_file)
+            _check_config(directory, saved, config)
         self._config = config
 
     def restore(self, model):
@@ -123,6 +122,19 @@ class Checkpoints:
 
 def _seed_states(model):
     return [v for v in model.variables if v.path.endswith("seed_generator_state")]
+
+
+def _read(file):
+    """The `Progress` of a training, and what it depends on."""
+    try:
+        saved = read_json(file)
+        config = saved.pop("config")
+        return Progress(**saved), config
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"expected the progress of a training. Received: {str(file)!r}, which is "
+            "not as it was written. Choose another output folder, or remove that one"
+        ) from error
 
 
 def _check_config(directory, saved, config):

@@ -25,12 +25,11 @@ def atomic_path(path):
     link is followed; a pipe or a device is written to as it is.
 
     Raises:
-        UserError: If a folder stands at `path`.
+        UserError: If no file can be written there; see `check_file`.
     """
     check_file(path)
-    path = Path(path)
-    if path.exists() and not path.is_file():
-        yield path
+    if _is_special(path):
+        yield Path(path)
         return
     path, temporary = _places(path)
     try:
@@ -75,11 +74,13 @@ def atomic_folder(path, kind=()):
 
 
 def check_file(path):
-    """Raise a `UserError` if a folder stands where a file is to be written."""
+    """Raise a `UserError` if no file can be written there."""
     if Path(path).is_dir():
         raise UserError(
             f"expected the name of a file to write. Received a folder: {str(path)!r}"
         )
+    if not _is_special(path):
+        _check_parents(path)
 
 
 def check_text(path):
@@ -94,12 +95,11 @@ def check_folder(path, kind=()):
     An empty folder may be replaced, and one that holds all the names of its kind.
     """
     path = Path(path).resolve()
-    for place in (path, *path.parents):
-        if place.exists() and not place.is_dir():
-            raise UserError(
-                "expected the name of a folder to write. Received a file: "
-                f"{str(place)!r}"
-            )
+    if path.exists() and not path.is_dir():
+        raise UserError(
+            f"expected the name of a folder to write. Received a file: {str(path)!r}"
+        )
+    _check_parents(path)
     names = {file.name for file in path.iterdir()} if path.exists() else set()
     ours = bool(kind) and names.issuperset(kind)
     if path in (Path.cwd(), *Path.cwd().parents) or (names and not ours):
@@ -107,6 +107,28 @@ def check_folder(path, kind=()):
         raise UserError(
             f"expected the name of a new folder{ours}. Received one with something "
             f"else in it: {str(path)!r}"
+        )
+
+
+def _is_special(path):
+    """Whether a pipe or a device is there, which is written to as it is."""
+    return Path(path).exists() and not Path(path).is_file()
+
+
+def _check_parents(path):
+    """Raise a `UserError` if the folder of a path cannot be written to, or made."""
+    nearest = Path(path).resolve().parent
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        raise UserError(
+            f"expected a folder to write {Path(path).name!r} to. Received a file: "
+            f"{str(nearest)!r}"
+        )
+    if not os.access(nearest, os.W_OK):
+        raise UserError(
+            f"expected a folder to write {Path(path).name!r} to. Received one that is "
+            f"not to be written to: {str(nearest)!r}"
         )
 
 

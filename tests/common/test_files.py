@@ -6,6 +6,8 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import (
     atomic_folder,
     atomic_path,
+    check_file,
+    check_folder,
     read_json,
     remove_folder,
     write_json,
@@ -110,6 +112,21 @@ def test_a_file_and_a_folder_do_not_replace_each_other(tmp_path):
         with pytest.raises(UserError, match="Received a folder"), atomic_path(path):
             pytest.fail("it must be refused before anything is done")
     assert (tmp_path / "file").read_text() == "old"
+
+
+def test_what_cannot_be_written_is_known_beforehand(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("old")
+    for check in (check_file, check_folder):
+        check(tmp_path / "new" / "other" / "name")
+        with pytest.raises(UserError, match=r"'name' to. Received a file: .*file'"):
+            check(tmp_path / "file" / "new" / "name")
+
+    monkeypatch.setattr("os.access", lambda *_: False)
+    for check in (check_file, check_folder):
+        with pytest.raises(UserError, match="not to be written to"):
+            check(tmp_path / "new" / "name")
+    check_file(os.devnull)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_folder_is_removed_from_its_name_first(tmp_path, monkeypatch):
