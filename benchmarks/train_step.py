@@ -70,7 +70,6 @@ def our_step(jit_compile):
             weight_decay=training.weight_decay,
             global_clipnorm=training.clip_norm,
             use_ema=True,
-            ema_momentum=training.ema_momentum,
         ),
         jit_compile=jit_compile,
     )

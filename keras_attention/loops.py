@@ -89,6 +89,15 @@ def fuses():
     return keras.backend.backend() != "torch"
 
 
+def traces():
+    """Whether operations become a graph of TensorFlow, instead of being carried out."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return not tf.executing_eagerly()
+
+
 def fused(function):
     """The same function of tensors, compiled as a whole even inside a plain graph.
 

@@ -53,13 +53,13 @@ def additive_scores(query, keys, scale, shift=None):
     Reference:
         [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2.
     """
-    if shift is None and len(keys.shape) == 3 and _is_large(query, keys):
+    # TensorFlow wants to know of every variable; a reshaped one is a tensor.
+    scale = ops.reshape(scale, (-1,))
+    if shift is not None or len(keys.shape) == 4:
+        return _at_once(query, keys, scale, shift)
+    if _is_large(query, keys):
         return _in_blocks(query, keys, scale)
-    # In half precision, processors need longer for a tanh.
-    hidden = _sums(_exactly(query), _exactly(keys))
-    if shift is not None:
-        hidden = hidden + _exactly(shift)
-    return ops.cast(_dot(ops.tanh(hidden), _exactly(scale)), query.dtype)
+    return _fused_if_it_pays(query, keys, scale)
 
 
 # Elements of the hidden layer: in a block, and in an example for which blocks pay.
@@ -71,6 +71,37 @@ USUAL_LENGTH = 1024
 
 # Up to this |x|, neither exp(x) nor its inverse leaves the range of float32.
 SMALL = 80.0
+
+
+def _at_once(query, keys, scale, shift=None):
+    # In half precision, processors need longer for a tanh.
+    hidden = _sums(_exactly(query), _exactly(keys))
+    if shift is not None:
+        hidden = hidden + _exactly(shift)
+    return ops.cast(_dot(ops.tanh(hidden), _exactly(scale)), query.dtype)
+
+
+_at_once_fused = loops.fused(_at_once)
+
+
+def _fused_if_it_pays(query, keys, scale):
+    """All at once, as one loop where a graph does so again and again.
+
+    As in a search over many hypotheses: a large hidden layer then is not written to
+    memory, and read from there.
+    """
+    (_, queries, units), positions = query.shape, keys.shape[1]
+    if not loops.traces() or None in (queries, positions) or queries == 1:
+        # Every length would be compiled anew; gradients of one query are no quicker.
+        return _at_once(query, keys, scale)
+    is_large = ops.shape(query)[0] > BLOCK // max(queries * positions * units, 1)
+    if isinstance(is_large, bool):
+        return (_at_once_fused if is_large else _at_once)(query, keys, scale)
+    return ops.cond(
+        is_large,
+        lambda: _at_once_fused(query, keys, scale),
+        lambda: _at_once(query, keys, scale),
+    )
 
 
 def _sums(query, keys):
@@ -118,8 +149,7 @@ def _in_blocks(query, keys, scale):
         constants = (ops.stop_gradient(x) for x in (query, keys, scale))
         return forward(*constants), gradient
 
-    # TensorFlow wants to know of every variable; a reshaped one is a tensor.
-    return scores(query, keys, ops.reshape(scale, (-1,)))
+    return scores(query, keys, scale)
 
 
 def _forward(query, keys, scale, sigmoid):

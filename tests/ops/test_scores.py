@@ -86,17 +86,60 @@ def test_keeps_the_dtype(arrays, dtype):
     keras.backend.backend() != "tensorflow", reason="only TensorFlow has such sizes"
 )
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_batch_and_lengths_may_be_unknown(arrays, jit_compile):
+@pytest.mark.parametrize("queries", [None, QUERIES])
+def test_batch_and_lengths_may_be_unknown(arrays, queries, jit_compile):
     import tensorflow as tf
 
-    unknown = tf.TensorSpec((None, None, UNITS))
+    shapes = (None, queries, UNITS), (None, None, UNITS), (UNITS,)
     compiled = tf.function(
         additive_scores,
-        input_signature=[unknown, unknown, tf.TensorSpec((UNITS,))],
+        input_signature=list(map(tf.TensorSpec, shapes)),
         jit_compile=jit_compile,
     )
 
     np.testing.assert_allclose(compiled(*arrays), scores_of(*arrays), atol=1e-6)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="others compile what calls it"
+)
+@pytest.mark.parametrize("batch", [BATCH, None])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch, dtype):
+    import tensorflow as tf
+
+    monkeypatch.setattr(scores_module, "BLOCK", QUERIES * POSITIONS * UNITS)
+    arrays = [tf.cast(x, dtype) for x in arrays]
+    query, keys, scale = arrays
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec((batch, QUERIES, UNITS), dtype),
+            tf.TensorSpec((batch, POSITIONS, UNITS), dtype),
+            tf.TensorSpec((UNITS,), dtype),
+        ]
+    )
+    def scores_and_gradients(*arrays):
+        with tf.GradientTape() as tape:
+            tape.watch(arrays)
+            scores = additive_scores(*arrays)
+        return scores, tape.gradient(scores, arrays)
+
+    found, gradients = scores_and_gradients(*arrays)
+    graph = scores_and_gradients.get_concrete_function().graph.as_graph_def()
+    assert any(x.attr["_XlaMustCompile"].b for x in graph.library.function)
+    hidden = np.tanh(np.float64(query)[:, :, None] + np.float64(keys)[:, None])
+    slope = np.float64(scale) * (1 - hidden**2)
+    expected = (
+        hidden @ np.float64(scale),
+        slope.sum(2),
+        slope.sum(1),
+        hidden.sum((0, 1, 2)),
+    )
+    precision = 1e-5 if dtype == "float32" else 0.05
+    for x, wanted in zip([found, *gradients], expected, strict=True):
+        assert x.dtype == dtype
+        np.testing.assert_allclose(tf.cast(x, "float32"), wanted, atol=precision)
 
 
 @pytest.fixture
