@@ -1,0 +1,65 @@
+"""That the benchmarks still run: of each, what is measured of ours, twice."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PHOTO = str(ROOT / "docs" / "photographer.jpg")
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="they measure TensorFlow"
+)
+
+
+def run(script, *arguments, **variables):
+    """What a benchmark prints, of which the standard input wants nothing more."""
+    finished = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / script, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **variables},
+    )
+    assert not finished.returncode, finished.stderr
+    return json.loads(finished.stdout)
+
+
+@pytest.mark.parametrize(
+    ("script", "candidate", "arguments"),
+    [
+        ("caption_throughput.py", "whole path", [PHOTO, "--count", "1"]),
+        ("crossentropy.py", "linear_crossentropy", []),
+        ("encoder.py", "GRU|ours|graph", []),
+        ("layers.py", "dot|2|3|ours|graph|both", []),
+        ("search.py", "queue", []),
+        ("train_step.py", "ours, graph", []),
+        ("translation_step.py", "ours, graph", []),
+    ],
+)
+def test_times_and_memory_are_told(script, candidate, arguments):
+    first, memory = run(script, *arguments, "--work", candidate)
+    assert first > 0
+    assert memory >= 0
+
+
+@pytest.mark.parametrize("attention", ["bahdanau", "self-attention"])
+def test_translations_are_timed(tmp_path, attention):
+    task = {"attention": attention, "sources": [[4, 5, 2], [6, 2]], "steps": [8, 8]}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    first, _ = run(
+        "translate.py",
+        *("--work", "ours: beam of 5, 64 together"),
+        TRANSLATE_TASK=str(tmp_path / "task.json"),
+    )
+    assert first > 0
+
+
+def test_the_stages_of_a_caption_are_timed():
+    stages = run("caption_latency.py", PHOTO, "--stages")
+    assert stages["first caption"] > 0
