@@ -453,4 +453,4 @@ def _is_representable(length, penalty, form):
         divisor = _divisor(float(length), penalty, form)
     except OverflowError:
         return False
-    return divisor <= np.finfo("float32").max
+    return divisor <= float(np.finfo("float32").max)
