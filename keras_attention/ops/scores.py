@@ -59,7 +59,7 @@ def additive_scores(query, keys, scale, shift=None):
         return _at_once(query, keys, scale, shift)
     if _is_large(query, keys):
         return _in_blocks(query, keys, scale)
-    return _fused_if_it_pays(query, keys, scale)
+    return _at_once_or_fused(query, keys, scale)
 
 
 # Elements of the hidden layer: in a block, and in an example for which blocks pay.
@@ -84,7 +84,7 @@ def _at_once(query, keys, scale, shift=None):
 _at_once_fused = loops.fused(_at_once)
 
 
-def _fused_if_it_pays(query, keys, scale):
+def _at_once_or_fused(query, keys, scale):
     """All at once, as one loop where a graph does so again and again.
 
     As in a search over many hypotheses: a large hidden layer then is not written to
