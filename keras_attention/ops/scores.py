@@ -62,7 +62,8 @@ def additive_scores(query, keys, scale, shift=None):
     return _at_once_or_fused(query, keys, scale)
 
 
-# Elements of the hidden layer: in a block, and in an example for which blocks pay.
+# Elements of the hidden layer: in a block, which is worth compiling; and in an example
+# for which blocks pay.
 BLOCK = 2**21
 LARGE = 2**22
 
