@@ -89,13 +89,13 @@ def fuses():
     return keras.backend.backend() != "torch"
 
 
-def traces():
-    """Whether operations become a graph of TensorFlow, instead of being carried out."""
+def traces_for_cpu():
+    """Whether operations become a graph of TensorFlow that no GPU carries out."""
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
 
-    return not tf.executing_eagerly()
+    return not (tf.executing_eagerly() or tf.config.list_logical_devices("GPU"))
 
 
 def fused(function):

@@ -230,3 +230,19 @@ def test_stacked_outputs_keep_their_known_sizes():
 def test_a_sequence_has_steps():
     with pytest.raises(ValueError, match=r"at least one step. Received: 0 steps"):
         loops.scan(lambda state, now: (state, now), np.zeros(2), np.zeros((0, 2)))
+
+
+def test_a_graph_for_a_cpu_is_known(monkeypatch):
+    assert not loops.traces_for_cpu()
+    if BACKEND != "tensorflow":
+        return
+    import tensorflow as tf
+
+    def told():
+        return tf.function(lambda: tf.constant(loops.traces_for_cpu()))().numpy()
+
+    for devices in ([], ["GPU:0"]):
+        monkeypatch.setattr(
+            "tensorflow.config.list_logical_devices", lambda _, x=devices: x
+        )
+        assert told() == (not devices)

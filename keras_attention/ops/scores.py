@@ -89,10 +89,10 @@ def _at_once_or_fused(query, keys, scale):
     """All at once, as one loop where a graph does so again and again.
 
     As in a search over many hypotheses: a large hidden layer then is not written to
-    memory, and read from there.
+    memory, and read from there, which takes CPUs longer than to compute it.
     """
     (_, queries, units), positions = query.shape, keys.shape[1]
-    if not loops.traces() or None in (queries, positions) or queries == 1:
+    if not loops.traces_for_cpu() or None in (queries, positions) or queries == 1:
         # Every length would be compiled anew; gradients of one query are no quicker.
         return _at_once(query, keys, scale)
     is_large = ops.shape(query)[0] > BLOCK // max(queries * positions * units, 1)
