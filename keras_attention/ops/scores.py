@@ -67,7 +67,8 @@ def additive_scores(query, keys, scale, shift=None):
 BLOCK = 2**21
 LARGE = 2**22
 
-# What is assumed where a number of queries or positions is not known.
+# What is assumed where a number is not known: of examples, of queries or positions.
+USUAL_BATCH = 32
 USUAL_LENGTH = 1024
 
 # Up to this |x|, neither exp(x) nor its inverse leaves the range of float32.
@@ -91,18 +92,12 @@ def _at_once_or_fused(query, keys, scale):
     As in a search over many hypotheses: a large hidden layer then is not written to
     memory, and read from there, which takes CPUs longer than to compute it.
     """
-    (_, queries, units), positions = query.shape, keys.shape[1]
+    (batch, queries, units), positions = query.shape, keys.shape[1]
     if not loops.traces_for_cpu() or None in (queries, positions) or queries == 1:
         # Every length would be compiled anew; gradients of one query are no quicker.
         return _at_once(query, keys, scale)
-    is_large = ops.shape(query)[0] > BLOCK // max(queries * positions * units, 1)
-    if isinstance(is_large, bool):
-        return (_at_once_fused if is_large else _at_once)(query, keys, scale)
-    return ops.cond(
-        is_large,
-        lambda: _at_once_fused(query, keys, scale),
-        lambda: _at_once(query, keys, scale),
-    )
+    is_large = (batch or USUAL_BATCH) * queries * positions * units > BLOCK
+    return (_at_once_fused if is_large else _at_once)(query, keys, scale)
 
 
 def _sums(query, keys):

@@ -112,7 +112,9 @@ def test_another_configuration_is_refused_by_name_and_values(tmp_path):
         Checkpoints(tmp_path, {"units": 32})
 
 
-@pytest.mark.parametrize("text", ['{"phase": 1', "null", "{}", '{"config": {}, "a": 1}'])
+@pytest.mark.parametrize(
+    "text", ['{"phase": 1', "null", "{}", '{"config": {}, "a": 1}']
+)
 def test_progress_that_was_not_written_so_is_named(tmp_path, text):
     (tmp_path / "progress.json").write_text(text)
     with pytest.raises(UserError, match=r"Received: .*progress\.json.*another output"):

@@ -32,6 +32,7 @@ from decoder.reference import (
 from keras import ops, tree
 
 from keras_attention import AdditiveAttention, AttentionCell, AttentionDecoder
+from keras_attention.ops import scores
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -508,7 +509,10 @@ def test_training_with_dropout_compiles_and_leaves_nothing_behind(rng):
     assert_close(numpy(decoder(inputs, value)), numpy(without_dropout(inputs, value)))
 
 
-def test_training_with_dropout_runs_several_sequences(rng):
+@pytest.mark.parametrize("block", [scores.BLOCK, 0])
+def test_training_with_dropout_runs_several_sequences(rng, monkeypatch, block):
+    # With 0 scores are compiled in graphs that do not know how many examples there are.
+    monkeypatch.setattr(scores, "BLOCK", block)
     decoder = decoder_of("lstm", dropout=0.3, recurrent_dropout=0.3)
     inputs = keras.Input((SEQUENCES, STEPS, INPUT_DIM))
     value = keras.Input((POSITIONS, VALUE_DIM))

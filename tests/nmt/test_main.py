@@ -271,14 +271,32 @@ def test_evaluation_counts_what_it_has_cut(model_folder, tmp_path, capsys):
 
 
 def test_scores_are_told_even_if_translations_cannot_be_written(
+    corpus, model_folder, tmp_path, capsys, monkeypatch
+):
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.replace", fail)
+    output = str(tmp_path / "translations")
+    arguments = ["--data", str(corpus), "--pair", "en-fr", "--output", output]
+    assert main(["evaluate", *arguments, "--model", str(model_folder)]) == 2
+
+    told = capsys.readouterr()
+    assert "chrf-lc" in told.out
+    assert "No space left" in told.err
+
+
+def test_where_no_translations_can_be_written_is_told_before(
     corpus, model_folder, tmp_path, capsys
 ):
     (tmp_path / "file").touch()
-    output = tmp_path / "file" / "translations"
-    arguments = ["--data", str(corpus), "--pair", "en-fr", "--output", str(output)]
+    output = str(tmp_path / "file" / "translations")
+    arguments = ["--data", str(corpus), "--pair", "en-fr", "--output", output]
     assert main(["evaluate", *arguments, "--model", str(model_folder)]) == 2
 
-    assert "chrf-lc" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "Received a file" in told.err
+    assert not told.out
 
 
 def test_models_are_averaged(model_folder, tmp_path, capsys):
