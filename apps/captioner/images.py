@@ -77,6 +77,9 @@ def read_image(source, *, draft=False):
 def image_to_array(image, size, box=None):
     """Resizes a picture, or a rectangle of it, to a square.
 
+    First along the longer side of the picture, and rounded between: where Pillow
+    begins depends on its version.
+
     Args:
         image: RGB picture, as `read_image` returns it.
         size: Positive integer, height and width of the result.
@@ -94,8 +97,15 @@ def image_to_array(image, size, box=None):
             "expected a picture of mode RGB and a positive size, "
             f"got mode {image.mode} and size {size}"
         )
-    if image.size != (size, size) or box:
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box)
+    width, height = image.size
+    left, top, right, bottom = box or (0, 0, width, height)
+    bilinear = Image.Resampling.BILINEAR
+    if height > width:
+        image = image.resize((width, size), bilinear, (0, top, width, bottom))
+        image = image.resize((size, size), bilinear, (left, 0, right, size))
+    else:
+        image = image.resize((size, height), bilinear, (left, 0, right, height))
+        image = image.resize((size, size), bilinear, (0, top, size, bottom))
     return np.array(image)
 
 

@@ -641,6 +641,16 @@ class TestImageToArray:
 
         np.testing.assert_array_equal(array, picture[1:4, 2:5])
 
+    @pytest.mark.parametrize("box", [None, (3.5, 2, 30, 20.5)])
+    def test_the_longer_side_comes_first(self, box):
+        turned = box and (*box[1::-1], *box[:1:-1])
+
+        array = image_to_array(Image.fromarray(noise(41, 27)), 13, box)
+        picture = Image.fromarray(noise(41, 27).swapaxes(0, 1))
+
+        expected = image_to_array(picture, 13, turned).swapaxes(0, 1)
+        np.testing.assert_array_equal(array, expected)
+
     def test_what_came_is_told(self):
         with pytest.raises(ValueError, match=r"mode RGB.*got mode L and size 3"):
             image_to_array(Image.new("L", (3, 3)), 3)
