@@ -28,6 +28,7 @@ from keras_attention_apps.common.checkpoints import (
 )
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import replaced
+from keras_attention_apps.common.files import recover_folder
 from keras_attention_apps.common.tokens import UNKNOWN
 from keras_attention_apps.common.training import (
     BEST,
@@ -99,6 +100,7 @@ def _train(config):
         config.output / CHECKPOINTS,
         {**dataclasses.asdict(config), "text": _fingerprint(training, validation)},
     )
+    recover_folder(config.output / BEST)
     captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
     if start:
         captioner.take_over(start)

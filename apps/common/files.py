@@ -75,7 +75,7 @@ def atomic_folder(path, kind=()):
 
 def check_file(path):
     """Raise a `UserError` if no file can be written there."""
-    if Path(path).is_dir():
+    if Path(path).resolve().is_dir():
         raise UserError(
             f"expected the name of a file to write. Received a folder: {str(path)!r}"
         )
@@ -154,6 +154,17 @@ def remove_leftovers(folder, pattern):
     for state in ("part", "old"):
         for path in folder.glob(f".{state}-[0-9]*-{pattern}"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def recover_folder(path):
+    """Put back a folder that a killed process had moved aside to replace it.
+
+    What killed processes have left beside it, half written or half removed, goes.
+    """
+    aside = sorted(path.parent.glob(f".old-[0-9]*-{path.name}"), key=os.path.getmtime)
+    if aside and not path.exists():
+        aside[-1].rename(path)
+    remove_leftovers(path.parent, path.name)
 
 
 def _places(path):

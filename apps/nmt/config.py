@@ -116,7 +116,8 @@ class TrainConfig:
     source: Path | None = None
     #: File with their translations.
     target: Path | None = None
-    #: Sentences for validation; 1,000 pairs of the training are held out if omitted.
+    #: Sentences for validation; if omitted, 1,000 pairs of the training are held out,
+    #: or a tenth of them if that is less.
     valid_source: Path | None = None
     #: Their translations.
     valid_target: Path | None = None
@@ -281,8 +282,9 @@ class TranslateConfig:
     #: score, tab, translation.
     n_best: Positive = 1
     #: Print the alignment behind each translation and a tab: pairs i-j of a source and
-    #: a target word, counted from 0. In scripts without blanks, words are subwords,
-    #: which --json tells.
+    #: a target word, counted from 0. A word that looked most of all at the end of the
+    #: sentence has none. In scripts without blanks, words are subwords, which --json
+    #: tells.
     alignments: bool = False
     #: Write a heat map of the attention: a file for one sentence, a folder for several,
     #: and for lines of a file or of the standard input.

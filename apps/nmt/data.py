@@ -120,7 +120,7 @@ def find_files(data, pair, names):
     Raises:
         UserError: If `pair` is no pair, or there are no such files.
     """
-    languages = pair.split("-")
+    languages = (pair or "").split("-")
     if len(languages) != 2 or not all(languages):
         raise UserError(
             "pair must be two suffixes with a hyphen, such as en-de. "

@@ -77,8 +77,8 @@ def bleu_by_length(sources, translations, references, parts=4):
         parts: Number of parts, about equally large.
 
     Returns:
-        List of tuples: the largest length of a source of this part, see `lengths_of`,
-        the number of its sentences, and their BLEU in percent.
+        List of tuples: the lengths of the shortest and the longest source of this part,
+        see `lengths_of`; the number of its sentences; and their BLEU in percent.
     """
     from sacrebleu.metrics import BLEU
 
@@ -87,12 +87,13 @@ def bleu_by_length(sources, translations, references, parts=4):
     shares = np.arange(1, parts + 1) / parts
     edges = np.unique(np.quantile(lengths, shares, method="lower"))
     found = []
-    for part, longest in enumerate(edges):
+    for part in range(len(edges)):
         # Every edge is the length of a sentence: no part is empty.
         chosen = np.flatnonzero(np.searchsorted(edges, lengths) == part)
         texts = [[side[i] for i in chosen] for side in (translations, references)]
         score = bleu.corpus_score(texts[0], texts[1:]).score
-        found.append((int(longest), len(chosen), score))
+        ends = int(lengths[chosen].min()), int(lengths[chosen].max())
+        found.append((ends, len(chosen), score))
     return found
 
 
@@ -135,8 +136,9 @@ def evaluate(config):
     for name, score in scores.items():
         print(f"{name:8} {score:6.2f}  {signatures[name]}")
     unit, _ = lengths_of(sources)
-    for longest, count, score in bleu_by_length(sources, translations, references):
-        print(f"bleu-lc  {score:6.2f}  {count} sentences of at most {longest} {unit}")
+    for lengths, count, score in bleu_by_length(sources, translations, references):
+        about = f"{count} sentences of {lengths[0]} to {lengths[1]} {unit}"
+        print(f"bleu-lc  {score:6.2f}  {about}")
     if config.output is not None:
         with atomic_path(config.output) as temporary:
             temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
@@ -149,4 +151,4 @@ def _files(config):
     check_files(files, config.data, pair=config.pair, split=config.split)
     if config.data is None:
         return files
-    return find_files(config.data, config.pair or "", (config.split or "val",))
+    return find_files(config.data, config.pair, (config.split or "val",))

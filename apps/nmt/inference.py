@@ -60,9 +60,10 @@ class Translation:
             stand between blanks; in scripts that put none there, subwords.
         score: By which translations are ranked.
         log_probability: Natural logarithm of the translation's probability.
-        weights: Attention `(len(words), len(source_words))`. A row sums to one without
-            what was attended to the end of the sentence; all are zero for a model
+        weights: Attention `(len(words), len(source_words))`; all are zero for a model
             without attention.
+        end_weights: Attention to the end of the sentence, `(len(words),)`. With it, a
+            row sums to one, unless the attention is local.
         cut: Whether the sentence was too long, and is translated in part.
     """
 
@@ -72,15 +73,16 @@ class Translation:
     score: float
     log_probability: float
     weights: np.ndarray
+    end_weights: np.ndarray
     cut: bool = False
 
     @property
     def alignment(self):
         """Pairs of a source word and a target word, counted from 0.
 
-        A word that looked at no word has none.
+        A word that looked at no word, or most of all at the end, has none.
         """
-        return alignment_of(self.weights)
+        return alignment_of(self.weights, self.end_weights)
 
 
 class Translator:
@@ -278,19 +280,22 @@ class Translator:
         if self.config.attention == "none":
             # There is one weight, of everything.
             weights = np.zeros((len(places), len(source_places)))
+        # As if the end were one more word.
+        merged = merge_weights(weights, [*source_places, len(source_words)], places)
         return Translation(
             text=self.subwords.decode(token_ids),
             source_words=source_words,
             words=words,
             score=float(found["scores"][row, rank]),
             log_probability=float(found["log_probs"][row, rank]),
-            weights=merge_weights(weights, source_places, places),
+            weights=merged[:, :-1],
+            end_weights=merged[:, -1],
             cut=cut,
         )
 
 
 def _nothing():
-    return Translation("", [], [], 0.0, 0.0, np.zeros((0, 0)))
+    return Translation("", [], [], 0.0, 0.0, np.zeros((0, 0)), np.zeros(0))
 
 
 def length_ratio(subwords, pairs):

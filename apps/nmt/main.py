@@ -76,6 +76,11 @@ def _translate(config):
     translator = Translator.from_preset(
         chosen.model, precision=chosen.precision, jit_compile=config.jit_compile
     )
+    if config.plot is not None and translator.config.attention == "none":
+        raise UserError(
+            "--plot shows attention, and this model has none. "
+            f"Received: {chosen.model!r}"
+        )
     lines = _Lines(config)
     search = dataclasses.asdict(config.search)
     if lines.are_typed:
@@ -131,6 +136,8 @@ def _check_plot(config):
             "expected the name of a folder to write plots to. "
             f"Received a file: {str(config.plot)!r}"
         )
+    else:
+        check_file(config.plot / "0001.png")
 
 
 def _is_plotted_alone(config):
@@ -216,7 +223,7 @@ def _told(config, number, translation):
 def _plot(config, number, translation):
     from keras_attention import attention_heatmap
 
-    if not translation.alignment:
+    if not translation.weights.any():
         print(f"nmt: warning: line {number} has nothing to plot", file=sys.stderr)
         return
     alone = _is_plotted_alone(config)

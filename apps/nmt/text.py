@@ -289,16 +289,22 @@ def merge_weights(weights, source_places, target_places):
     return np.minimum(merged / np.maximum(counts, 1)[:, None], 1.0)
 
 
-def alignment_of(weights):
+def alignment_of(weights, end_weights=0.0):
     """For every target word the source word it looked at most: pairs (source, target).
 
-    A target word that looked nowhere, or whose weights are not numbers, has no pair.
+    A target word that looked nowhere, or more at the end of the sentence than at any
+    word, or whose weights are not numbers, has no pair.
 
-    >>> alignment_of(np.array([[0.1, 0.9], [0.0, 0.0], [0.8, 0.2]]))
+    Args:
+        weights: Array `(target words, source words)`.
+        end_weights: Array `(target words,)`, what looked at the end.
+
+    >>> alignment_of(np.array([[0.1, 0.6], [0.2, 0.1], [0.8, 0.2]]), [0.3, 0.7, 0.0])
     [(1, 0), (0, 2)]
     """
     if not weights.size:
         return []
-    (targets,) = np.nonzero(weights.max(axis=1) > 0)
+    largest = weights.max(axis=1)
+    (targets,) = np.nonzero((largest > 0) & (largest >= end_weights))
     best = weights[targets].argmax(axis=1)
     return list(zip(best.tolist(), targets.tolist(), strict=True))

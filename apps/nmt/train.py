@@ -21,6 +21,7 @@ from keras_attention_apps.common.files import (
     MODEL,
     atomic_path,
     holds,
+    recover_folder,
     remove_folder,
     remove_leftovers,
 )
@@ -97,10 +98,9 @@ def read_texts(config):
             f"valid_source={config.valid_source}, valid_target={config.valid_target}"
         )
     if config.data is not None:
-        pair = config.pair or ""
         files = [
-            *find_files(config.data, pair, TRAINING_NAMES),
-            *find_files(config.data, pair, VALIDATION_NAMES),
+            *find_files(config.data, config.pair, TRAINING_NAMES),
+            *find_files(config.data, config.pair, VALIDATION_NAMES),
         ]
     training = read_pairs(*files[:2])
     if any(files[2:]):
@@ -154,6 +154,7 @@ def _train(config, training, validation, devices):
         config = dataclasses.replace(config, model=model, vocabulary_size=size)
     depends_on = dataclasses.asdict(config) | {"text": text_of(training, validation)}
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
+    recover_folder(config.output / BEST)
     subwords = start.subwords if start else _subwords(config, training, checkpoints)
     model = config.model
     if model.length_ratio is None:
@@ -241,11 +242,11 @@ class _Run:
             target_subword_dropout=config.target_subword_dropout,
         )
         self._report(batches)
-        if not config.epochs:
-            return
         if not self.checkpoints.resumed:
             # Another training may have left some, which are not to be averaged.
             _remove_epochs(self.epochs)
+        if not config.epochs:
+            return
         self._compile(
             len(batches),
             config.epochs,

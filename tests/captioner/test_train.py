@@ -214,7 +214,11 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
         assert main(command(squares, output)) == 130
+    # As if it had been killed while the model was replaced.
+    (output / "model").rename(output / ".old-7-model")
     assert main(command(squares, output)) == 0
+
+    assert not list(output.glob(".*"))
 
     def history(folder):
         text = (folder / "checkpoints" / "progress.json").read_text()

@@ -9,6 +9,7 @@ from keras_attention_apps.common.files import (
     check_file,
     check_folder,
     read_json,
+    recover_folder,
     remove_folder,
     write_json,
 )
@@ -72,6 +73,20 @@ def test_what_a_killed_process_left_half_written_is_written_anew(tmp_path):
     assert [p.name for p in (tmp_path / "model").iterdir()] == ["whole"]
 
 
+def test_what_was_moved_aside_to_be_replaced_is_put_back(tmp_path):
+    write_folder(tmp_path / ".old-12-model", *KIND)
+    write_folder(tmp_path / ".part-34-model", "half")
+    write_folder(tmp_path / ".part-34-models", "of another")
+
+    for _ in range(2):
+        recover_folder(tmp_path / "model")
+
+        names = sorted(p.name for p in tmp_path.iterdir())
+        assert names == [".part-34-models", "model"]
+        assert sorted(p.name for p in (tmp_path / "model").iterdir()) == sorted(KIND)
+        write_folder(tmp_path / ".old-12-model", "half removed")
+
+
 @pytest.mark.parametrize("names", [["photo.jpg"], ["config.json"]])
 def test_a_folder_of_another_kind_is_not_touched(tmp_path, names):
     write_folder(tmp_path / "mine", *names)
@@ -108,7 +123,7 @@ def test_a_file_and_a_folder_do_not_replace_each_other(tmp_path):
         atomic_folder(tmp_path / "file", KIND),
     ):
         pytest.fail("it must be refused before anything is done")
-    for path in (tmp_path / "folder", ".", ""):
+    for path in (tmp_path / "folder", tmp_path / "new" / ".." / "folder", ".", ""):
         with pytest.raises(UserError, match="Received a folder"), atomic_path(path):
             pytest.fail("it must be refused before anything is done")
     assert (tmp_path / "file").read_text() == "old"

@@ -53,18 +53,18 @@ def test_scores_by_length_in_characters():
     texts = ["Ein Hund .", "Ein Hund läuft im Park .", "Ein Hund ."]
     found = bleu_by_length(sources, texts, texts, parts=3)
 
-    assert [part[:2] for part in found] == [(3, 2), (9, 1)]
+    assert [part[:2] for part in found] == [((3, 3), 2), ((9, 9), 1)]
     assert found[1][2] == pytest.approx(100)
     (score,) = [x for *_, x in bleu_by_length(["x"], ["一只狗在"], ["一只狗在"])]
     assert score == pytest.approx(100)
 
 
 def test_scores_by_length():
-    sources = ["a"] * 3 + ["a b c d e"] * 2 + ["a b c d e f"]
+    sources = ["a"] * 3 + ["a b c d", "a b c d e"] + ["a b c d e f"]
     right, wrong = "eins zwei drei vier fünf", "sechs sieben acht neun zehn"
-    translations = [right.title()] * 3 + [wrong] * 2 + [right]
+    translations = [right.title()] * 3 + [wrong] + [right] * 2
 
     found = bleu_by_length(sources, translations, [right] * 6, parts=3)
 
-    assert [part[:2] for part in found] == [(1, 3), (5, 2), (6, 1)]
+    assert [part[:2] for part in found] == [((1, 1), 3), ((4, 4), 1), ((5, 6), 2)]
     assert [part[2] for part in found] == pytest.approx([100, 0, 100])

@@ -20,6 +20,8 @@ def test_translations_come_in_order_whatever_the_batches(translator):
         assert one.score == pytest.approx(other.score, abs=1e-4)
         assert one.weights.shape == (len(one.words), len(one.source_words))
         np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+        total = one.weights.sum(axis=1) + one.end_weights
+        np.testing.assert_allclose(total, 1, atol=1e-5)
 
 
 def test_without_blanks_words_are_aligned_too(unspaced_subwords, monkeypatch):

@@ -186,6 +186,7 @@ def test_who_looked_nowhere_is_not_aligned():
     weights = np.array([[0.0, 0.0], [0.2, 0.8], [np.nan, np.nan], [0.6, 0.4]])
 
     assert alignment_of(weights) == [(1, 1), (0, 3)]
+    assert alignment_of(weights, np.array([0.0, 0.9, 0.0, 0.6])) == [(0, 3)]
     assert alignment_of(np.zeros((3, 0))) == []
 
 

@@ -150,8 +150,11 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
         assert main(command(corpus, output)) == 130
+    # As if it had been killed while the model was replaced.
+    (output / "model").rename(output / ".old-7-model")
     assert main(command(corpus, output)) == 0
 
+    assert not list(output.glob(".*"))
     for ours, theirs in zip(history(output), history(trained), strict=True):
         for name, value in theirs.items():
             assert ours[name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
@@ -163,8 +166,11 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
 
 
 def test_it_learns_from_what_its_samples_are_worth(
-    corpus, tmp_path, monkeypatch, capsys
+    corpus, tmp_path, monkeypatch, capsys, model_folder
 ):
+    # Another training's, which are not to be averaged.
+    for name in ("epoch-0001", "epoch-0002"):
+        shutil.copytree(model_folder, tmp_path / "a" / "epochs" / name)
     save = SaveEveryEpoch.on_epoch_end
 
     def interrupt(self, *args, **kwargs):
