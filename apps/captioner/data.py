@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import dataclasses
+import os
 import sys
+import unicodedata
 from pathlib import Path
 
 from keras_attention_apps.captioner.archives import ArchivedFile
@@ -118,8 +120,10 @@ def _find_photographs(roots, split, images):
         # Folders that the data set names may be missing on disk: try without them.
         parts = image.path.parts
         names = (Path(*parts[start:]) for start in range(len(parts)))
+        names = (spelt for name in names for spelt in _spellings(name))
         paths = (base / name for name in names for base in bases)
-        path = next((path for path in paths if path.is_file()), None)
+        # Of a name that no file can have, `Path.is_file` may raise an error.
+        path = next((path for path in paths if os.path.isfile(path)), None)
         if captions and path:
             found.append(dataclasses.replace(image, path=path, captions=captions))
         elif captions:
@@ -135,3 +139,9 @@ def _find_photographs(roots, split, images):
             raise DataError(f"{report}; looked in {list_some(bases)}")
         print(f"captioner: warning: {report}; they are left out", file=sys.stderr)
     return found
+
+
+def _spellings(name):
+    """A name, and those that look the same: on a Mac, accents stand on their own."""
+    forms = (unicodedata.normalize(form, str(name)) for form in ("NFC", "NFD"))
+    return dict.fromkeys((name, *map(Path, forms)))

@@ -158,7 +158,8 @@ def _pictures_inside(folder):
         for entry in entries
         if known.get(entry.suffix.lower()) in FORMATS
         and not entry.name.startswith(".")
-        and entry.is_file()
+        # A link to nothing is told when it is read.
+        and (entry.is_file() or not entry.exists())
     ]
     if not pictures:
         raise ImageError(

@@ -269,6 +269,8 @@ class Captioner:
                 length_penalty=length_penalty,
                 no_repeat_ngrams=no_repeat_ngrams or None,
                 early_stopping=True,
+                # A word and the end.
+                min_length=2,
             )
             self._searches[key] = CaptionSearch(
                 self.network,

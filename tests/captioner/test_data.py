@@ -256,6 +256,29 @@ def test_up_to_half_of_the_photographs_may_be_missing(tmp_path, capsys):
     )
 
 
+def test_accents_may_be_written_in_either_way(tmp_path):
+    composed, apart = "B\u00e4r.jpg", "Ba\u0308r.jpg"
+    for told, there in ((composed, apart), (apart, composed)):
+        folder = tmp_path / there
+        karpathy(folder, karpathy_image(told, "train", "A bear ."))
+        image = next(folder.rglob(told))
+        image.rename(image.with_name(there))
+
+        assert names_of(read_dataset(folder, "train")) == [there]
+
+
+def test_a_name_that_no_file_can_have_is_missing(tmp_path, capsys):
+    names = ["a" * 300, "\0", "b.jpg", "c.jpg"]
+    write(
+        tmp_path / "dataset.json",
+        {"images": [karpathy_image(name, "train", "A .") for name in names]},
+    )
+    photograph(tmp_path, *names[2:])
+
+    assert names_of(read_dataset(tmp_path, "train")) == names[2:]
+    assert "2 of 4 photographs of the split train are m" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("count", [3, 4])
 def test_more_than_half_may_not_be_missing(tmp_path, count):
     four_images(tmp_path)

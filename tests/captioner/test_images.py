@@ -667,10 +667,12 @@ class TestFindImages:
             (folder / name).touch()
         (folder / "c.png" / "deeper.png").touch()
         missing = tmp_path / "missing.jpg"
+        (folder / "link.png").symlink_to(missing)
+        (folder / "round.png").symlink_to("round.png")
 
         found = find_images([str(missing), folder, tmp_path / "notes.txt"])
 
-        inside = [folder / name for name in sorted(names)]
+        inside = [folder / name for name in sorted([*names, "link.png", "round.png"])]
         assert found == [missing, *inside, tmp_path / "notes.txt"]
         assert all(isinstance(path, pathlib.Path) for path in found)
 

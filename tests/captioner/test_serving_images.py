@@ -177,10 +177,14 @@ PHOTOGRAPH = write(draw_colours(HEIGHT, WIDTH), "JPEG", quality=95)
 TURNED_PHOTOGRAPH = insert_exif(PHOTOGRAPH, write_tiff((0x0112, 3, TURNED)))
 
 
+SQUARE = write(draw_colours(WIDTH, WIDTH), "JPEG", quality=95)
+
+
+@pytest.mark.parametrize("photograph", [PHOTOGRAPH, SQUARE], ids=["wide", "square"])
 @pytest.mark.parametrize("order", "<>")
-def test_exif_orientations(order):
+def test_exif_orientations(order, photograph):
     files = [
-        insert_exif(PHOTOGRAPH, write_tiff((0x0112, 3, orientation), order=order))
+        insert_exif(photograph, write_tiff((0x0112, 3, orientation), order=order))
         for orientation in range(1, 9)
     ]
 
