@@ -153,7 +153,7 @@ def _reference_and_links(y_true, y_pred):
             "y_true and y_pred must have the same shape. Received: "
             f"{tuple(y_true.shape)} and {tuple(weights.shape)}"
         )
-    positions = ops.arange(ops.shape(weights)[-1])
+    positions = ops.arange(ops.shape(weights)[-1], dtype="int32")
     largest = ops.cast(ops.argmax(weights, axis=-1), positions.dtype)
     links = ops.logical_and(positions == largest[..., None], weights > 0)
     return y_true, ops.cast(links, "float32")

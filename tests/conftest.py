@@ -37,6 +37,17 @@ def seeded():
 
 
 @pytest.fixture
+def double_by_default():
+    """What is not given a dtype is float64; on TensorFlow, whole numbers are int64."""
+    import keras
+
+    default = keras.config.floatx()
+    keras.config.set_floatx("float64")
+    yield
+    keras.config.set_floatx(default)
+
+
+@pytest.fixture
 def gradients():
     return _gradients
 

@@ -133,7 +133,8 @@ class ScheduledSampling(keras.layers.Layer):
         self.passes.assign_add(1)
         shape = (steps, *leading_shape)
         coin = keras.random.uniform(shape, dtype=dtype, seed=seed) < rate
-        later = ops.reshape(ops.arange(steps) > 0, (-1, *[1] * len(leading_shape)))
+        later = ops.arange(steps, dtype="int32") > 0
+        later = ops.reshape(later, (-1, *[1] * len(leading_shape)))
         return {
             "coin": ops.logical_and(coin, later),
             "uniform": keras.random.uniform(shape, dtype=dtype, seed=seed),

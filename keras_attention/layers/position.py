@@ -105,7 +105,8 @@ class PositionEncoding(keras.layers.Layer):
         self._check_positions(inputs.shape, start)
         positions = ops.cast(start, "int32")
         if len(inputs.shape) > 2:
-            positions = positions[..., None] + ops.arange(ops.shape(inputs)[-2])
+            steps = ops.arange(ops.shape(inputs)[-2], dtype="int32")
+            positions = positions[..., None] + steps
         if self.kind == "learned":
             encoding = ops.take(self.embeddings, positions, axis=0)
         else:

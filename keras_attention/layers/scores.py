@@ -322,7 +322,7 @@ class LocationScore(Score):
         scores = project_rows(self.projection, query)
         if isinstance(length, int):
             return scores[..., :length]
-        return ops.take(scores, ops.arange(ops.shape(keys)[-2]), axis=-1)
+        return ops.take(scores, ops.arange(ops.shape(keys)[-2], dtype="int32"), axis=-1)
 
     def get_config(self):
         return {

@@ -687,7 +687,7 @@ def _clear(x, mask):
 
 def _up_to_each_query(query, keys):
     """Mask `(1, T, S)` of the positions that are not after the query's."""
-    t, s = (ops.arange(ops.shape(x)[2]) for x in (query, keys))
+    t, s = (ops.arange(ops.shape(x)[2], dtype="int32") for x in (query, keys))
     return t[None, :, None] >= s
 
 
@@ -706,14 +706,14 @@ def _remember(cache, memory):
     for name in ("keys", "values"):
         fresh = ops.cast(memory[name], cache[name].dtype)
         remembered[name] = write(cache[name], fresh, last, kept)
-    places = ops.arange(cache["keys"].shape[2])
+    places = ops.arange(cache["keys"].shape[2], dtype="int32")
     return remembered, places <= last[..., None]
 
 
 def _write_steps(cache, fresh, places, kept):
     """Write steps `(B, N, T, D)` that are kept to their places, both `(B, T)`."""
     # Not a slice: rows of different lengths are written at different places.
-    written = ops.arange(cache.shape[2]) == places[..., None]
+    written = ops.arange(cache.shape[2], dtype="int32") == places[..., None]
     written = ops.logical_and(written, kept[..., None])
     writer = ops.argmax(ops.cast(written, "int32"), axis=1)[:, None, :, None]
     written = ops.any(written, axis=1)[:, None, :, None]

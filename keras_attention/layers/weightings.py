@@ -295,7 +295,8 @@ class MonotonicWeighting(Weighting):
 
     def initial_state(self, memory, queries):
         batch, length = ops.shape(memory["values"])[:2]
-        first = ops.cast(ops.equal(ops.arange(length), 0), exact_dtype(self))
+        first = ops.equal(ops.arange(length, dtype="int32"), 0)
+        first = ops.cast(first, exact_dtype(self))
         return {"previous": ops.broadcast_to(first, (batch, queries, length))}
 
     def draw(self, shape):

@@ -173,6 +173,20 @@ def test_float64(rng, kind):
     )
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.usefixtures("double_by_default")
+@pytest.mark.parametrize("kind", KINDS)
+def test_double_precision_by_default(rng, kind):
+    layer = built(kind)
+    x = draw(rng, BATCH, STEPS, DEPTH)
+    start = np.array([1, 4], "int32")
+
+    for first, rows in ((2, [2, 2]), (start, start)):
+        found = add(layer, x, start=first)
+        expected = x + [table(layer)[row : row + STEPS] for row in rows]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("start", [0, np.array([1, 2], "int32")])
 def test_mask_is_passed_on(rng, start):
     token_ids = rng.integers(1, WORDS, (BATCH, STEPS))

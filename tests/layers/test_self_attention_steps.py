@@ -74,6 +74,22 @@ def test_several_steps_at_once_continue_a_cache(rng):
     np.testing.assert_allclose(np.concatenate(outputs, 1), expected, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.usefixtures("double_by_default")
+def test_double_precision_by_default(rng):
+    layer = biased(causal=True)
+    x = draw(rng, SEQUENCE)
+    expected = read(layer, x)
+    cache = layer.get_initial_cache(BATCH, POSITIONS)
+
+    first, cache = layer(x[:, :-1], cache=cache)
+    last, _ = layer(x[:, -1], cache=cache)
+
+    first, last = numpy([first, last])
+    np.testing.assert_allclose(first, expected[:, :-1], atol=1e-5)
+    np.testing.assert_allclose(last, expected[:, -1], atol=1e-5)
+
+
 def test_masked_steps_are_not_remembered(rng):
     layer = biased(causal=True)
     x = draw(rng, SEQUENCE)
