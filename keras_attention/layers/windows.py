@@ -14,6 +14,7 @@ from keras_attention.layers.parts import (
     fresh,
     project_rows,
 )
+from keras_attention.ops.weightings import highest
 from keras_attention.ops.windows import (
     gaussian,
     inside,
@@ -205,6 +206,6 @@ def _extent(memory):
         return 0, length
     mask = memory["mask"]
     numbers = ops.arange(1, length + 1, dtype="int32")
-    end = ops.max(ops.where(mask, numbers, 0), axis=1)
+    end = highest(ops.where(mask, numbers, 0))[:, 0]
     first = ops.cast(ops.argmax(ops.cast(mask, "int32"), axis=1), "int32")
     return first, end - first

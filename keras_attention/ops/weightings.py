@@ -40,7 +40,7 @@ def masked_softmax(scores, mask=None):
         weights = ops.softmax(bounded, axis=-1)
     if mask is None:
         return weights
-    valid = ops.max(bounded, axis=-1, keepdims=True) > LOWEST
+    valid = highest(bounded) > LOWEST
     return weights * ops.cast(valid, weights.dtype)
 
 
@@ -94,7 +94,7 @@ def masked_sparsemax(scores, mask=None):
     scores, ordered, rank = _sorted(scores)
     # What the best k alone would ask for is largest when they are the support.
     asked = (_cumsum(ordered) - 1) / rank
-    support = _above(ops.max(asked, axis=-1, keepdims=True), scores, valid)
+    support = _above(highest(asked), scores, valid)
     # Computed anew from the support, the threshold carries the gradient.
     count, deviation = _deviation(scores, support)
     return ops.where(support, ops.relu(deviation + 1 / count), 0.0)
@@ -132,7 +132,7 @@ def masked_entmax15(scores, mask=None):
     # Among those k whose worst is not below what they ask for, the support asks for
     # most; the best alone asks for -1.
     asked = ops.where(asked <= ordered, asked, -1.0)
-    support = _above(ops.max(asked, axis=-1, keepdims=True), scores, valid)
+    support = _above(highest(asked), scores, valid)
     # Computed anew from the support, the threshold carries the gradient, and the spread
     # is free of cancellation.
     count, deviation = _deviation(scores, support)
@@ -400,10 +400,18 @@ def monotonic_hard(p, previous):
     return _first(ops.logical_and(reached, p > 0.5), p)
 
 
+def highest(x):
+    """The highest number of every row, `(..., 1)`."""
+    if 0 in x.shape:
+        # Of nothing backends refuse a maximum. A sum has its shape.
+        return ops.sum(x, axis=-1, keepdims=True)
+    return ops.max(x, axis=-1, keepdims=True)
+
+
 def _below_peak(scores, mask):
     """Valid scores less the highest of their row, and which ones are valid."""
     scores, valid = _valid(scores, mask)
-    return scores - ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True)), valid
+    return scores - ops.stop_gradient(highest(scores)), valid
 
 
 def _perturbed(scores, uniform, mask):

@@ -42,7 +42,9 @@ def take_window(x, positions):
     batch, length = ops.shape(x)[:2]
     flat = ops.reshape(x, (-1, *x.shape[2:]))
     rows = ops.reshape(ops.arange(batch, dtype="int32") * length, (-1, 1, 1))
-    return ops.take(flat, rows + ops.clip(positions, 0, length - 1), axis=0)
+    taken = ops.take(flat, rows + ops.clip(positions, 0, length - 1), axis=0)
+    # What JAX takes of nothing has lost its axes.
+    return ops.reshape(taken, (*ops.shape(positions), *x.shape[2:]))
 
 
 def spread_window(weights, positions, length):

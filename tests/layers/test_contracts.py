@@ -285,6 +285,19 @@ def test_without_any_valid_position_nothing_is_read(case, rng, gradients):
         assert np.isfinite(gradient).all()
 
 
+def test_batch_may_be_empty(case, rng):
+    data = case.draw(rng, batch=0)
+    mask = np.ones((0, POSITIONS), "bool")
+
+    for options in ({}, {"value_mask": mask}):
+        for found, shape in zip(
+            attend(case.build(), data, **options),
+            attend(case.build(), case.draw(rng)),
+            strict=True,
+        ):
+            assert found.shape == (0, *shape.shape[1:])
+
+
 def test_masked_query_reads_nothing(asking, rng):
     layer = asking.build()
     data = asking.draw(rng)

@@ -286,6 +286,16 @@ def test_without_any_valid_position_nothing_is_read(rng, gradients):
     assert all((gradient == 0).all() for gradient in found)
 
 
+def test_batch_may_be_empty(rng):
+    x = draw(rng, (0, *SEQUENCE[1:]))
+    mask = np.ones((0, POSITIONS), "bool")
+
+    output, weights = attend(biased(), x, mask=mask)
+
+    assert output.shape == x.shape
+    assert weights.shape == (0, HEADS, POSITIONS, POSITIONS)
+
+
 def test_rows_sum_to_one_where_anything_is_valid(rng):
     tensors, given = draw(rng, QUERY, VALUE, KEY), masks(rng)
 

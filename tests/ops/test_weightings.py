@@ -119,6 +119,14 @@ def test_without_a_mask_every_position_is_valid(rng):
     np.testing.assert_allclose(weights_of(scores).sum(-1), 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("weighting", [masked_softmax, *SPARSE])
+@pytest.mark.parametrize("shape", [(0, POSITIONS), (BATCH, 0)])
+def test_where_there_is_nothing_to_weigh_there_are_no_weights(weighting, shape):
+    for mask in (None, np.ones(shape, "bool")):
+        found = weights_of(np.ones(shape), mask, weighting=weighting)
+        assert found.shape == shape
+
+
 def test_adding_a_number_to_a_row_changes_nothing(rng):
     scores = rng.normal(size=(QUERIES, POSITIONS))
     mask = rng.random(scores.shape) < 0.7
