@@ -6,9 +6,10 @@ A step is all that a model has to offer:
 
 with `token_ids` `(B, K)`, the last token of each of K hypotheses; `log_probs`
 `(B, K, N)` over the next token; `weights` `(B, K, S)`, where the step looked; and
-`state` any nested structure of tensors `(B, K, ...)`. What all hypotheses share, such
-as a memory, stays in the step's closure and is never copied. Shapes inside the loops
-never change, so the searches run eagerly, compiled, and inside an exported graph.
+`state` any nested structure of at least one tensor `(B, K, ...)`. Other shapes are a
+`ValueError`, as is an `end` that is no token. What all hypotheses share, such as a
+memory, stays in the step's closure and is never copied. Shapes inside the loops never
+change, so the searches run eagerly, compiled, and inside an exported graph.
 
 Every search takes the same constraints, by keyword; scores stay those of the model:
 

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_attention.layers.parts import check_positive_integer
+from keras_attention.layers.parts import check_positive_integer, may_be_equal
 from keras_attention.search.nested import batch_of, check_rows
 
 # Stands for a hypothesis that does not exist; finite, so that sums stay finite.
@@ -54,11 +54,15 @@ def constrain(
         prefix = ops.pad(prefix, rest, constant_values=-1)
 
     def constrained(token_ids, state):
-        log_probs, model_state, weights = step(token_ids, state["model"])
+        log_probs, model_state, weights = ask(step, token_ids, state["model"])
         log_probs = ops.maximum(ops.cast(log_probs, "float32"), IMPOSSIBLE)
         allowed = log_probs
         size, length = log_probs.shape[-1], state["length"]
         new_state = {"model": model_state, "length": length + 1}
+        if not 0 <= end < size:
+            raise ValueError(
+                f"end must be a token between 0 and {size - 1}. Received: {end}"
+            )
         wrong = [token for token in banned if not 0 <= token < size]
         if wrong:
             raise ValueError(
@@ -91,6 +95,30 @@ def constrain(
         return allowed, new_state, weights
 
     return constrained, state
+
+
+def ask(step, token_ids, state):
+    """What a step returns; `ValueError` if it is not what the package says."""
+    answer = step(token_ids, state)
+    count = len(answer) if isinstance(answer, (tuple, list)) else 1
+    if count != 3:
+        raise ValueError(
+            "step must return three things, log_probs, state and weights. "
+            f"Received: {count}"
+        )
+    log_probs, _, weights = answer
+    for name, x, last in (
+        ("log_probs", log_probs, "vocabulary"),
+        ("weights", weights, "positions"),
+    ):
+        shape = tuple(x.shape) if hasattr(x, "shape") else None
+        leading = tuple(token_ids.shape)
+        if shape is None or not may_be_equal(shape[:-1], leading):
+            raise ValueError(
+                f"step must return {name} of the shape (batch, hypotheses, {last}), "
+                f"for token_ids {leading}. Received: {shape}"
+            )
+    return answer
 
 
 def _highest(prefix):

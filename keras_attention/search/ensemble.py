@@ -5,7 +5,7 @@ import math
 from keras import ops
 
 from keras_attention.layers.parts import check_choice
-from keras_attention.search.constraints import IMPOSSIBLE, is_possible
+from keras_attention.search.constraints import IMPOSSIBLE, ask, is_possible
 
 
 def ensemble_step(steps, *, weights=None, combine="probabilities"):
@@ -71,7 +71,9 @@ def ensemble_step(steps, *, weights=None, combine="probabilities"):
                 f"state must be a list of {len(steps)} states, one for each step. "
                 f"Received: {len(state)}"
             )
-        answers = [one(token_ids, its) for one, its in zip(steps, state, strict=True)]
+        answers = [
+            ask(one, token_ids, its) for one, its in zip(steps, state, strict=True)
+        ]
         log_probs, states, looked = zip(*answers, strict=True)
         for name, found in (("vocabulary", log_probs), ("positions", looked)):
             sizes = [x.shape[-1] for x in found]

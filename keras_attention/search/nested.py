@@ -4,7 +4,13 @@ from keras import ops, tree
 
 
 def batch_of(nested):
-    return ops.shape(tree.flatten(nested)[0])[0]
+    tensors = tree.flatten(nested)
+    if not tensors or not hasattr(tensors[0], "shape"):
+        raise ValueError(
+            "state must hold at least one tensor (batch, ...): it says how many rows "
+            f"there are. Received: {nested!r}"
+        )
+    return ops.shape(tensors[0])[0]
 
 
 def check_rows(name, x, state):

@@ -380,3 +380,48 @@ def test_wrong_arguments_are_named_with_what_came(run, options, message):
 
     with pytest.raises(ValueError, match=message):
         run(table, state, how=eagerly, **options)
+
+
+@pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda answer: answer[:2], "three things, log_probs, state and .*: 2"),
+        (lambda answer: answer[0], "three things, log_probs, state and .*: 1"),
+        (lambda answer: (answer[0][:, 0], *answer[1:]), r"log_probs of .*: \(2, 11\)"),
+        (lambda answer: (*answer[:2], answer[2][:, 0]), r"weights of .*: \(2, 7\)"),
+        (lambda answer: (*answer[:2], None), "weights of the shape .*: None"),
+    ],
+)
+def test_what_a_step_must_return_is_named(search, change, message):
+    plain = make_step(random_table(79))
+    options = {"start": START, "end": END, "max_length": LENGTH}
+    several = {beam_search: "beam_size", sample_search: "samples"}
+    if search in several:
+        # As many hypotheses as rows: what has one axis less would be broadcast.
+        options[several[search]] = BATCH
+
+    with pytest.raises(ValueError, match=message):
+        search(
+            lambda token_ids, state: change(plain(token_ids, state)),
+            to_tensors(random_state(79)),
+            **options,
+        )
+
+
+@pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
+@pytest.mark.parametrize("state", [{}, None])
+def test_a_state_without_rows_is_named(search, state):
+    step = make_step(random_table(79))
+
+    with pytest.raises(ValueError, match=f"state must hold .*Received: {state}"):
+        search(step, state, start=START, end=END, max_length=LENGTH)
+
+
+@pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
+@pytest.mark.parametrize("end", [-1, VOCABULARY])
+def test_an_end_outside_of_the_vocabulary_is_named(search, end):
+    step, state = make_step(random_table(79)), to_tensors(random_state(79))
+
+    with pytest.raises(ValueError, match=f"end must be a token .* 10. Received: {end}"):
+        search(step, state, start=START, end=end, max_length=LENGTH)
