@@ -7,7 +7,7 @@ import keras
 from keras import ops, tree
 
 from keras_attention import loops
-from keras_attention.layers.parts import deserialize_parts, serialize_part
+from keras_attention.layers.parts import check_mask, deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
 
 
@@ -276,7 +276,4 @@ def _check_rank(shape, mask=None):
             "inputs must have the shape (batch, steps, depth). "
             f"Received: {tuple(shape)}"
         )
-    if mask is not None and len(mask.shape) != 2:
-        raise ValueError(
-            f"mask must have the shape (batch, steps). Received: {tuple(mask.shape)}"
-        )
+    check_mask("mask", mask, shape[:2])

@@ -290,5 +290,7 @@ def test_wrong_arguments():
         encoder(inputs[:, 0])
     with pytest.raises(ValueError, match=r"Received: \(3, 5, 1\)"):
         encoder(inputs, mask=MASK[..., None])
+    with pytest.raises(ValueError, match=r"mask must .* \(3, 5\). .*: \(3, 1\)"):
+        encoder(inputs, mask=MASK[:, :1])
     with pytest.raises(ValueError, match=r"Received units: \[2\]"):
         encoder(inputs, [np.zeros((BATCH, 2), "float32")])

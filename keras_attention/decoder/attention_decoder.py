@@ -18,6 +18,7 @@ from keras_attention.decoder.attention_cell import (
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
 from keras_attention.decoder.split_reading import SplitReading
 from keras_attention.layers.parts import (
+    check_mask,
     check_rank,
     deserialize_parts,
     serialize_part,
@@ -359,7 +360,5 @@ def _where(mask, x, otherwise):
 
 
 def _check_inputs(shape, mask=None):
-    steps = "(batch, [sequences,] steps"
-    check_rank("inputs", shape, (3, 4), f"{steps}, depth)")
-    if mask is not None:
-        check_rank("inputs_mask", mask.shape, (len(shape) - 1,), f"{steps})")
+    check_rank("inputs", shape, (3, 4), "(batch, [sequences,] steps, depth)")
+    check_mask("inputs_mask", mask, shape[:-1])

@@ -49,7 +49,7 @@ class AdditiveAttention(BaseAttention):
         query_mask: Boolean `(batch, query_length)`; `(batch,)` for one query.
         value_mask, key_mask: Boolean `(batch, value_length)`.
         attention_mask: Boolean `(batch, query_length, value_length)`;
-            `(batch, value_length)` for one query.
+            `(batch, value_length)` for one query. An axis of size 1 is broadcast.
         return_attention_scores: Whether to return the weights, too.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
             what else the weighting reports.

@@ -9,6 +9,7 @@ from keras import ops, tree
 from keras_attention import loops
 from keras_attention.layers.coverage import Coverage
 from keras_attention.layers.parts import (
+    check_mask,
     deserialize_parts,
     serialize_part,
     stay_frozen,
@@ -53,6 +54,8 @@ class AttentionMemory(keras.layers.Layer):
     def call(self, value, key=None, *, value_mask=None, key_mask=None, mask=None):
         key = value if key is None else key
         value_mask = mask if value_mask is None else value_mask
+        check_mask("value_mask", value_mask, value.shape[:2])
+        check_mask("key_mask", key_mask, value.shape[:2])
         masks = [_as_mask(m) for m in (value_mask, key_mask) if m is not None]
         memory = {}
         if masks:
@@ -347,6 +350,9 @@ class BaseAttention(keras.layers.Layer):
         training=None,
     ):
         check_shapes(query.shape, value.shape, None if key is None else key.shape)
+        check_mask("query_mask", query_mask, query.shape[:-1])
+        mask_shape = (*query.shape[:-1], value.shape[1])
+        check_mask("attention_mask", attention_mask, mask_shape, broadcasts=True)
         single = len(query.shape) == 2
         if single:
             query = query[:, None]
@@ -476,7 +482,7 @@ class Attention(BaseAttention):
         query_mask: Boolean `(batch, query_length)`; `(batch,)` for one query.
         value_mask, key_mask: Boolean `(batch, value_length)`.
         attention_mask: Boolean `(batch, query_length, value_length)`;
-            `(batch, value_length)` for one query.
+            `(batch, value_length)` for one query. An axis of size 1 is broadcast.
         return_attention_scores: Whether to return the weights, too.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
             what else the weighting reports, such as the `"log_probability"` of a hard
@@ -535,4 +541,11 @@ def check_shapes(query_shape, value_shape, key_shape):
         raise ValueError(
             "key and value must have the same number of positions. Received: "
             f"key {tuple(key_shape)}, value {tuple(value_shape)}"
+        )
+    given = {"query": query_shape, "value": value_shape, "key": key_shape}
+    given = {name: tuple(x) for name, x in given.items() if x is not None}
+    if len({shape[0] for shape in given.values()} - {None}) > 1:
+        raise ValueError(
+            f"{', '.join(given)} must have the same batch size. Received: "
+            f"{', '.join(f'{name} {shape}' for name, shape in given.items())}"
         )

@@ -4,6 +4,7 @@ Shapes: B batch, T queries, S positions.
 """
 
 import keras
+import numpy as np
 from keras import ops
 
 
@@ -113,6 +114,21 @@ def check_rank(name, shape, ranks, expected):
         raise ValueError(
             f"{name} must have the shape {expected}. Received: {tuple(shape)}"
         )
+
+
+def check_mask(name, mask, *shapes, broadcasts=False):
+    """Raise `ValueError` for a mask that is known to have none of these shapes.
+
+    Args:
+        broadcasts: Whether any axis of the mask may be of size 1.
+    """
+    if mask is None:
+        return
+    found = tuple(mask.shape if hasattr(mask, "shape") else np.shape(mask))
+    sizes = [None if broadcasts and size == 1 else size for size in found]
+    if not any(may_be_equal(sizes, shape) for shape in shapes):
+        expected = " or ".join(str(tuple(shape)) for shape in shapes)
+        raise ValueError(f"{name} must have the shape {expected}. Received: {found}")
 
 
 def stay_frozen(layer):

@@ -8,9 +8,9 @@ from keras import ops, tree
 
 from keras_attention.layers.attention import read
 from keras_attention.layers.parts import (
+    check_mask,
     check_positive_integer,
     fresh,
-    may_be_equal,
     project_rows,
     serialize_part,
     stay_frozen,
@@ -172,11 +172,7 @@ class AttentionPooling(keras.layers.Layer):
         shape = tuple(value.shape[:-1])
         value = ops.reshape(value, (-1, length, value.shape[-1]))
         if valid is not None:
-            if not may_be_equal(valid.shape, shape):
-                raise ValueError(
-                    f"value_mask must have the shape {shape}. "
-                    f"Received: {tuple(valid.shape)}"
-                )
+            check_mask("value_mask", valid, shape)
             valid = ops.reshape(ops.cast(valid, "bool"), (-1, 1, length))
             present = ops.swapaxes(valid, 1, 2)
             value = ops.where(present, value, ops.zeros_like(value))

@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_attention.layers.attention import check_shapes
 from keras_attention.layers.parts import (
+    check_mask,
     check_positive_integer,
-    check_rank,
     project_rows,
 )
 from keras_attention.ops.weightings import (
@@ -82,7 +82,10 @@ class MultiHeadMemory(keras.layers.Layer):
 
     def call(self, value, key=None, *, value_mask=None, key_mask=None, mask=None):
         key = value if key is None else key
-        mask = _both(mask if value_mask is None else value_mask, key_mask)
+        value_mask = mask if value_mask is None else value_mask
+        check_mask("value_mask", value_mask, value.shape[:2])
+        check_mask("key_mask", key_mask, value.shape[:2])
+        mask = _both(value_mask, key_mask)
         memory = {}
         if mask is not None:
             memory["mask"] = mask
@@ -368,8 +371,9 @@ class SelfAttention(keras.layers.Layer):
         query_mask, mask: Boolean `(batch, query_length)`; `(batch,)` for one query.
             Two names for the same.
         value_mask, key_mask: Boolean `(batch, value_length)`.
-        attention_mask: Boolean `(batch, query_length, value_length)`;
-            `(batch, value_length)` for one query.
+        attention_mask: Boolean `(batch, query_length, value_length)`, or
+            `(query_length, value_length)` for all sequences; `(batch, value_length)`
+            for one query. An axis of size 1 is broadcast.
         return_attention_scores: Whether to return the weights that were used, too:
             in training, after dropout.
         cache: Dict that `get_initial_cache` or the previous step returned. The query
@@ -526,8 +530,10 @@ class SelfAttention(keras.layers.Layer):
     ):
         self._check_call(query, value, key, cache)
         query_mask = query_mask if mask is None else mask
+        check_mask("query_mask", query_mask, query.shape[:-1])
+        mask_shape = (*query.shape[:-1], self._positions(query, value, cache))
+        attention_mask = _of_each_sentence(attention_mask, mask_shape)
         single = len(query.shape) == 2
-        attention_mask = _of_each_sentence(attention_mask, single)
         if single:
             query = query[:, None]
             query_mask = None if query_mask is None else query_mask[:, None]
@@ -583,6 +589,12 @@ class SelfAttention(keras.layers.Layer):
                 f"{steps} steps, max_length={places}"
             )
 
+    def _positions(self, query, value, cache):
+        """Number of positions, or places of a cache, that there are weights for."""
+        if cache is not None:
+            return cache["keys"].shape[2]
+        return (*query.shape[1:-1], 1)[0] if value is None else value.shape[1]
+
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         depth = self.output_dim or query_shape[-1]
         if not self.use_output_projection:
@@ -604,9 +616,7 @@ class SelfAttention(keras.layers.Layer):
         outputs = [keras.KerasTensor(shape, self.compute_dtype)]
         if return_attention_scores:
             batch, *queries = query.shape[:-1]
-            positions = (*queries, 1)[0] if value is None else value.shape[1]
-            if cache is not None:
-                positions = cache["keys"].shape[2]
+            positions = self._positions(query, value, cache)
             shape = (batch, self.num_heads, *queries, positions)
             outputs.append(keras.KerasTensor(shape, self.compute_dtype))
         if cache is not None:
@@ -661,17 +671,16 @@ def _join_heads(x):
     return ops.reshape(x, (batch, length, num_heads * depth))
 
 
-def _of_each_sentence(attention_mask, single):
+def _of_each_sentence(attention_mask, shape):
     """An attention mask as `(B, T, S)` or `(1, T, S)`; of one query `(B, 1, S)`."""
     if attention_mask is None:
         return None
-    shape = attention_mask.shape
+    single = len(shape) == 2
+    shapes = [shape] if single else [shape, shape[1:]]
+    check_mask("attention_mask", attention_mask, *shapes, broadcasts=True)
     if single:
-        check_rank("attention_mask", shape, (2,), "(batch, positions)")
         return attention_mask[:, None]
-    expected = "(batch, queries, positions) or (queries, positions)"
-    check_rank("attention_mask", shape, (2, 3), expected)
-    return attention_mask if len(shape) == 3 else attention_mask[None]
+    return attention_mask if len(attention_mask.shape) == 3 else attention_mask[None]
 
 
 def _both(mask, other):

@@ -714,7 +714,12 @@ def new_decoder(cell="lstm"):
     return AttentionDecoder(AttentionCell(CELLS[cell](), AdditiveAttention(UNITS)))
 
 
-SHAPES = {"inputs": INPUTS, "value": VALUE, "inputs_mask": INPUTS[:-1]}
+SHAPES = {
+    "inputs": INPUTS,
+    "value": VALUE,
+    "inputs_mask": INPUTS[:-1],
+    "value_mask": VALUE[:-1],
+}
 
 
 @pytest.mark.parametrize("make", [decoder_of, new_decoder])
@@ -725,10 +730,12 @@ SHAPES = {"inputs": INPUTS, "value": VALUE, "inputs_mask": INPUTS[:-1]}
         ("inputs", (2, 3, 5, 7, 11), "(batch, [sequences,] steps, depth)"),
         ("value", (2, 13), "(batch, positions, depth)"),
         ("value", (2, 3, 7, 13), "(batch, positions, depth)"),
-        ("inputs_mask", (2, 5, 1), "(batch, [sequences,] steps)"),
+        ("inputs_mask", (2, 5, 1), "(2, 5)"),
+        ("inputs_mask", (2, 1), "(2, 5)"),
+        ("value_mask", (2, 1), "(2, 7)"),
     ],
 )
-def test_shape_of_the_wrong_rank_is_named(make, wrong, shape, expected):
+def test_shape_that_does_not_fit_is_named(make, wrong, shape, expected):
     arrays = {
         name: np.zeros(shape, "float32")
         for name, shape in {**SHAPES, wrong: shape}.items()
@@ -736,9 +743,7 @@ def test_shape_of_the_wrong_rank_is_named(make, wrong, shape, expected):
     message = f"{wrong} must have the shape {expected}. Received: {shape}"
 
     with pytest.raises(ValueError, match=re.escape(message)):
-        make("lstm")(
-            arrays["inputs"], arrays["value"], inputs_mask=arrays["inputs_mask"]
-        )
+        make("lstm")(arrays.pop("inputs"), arrays.pop("value"), **arrays)
 
 
 def zeros(*shape):

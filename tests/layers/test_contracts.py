@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -321,6 +322,84 @@ def test_one_query_is_the_first_of_many(asking, rng):
 
     for one, many in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, many[:, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("query_mask", (QUERIES,), (BATCH, QUERIES)),
+        ("query_mask", (BATCH, 1), (BATCH, QUERIES)),
+        ("value_mask", (BATCH, 1), (BATCH, POSITIONS)),
+        ("value_mask", (1, POSITIONS), (BATCH, POSITIONS)),
+        ("key_mask", (BATCH, QUERIES), (BATCH, POSITIONS)),
+        ("attention_mask", (BATCH, POSITIONS), (BATCH, QUERIES, POSITIONS)),
+        ("attention_mask", (BATCH, POSITIONS, QUERIES), (BATCH, QUERIES, POSITIONS)),
+    ],
+)
+def test_a_mask_of_another_shape_is_named(name, shape, expected, rng):
+    case = CASES["additive"]
+    message = f"{name} must have the shape {expected}. Received: {shape}"
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        case.build()(*case.draw(rng), **{name: np.ones(shape, "bool")})
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("query_mask", (BATCH, 1)), ("attention_mask", (POSITIONS,))]
+)
+def test_a_mask_of_another_shape_for_one_query_is_named(name, shape, rng):
+    case = CASES["additive"]
+    query, value = case.draw(rng)
+    message = rf"{name} must have the shape \(2,.* Received: {re.escape(str(shape))}"
+
+    with pytest.raises(ValueError, match=message):
+        case.build()(query[:, 0], value, **{name: np.ones(shape, "bool")})
+
+
+def test_attention_mask_may_be_one_for_all(asking, rng):
+    layer = asking.build()
+    data = asking.draw(rng)
+    mask = rng.random((BATCH, QUERIES, POSITIONS)) < 0.6
+
+    for part in (mask[:1], mask[:, :1]):
+        whole = np.broadcast_to(part, mask.shape)
+        for found, expected in zip(
+            attend(layer, data, attention_mask=part),
+            attend(layer, data, attention_mask=whole),
+            strict=True,
+        ):
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_sizes_of_masks_need_not_be_known():
+    layer = CASES["additive"].build()
+    query, value = keras.Input((None, QUERY_DIM)), keras.Input((POSITIONS, VALUE_DIM))
+    masks = {
+        "query_mask": keras.Input((QUERIES,), dtype="bool"),
+        "value_mask": keras.Input((None,), dtype="bool"),
+        "attention_mask": keras.Input((None, None), dtype="bool"),
+    }
+
+    model = keras.Model([query, value, masks], layer(query, value, **masks))
+
+    shapes = {"query_mask": (QUERIES,), "value_mask": (POSITIONS,)}
+    shapes["attention_mask"] = (QUERIES, POSITIONS)
+    given = {name: np.ones((BATCH, *x), "bool") for name, x in shapes.items()}
+    data = [np.ones(shape, "float32") for shape in CASES["additive"].shapes()]
+    assert tuple(model([*data, given]).shape) == (BATCH, QUERIES, VALUE_DIM)
+
+
+@pytest.mark.parametrize("batches", [(1, BATCH), (BATCH, 1)])
+def test_batches_of_different_sizes_are_named(asking, batches):
+    (_, *query), (_, *value) = asking.shapes()
+    shapes = [(batches[0], *query), (batches[1], *value)]
+    message = "query, value must have the same batch size. Received: query {}, value {}"
+    message = re.escape(message.format(*shapes))
+
+    with pytest.raises(ValueError, match=message):
+        asking.build()(*(np.zeros(shape, "float32") for shape in shapes))
+    with pytest.raises(ValueError, match=message):
+        asking.build()(*(keras.KerasTensor(shape) for shape in shapes))
 
 
 def test_attention_mask_is_exact_for_every_query(asking, rng):

@@ -364,12 +364,30 @@ def test_a_mask_of_all_sentences_is_that_of_each(rng, queries):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize("query, shape", [(QUERY, (2, 3, 5, 7)), (QUERY[::2], (2,))])
-def test_attention_masks_of_another_rank_are_named(rng, query, shape):
+@pytest.mark.parametrize(
+    "query, shape",
+    [
+        (QUERY, (2, 3, 5, 7)),
+        (QUERY, (2, 5)),
+        (QUERY, (2, 5, 3)),
+        (QUERY[::2], (2,)),
+        (QUERY[::2], (2, 3)),
+    ],
+)
+def test_attention_masks_of_another_shape_are_named(rng, query, shape):
     query, value = draw(rng, query, VALUE)
 
     with pytest.raises(ValueError, match=r"attention_mask must .* Received: \(2,"):
         biased()(query, value, attention_mask=np.ones(shape, "bool"))
+
+
+@pytest.mark.parametrize("name", ["mask", "query_mask", "value_mask", "key_mask"])
+@pytest.mark.parametrize("shape", [(POSITIONS,), (BATCH, 1), (1, POSITIONS)])
+def test_masks_of_another_shape_are_named(rng, name, shape):
+    message = r"_mask must have the shape \(2, 5\). Received: \("
+
+    with pytest.raises(ValueError, match=message):
+        biased()(draw(rng, SEQUENCE), **{name: np.ones(shape, "bool")})
 
 
 @pytest.mark.parametrize("causal", [False, True])
