@@ -148,6 +148,9 @@ def sequence_crossentropy(token_ids, logits, mask=None, *, label_smoothing=0.0):
         One loss per token, `(..., T)`, in float32 at least. How to average is for the
         caller to decide; `SequenceCrossentropy` is the mean over valid tokens.
 
+    Raises:
+        ValueError: If `label_smoothing` is not in `[0, 1)`.
+
     Example:
 
     Of two tokens with even odds:
@@ -159,6 +162,7 @@ def sequence_crossentropy(token_ids, logits, mask=None, *, label_smoothing=0.0):
     Reference:
         [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7.
     """
+    _check_label_smoothing(label_smoothing)
     logits = _only(_at_least_float32(logits), mask, rows=True)
     token_ids = _only(token_ids, mask)
     losses = ops.sparse_categorical_crossentropy(token_ids, logits, from_logits=True)
@@ -198,6 +202,10 @@ def linear_crossentropy(
     Returns:
         A scalar in float32 at least; zero if no token counts.
 
+    Raises:
+        ValueError: If `label_smoothing` is not in `[0, 1)`, or `token_ids` has not the
+            shape of `inputs` without the last axis.
+
     Example:
 
     Of two tokens with even odds:
@@ -210,13 +218,20 @@ def linear_crossentropy(
         [Wijmans et al., 2025](https://arxiv.org/abs/2411.09009), section 4, whose
         blocks are finer.
     """
+    _check_label_smoothing(label_smoothing)
     inputs = ops.convert_to_tensor(inputs)
+    token_ids = ops.cast(token_ids, "int32")
+    if not may_be_equal(token_ids.shape, inputs.shape[:-1]):
+        raise ValueError(
+            "token_ids must have the shape of inputs without the last axis, "
+            f"{tuple(inputs.shape[:-1])}. Received: {tuple(token_ids.shape)}"
+        )
     table = ops.convert_to_tensor(embeddings)
     embeddings = ops.cast(table, inputs.dtype)
     depth = inputs.shape[-1]
     rows = ops.reshape(_only(inputs, mask, rows=True), (-1, depth))
     several = ops.shape(token_ids)
-    token_ids = ops.reshape(_only(ops.cast(token_ids, "int32"), mask), (-1,))
+    token_ids = ops.reshape(_only(token_ids, mask), (-1,))
     counts = _at_least_float32(ops.ones_like(rows[:, 0]))
     if mask is not None:
         counts = ops.cast(ops.reshape(mask, (-1,)), counts.dtype)
@@ -234,6 +249,13 @@ def linear_crossentropy(
     targets = ops.cast(targets, rows.dtype)
     logits = ops.sum(_at_least_float32(rows * targets), axis=-1)
     return _log_partition(rows, embeddings, counts) - ops.sum(counts * logits)
+
+
+def _check_label_smoothing(label_smoothing):
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(
+            f"label_smoothing must lie in [0, 1). Received: {label_smoothing}"
+        )
 
 
 def _log_partition(rows, embeddings, weights):
@@ -349,10 +371,7 @@ class SequenceCrossentropy(keras.losses.Loss):
         reduction="mean_with_sample_weight",
         name="sequence_crossentropy",
     ):
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                f"label_smoothing must lie in [0, 1). Received: {label_smoothing}"
-            )
+        _check_label_smoothing(label_smoothing)
         # Keras converts the tokens to this type, too: half precision would mix them up.
         dtype = keras.backend.result_type(keras.config.floatx(), "float32")
         super().__init__(name=name, reduction=reduction, dtype=dtype)

@@ -1,3 +1,6 @@
+import re
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -620,9 +623,27 @@ def test_half_precision_does_not_mix_up_tokens(floatx):
 
 
 @pytest.mark.parametrize("label_smoothing", [-0.1, 1.0, 3])
-def test_label_smoothing_beyond_its_range_is_named(label_smoothing):
+@pytest.mark.parametrize(
+    "loss",
+    [
+        SequenceCrossentropy,
+        partial(sequence_crossentropy, np.array([1]), np.zeros((1, 2))),
+        partial(linear_crossentropy, np.array([1]), np.zeros((1, 3)), np.ones((2, 3))),
+    ],
+)
+def test_label_smoothing_beyond_its_range_is_named(loss, label_smoothing):
     with pytest.raises(ValueError, match=rf"\[0, 1\).*{label_smoothing}"):
-        SequenceCrossentropy(label_smoothing=label_smoothing)
+        loss(label_smoothing=label_smoothing)
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 3), (3,)])
+def test_tokens_of_another_shape_than_their_inputs_are_named(shape):
+    message = rf"token_ids must .*, \(2, 3\). Received: {re.escape(str(shape))}"
+
+    with pytest.raises(ValueError, match=message):
+        linear_crossentropy(
+            np.zeros(shape, "int32"), np.zeros((2, 3, 5)), np.ones((7, 5))
+        )
 
 
 @pytest.fixture
