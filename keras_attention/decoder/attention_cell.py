@@ -498,7 +498,9 @@ class AttentionCell(keras.layers.Layer):
     def combine(self, outputs):
         """The attentional vector."""
         both = joined([outputs["context"], outputs["cell_output"]])
-        return project_rows(self.attentional_layer, both)
+        vector = project_rows(self.attentional_layer, both)
+        # On PyTorch, Keras multiplies float64 in float32.
+        return ops.cast(vector, self.compute_dtype)
 
     def _listed(self, x):
         return x if self.has_several else [x]

@@ -806,6 +806,24 @@ def test_a_step_of_the_wrong_rank_is_named(make, shape):
         cell(zeros(*shape), cell.get_initial_state(batch_size=BATCH), memory)
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="has no float64 by default"
+)
+@pytest.mark.parametrize("feeding", [False, True])
+def test_attentional_vector_has_the_precision_of_the_cell(rng, feeding):
+    options = {"attentional_vector": UNITS, "input_feeding": feeding}
+    cell = AttentionCell(
+        keras.layers.GRUCell(UNITS, dtype="float64"),
+        AdditiveAttention(UNITS, dtype="float64"),
+        dtype="float64",
+        **options,
+    )
+
+    found = AttentionDecoder(cell, dtype="float64")(*draw(rng, INPUTS, VALUE))
+
+    assert keras.backend.standardize_dtype(found["output"].dtype) == "float64"
+
+
 @pytest.mark.parametrize("order", ["previous", "current"])
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_a_cell_computes_in_its_own_precision(order, cell, rng):
