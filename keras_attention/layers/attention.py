@@ -14,7 +14,9 @@ from keras_attention.layers.parts import (
     serialize_part,
     stay_frozen,
 )
+from keras_attention.layers.scores import Score
 from keras_attention.layers.weightings import get_weighting
+from keras_attention.layers.windows import LocalWindow
 from keras_attention.ops.windows import spread_window
 
 
@@ -27,6 +29,7 @@ class AttentionMemory(keras.layers.Layer):
 
     Args:
         key_projection: Layer applied to the keys, or `None` to keep them as they are.
+            Unless it is built already, it computes in the dtype of this layer.
 
     Call arguments:
         value: Tensor of shape `(B, S, V)`.
@@ -43,6 +46,11 @@ class AttentionMemory(keras.layers.Layer):
 
     def __init__(self, key_projection=None, **kwargs):
         super().__init__(**kwargs)
+        if key_projection is not None:
+            _check_part(
+                "key_projection", key_projection, keras.layers.Layer, "Dense(8)"
+            )
+            _compute_in(key_projection, self.dtype_policy)
         self.key_projection = key_projection
         self.supports_masking = True
 
@@ -116,14 +124,16 @@ class AttentionStep(keras.layers.Layer):
     def __init__(self, score, weighting="softmax", window=None, **kwargs):
         # States and noise keep their precision whatever the layer computes in.
         super().__init__(autocast=False, **kwargs)
+        _check_part("score", score, Score, "DotScore()")
+        if window is not None:
+            _check_part("window", window, LocalWindow, "LocalMonotonicWindow()")
         self.supports_masking = True
         self.score = score
         self.weighting = get_weighting(weighting, self.dtype_policy)
         self.window = window
-        takes_coverage = getattr(score, "takes_coverage", False)
         self.coverage = (
             Coverage(dtype=self.dtype_policy, name="coverage")
-            if takes_coverage
+            if score.takes_coverage
             else None
         )
         _check_parts(self)
@@ -270,6 +280,14 @@ def read(weights, values):
     if len(values.shape) == 4:
         return ops.matmul(weights[:, :, None, :], values)[:, :, 0]
     return ops.matmul(weights, values)
+
+
+def _check_part(name, part, kind, example):
+    """Raise `ValueError` for what is no part of its kind."""
+    if not isinstance(part, kind):
+        raise ValueError(
+            f"{name} must be a {kind.__name__}, such as {example}. Received: {part!r}"
+        )
 
 
 def _check_parts(step):

@@ -8,7 +8,9 @@ from keras_attention import (
     AttentionCell,
     AttentionDecoder,
     DotScore,
+    GeneralScore,
     HardWeighting,
+    LocalMonotonicWindow,
     LuongAttention,
 )
 
@@ -281,6 +283,49 @@ def test_hard_choice_inside_a_window(value):
             inside = [s for s in (t - 1, t, t + 1) if s >= 0]
             best = max(inside, key=lambda s: value[b, s] @ query[b, t])
             np.testing.assert_array_equal(weights[b, t], np.eye(POSITIONS)[best])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "mixed_bfloat16"])
+def test_every_part_computes_like_its_attention(dtype):
+    parts = {
+        "score": GeneralScore(),
+        "key_projection": keras.layers.Dense(4),
+        "weighting": HardWeighting(),
+        "window": LocalMonotonicWindow(),
+    }
+
+    Attention(**parts, dtype=dtype)
+
+    for name, part in parts.items():
+        assert part.dtype_policy.name == dtype, name
+
+
+def test_a_key_projection_that_is_built_keeps_its_precision():
+    projection = keras.layers.Dense(4)
+    projection.build((None, 3))
+
+    Attention(GeneralScore(), projection, dtype="mixed_bfloat16")
+
+    assert projection.compute_dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (["dot"], "score must be a Score, such as .* Received: 'dot'"),
+        ([DotScore], "score must be a Score, such as .* Received: <class"),
+        ([DotScore(), 8], "key_projection must be a Layer, such as .* Received: 8"),
+        (
+            [DotScore(), None, "softmax", "local-p"],
+            "window must be a LocalWindow, such as .* Received: 'local-p'",
+        ),
+    ],
+)
+def test_what_is_no_part_is_named(parts, message):
+    names = ("score", "key_projection", "weighting", "window")
+
+    with pytest.raises(ValueError, match=message):
+        Attention(**dict(zip(names, parts, strict=False)))
 
 
 @keras.saving.register_keras_serializable(package="keras_attention_tests")
