@@ -31,7 +31,7 @@ class PositionEncoding(keras.layers.Layer):
         kind: `"sinusoidal"` or `"learned"`.
         max_length: Positive integer, number of positions; needed if learned. Positions
             are checked against it where they are known in advance; a tensor `start`
-            is not looked into.
+            is not looked into, nor is a number of NumPy, of which Keras makes one.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: For the
             table that is learned.
 
@@ -126,6 +126,13 @@ class PositionEncoding(keras.layers.Layer):
                 f"Received: {tuple(shape)}"
             )
         steps = shape[-2] if len(shape) > 2 else 1
+        given = start if hasattr(start, "dtype") else np.asarray(start)
+        is_integer = "int" in keras.backend.standardize_dtype(given.dtype)
+        if not is_integer or len(given.shape) > 1:
+            raise ValueError(
+                "start must be an integer, or an integer tensor, one number or "
+                f"(batch,). Received: {start!r}"
+            )
         if isinstance(start, int) and start < 0:
             raise ValueError(f"start must not be negative. Received: {start}")
         if self.max_length is None or steps is None:

@@ -336,6 +336,17 @@ def test_argument_that_does_not_fit_is_named(arguments, message):
         ((BATCH, STEPS, DEPTH), 7, "max_length=11. Received: 5 steps from position 7"),
         ((BATCH, DEPTH), LONGEST, "max_length=11. Received: 1 steps from position 11"),
         ((BATCH, DEPTH), -1, "start must not be negative. Received: -1"),
+        ((BATCH, DEPTH), 1.5, "start must be an integer, or .* Received: 1.5"),
+        (
+            (BATCH, DEPTH),
+            np.array([1.0, 2]),
+            "start must be an integer, or .* Received",
+        ),
+        (
+            (BATCH, STEPS, DEPTH),
+            np.array([[1], [2]]),
+            "start must be an integer, or .* Received",
+        ),
         ((DEPTH,), 0, r"inputs must have the shape .*Received: \(7,\)"),
     ],
 )
