@@ -184,7 +184,8 @@ def linear_crossentropy(
     Logits and their gradient are the largest tensors of a model with a vocabulary.
     Here they are computed for some tokens at a time, and the gradients of `inputs` and
     `embeddings` along with them, so the memory needed does not grow with the number of
-    tokens, and on a CPU the whole takes about half the time.
+    tokens, and on a CPU the whole takes about half the time. A second derivative, such
+    as of a penalty on gradients, is not right on PyTorch.
 
     Args:
         token_ids: Target tokens, integers `(..., T)`.

@@ -19,7 +19,8 @@ class AdditiveAttention(BaseAttention):
         context[t]   = sum over s of weights[t, s] * value[s]
 
     Unlike `keras.layers.AdditiveAttention`, the layer owns both projections, so
-    query and key may differ in depth.
+    query and key may differ in depth. A large hidden layer is worked off in blocks, and
+    TensorFlow has no second derivative of it, such as of a penalty on gradients.
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at

@@ -241,7 +241,9 @@ class MonotonicWeighting(Weighting):
 
     is the probability of stopping at `s` for somebody who starts where the last query
     stopped (the first starts at position 0) and at every position decides with
-    probability `p` to stop. Weights may sum to less than one: nobody has to stop.
+    probability `p` to stop. Weights may sum to less than one: nobody has to stop. A
+    second derivative of the recursive mode, such as of a penalty on gradients, is right
+    on TensorFlow alone.
 
     Args:
         mode: How the expected weights are computed: `"recursive"`, exact, or

@@ -313,7 +313,8 @@ def monotonic_recursive(p, previous):
 
     Exact to a few roundings for any `p`, zero and one included: the recurrence is
     solved by doubling (`q` over two positions, four, eight, ...), which only adds and
-    multiplies numbers that are not negative. It takes `log2(S)` rounds over the row.
+    multiplies numbers that are not negative. It takes `log2(S)` rounds over the row. A
+    second derivative, such as of a penalty on gradients, is right on TensorFlow alone.
 
     Args:
         p: Probability to stop at a position, `(..., S)`, zero where it is masked; see
