@@ -1,9 +1,16 @@
 """The loop over time steps: the one place that knows what each backend does best."""
 
 import functools
+import math
 
 import keras
 from keras import ops, tree
+
+# What is assumed of a length that is not known.
+USUAL_LENGTH = 1024
+
+# So many scores.
+HANDFUL = 2**12
 
 
 def scan(step, state, inputs):
@@ -96,6 +103,18 @@ def traces_for_cpu():
     import tensorflow as tf
 
     return not (tf.executing_eagerly() or tf.config.list_logical_devices("GPU"))
+
+
+def is_handful(shape, dtype):
+    """Whether scores `(..., S)` are so few that plain operations are the quickest.
+
+    In graphs for CPUs, TensorFlow leaves softmax and products of matrices in float32 to
+    a library that takes longer to begin than sums need for so few numbers.
+    """
+    *leading, length = shape
+    if None in leading or math.prod((*leading, length or USUAL_LENGTH)) > HANDFUL:
+        return False
+    return keras.backend.standardize_dtype(dtype) == "float32" and traces_for_cpu()
 
 
 def fused(function):

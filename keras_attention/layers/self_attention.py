@@ -7,6 +7,7 @@ V value depth, D depth of a head.
 import keras
 from keras import ops
 
+from keras_attention import loops
 from keras_attention.layers.attention import check_shapes
 from keras_attention.layers.parts import (
     check_mask,
@@ -221,7 +222,7 @@ class MultiHeadStep(keras.layers.Layer):
         else:
             asking = None if query_mask is None else query_mask[..., None]
             weights = self._weigh(query, keys, _both(mask, asking), training)
-            context = ops.matmul(weights, values)
+            context = _read(weights, values)
         output = _join_heads(context)
         if self.use_output_projection:
             output = project_rows(self.output_projection, output)
@@ -276,7 +277,7 @@ class MultiHeadStep(keras.layers.Layer):
 
     def _weigh(self, query, keys, mask, training):
         """Weights `(B, N, T, S)` of scaled queries `(B, N, T, D)`."""
-        scores = ops.matmul(query, ops.transpose(keys, (0, 1, 3, 2)))
+        scores = _scores(query, keys)
         mask = None if mask is None else mask[:, None]
         weights = WEIGHTINGS[self.weighting](scores, mask)
         weights = ops.cast(weights, self.compute_dtype)
@@ -669,6 +670,20 @@ def _join_heads(x):
     if x.shape[2] != 1:
         x = ops.transpose(x, (0, 2, 1, 3))
     return ops.reshape(x, (batch, length, num_heads * depth))
+
+
+def _scores(query, keys):
+    """`query @ keys^T` of `(B, N, T, D)` and `(B, N, S, D)`."""
+    if loops.is_handful((*query.shape[:3], keys.shape[2]), query.dtype):
+        return ops.sum(query[:, :, :, None] * keys[:, :, None], axis=-1)
+    return ops.matmul(query, ops.transpose(keys, (0, 1, 3, 2)))
+
+
+def _read(weights, values):
+    """`weights @ values` of `(B, N, T, S)` and `(B, N, S, D)`."""
+    if loops.is_handful(weights.shape, weights.dtype):
+        return ops.sum(weights[..., None] * values[:, :, None], axis=-2)
+    return ops.matmul(weights, values)
 
 
 def _of_each_sentence(attention_mask, shape):

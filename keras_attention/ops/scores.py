@@ -67,9 +67,8 @@ def additive_scores(query, keys, scale, shift=None):
 BLOCK = 2**21
 LARGE = 2**22
 
-# What is assumed where a number is not known: of examples, of queries or positions.
+# What is assumed of a number of examples that is not known.
 USUAL_BATCH = 32
-USUAL_LENGTH = 1024
 
 # Up to this |x|, neither exp(x) nor its inverse leaves the range of float32.
 SMALL = 80.0
@@ -118,7 +117,7 @@ def _dot(hidden, scale):
 
 def _is_large(query, keys):
     (_, queries, units), positions = query.shape, keys.shape[1]
-    lengths = [USUAL_LENGTH if n is None else n for n in (queries, positions)]
+    lengths = [loops.USUAL_LENGTH if n is None else n for n in (queries, positions)]
     # JAX infers shapes with symbols for lengths.
     if queries == 1 or not all(isinstance(n, int) for n in lengths):
         return False
@@ -262,7 +261,7 @@ def _in_examples(keys, **sequences):
     Examples one by one, each in its blocks: so nothing has to be laid out anew, and
     the scores of the last block end where those of all of them do.
     """
-    positions = keys.shape[1] or USUAL_LENGTH
+    positions = keys.shape[1] or loops.USUAL_LENGTH
     size = max(1, BLOCK // (positions * keys.shape[2]))
     queries = sequences["query"].shape[1]
     if queries is not None:

@@ -10,6 +10,8 @@ float64 for float64 scores.
 import keras
 from keras import ops
 
+from keras_attention import loops
+
 # Far below any score, yet finite in float32, so that differences stay finite.
 LOWEST = -1e30
 # Normal in float32: subnormal numbers are zero under XLA.
@@ -36,6 +38,8 @@ def masked_softmax(scores, mask=None):
     if bounded.shape[-1] == 1:
         # Keras warns of the softmax of one number. What is none must be seen.
         weights = ops.ones_like(bounded) + 0 * bounded
+    elif loops.is_handful(bounded.shape, bounded.dtype):
+        weights = ops.exp(ops.log_softmax(bounded, axis=-1))
     else:
         weights = ops.softmax(bounded, axis=-1)
     if mask is None:

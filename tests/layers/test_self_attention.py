@@ -268,6 +268,38 @@ def test_gradients_are_the_same_whichever_way_they_are_taken(rng, gradients):
         np.testing.assert_allclose(gradient, expected, atol=1e-5)
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="others multiply as quickly"
+)
+@pytest.mark.parametrize("queries", [1, 3])
+def test_a_graph_sums_up_few_scores_itself(rng, queries):
+    import tensorflow as tf
+
+    layer = SelfAttention(2, 3)
+    query, value = (
+        tf.constant(rng.normal(size=(1, n, 5)), "float32") for n in (queries, 7)
+    )
+    mask = tf.constant([[True] * 4 + [False] * 3])
+
+    def outputs_and_gradients(query, value):
+        with tf.GradientTape() as tape:
+            tape.watch((query, value))
+            found = layer(query, value, value_mask=mask, return_attention_scores=True)
+        return *found, *tape.gradient(found[0], (query, value))
+
+    expected = outputs_and_gradients(query, value)
+    few = tf.function(outputs_and_gradients)
+    many = tf.function(
+        outputs_and_gradients, input_signature=[tf.TensorSpec((None, None, 5))] * 2
+    )
+    for function, sums in ((few, True), (many, False)):
+        graph = function.get_concrete_function(query, value).graph
+        kinds = {operation.type for operation in graph.get_operations()}
+        assert kinds.isdisjoint({"BatchMatMulV2", "Softmax"}) == sums
+        for x, wanted in zip(function(query, value), expected, strict=True):
+            np.testing.assert_allclose(x, wanted, atol=1e-6)
+
+
 def test_without_any_valid_position_nothing_is_read(rng, gradients):
     layer = biased()
     query, value = draw(rng, QUERY, VALUE)
