@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_attention import loops
 from keras_attention.ops import scores as scores_module
 from keras_attention.ops.scores import additive_scores
 
@@ -165,7 +166,7 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
     upstream = rng.normal(size=(BATCH, queries, POSITIONS)).astype("float32")
     if lengths == "unknown but small":
         # Nothing is compiled for them, as it is for the others.
-        usual = scores_module.USUAL_LENGTH**2 * UNITS
+        usual = loops.USUAL_LENGTH**2 * UNITS
         monkeypatch.setattr(scores_module, "LARGE", usual - 1)
 
     def total(query, keys, scale):
