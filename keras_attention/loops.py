@@ -111,10 +111,13 @@ def is_handful(shape, dtype):
     In graphs for CPUs, TensorFlow leaves softmax and products of matrices in float32 to
     a library that takes longer to begin than sums need for so few numbers.
     """
-    *leading, length = shape
-    if None in leading or math.prod((*leading, length or USUAL_LENGTH)) > HANDFUL:
+    # First: what JAX does not know is no `None`, and cannot be compared.
+    if not traces_for_cpu() or keras.backend.standardize_dtype(dtype) != "float32":
         return False
-    return keras.backend.standardize_dtype(dtype) == "float32" and traces_for_cpu()
+    *leading, length = shape
+    if None in leading:
+        return False
+    return math.prod((*leading, length or USUAL_LENGTH)) <= HANDFUL
 
 
 def fused(function):
