@@ -9,7 +9,7 @@ from keras import ops, tree
 # What is assumed of a length that is not known.
 USUAL_LENGTH = 1024
 
-# So many scores.
+# At most so many scores are a handful.
 HANDFUL = 2**12
 
 

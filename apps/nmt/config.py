@@ -292,7 +292,7 @@ class TranslateConfig:
     #: Print one JSON object per translation, with words, scores and attention.
     json: bool = False
     #: Compile the search with XLA: seconds for each of a few lengths of sentences, and
-    #: up to six times as fast from then on. It pays for many thousand sentences, and
+    #: up to four times as fast from then on. It pays for many thousand sentences, and
     #: where a program waits for sentences all day.
     jit_compile: bool = False
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)

@@ -93,7 +93,7 @@ class Translator:
         subwords: Its `Subwords`.
         network: The `TranslationNetwork`.
         jit_compile: Whether the search is compiled by XLA, as it always is on JAX. That
-            takes seconds for every shape, and is up to six times as fast from then on.
+            takes seconds for every shape, and is up to four times as fast from then on.
             So that shapes are few, sentences are padded to multiples of 16 subwords,
             and the numbers of sentences to powers of two.
 
