@@ -42,6 +42,10 @@ from keras_attention import beam_search
 PRESETS = Path(__file__).parent / "presets"
 WEIGHTS = "model.weights.h5"
 
+# Photographs that go through the CNN together: of more, what a layer hands on to the
+# next leaves the caches of a processor. A search has little to hand on.
+CNN_BATCH = 32
+
 
 @dataclasses.dataclass(frozen=True)
 class Caption:
@@ -189,7 +193,7 @@ class Captioner:
         beam_size=5,
         length_penalty=0.7,
         no_repeat_ngrams=3,
-        batch_size=32,
+        batch_size=64,
         n_best=1,
         maps="weights",
     ):
@@ -244,13 +248,15 @@ class Captioner:
 
     def _found(self, search, images, batch_size):
         """What the search finds for an array of photographs, and perhaps a few more."""
-        if not self.jit_compile:
-            return search.predict_on_batch({"images": images})
-        rows = power_of_two(len(images), batch_size)
-        images = np.resize(images, (rows, *images.shape[1:]))
-        # XLA has no quick convolutions for CPUs.
-        features = self._cnn.predict_on_batch(images)
-        return search.predict_on_batch({"features": features})
+        if self.jit_compile:
+            rows = power_of_two(len(images), batch_size)
+            images = np.resize(images, (rows, *images.shape[1:]))
+        # Nor has XLA quick convolutions for CPUs.
+        features = [
+            self._cnn.predict_on_batch(images[first : first + CNN_BATCH])
+            for first in range(0, len(images), CNN_BATCH)
+        ]
+        return search.predict_on_batch({"features": np.concatenate(features)})
 
     @functools.cached_property
     def _cnn(self):

@@ -171,4 +171,4 @@ class SearchConfig(BeamConfig):
     """How a beam search searches, and for how many inputs at once."""
 
     #: Inputs that are worked on together.
-    batch_size: Annotated[int, Range(1, 1_000_000)] = 32
+    batch_size: Annotated[int, Range(1, 1_000_000)] = 64

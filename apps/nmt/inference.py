@@ -168,7 +168,7 @@ class Translator:
         *,
         beam_size=5,
         length_penalty=1.0,
-        batch_size=32,
+        batch_size=64,
         n_best=1,
     ):
         """Translate any number of sentences, those of about equal length together.
