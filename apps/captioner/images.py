@@ -136,12 +136,11 @@ def find_unreadable(folder):
     Returns:
         List of `pathlib.Path`.
     """
-    folder = pathlib.Path(folder)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return []
     return sorted(
         entry
-        for entry in folder.iterdir()
+        for entry in pathlib.Path(folder).iterdir()
         if entry.suffix.lower() in UNREAD and not entry.name.startswith(".")
     )
 
@@ -158,8 +157,8 @@ def _pictures_inside(folder):
         for entry in entries
         if known.get(entry.suffix.lower()) in FORMATS
         and not entry.name.startswith(".")
-        # A link to nothing is told when it is read.
-        and (entry.is_file() or not entry.exists())
+        # A link to nothing, or what may not be seen, is told when it is read.
+        and (os.path.isfile(entry) or not os.path.exists(entry))
     ]
     if not pictures:
         raise ImageError(

@@ -27,7 +27,7 @@ def find_overlays(overlay, given, paths):
         UserError: If `overlay` is not as above, or if a photograph would be
             overwritten, or its overlay be found beside it as another photograph.
     """
-    folders = [path for path in given if path.is_dir()]
+    folders = [path for path in given if os.path.isdir(path)]
     is_picture = overlay.suffix.lower() in PICTURES and not overlay.is_dir()
     if len(paths) == 1 and not folders and not overlay.is_dir():
         if not is_picture:

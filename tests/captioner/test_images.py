@@ -1,4 +1,5 @@
 import io
+import os
 import pathlib
 import struct
 import warnings
@@ -11,6 +12,7 @@ from keras_attention_apps.captioner import images
 from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
+    find_unreadable,
     image_to_array,
     read_image,
 )
@@ -699,3 +701,30 @@ class TestFindImages:
         with pytest.raises(ImageError, match="got Permission denied") as caught:
             find_images([tmp_path])
         assert str(tmp_path) in str(caught.value)
+
+    def test_folder_that_cannot_be_entered(self, tmp_path, monkeypatch):
+        (tmp_path / "a.jpg").touch()
+        stat = os.stat
+
+        def denied(path, *args, **kwargs):
+            if str(path) != str(tmp_path):
+                raise PermissionError(13, "Permission denied")
+            return stat(path, *args, **kwargs)
+
+        monkeypatch.setattr(os, "stat", denied)
+
+        assert find_images([tmp_path]) == [tmp_path / "a.jpg"]
+
+
+class TestFindUnreadable:
+    def test_pictures_of_other_formats(self, tmp_path):
+        for name in ("b.HEIC", "a.heic", ".c.heic", "d.jpg"):
+            (tmp_path / name).touch()
+
+        found = find_unreadable(str(tmp_path))
+
+        assert found == [tmp_path / "a.heic", tmp_path / "b.HEIC"]
+
+    def test_what_is_no_folder(self, tmp_path):
+        assert find_unreadable(tmp_path / "missing") == []
+        assert find_unreadable("a" * 300) == []
