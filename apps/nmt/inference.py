@@ -247,14 +247,11 @@ class Translator:
     def search(self, max_length=None, *, beam_size=5, length_penalty=1.0):
         """The compiled search as a Keras model; see `TranslationSearch`.
 
-        Without a `max_length`, that of a batch depends on its longest sentence, which
-        may have `max_length` tokens of the `ModelConfig`.
+        How many tokens a translation may have depends on its sentence; more than
+        `max_length`, that of the `ModelConfig` if omitted, none has.
         """
-        limits = None
-        if max_length is None:
-            max_length = self.config.max_length
-            limits = tuple(map(self.longest, range(max_length + 1)))
-        key = (max_length, limits, beam_size, length_penalty)
+        max_length = max_length or self.config.max_length
+        key = (max_length, beam_size, length_penalty)
         if key not in self._searches:
             find = functools.partial(
                 beam_search,
@@ -267,7 +264,7 @@ class Translator:
                 self.network,
                 max_length,
                 find,
-                limits=limits,
+                limits=tuple(map(self.longest, range(self.config.max_length + 1))),
                 jit_compile=self.jit_compile,
             )
         return self._searches[key]

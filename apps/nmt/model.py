@@ -10,7 +10,7 @@ import keras
 from keras import ops
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.compiling import cast_beforehand
-from keras_attention_apps.common.tokens import END, START
+from keras_attention_apps.common.tokens import END, PAD, START
 from keras_attention_apps.nmt.recurrent import (
     BahdanauNetwork,
     LuongNetwork,
@@ -65,7 +65,7 @@ class TranslationSearch(keras.Model):
         network: The `TranslationNetwork`.
         max_length: Largest number of tokens, END included.
         find: One of the searches of `keras_attention`, with its own arguments bound.
-        limits: For every number of tokens of the source, from 0 on, how many its
+        limits: For every number of tokens of a sentence, from 0 on, how many its
             translation may have; `max_length` if omitted. `beam_search` alone has them.
         seed_generator: The `keras.random.SeedGenerator` that `find` draws from, if any.
         jit_compile: Whether XLA compiles it.
@@ -103,7 +103,8 @@ class TranslationSearch(keras.Model):
         options = {}
         if self.limits is not None:
             limits = ops.convert_to_tensor(self.limits, dtype="int32")
-            options["limit"] = ops.take(limits, ops.shape(source)[1])
+            lengths = ops.sum(ops.cast(source != PAD, "int32"), axis=1)
+            options["limit"] = ops.take(limits, lengths)
 
         def step(token_ids, state):
             return network.step(token_ids, state, memory)

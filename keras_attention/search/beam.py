@@ -77,8 +77,9 @@ def beam_search(
         early_stopping: Whether a row is done when `beam_size` hypotheses have finished.
             With a length penalty a longer one may always be better, so that otherwise
             most searches last until `max_length`.
-        limit: Positive scalar, how many tokens are enough this time, if `max_length` is
-            more: in a graph, it may depend on what is searched.
+        limit: How many tokens are enough this time, if `max_length` is more: a positive
+            number, or one for every row, `(B,)`. In a graph, it may depend on what is
+            searched.
         **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
             package).
 
@@ -96,8 +97,8 @@ def beam_search(
         ValueError: If `beam_size` or `max_length` is not a positive integer, a penalty
             is negative or infinite, what `max_length` tokens are divided by is more
             than float32 holds, the form of `length_penalty` is unknown,
-            `coverage_mask` has not the shape of the positions, or a constraint cannot
-            be met.
+            `coverage_mask` has not the shape of the positions, `limit` is not as above,
+            or a constraint cannot be met.
 
     Example:
 
@@ -191,9 +192,7 @@ class Beam:
         self.coverage_penalty = coverage_penalty
         self.coverage_mask = coverage_mask
         self.early_stopping = early_stopping
-        self.limit = max_length
-        if limit is not None:
-            self.limit = ops.cast(ops.minimum(limit, max_length), "int32")
+        self.limit = max_length if limit is None else self._checked_limit(limit)
 
     def begin(self):
         """A carry before the first step."""
@@ -280,7 +279,7 @@ class Beam:
                 waiting = ops.logical_and(waiting, active)
             return ops.logical_and(
                 ops.sum(ops.cast(waiting, "int32")) > unfinished,
-                ops.all(carry["t"] < self.limit),
+                ops.all(carry["t"] < self.max_length),
             )
 
         (carry,) = ops.while_loop(
@@ -340,26 +339,43 @@ class Beam:
         }
         # Weights are in the order in which the step was asked, not that of the beam.
         now = {"going": going, "weights": weights}
-        return {
+        after = {
             "t": t + 1,
             "alive": alive,
             "finished": finished,
             "coverage": gather(coverage, going["parents"]),
             "history": write(carry["history"], t, now),
         }
+        return self._limited(carry, after)
+
+    def _limited(self, before, after):
+        """The carry after a step, but rows with enough tokens keep their hypotheses."""
+        if isinstance(self.limit, int):
+            # Nothing goes on behind it.
+            return after
+
+        def found(carry):
+            return carry["finished"], carry["coverage"], carry["alive"]["log_probs"]
+
+        going = before["t"] < self.limit
+        finished, coverage, log_probs = choose(going, found(after), found(before))
+        alive = {**after["alive"], "log_probs": log_probs}
+        return {**after, "alive": alive, "finished": finished, "coverage": coverage}
 
     def hypotheses(self, carry):
         """Finished hypotheses, then unfinished ones, each traced back to its start."""
-        t, alive, history = carry["t"][:, None], carry["alive"], carry["history"]
+        alive, history = carry["alive"], carry["history"]
+        length = ops.minimum(carry["t"], self.limit)
+        t = length[:, None]
         beam_size = self.beam_size
         slots = ops.broadcast_to(
             ops.arange(beam_size, dtype="int32"), ops.shape(alive["token_ids"])
         )
-        ranks = self._ranks(alive["log_probs"], carry["coverage"], carry["t"])
+        ranks = self._ranks(alive["log_probs"], carry["coverage"], length)
         # The end is one more token of those that have finished.
         finished = {**carry["finished"], "lengths": carry["finished"]["steps"] + 1}
         unfinished = {
-            "scores": ranks / self._divisor(carry["t"]),
+            "scores": ranks / self._divisor(length),
             "log_probs": alive["log_probs"],
             "gains": ops.zeros_like(alive["log_probs"]),
             "steps": ops.broadcast_to(t, ops.shape(slots)),
@@ -426,6 +442,24 @@ class Beam:
         if not isinstance(length, int):
             length = ops.cast(length, "float32")[:, None]
         return _divisor(length, self.length_penalty, self.length_penalty_form)
+
+    def _checked_limit(self, limit):
+        """A limit as int32, `()` or `(B,)`, and at most `max_length`."""
+        least = limit
+        if isinstance(limit, (list, tuple, np.ndarray)):
+            least = np.min(limit, initial=1)
+        # In a graph, it is not known.
+        if isinstance(least, (int, float, np.number)) and not least >= 1:
+            raise ValueError(f"limit must be positive. Received: {limit}")
+        limit = ops.cast(ops.minimum(limit, self.max_length), "int32")
+        if len(limit.shape) > 1:
+            raise ValueError(
+                "limit must be a number, or one for every row, (batch,). Received: "
+                f"the shape {tuple(limit.shape)}"
+            )
+        if len(limit.shape):
+            check_rows("limit", limit, self.state)
+        return limit
 
     def _check_coverage_mask(self, weights):
         if self.coverage_mask is not None:

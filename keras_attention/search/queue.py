@@ -29,6 +29,7 @@ class BeamSearchQueue:
         state: Initial state, nested arrays `(R, ...)`.
         prefix: Integers `(R, P)`, as for `beam_search`.
         coverage_mask: Boolean `(R, S)`, as for `beam_search`.
+        limit: Integers `(R,)`, as for `beam_search`.
 
     Returns:
         Dict of NumPy arrays, the results of `beam_search` for all rows in their order.
@@ -68,9 +69,9 @@ class BeamSearchQueue:
         self._begin = compiler(lambda rows: self._beam(rows).begin())
         self._go_on = compiler(self._round)
 
-    def __call__(self, memory, state, *, prefix=None, coverage_mask=None):
+    def __call__(self, memory, state, *, prefix=None, coverage_mask=None, limit=None):
         rows = {"memory": memory, "state": state}
-        by_row = {"prefix": prefix, "coverage_mask": coverage_mask}
+        by_row = {"prefix": prefix, "coverage_mask": coverage_mask, "limit": limit}
         rows |= {name: x for name, x in by_row.items() if x is not None}
         rows = tree.map_structure(ops.convert_to_tensor, rows)
         counts = sorted({x.shape[0] for x in tree.flatten(rows)})

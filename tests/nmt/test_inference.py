@@ -1,7 +1,11 @@
+import copy
+
 import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.tokens import END
+from keras_attention_apps.nmt.batches import pad
 from keras_attention_apps.nmt.data import Pairs
 from keras_attention_apps.nmt.inference import Translator, length_ratio
 
@@ -107,6 +111,24 @@ def test_translations_are_as_long_as_the_ratio_says(subwords):
     short, usual = (untrained(subwords, "none", length_ratio=x) for x in (0.0, None))
 
     assert (short.longest(4), usual.longest(4)) == (16, 20)
+
+
+def test_a_long_sentence_does_not_lengthen_the_translation_of_another(subwords):
+    endless = copy.copy(subwords)
+    endless.banned = (*subwords.banned, END)
+    translator = untrained(endless, "bahdanau", length_ratio=1.0, max_length=64)
+    lines = ["the dog", " ".join(["the red dog"] * 6)]
+
+    for line, together in zip(lines, translator.translate(lines), strict=True):
+        alone = translator.translate(line)
+        assert together.text == alone.text
+        assert together.score == pytest.approx(alone.score, abs=1e-4)
+    # What is exported has no length for a batch at all.
+    token_ids = [translator.subwords.encode(line) for line in lines]
+    found = translator.search().predict_on_batch({"source": pad(token_ids)})
+    lengths = keras.ops.convert_to_numpy(found["lengths"])[:, 0]
+    assert lengths.tolist() == [translator.longest(len(ids)) for ids in token_ids]
+    assert lengths[0] < lengths[1] < 64
 
 
 def test_the_best_of_several_come_first(translator):

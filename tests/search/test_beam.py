@@ -9,6 +9,7 @@ from search.reference import (
     EXACT_BEAM,
     HISTORIES,
     LENGTH,
+    LOOKS,
     PENALTY,
     POSITIONS,
     START,
@@ -192,6 +193,41 @@ def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping, number):
             found[name] = found[name][:, :, :length]
         assert_agree(found, expected)
         assert (found["lengths"] == length).any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"early_stopping": True},
+        {"coverage_penalty": 0.3, "no_repeat_ngrams": 1},
+    ],
+)
+def test_every_row_may_have_a_limit_of_its_own(options):
+    limits = np.array([3, LENGTH + 1, 1, 4])
+    table, state = random_table(5), random_state(5, batch=len(limits))
+    table[:, END] -= 3.0
+
+    @compiled
+    def run(table, state, limit):
+        return beam_search(
+            make_step(table, LOOKS),
+            state,
+            start=START,
+            end=END,
+            max_length=LENGTH,
+            beam_size=BEAM,
+            limit=limit,
+            **options,
+        )
+
+    found = to_numpy(run(*to_tensors((table, state, limits))))
+    for row, limit in enumerate(limits):
+        expected = run(*to_tensors((table, state, limit)))
+        own = tree.map_structure(lambda x, row=row: x[row : row + 1], expected)
+        here = {name: x[row : row + 1] for name, x in found.items()}
+        assert_agree(here, to_numpy(own))
+    assert (found["lengths"].max(axis=1) == np.minimum(limits, LENGTH)).all()
 
 
 @pytest.mark.parametrize("ends", ["certain or impossible", "at random"])

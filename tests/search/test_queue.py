@@ -31,11 +31,12 @@ ROWS, PLACES = 13, 3
 TABLE = random_table(3)
 MASK = np.random.default_rng(3).random((ROWS, POSITIONS)) < 0.7
 PREFIX = np.where(np.arange(ROWS)[:, None] % 3 == 0, [3, 4], -1).astype("int32")
+LIMIT = np.resize([LENGTH, 3, 5, 2], ROWS).astype("int32")
 OPTIONS = {
     "plain": {},
     "all": {"coverage_penalty": 0.3, "no_repeat_ngrams": 1, "min_length": 2},
 }
-BY_ROW = {"plain": {}, "all": {"coverage_mask": MASK, "prefix": PREFIX}}
+BY_ROW = {"plain": {}, "all": {"coverage_mask": MASK, "prefix": PREFIX, "limit": LIMIT}}
 
 
 def make_step_over(memory):
