@@ -258,11 +258,10 @@ class _Run:
         )
         epochs = config.self_critical_epochs
         self._compile(len(batches), epochs, config.self_critical_learning_rate)
-        batches.fit(
-            epochs=epochs,
-            initial_epoch=self.checkpoints.progress.epoch,
-            callbacks=self._callbacks(validation),
-        )
+        callbacks = self._callbacks(validation)
+        if callbacks is not None:
+            first = self.checkpoints.progress.epoch
+            batches.fit(epochs=epochs, initial_epoch=first, callbacks=callbacks)
 
     def _reward(self):
         """What a caption is worth: CIDEr-D, and BLEU-4 if it counts."""
@@ -335,12 +334,15 @@ class _Run:
             epoch=progress.epoch,
         )
         self._compile(len(batches), epochs, learning_rate)
+        callbacks = self._callbacks(validation)
+        if callbacks is None:
+            return
         self.network.fit(
             batches,
             initial_epoch=progress.epoch,
             epochs=epochs,
             shuffle=False,
-            callbacks=self._callbacks(validation),
+            callbacks=callbacks,
         )
 
     def _boxes(self, image):
@@ -377,19 +379,19 @@ class _Run:
         )
         self.checkpoints.restore(self.network)
 
-    def _callbacks(self, validation):
+    def _callbacks(self, batches):
+        """Those of a phase; `None` if it was too long without improvement already."""
         config, progress = self.config, self.checkpoints.progress
-        callbacks = [
-            LossIsANumber(),
-            ValidateDecoded(
-                lambda: self._validate(validation),
-                self.metric,
-                self._keep,
-                progress=progress,
-                patience=config.patience,
-            ),
-            SaveEveryEpoch(self.checkpoints),
-        ]
+        validation = ValidateDecoded(
+            lambda: self._validate(batches),
+            self.metric,
+            self._keep,
+            progress=progress,
+            patience=config.patience,
+        )
+        if validation.exhausted:
+            return None
+        callbacks = [LossIsANumber(), validation, SaveEveryEpoch(self.checkpoints)]
         if config.tensorboard:
             logs = config.output / "logs" / f"phase-{progress.phase}"
             callbacks.append(keras.callbacks.TensorBoard(logs))

@@ -6,6 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from keras_attention_apps.captioner import train
 from keras_attention_apps.captioner.batches import (
     TrainingBatches,
     load_images,
@@ -227,6 +228,25 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
     for ours, theirs in zip(history(output), history(trained), strict=True):
         for name, value in theirs.items():
             assert ours[name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
+
+
+def test_an_interrupted_phase_that_was_over_is_over(squares, tmp_path, monkeypatch):
+    scores, output = iter([5.0, 4.0, 3.0, 2.0]), tmp_path / "run"
+    changes = {"epochs": 3, "fine-tune-epochs": 0, "self-critical-epochs": 3}
+    run = command(squares, output, patience=1, **changes)
+    save = SaveEveryEpoch.on_epoch_end
+
+    def interrupt(self, epoch, logs=None):
+        save(self, epoch, logs)
+        if epoch == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "caption_scores", lambda *texts: {"cider": next(scores)})
+    monkeypatch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+
+    assert [main(run) for _ in range(3)] == [130, 130, 0]
+    progress = json.loads((output / "checkpoints" / "progress.json").read_text())
+    assert [figures["cider"] for figures in progress["history"]] == [5, 4, 3, 2]
 
 
 def test_half_precision_trains_float32_weights(squares, tmp_path):
