@@ -49,7 +49,8 @@ class RecurrentEncoder(keras.layers.Layer):
         annotations: Tensor of shape `(B, S, U)`, or `(B, S, U + U_backward)`. The mask
             of the inputs is passed on with it.
         states: The last states of `cell`, then those of `backward_cell`, which it has
-            at the start, each an output of its own; only if `return_state` is `True`.
+            at the start, each an output of its own, or, of stacked cells, a list of
+            each cell's; only if `return_state` is `True`.
 
     Raises:
         ValueError: If a cell is no Keras RNN cell, or both are the same; if

@@ -327,7 +327,9 @@ class SelfAttention(keras.layers.Layer):
     query's mask is passed on.
 
     Where no weights are asked for and none are dropped, the work is left to
-    `keras.ops.dot_product_attention`, which on a GPU may use flash attention.
+    `keras.ops.dot_product_attention`, which on a GPU may use flash attention. PyTorch
+    has no second derivative of its flash attention, such as of a penalty on gradients:
+    ask for the weights there.
 
     Step by step: a causal layer handles a sequence one step at a time with a `cache`
     of the keys and values so far. The outputs are those of the full pass:
