@@ -113,8 +113,8 @@ class TrainConfig:
     #: Captions of one photograph that share a training step; if a photograph has more,
     #: every epoch draws other ones. Also the samples of a photograph in the last phase.
     captions_per_image: Positive = 5
-    #: Photographs in a training step; 16 if omitted, or an eighth of all where there
-    #: are fewer than 128.
+    #: Photographs in a training step; 16 if omitted, or as few as make 100 steps of an
+    #: epoch.
     batch_images: Positive | None = None
     #: Epochs with the CNN frozen.
     epochs: Natural = 12
@@ -303,7 +303,7 @@ class ScenesConfig:
 
     #: Folder to write, which captioner train reads.
     directory: Positional[Path]
-    #: Number of pictures.
+    #: Number of pictures. Of a few hundred, a training learns next to nothing.
     count: Positive = 10_000
     #: Their side in pixels.
     image_size: ImageSize = 64

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -6,7 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.captioner import train
+from keras_attention_apps.captioner import inference, train
 from keras_attention_apps.captioner.batches import (
     TrainingBatches,
     load_images,
@@ -124,7 +125,7 @@ def test_few_captions_are_learned_word_by_word(squares, tmp_path, capsys, monkey
     assert "unknown" not in capsys.readouterr().out
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert config["training"]["min_count"] == 1
-    assert config["training"]["batch_images"] == 2
+    assert config["training"]["batch_images"] == 1
     assert list((tmp_path / "keras" / "captioner").iterdir())
 
 
@@ -134,6 +135,20 @@ def test_words_that_are_too_rare_are_told(squares, tmp_path, capsys):
     assert main(command(squares, tmp_path / "run", **changes)) == 0
     # The colours, two of the seven words of two captions.
     assert "28.6% of the words are rarer than 12 and" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("texts", [["a square"], ["a square", "a dog"]])
+def test_captions_that_are_all_the_same_are_told(
+    texts, squares, tmp_path, capsys, monkeypatch
+):
+    told = itertools.cycle(texts)
+    monkeypatch.setattr(inference, "detokenize", lambda words: next(told))
+    changes = {"epochs": 1, "fine-tune-epochs": 0, "self-critical-epochs": 0}
+    assert main(command(squares, tmp_path / "run", **changes)) == 0
+
+    out = capsys.readouterr().out
+    alike = "All photographs have the same caption: 'a square'" in out
+    assert alike == (len(texts) == 1)
 
 
 def test_what_another_training_left_is_no_start(squares, tmp_path, model_folder):
