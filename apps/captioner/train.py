@@ -21,11 +21,7 @@ from keras_attention_apps.captioner.model import ShowAttendTell
 from keras_attention_apps.captioner.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.self_critical import SelfCriticalCaptions
 from keras_attention_apps.captioner.text import Vocabulary, tokenize
-from keras_attention_apps.common.checkpoints import (
-    Checkpoints,
-    SaveEveryEpoch,
-    ValidateDecoded,
-)
+from keras_attention_apps.common.checkpoints import Checkpoints
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import recover_folder
@@ -33,7 +29,7 @@ from keras_attention_apps.common.tokens import UNKNOWN
 from keras_attention_apps.common.training import (
     BEST,
     CHECKPOINTS,
-    LossIsANumber,
+    callbacks_of_phase,
     check_output,
     ema_momentum,
     numerics,
@@ -382,22 +378,14 @@ class _Run:
         self.checkpoints.restore(self.network)
 
     def _callbacks(self, batches):
-        """Those of a phase; `None` if it was too long without improvement already."""
-        config, progress = self.config, self.checkpoints.progress
-        validation = ValidateDecoded(
+        """Those of a phase, or `None`; see `callbacks_of_phase`."""
+        return callbacks_of_phase(
+            self.config,
+            self.checkpoints,
             lambda: self._validate(batches),
             self.metric,
             self._keep,
-            progress=progress,
-            patience=config.patience,
         )
-        if validation.exhausted:
-            return None
-        callbacks = [LossIsANumber(), validation, SaveEveryEpoch(self.checkpoints)]
-        if config.tensorboard:
-            logs = config.output / "logs" / f"phase-{progress.phase}"
-            callbacks.append(keras.callbacks.TensorBoard(logs))
-        return callbacks
 
     def _validate(self, batches):
         search = self.captioner.search(beam_size=self.config.validation_beam_size)

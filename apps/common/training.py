@@ -4,7 +4,11 @@ import contextlib
 import math
 
 import keras
-from keras_attention_apps.common.checkpoints import PROGRESS
+from keras_attention_apps.common.checkpoints import (
+    PROGRESS,
+    SaveEveryEpoch,
+    ValidateDecoded,
+)
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.compiling import computing_in
 from keras_attention_apps.common.files import MODEL, check_folder, holds
@@ -123,3 +127,27 @@ class LossIsANumber(keras.callbacks.Callback):
                 "learned any more. The best model so far stays; try a smaller learning "
                 "rate, and another output folder"
             )
+
+
+def callbacks_of_phase(config, checkpoints, score, metric, keep):
+    """What validates and saves every epoch of a phase.
+
+    Args:
+        config: With `output`, `patience` and `tensorboard`.
+        checkpoints: The `Checkpoints` of the training.
+        score, metric, keep: See `ValidateDecoded`.
+
+    Returns:
+        List of callbacks; `None` if the phase was too long without improvement already.
+    """
+    progress = checkpoints.progress
+    validation = ValidateDecoded(
+        score, metric, keep, progress=progress, patience=config.patience
+    )
+    if validation.exhausted:
+        return None
+    callbacks = [LossIsANumber(), validation, SaveEveryEpoch(checkpoints)]
+    if config.tensorboard:
+        logs = config.output / "logs" / f"phase-{progress.phase}"
+        callbacks.append(keras.callbacks.TensorBoard(logs))
+    return callbacks

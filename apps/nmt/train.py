@@ -10,11 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 from keras_attention_apps.common.averaging import average_models
-from keras_attention_apps.common.checkpoints import (
-    Checkpoints,
-    SaveEveryEpoch,
-    ValidateDecoded,
-)
+from keras_attention_apps.common.checkpoints import Checkpoints
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import (
@@ -28,8 +24,8 @@ from keras_attention_apps.common.files import (
 from keras_attention_apps.common.training import (
     BEST,
     CHECKPOINTS,
-    LossIsANumber,
     all_devices,
+    callbacks_of_phase,
     check_output,
     ema_momentum,
     numerics,
@@ -331,22 +327,14 @@ class _Run:
         return batches
 
     def _callbacks(self, validate):
-        """Those of a phase; `None` if it was too long without improvement already."""
-        config, progress = self.config, self.checkpoints.progress
-        validation = ValidateDecoded(
+        """Those of a phase, or `None`; see `callbacks_of_phase`."""
+        return callbacks_of_phase(
+            self.config,
+            self.checkpoints,
             validate,
             self.metric,
             self._keep,
-            progress=progress,
-            patience=config.patience,
         )
-        if validation.exhausted:
-            return None
-        callbacks = [LossIsANumber(), validation, SaveEveryEpoch(self.checkpoints)]
-        if config.tensorboard:
-            logs = config.output / "logs" / f"phase-{progress.phase}"
-            callbacks.append(keras.callbacks.TensorBoard(logs))
-        return callbacks
 
     def _report(self, batches):
         training = self.training

@@ -8,6 +8,7 @@ from textwrap import dedent
 import keras
 import numpy as np
 import pytest
+from keras_attention_apps.common import training as common_training
 from keras_attention_apps.common.checkpoints import SaveEveryEpoch, ValidateDecoded
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt import train as training
@@ -383,7 +384,7 @@ def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch):
         metrics.append(metric)
         return ValidateDecoded(score, metric, keep, **options)
 
-    monkeypatch.setattr(training, "ValidateDecoded", record)
+    monkeypatch.setattr(common_training, "ValidateDecoded", record)
     assert main(command(tmp_path, tmp_path / "run", epochs=1)) == 0
 
     assert metrics == ["chrf"]
