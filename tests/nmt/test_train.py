@@ -44,6 +44,8 @@ def command(corpus, output, **changes):
         "model.units": 14,
         "model.encoder-units": 7,
         "model.attention-units": 5,
+        "model.encoder-layers": 1,
+        "model.decoder-layers": 1,
         "model.max-length": 20,
         **changes,
     }
