@@ -27,6 +27,21 @@ def trained(corpus, tmp_path_factory):
     return output
 
 
+@pytest.fixture
+def begin(monkeypatch):
+    """A function that begins a training, and interrupts it before its first step."""
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    def begin(arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(keras.Model, "fit", interrupt)
+            assert main(arguments) == 130
+
+    return begin
+
+
 def command(corpus, output, **changes):
     options = {
         "data": corpus,
@@ -96,7 +111,7 @@ def test_it_learns(trained):
 
 
 def test_warm_up_and_average_are_short_where_the_training_is(
-    corpus, tmp_path, monkeypatch
+    corpus, tmp_path, monkeypatch, begin
 ):
     given, optimizer = {}, keras.optimizers.AdamW
 
@@ -110,7 +125,7 @@ def test_warm_up_and_average_are_short_where_the_training_is(
     )
     place = arguments.index("--ema-momentum")
     del arguments[place : place + 2]
-    assert main(arguments) == 0
+    begin(arguments)
 
     steps = given["schedule"].steps
     assert 10 < steps < 500
@@ -376,7 +391,7 @@ def test_one_pair_is_trained_on(tmp_path):
     assert len(epochs) == 6
 
 
-def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch):
+def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch, begin):
     for path in corpus.iterdir():
         short = [" ".join(line.split()[:3]) for line in lines(path)]
         (tmp_path / path.name).write_text("\n".join(short), encoding="utf-8")
@@ -387,7 +402,7 @@ def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch):
         return ValidateDecoded(score, metric, keep, **options)
 
     monkeypatch.setattr(common_training, "ValidateDecoded", record)
-    assert main(command(tmp_path, tmp_path / "run", epochs=1)) == 0
+    begin(command(tmp_path, tmp_path / "run"))
 
     assert metrics == ["chrf"]
     assert "the best epoch is chosen by chrf" in capsys.readouterr().out
@@ -422,14 +437,14 @@ def test_epochs_stay_until_their_average_is_recorded(
     assert not (tmp_path / "run" / "epochs").exists()
 
 
-def test_another_text_does_not_continue(corpus, tmp_path, capsys):
+def test_another_text_does_not_continue(corpus, tmp_path, capsys, begin):
     data, output = tmp_path / "data", tmp_path / "run"
     shutil.copytree(corpus, data)
-    assert main(command(data, output, epochs=1)) == 0
+    begin(command(data, output))
     with open(data / "train.en", "a") as source, open(data / "train.fr", "a") as target:
         source.write("the dog\n")
         target.write("le chien\n")
-    assert main(command(data, output, epochs=1)) == 2
+    assert main(command(data, output)) == 2
 
     err = capsys.readouterr().err
     assert "another text: '100 pairs, 8 for validation, digest " in err
