@@ -34,11 +34,10 @@ print(json.dumps(told))
 
 
 @tensorflow_only
-def test_a_served_model_says_what_the_python_path_says(
-    captioner, model_folder, squares, tmp_path, capsys
-):
+def test_a_served_model_says_what_the_python_path_says(squares, tmp_path, capsys):
     served = tmp_path / "served"
-    assert main(["export", str(served), "--model", str(model_folder)]) == 0
+    options = ["--model", "flickr8k-soft", "--image-size", "96"]
+    assert main(["export", str(served), *options]) == 0
     paths = [str(path) for path in sorted((squares / "Images").iterdir())[:5]]
     done = subprocess.run(
         [sys.executable, "-c", SERVE, served, *paths],
@@ -50,7 +49,7 @@ def test_a_served_model_says_what_the_python_path_says(
 
     from keras_attention_apps.captioner.inference import Captioner
 
-    expected = Captioner.from_preset(model_folder).caption(paths)
+    expected = Captioner.from_preset("flickr8k-soft", image_size=96).caption(paths)
     assert several["caption"] == [caption.text for caption in expected]
     assert single["caption"] == several["caption"][:1]
     for row, caption in enumerate(expected):

@@ -112,11 +112,15 @@ def test_json_tells_where_it_looked(photographs, model_folder, capsys):
 def test_larger_photographs_have_more_regions(photographs, model_folder, capsys):
     command = ["caption", str(photographs / "red-0.png"), "--model", str(model_folder)]
     command += ["--length-penalty", "2", "--json", "--image-size"]
-    assert main([*command, "96"]) == 0
+    assert main([*command, "24"]) == 0
 
     told = json.loads(capsys.readouterr().out)
     assert [len(row) for row in told["attention"][0]] == [3, 3, 3]
-    assert main([*command, "8"]) == 2
+
+
+def test_photographs_may_be_too_small_for_a_preset(photographs, capsys):
+    command = ["caption", str(photographs / "red-0.png"), "--model", "flickr8k-soft"]
+    assert main([*command, "--image-size", "8"]) == 2
     assert "cannot be built for photographs of 8 x 8" in capsys.readouterr().err
 
 

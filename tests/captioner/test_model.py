@@ -24,7 +24,7 @@ def batch(captioner):
     token_ids = random.integers(4, 12, (IMAGES, CAPTIONS, WORDS + 1)).astype("int32")
     token_ids[..., 0] = START
     token_ids[0, 1, 3:] = [END, PAD, PAD]
-    features = random.normal(size=(IMAGES, 4, 1280)).astype("float32")
+    features = random.normal(size=(IMAGES, 4, 130)).astype("float32")
     return {"features": features, "captions": token_ids}
 
 

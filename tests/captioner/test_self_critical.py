@@ -10,7 +10,8 @@ from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 SIZES = {
-    "image_size": 64,
+    "backbone": "SmallCNN",
+    "image_size": 16,
     "region_units": 11,
     "embedding_units": 7,
     "units": 13,
@@ -22,7 +23,7 @@ REFERENCES = [["dog", "a dog"], ["cat", "a cat"]]
 
 
 def self_critical(captioner, reward=None, **options):
-    features = np.zeros((2, 4, 1280), "float32")
+    features = np.zeros((2, 4, 130), "float32")
     features[0, :, :40] = features[1, :, 40:80] = 1.0
     reward = reward or CiderReward(REFERENCES)
     return SelfCriticalCaptions(
@@ -169,7 +170,7 @@ def test_a_low_temperature_draws_what_is_probable(captioner):
 
 
 def test_every_step_draws_a_view(captioner):
-    first = np.zeros((3, 4, 1280), "float32")
+    first = np.zeros((3, 4, 130), "float32")
     views = [first, first + 1.0]
     batches = SelfCriticalCaptions(
         captioner, views, lambda words, i: i, batch_images=3, samples=2, seed=5
