@@ -5,7 +5,7 @@ import json
 
 import keras
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path, read_json, write_json
+from keras_attention_apps.common.files import WeightsInMemory, read_json, write_json
 
 PROGRESS = "progress.json"
 
@@ -103,8 +103,9 @@ class Checkpoints:
     def _record(self, model):
         progress = self.progress
         name = f"phase-{progress.phase}-epoch-{progress.epoch}.weights.h5"
-        with atomic_path(self.directory / name) as temporary:
-            model.save_weights(temporary)
+        weights = WeightsInMemory()
+        model.save_weights(weights)
+        weights.save(self.directory / name)
         progress.weights = name
         states = map(keras.ops.convert_to_numpy, _seed_states(model))
         progress.seeds = [state.tolist() for state in states]

@@ -1,6 +1,7 @@
 """Writing files so that nobody ever sees half of one, and nothing else is lost."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -165,6 +166,23 @@ def recover_folder(path):
     if aside and not path.exists():
         aside[-1].rename(path)
     remove_leftovers(path.parent, path.name)
+
+
+class WeightsInMemory(io.BytesIO):
+    """A `.weights.h5` file that is written to the disk when it is complete.
+
+    For `save_weights` and `h5py.File`. HDF5 itself must not meet a full disk: it cannot
+    close the file any more, and takes the process with it.
+    """
+
+    def __str__(self):
+        # Keras chooses a format by the end of the name.
+        return ".weights.h5"
+
+    def save(self, path):
+        """Write the file, atomically."""
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(self.getbuffer())
 
 
 def _places(path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import MODEL, atomic_path, holds, read_json
+from keras_attention_apps.common.files import MODEL, WeightsInMemory, holds, read_json
 from keras_attention_apps.common.training import BEST
 
 
@@ -21,17 +21,11 @@ def save_half(model, path):
         model: A built Keras model. Its optimiser's state is left out.
         path: Name of the file, ending in `.weights.h5`.
     """
-    with atomic_path(path) as temporary:
-        full = temporary.with_name(f"full-{temporary.name}")
-        try:
-            model.save_weights(full)
-            with (
-                h5py.File(full) as source,
-                h5py.File(temporary, "w", libver="latest") as target,
-            ):
-                _copy_half(source, target)
-        finally:
-            full.unlink(missing_ok=True)
+    full, half = WeightsInMemory(), WeightsInMemory()
+    model.save_weights(full)
+    with h5py.File(full) as source, h5py.File(half, "w", libver="latest") as target:
+        _copy_half(source, target)
+    half.save(path)
 
 
 def _copy_half(source, target):

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -59,18 +61,30 @@ def test_a_death_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatc
     expected = model.get_weights()
     take_step(model)
 
-    def die(path):
-        path.write_bytes(b"half a file")
+    def die(path, data):
+        path.touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(model, "save_weights", die)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "write_bytes", die)
         checkpoints.save(model, {})
 
     again, continued = small_model(), Checkpoints(tmp_path, {})
     continued.restore(again)
     assert continued.progress.epoch == 1
     np.testing.assert_array_equal(again.get_weights()[0], expected[0])
+
+
+def test_a_checkpoint_that_the_disk_is_too_small_for_leaves_the_one_before(
+    tmp_path, full_disk
+):
+    model, checkpoints = small_model(), Checkpoints(tmp_path, {})
+    checkpoints.save(model, {})
+
+    with full_disk(), pytest.raises(OSError):
+        checkpoints.save(model, {})
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["phase-0-epoch-1.weights.h5", "progress.json"]
 
 
 def test_a_phase_starts_without_the_weights_of_the_one_before(tmp_path):

@@ -56,6 +56,15 @@ def test_floats_are_half_and_the_optimizer_stays_behind(tmp_path):
     assert floats == [np.dtype("float16")] * 4
 
 
+def test_a_model_that_the_disk_is_too_small_for_leaves_nothing(tmp_path, full_disk):
+    with full_disk(), pytest.raises(OSError) as told:
+        save_half(small_model(), tmp_path / "model.weights.h5")
+
+    # The system's own line, not what HDF5 makes of it.
+    assert told.value.errno and "HDF5" not in str(told.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_name_and_a_folder_are_found(tmp_path):
     for name in ("presets/soft", "mine"):
         (tmp_path / name).mkdir(parents=True)
