@@ -5,12 +5,8 @@ import dataclasses
 import keras
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.text import JOINTS
-from keras_attention_apps.common.export import require_tensorflow
-from keras_attention_apps.common.files import (
-    SAVED_MODEL,
-    atomic_folder,
-    check_folder,
-)
+from keras_attention_apps.common.export import require_tensorflow, write_archive
+from keras_attention_apps.common.files import SAVED_MODEL, check_folder
 
 
 def export(config):
@@ -71,8 +67,7 @@ def save_served(captioner, search, directory):
     archive.add_endpoint(
         "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "encoded")]
     )
-    with atomic_folder(directory, SAVED_MODEL) as temporary:
-        archive.write_out(str(temporary), verbose=False)
+    write_archive(archive, directory, tf.errors.OpError)
 
 
 def joined(words):

@@ -3,12 +3,8 @@
 import dataclasses
 
 import keras
-from keras_attention_apps.common.export import require_tensorflow
-from keras_attention_apps.common.files import (
-    SAVED_MODEL,
-    atomic_folder,
-    check_folder,
-)
+from keras_attention_apps.common.export import require_tensorflow, write_archive
+from keras_attention_apps.common.files import SAVED_MODEL, check_folder
 from keras_attention_apps.common.tokens import END, PAD
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.text import BLANKS
@@ -100,5 +96,4 @@ def save_served(translator, search, directory):
     archive.add_endpoint(
         "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "sentences")]
     )
-    with atomic_folder(directory, SAVED_MODEL) as temporary:
-        archive.write_out(str(temporary), verbose=False)
+    write_archive(archive, directory, tf.errors.OpError)

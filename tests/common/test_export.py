@@ -1,0 +1,24 @@
+import keras
+import pytest
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.export import write_archive
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="SavedModels need TensorFlow"
+)
+def test_a_served_model_that_the_disk_is_too_small_for_is_one_line(tmp_path, full_disk):
+    import tensorflow as tf
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serve", model.call, [tf.TensorSpec([None, 3])])
+
+    with full_disk(), pytest.raises(UserError, match="cannot be written") as told:
+        write_archive(archive, tmp_path / "served", tf.errors.OpError)
+    assert "\n" not in str(told.value) and "{{" not in str(told.value)
+    assert list(tmp_path.iterdir()) == []
+
+    write_archive(archive, tmp_path / "served", tf.errors.OpError)
+    assert tf.saved_model.load(tmp_path / "served").serve([[1.0, 2, 3]]).shape == (1, 2)
