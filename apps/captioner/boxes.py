@@ -5,6 +5,7 @@ boxes of a photograph are a dict from a word to those of what it names.
 """
 
 import numpy as np
+from keras_attention_apps.captioner.text import tokenize
 
 # Of a view, as below: the whole photograph.
 WHOLE = (0.0, 0.0, 1.0, 1.0), False
@@ -17,7 +18,9 @@ def check_boxes(boxes):
         boxes: Dict from a word to a list of boxes, or to one.
 
     Returns:
-        Dict from a word to a tuple of boxes, without the words that have none.
+        Dict from a word to a tuple of boxes, without the words that have none. Words
+        are spelt as `tokenize` spells those of captions; one that is several there has
+        blanks between them, and no word of a caption is like it.
 
     Raises:
         ValueError: If it is anything else.
@@ -37,13 +40,9 @@ def check_boxes(boxes):
             raise ValueError(
                 f"{word!r} must have boxes left, top, right, bottom, from 0 to 1"
             )
-        checked[word] = tuple(map(tuple, several.tolist()))
+        spelt = " ".join(tokenize(word))
+        checked[spelt] = (*checked.get(spelt, ()), *map(tuple, several.tolist()))
     return checked
-
-
-def boxes_of(word, boxes):
-    """Boxes of what a word names: none for most words."""
-    return next((found for name, found in boxes.items() if name.lower() == word), ())
 
 
 def viewed(boxes, view):
@@ -99,9 +98,8 @@ def pointing(captions, boxes):
     hits = count = 0
     for caption, named in zip(captions, boxes, strict=True):
         for word, weights in zip(caption.words, caption.weights, strict=True):
-            found = boxes_of(word, named)
-            if found:
-                covered = coverage(found, *weights.shape)
+            if word in named:
+                covered = coverage(named[word], *weights.shape)
                 hits += bool(covered[weights.argmax()] >= covered.max() / 2)
                 count += 1
     return hits, count

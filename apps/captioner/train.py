@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import os
+from operator import attrgetter
 from pathlib import Path
 
 import keras
@@ -25,7 +26,6 @@ from keras_attention_apps.common.checkpoints import Checkpoints
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import recover_folder
-from keras_attention_apps.common.tokens import UNKNOWN
 from keras_attention_apps.common.training import (
     BEST,
     CHECKPOINTS,
@@ -94,9 +94,16 @@ def _train(config):
     )
     _tell_unknown(texts, vocabulary, config.min_count)
     _tell_cut(texts, config.model.max_length)
+    if config.supervision:
+        _tell_several(training)
+    text, boxes = attrgetter("path.name", "captions"), attrgetter("boxes")
     checkpoints = Checkpoints(
         config.output / CHECKPOINTS,
-        {**dataclasses.asdict(config), "text": _fingerprint(training, validation)},
+        {
+            **dataclasses.asdict(config),
+            "text": _fingerprint(text, training, validation),
+            "boxes": _fingerprint(boxes, training) if config.supervision else None,
+        },
     )
     recover_folder(config.output / BEST)
     captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
@@ -132,12 +139,23 @@ def _tell_cut(texts, max_length):
         )
 
 
-def _fingerprint(*splits):
-    """What tells photographs and their captions from others, in a few words."""
+def _tell_several(images):
+    """Say how many boxes have a name that no single word of a caption is."""
+    names = {name for image in images for name in image.boxes}
+    several = sorted(name for name in names if " " in name)
+    if several:
+        print(
+            f"{len(several)} of {len(names)} names of boxes are several words, the "
+            f"first {several[0]!r}: they tell the attention nothing"
+        )
+
+
+def _fingerprint(by, *splits):
+    """What tells photographs from others, in a few words, by a function of each."""
     digest = hashlib.blake2b(digest_size=6)
     for images in splits:
         for image in images:
-            digest.update(repr((image.path.name, image.captions)).encode())
+            digest.update(repr(by(image)).encode())
     counts = " and ".join(str(len(images)) for images in splits)
     return f"{counts} photographs, digest {digest.hexdigest()}"
 
@@ -345,14 +363,12 @@ class _Run:
 
     def _boxes(self, image):
         """The boxes of a photograph by the numbers of the words that name them."""
-        encode = self.captioner.vocabulary.encode
-        by_token = {
-            encode(word, 1)[1]: boxes
+        vocabulary = self.captioner.vocabulary
+        return {
+            vocabulary.encode(word, 1)[1]: boxes
             for word, boxes in image.boxes.items()
-            if tokenize(word) == [word.lower()]
+            if word in vocabulary
         }
-        by_token.pop(UNKNOWN, None)
-        return by_token
 
     def _compile(self, steps_per_epoch, epochs, learning_rate):
         """A fresh optimiser for a phase, or the one that was interrupted."""

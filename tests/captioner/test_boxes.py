@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 from keras_attention_apps.captioner.boxes import (
-    boxes_of,
     check_boxes,
     coverage,
     pointing,
@@ -35,6 +34,13 @@ def test_one_box_is_as_good_as_a_list():
     assert check_boxes({"dog": two}) == {"dog": ((0, 0, 1, 1), (0, 0, 0.5, 1))}
 
 
+def test_names_of_boxes_are_spelt_as_in_captions():
+    one, two = (0, 0, 1, 0.5), (0, 0, 0.5, 1)
+    boxes = {"Ma\u0308dchen": one, "m\u00e4dchen": two, "Red  ball": one, "\u6905": two}
+    found = {"m\u00e4dchen": (one, two), "red ball": (one,), "\u6905": (two,)}
+    assert check_boxes(boxes) == found
+
+
 @pytest.mark.parametrize(
     "box", [[0, 0, 1], [1, 0, 0, 1], [0, 0, 2, 1], [0, 0, 1, float("nan")], "dog"]
 )
@@ -44,11 +50,10 @@ def test_a_wrong_box_is_refused(box):
 
 
 def test_pointing_counts_words_that_name_an_object():
-    boxes = {"Dog": ((0.5, 0, 1, 1),), "cat": ((0, 0, 0.5, 1),)}
+    boxes = check_boxes({"Dog": (0.5, 0, 1, 1), "cat": (0, 0, 0.5, 1)})
     words = ["a", "dog", "sees", "cat", "dog"]
     weights = np.array([[[1.0, 0.0]], [[0.4, 0.6]], [[1, 0]], [[0, 1]], [[0.9, 0.1]]])
     caption = Caption(" ".join(words), words, 0.0, 0.0, weights)
 
-    assert boxes_of("dog", boxes) == boxes["Dog"]
     assert pointing([caption], [boxes]) == (1, 3)
     assert pointing([caption], [{}]) == (0, 0)

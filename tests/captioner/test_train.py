@@ -139,6 +139,53 @@ def test_words_that_are_too_rare_are_told(squares, tmp_path, capsys, monkeypatch
     assert "28.6% of the words are rarer than 12 and" in capsys.readouterr().out
 
 
+def with_boxes(squares, folder, boxes):
+    """The squares as JSON lines, with these boxes for every one."""
+    shutil.copytree(squares / "Images", folder, dirs_exist_ok=True)
+    lines = []
+    for path in sorted(folder.glob("*.png")):
+        caption = f"A {path.stem.partition('-')[0]} square"
+        lines.append({"file_name": path.name, "caption": caption, "boxes": boxes})
+    (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return folder
+
+
+def test_boxes_are_those_of_single_words_and_of_one_training(
+    squares, tmp_path, capsys, monkeypatch
+):
+    def interrupt(self, batches, **options):
+        told.append(batches.boxes)
+        raise KeyboardInterrupt
+
+    told = []
+    monkeypatch.setattr(keras.Model, "fit", interrupt)
+    box, output = [0, 0, 0.5, 1], tmp_path / "run"
+    names = {"Square": box, "red square": box, "dog": box}
+    data = with_boxes(squares, tmp_path / "data", names)
+    assert main(command(data, output, supervision=0.5)) == 130
+    out = capsys.readouterr().out
+    assert "1 of 3 names of boxes are several words, the first 'red square'" in out
+    for boxes in told[0]:
+        assert list(boxes.values()) == [(tuple(box),)]
+
+    with_boxes(squares, data, {"square": [0, 0, 1, 1]})
+    assert main(command(data, output, supervision=0.5)) == 2
+    assert "holds a training with another boxes: " in capsys.readouterr().err
+
+
+def test_boxes_that_nothing_is_told_of_do_not_matter(
+    squares, tmp_path, capsys, monkeypatch
+):
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(keras.Model, "fit", interrupt)
+    for box in ([0, 0, 0.5, 1], [0, 0, 1, 1]):
+        data = with_boxes(squares, tmp_path / "data", {"red square": box})
+        assert main(command(data, tmp_path / "run")) == 130
+    assert "names of boxes" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("texts", [["a square"], ["a square", "a dog"]])
 def test_captions_that_are_all_the_same_are_told(
     texts, squares, tmp_path, capsys, monkeypatch
