@@ -21,7 +21,7 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.model import ShowAttendTell
 from keras_attention_apps.captioner.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.self_critical import SelfCriticalCaptions
-from keras_attention_apps.captioner.text import Vocabulary, tokenize
+from keras_attention_apps.captioner.text import SPECIAL, Vocabulary, tokenize
 from keras_attention_apps.common.checkpoints import Checkpoints
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import replaced
@@ -88,6 +88,11 @@ def _train(config):
         print(f"From {config.from_preset}: {', '.join(taken)}")
         config = dataclasses.replace(config, model=model, backbone_weights="none")
         vocabulary = start.vocabulary.extended(vocabulary)
+    if len(vocabulary) == len(SPECIAL):
+        raise UserError(
+            f"min_count must leave words to learn. Received: {config.min_count}, and "
+            f"none of the words in {config.data} comes so often"
+        )
     print(
         f"{len(training)} photographs with {len(texts)} captions, {len(vocabulary)} "
         f"words; {len(validation)} photographs for validation"

@@ -139,6 +139,12 @@ def test_words_that_are_too_rare_are_told(squares, tmp_path, capsys, monkeypatch
     assert "28.6% of the words are rarer than 12 and" in capsys.readouterr().out
 
 
+def test_words_must_be_left_to_learn(squares, tmp_path, capsys):
+    assert main(command(squares, tmp_path / "run", **{"min-count": 25})) == 2
+    assert "must leave words to learn. Received: 25, and" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def with_boxes(squares, folder, boxes):
     """The squares as JSON lines, with these boxes for every one."""
     shutil.copytree(squares / "Images", folder, dirs_exist_ok=True)
