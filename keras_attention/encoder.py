@@ -8,6 +8,7 @@ from keras import ops, tree
 
 from keras_attention import loops
 from keras_attention.layers.parts import check_mask, deserialize_parts, serialize_part
+from keras_attention.layers.recurrent import check_cell, first_state
 from keras_attention.split_cells import split_cell
 
 
@@ -71,9 +72,9 @@ class RecurrentEncoder(keras.layers.Layer):
 
     def __init__(self, cell, backward_cell=None, *, return_state=False, **kwargs):
         super().__init__(**kwargs)
-        _check_cell("cell", cell)
+        check_cell("cell", cell)
         if backward_cell is not None:
-            _check_cell("backward_cell", backward_cell)
+            check_cell("backward_cell", backward_cell)
         if cell is backward_cell:
             raise ValueError(
                 "backward_cell must be another cell, with weights of its own. "
@@ -136,7 +137,7 @@ class RecurrentEncoder(keras.layers.Layer):
 
     def _states(self, initial_state, batch):
         """For every cell, the list of its states before the first step."""
-        states = [_zero_state(cell, batch) for cell in self._cells]
+        states = [first_state(cell, batch) for cell in self._cells]
         if initial_state is not None:
             given, expected = tree.flatten(initial_state), tree.flatten(states)
             units = [[x.shape[-1] for x in some] for some in (given, expected)]
@@ -161,7 +162,7 @@ class RecurrentEncoder(keras.layers.Layer):
     def compute_mask(self, inputs, previous_mask):
         if not self.return_state:
             return previous_mask
-        states = [_zero_state(cell, 1) for cell in self._cells]
+        states = [first_state(cell, 1) for cell in self._cells]
         return (previous_mask, *(None for _ in tree.flatten(states)))
 
     def compute_output_shape(self, inputs_shape, initial_state_shape=None):
@@ -170,7 +171,7 @@ class RecurrentEncoder(keras.layers.Layer):
         depth = sum(_output_units(cell) for cell in self._cells)
         if not self.return_state:
             return batch, steps, depth
-        states = [x for cell in self._cells for x in _zero_state(cell, 1)]
+        states = [x for cell in self._cells for x in first_state(cell, 1)]
         states = tree.map_structure(lambda x: (batch, x.shape[-1]), states)
         return ((batch, steps, depth), *states)
 
@@ -247,28 +248,9 @@ class _Pass:
         return ops.flip(x, axis=0) if self._backward else x
 
 
-def _zero_state(cell, batch):
-    if hasattr(cell, "get_initial_state"):
-        return list(_listed(cell.get_initial_state(batch_size=batch)))
-    return [ops.zeros((batch, units)) for units in _listed(cell.state_size)]
-
-
-def _listed(x):
-    return x if isinstance(x, (list, tuple)) else [x]
-
-
 def _output_units(cell):
     units = getattr(cell, "output_size", None)
     return tree.flatten(cell.state_size)[0] if units is None else units
-
-
-def _check_cell(name, cell):
-    is_cell = isinstance(cell, keras.layers.Layer) and hasattr(cell, "state_size")
-    if not is_cell or isinstance(cell, keras.layers.RNN):
-        raise ValueError(
-            f"{name} must be a Keras RNN cell, such as keras.layers.GRUCell(256). "
-            f"Received: {cell!r}"
-        )
 
 
 def _check_rank(shape, mask=None):

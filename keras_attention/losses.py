@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_attention import loops
-from keras_attention.layers.parts import check_rank, may_be_equal
+from keras_attention.layers.parts import check_mask, check_rank, may_be_equal
 
 # Logits of so many entries, 16 MB, are computed at once: they stay in the cache.
 BLOCK_ENTRIES = 1 << 22
@@ -30,6 +30,9 @@ def doubly_stochastic_penalty(weights, mask=None):
 
     Returns:
         One penalty per sequence, `(...)`, in float32 at least.
+
+    Raises:
+        ValueError: If the mask has another shape.
 
     Example:
 
@@ -61,6 +64,9 @@ def coverage_loss(weights, mask=None):
 
     Returns:
         One loss per sequence, `(...)`, in float32 at least.
+
+    Raises:
+        ValueError: If the mask has another shape.
 
     Example:
 
@@ -117,6 +123,7 @@ def attention_supervision(weights, target_weights, mask=None):
         translation; [Liu et al., 2017](https://arxiv.org/abs/1605.09553), "strong
         supervision", for captions.
     """
+    weights, target_weights = map(ops.convert_to_tensor, (weights, target_weights))
     if not may_be_equal(weights.shape, target_weights.shape):
         raise ValueError(
             "weights and target_weights must have the same shape. Received: "
@@ -149,7 +156,7 @@ def sequence_crossentropy(token_ids, logits, mask=None, *, label_smoothing=0.0):
         caller to decide; `SequenceCrossentropy` is the mean over valid tokens.
 
     Raises:
-        ValueError: If `label_smoothing` is not in `[0, 1)`.
+        ValueError: If `label_smoothing` is not in `[0, 1)`, or a shape does not fit.
 
     Example:
 
@@ -163,7 +170,9 @@ def sequence_crossentropy(token_ids, logits, mask=None, *, label_smoothing=0.0):
         [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7.
     """
     _check_label_smoothing(label_smoothing)
+    token_ids = ops.convert_to_tensor(token_ids)
     logits = _only(_at_least_float32(logits), mask, rows=True)
+    _check_token_ids("token_ids", token_ids, "logits", logits)
     token_ids = _only(token_ids, mask)
     losses = ops.sparse_categorical_crossentropy(token_ids, logits, from_logits=True)
     if label_smoothing:
@@ -222,11 +231,7 @@ def linear_crossentropy(
     _check_label_smoothing(label_smoothing)
     inputs = ops.convert_to_tensor(inputs)
     token_ids = ops.cast(token_ids, "int32")
-    if not may_be_equal(token_ids.shape, inputs.shape[:-1]):
-        raise ValueError(
-            "token_ids must have the shape of inputs without the last axis, "
-            f"{tuple(inputs.shape[:-1])}. Received: {tuple(token_ids.shape)}"
-        )
+    _check_token_ids("token_ids", token_ids, "inputs", inputs)
     table = ops.convert_to_tensor(embeddings)
     embeddings = ops.cast(table, inputs.dtype)
     depth = inputs.shape[-1]
@@ -342,15 +347,15 @@ class SequenceCrossentropy(keras.losses.Loss):
         name: Name of the loss.
 
     Call arguments:
-        y_true: Target tokens, integers `(B, T)`.
+        y_true: Target tokens, integers `(B, T)` or `(B, T, 1)`.
         y_pred: Unnormalised log-probabilities, `(B, T, N)`.
-        sample_weight: `(B,)` or `(B, T)`.
+        sample_weight: `(B,)`, `(B, T)` or `(B, T, 1)`.
 
     Returns:
         A scalar, unless `reduction` is `None`; in float32 at least.
 
     Raises:
-        ValueError: If `label_smoothing` is not in `[0, 1)`.
+        ValueError: If `label_smoothing` is not in `[0, 1)`, or a shape does not fit.
 
     Example:
 
@@ -383,14 +388,15 @@ class SequenceCrossentropy(keras.losses.Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         mask = self._mask_of(y_pred)
         y_true, y_pred = map(ops.convert_to_tensor, (y_true, y_pred))
+        if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == 1:
+            # As Keras has labels, too.
+            y_true = y_true[..., 0]
+        _check_token_ids("y_true", y_true, "y_pred", y_pred)
         weights = ops.cast(self._valid(y_true), self.dtype)
         if mask is not None:
             weights = weights * ops.cast(mask, self.dtype)
         if sample_weight is not None:
-            sample_weight = ops.cast(sample_weight, self.dtype)
-            if len(sample_weight.shape) < len(weights.shape):
-                sample_weight = sample_weight[..., None]
-            weights = weights * sample_weight
+            weights = weights * sample_weights(sample_weight, weights)
         # Not even NaN counts where nothing does.
         counts = weights != 0
         y_true, y_pred = _only(y_true, counts), _only(y_pred, counts, rows=True)
@@ -580,9 +586,39 @@ def _only(x, mask, rows=False):
     """`x` with zeros where the mask, of its elements or of its rows, is `False`."""
     if mask is None:
         return x
+    check_mask("mask", mask, x.shape[:-1] if rows else x.shape, broadcasts=True)
     return ops.where(mask[..., None] if rows else mask, x, ops.zeros_like(x))
 
 
+def sample_weights(given, weighed):
+    """Weights of rows as Keras takes them, for every entry of a tensor `(B, ...)`.
+
+    Args:
+        given: Tensor `(B,)`, `(B, ...)`, or with one more axis of size 1.
+        weighed: What they weigh, in the dtype of the result.
+
+    Raises:
+        ValueError: If the shape does not fit.
+    """
+    weights, rank = ops.cast(given, weighed.dtype), len(weighed.shape)
+    if len(weights.shape) == rank + 1 and weights.shape[-1] == 1:
+        weights = weights[..., 0]
+    while len(weights.shape) < rank:
+        weights = weights[..., None]
+    check_mask("sample_weight", weights, weighed.shape, broadcasts=True)
+    return weights
+
+
+def _check_token_ids(name, token_ids, of, rows):
+    """Raise `ValueError` if there is not one token for every row of a tensor."""
+    if not may_be_equal(token_ids.shape, rows.shape[:-1]):
+        raise ValueError(
+            f"{name} must have the shape of {of} without the last axis, "
+            f"{tuple(rows.shape[:-1])}. Received: {tuple(token_ids.shape)}"
+        )
+
+
 def _at_least_float32(x):
+    x = ops.convert_to_tensor(x)
     is_double = keras.backend.standardize_dtype(x.dtype) == "float64"
     return x if is_double else ops.cast(x, "float32")

@@ -6,6 +6,8 @@ Shapes: B batch, T target steps, S positions.
 import keras
 from keras import ops
 
+from keras_attention.losses import sample_weights
+
 
 class _Share(keras.metrics.Metric):
     """Base of metrics that are a share of counts, over everything seen so far."""
@@ -20,9 +22,7 @@ class _Share(keras.metrics.Metric):
     def _count(self, part, whole, sample_weight):
         """Add the counts of every row, `(B, ...)`."""
         if sample_weight is not None:
-            weight = ops.cast(sample_weight, part.dtype)
-            while len(weight.shape) < len(part.shape):
-                weight = weight[..., None]
+            weight = sample_weights(sample_weight, part)
             part, whole = weight * part, weight * whole
         self.part.assign_add(ops.sum(part))
         self.whole.assign_add(ops.sum(whole))
@@ -63,7 +63,8 @@ class AlignmentErrorRate(_Share):
         sample_weight: `(B,)` or `(B, T)`, booleans included.
 
     Raises:
-        ValueError: If the shapes of `y_true` and `y_pred` differ.
+        ValueError: If the shapes of `y_true` and `y_pred` differ, or that of
+            `sample_weight` does not fit.
 
     Example:
 
@@ -115,7 +116,8 @@ class PointingAccuracy(_Share):
         sample_weight: `(B,)` or `(B, ...)`, booleans included.
 
     Raises:
-        ValueError: If the shapes of `y_true` and `y_pred` differ.
+        ValueError: If the shapes of `y_true` and `y_pred` differ, or that of
+            `sample_weight` does not fit.
 
     Example:
 

@@ -85,13 +85,13 @@ class SplitCell:
         """
         for name, x in {"context": contexts, "state": states}.items():
             if x is not None:
-                self._seen[name] = ops.stop_gradient(x)
+                self._seen[name] = ops.stop_gradient(ops.cast(x, self._dtype))
 
     def _plus(self, sums, **factors):
         """`sums` and the products of `factors` with their kernels."""
         for name, x in factors.items():
             if x is not None:
-                sums = sums + self._multiply[name](x)
+                sums = sums + self._multiply[name](ops.cast(x, self._dtype))
         return sums
 
     def _plus_bias(self, sums, index=None):

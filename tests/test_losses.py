@@ -564,9 +564,44 @@ def test_sample_weights_are_of_sentences_or_of_tokens(rng):
         share = share * (token_ids != 0)
 
         found = loss(token_ids, logits, sample_weight=weight)
+        # With one more axis, as Keras has them.
+        again = loss(token_ids[..., None], logits, sample_weight=weight[..., None])
 
         expected = (losses * share).sum() / share.sum()
         assert float(found) == pytest.approx(expected, rel=1e-5)
+        assert float(again) == float(found)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 1), (3, 2), (2, 3, 3)])
+def test_tokens_of_another_shape_than_their_logits_are_named(sentences, shape):
+    token_ids, (_, logits) = np.zeros(shape, "int32"), sentences
+    message = rf" must have .*, \(2, 3\). Received: {re.escape(str(shape))}"
+
+    with pytest.raises(ValueError, match=f"y_true{message}"):
+        SequenceCrossentropy()(token_ids, logits)
+    with pytest.raises(ValueError, match=f"token_ids{message}"):
+        sequence_crossentropy(token_ids, logits)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (2, 3, 2)])
+def test_sample_weights_of_another_shape_are_named(sentences, shape):
+    with pytest.raises(ValueError, match=r"sample_weight must have.*\(2, 3\)\. Rec"):
+        SequenceCrossentropy()(*sentences, sample_weight=np.ones(shape))
+
+
+def test_masks_of_another_shape_are_named(rng):
+    # As many sentences as tokens: they must not be mistaken for each other.
+    token_ids, mask = np.ones((3, 3), "int32"), np.array([True, False, True])
+    x = rng.normal(size=(3, 3, WORDS)).astype("float32")
+    for loss in (
+        partial(doubly_stochastic_penalty, x),
+        partial(coverage_loss, x),
+        partial(attention_supervision, x, x),
+        partial(sequence_crossentropy, token_ids, x),
+        partial(linear_crossentropy, token_ids, x, x[0]),
+    ):
+        with pytest.raises(ValueError, match=r"mask must have.*\(3, 3\). .*: \(3,\)"):
+            loss(mask=mask)
 
 
 def test_nothing_but_padding_costs_nothing(sentences, gradients):

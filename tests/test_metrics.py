@@ -303,3 +303,30 @@ def test_reference_of_another_shape_is_named(metric_class, weights, shape):
 
     with pytest.raises(ValueError, match=re.escape(message)):
         metric_class().update_state(np.zeros(shape), weights)
+
+
+@every_metric
+def test_sample_weights_may_have_one_more_axis(metric_class, weights, reference):
+    reference = reference == 2
+    for shape in ((BATCH,), (BATCH, STEPS)):
+        share = np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
+        found = value_of(metric_class(), (reference, weights, share))
+        again = value_of(metric_class(), (reference, weights, share[..., None]))
+        assert again == found
+        assert found != value_of(metric_class(), (reference, weights))
+
+
+def test_sample_weights_of_maps_alone_may_have_one_more_axis():
+    inside = np.array([[1, 0], [0, 1], [1, 0]], "bool")
+    weights = np.array([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]])
+    share = np.array([1.0, 2.0, 3.0])
+
+    for given in (share, share[:, None]):
+        found = value_of(PointingAccuracy(), (inside, weights, given))
+        assert found == pytest.approx(1 / 6)
+
+
+@every_metric
+def test_sample_weights_of_another_shape_are_named(metric_class, weights, reference):
+    with pytest.raises(ValueError, match=r"sample_weight must have .* Received: \(3,"):
+        metric_class().update_state(reference, weights, np.ones(STEPS))

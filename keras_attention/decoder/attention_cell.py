@@ -20,6 +20,7 @@ from keras_attention.layers.parts import (
     serialize_part,
     stay_frozen,
 )
+from keras_attention.layers.recurrent import check_cell, first_state
 from keras_attention.layers.self_attention import SelfAttention
 
 ORDERS = ("previous", "current")
@@ -56,7 +57,8 @@ class AttentionCell(keras.layers.Layer):
     query is what asks.
 
     There is no hidden state between calls: a cell with dropout draws another mask at
-    every step, unless within `same_dropout`.
+    every step, unless within `same_dropout`. Layers for the attentional vector and for
+    the gate should draw nothing, as dropout does: inside of a loop JAX cannot.
 
     Args:
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
@@ -147,7 +149,7 @@ class AttentionCell(keras.layers.Layer):
     ):
         # States and noise keep their precision whatever the layer computes in.
         super().__init__(autocast=False, **kwargs)
-        _check_cell(cell)
+        check_cell("cell", cell)
         self.has_several = isinstance(attention, (list, tuple))
         attention = list(attention) if self.has_several else attention
         _check_attention(attention)
@@ -178,6 +180,8 @@ class AttentionCell(keras.layers.Layer):
             )
         if isinstance(gate, keras.layers.Layer):
             self.context_gate = gate
+        elif not isinstance(gate, bool):
+            raise ValueError(f"gate must be a boolean or a layer. Received: {gate!r}")
         elif gate:
             self.context_gate = keras.layers.Dense(
                 1, activation="sigmoid", dtype=self.dtype_policy, name="context_gate"
@@ -201,8 +205,8 @@ class AttentionCell(keras.layers.Layer):
 
     def build(self, inputs_shape, state_shape=None, memory_shape=None):
         check_rank("inputs", inputs_shape, (2, 3), "(batch, [sequences,] depth)")
+        self.check_memory(memory_shape)
         memory_shapes = self._listed(memory_shape)
-        self._check_memory(memory_shapes)
         self._input_depth = inputs_shape[-1]
         query_units = self._query_units()
         self._context_depth = context_depth = self._depth_of_context(memory_shapes)
@@ -262,7 +266,7 @@ class AttentionCell(keras.layers.Layer):
                 several; needed where the attention remembers something about every
                 position, or where the context is fed to a cell not yet built.
         """
-        state = {"cell": self.cell.get_initial_state(batch_size=batch_size)}
+        state = {"cell": first_state(self.cell, batch_size)}
         return self.complete_state(state, memory)
 
     def complete_state(self, state, memory=None):
@@ -352,7 +356,7 @@ class AttentionCell(keras.layers.Layer):
     def call(self, inputs, state, memory, noise=None, training=None):
         check_rank("inputs", inputs.shape, (2, 3), "(batch, [sequences,] depth)")
         check_state("state", state, self.cell, len(inputs.shape))
-        self._check_memory(self._listed(memory))
+        self.check_memory(memory, inputs)
         state = self.complete_state(state, memory)
         outputs, new_state = self.run(inputs, state, memory, noise, training=training)
         return self.complete(outputs), new_state
@@ -456,9 +460,10 @@ class AttentionCell(keras.layers.Layer):
         contexts = [outputs.pop("context") for outputs in found]
         for i, more in (later or {}).items():
             contexts[i] = contexts[i] + more
-        context = joined(contexts)
+        context = joined([ops.cast(x, self.compute_dtype) for x in contexts])
         if self.context_gate is not None:
-            context = project_rows(self.context_gate, query) * context
+            gate = project_rows(self.context_gate, query)
+            context = ops.cast(gate, self.compute_dtype) * context
         reports = self._by_name(found)
         new_state = new_states if self.has_several else new_states[0]
         return {**reports, "context": context}, new_state
@@ -505,7 +510,9 @@ class AttentionCell(keras.layers.Layer):
     def _listed(self, x):
         return x if self.has_several else [x]
 
-    def _check_memory(self, memories):
+    def check_memory(self, memory, inputs=None):
+        """Raise `ValueError` for a memory not as in the call, or of another batch."""
+        memories = self._listed(memory)
         is_memory = isinstance(memories, (list, tuple)) and all(
             isinstance(one, dict) and {"values", "keys"} <= one.keys()
             for one in memories
@@ -514,8 +521,16 @@ class AttentionCell(keras.layers.Layer):
             expected = "the dict that attention.memory(value) returns"
             if self.has_several:
                 expected = f"a list of {len(self.attentions)} of these: {expected}"
-            memory = memories if self.has_several else memories[0]
             raise ValueError(f"memory must be {expected}. Received: {shapes(memory)}")
+        if inputs is None:
+            return
+        batches = {one["values"].shape[0] for one in memories} | {inputs.shape[0]}
+        if len(batches - {None}) > 1:
+            raise ValueError(
+                "inputs and what is attended to must have the same batch size. "
+                f"Received: inputs {tuple(inputs.shape)}, values "
+                f"{shapes([one['values'] for one in memories])}"
+            )
 
     def get_config(self):
         attention = [serialize_part(attention) for attention in self.attentions]
@@ -549,11 +564,12 @@ def check_state(name, state, cell, rank):
     found = state.get("cell") if isinstance(state, dict) else None
     found_shapes = [getattr(x, "shape", ()) for x in tree.flatten(found)]
     is_nested = isinstance(found, (list, tuple))
-    if not is_nested or [(len(s), *s[-1:]) for s in found_shapes] != expected:
+    is_known = is_nested and state.keys() <= {"cell", "attention", "fed"}
+    if not is_known or [(len(s), *s[-1:]) for s in found_shapes] != expected:
         raise ValueError(
             f"{name} must be a dict like that of cell.get_initial_state: 'cell' with "
-            f"tensors of rank {rank} for units {cell.state_size}. "
-            f"Received: {shapes(state)}"
+            f"tensors of rank {rank} for units {cell.state_size}, and no more than "
+            f"'attention' and 'fed'. Received: {shapes(state)}"
         )
 
 
@@ -592,15 +608,6 @@ def _topmost_units(cell):
 
 def _output_units(cell):
     return getattr(cell, "output_size", None) or _topmost_units(cell)
-
-
-def _check_cell(cell):
-    is_cell = hasattr(cell, "state_size") and hasattr(cell, "get_initial_state")
-    if not is_cell or isinstance(cell, keras.layers.RNN):
-        raise ValueError(
-            "cell must be a Keras RNN cell, such as keras.layers.GRUCell(256). "
-            f"Received: {cell!r}"
-        )
 
 
 def _check_attention(attention):

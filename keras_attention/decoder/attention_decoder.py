@@ -24,6 +24,7 @@ from keras_attention.layers.parts import (
     serialize_part,
     stay_frozen,
 )
+from keras_attention.layers.recurrent import first_state
 from keras_attention.split_cells import split_cell
 
 
@@ -125,7 +126,8 @@ class AttentionDecoder(keras.layers.Layer):
         _check_inputs(inputs.shape, inputs_mask)
         inputs = ops.cast(inputs, self.compute_dtype)
         memory = self._remember(value, value_mask)
-        state = self._zero_state(inputs)
+        cell.check_memory(memory, inputs)
+        state = self._first_state(inputs)
         if initial_state is not None:
             check_state(
                 "initial_state", initial_state, cell.cell, len(inputs.shape) - 1
@@ -282,7 +284,7 @@ class AttentionDecoder(keras.layers.Layer):
             return None
         cell = self.cell
         names = ["output", "cell_output", "query", "context"]
-        state = {"cell": cell.cell.get_initial_state(batch_size=1)}
+        state = {"cell": first_state(cell.cell, 1)}
         if any(a.step.state_names for a in cell.attentions):
             state["attention"] = [a.step.state_names for a in cell.attentions]
             if not cell.has_several:
@@ -295,12 +297,12 @@ class AttentionDecoder(keras.layers.Layer):
             "state": tree.map_structure(lambda x: None, state),
         }
 
-    def _zero_state(self, inputs):
-        """Zero state, `(B, units)` or `(B, K, units)`, for these inputs."""
+    def _first_state(self, inputs):
+        """The cell's first state, `(B, units)` or `(B, K, units)`, for these inputs."""
         leading = ops.shape(inputs)[:-2]
-        state = {"cell": self.cell.cell.get_initial_state(batch_size=1)}
+        state = {"cell": first_state(self.cell.cell, 1)}
         return tree.map_structure(
-            lambda x: ops.zeros((*leading, x.shape[-1]), dtype=x.dtype), state
+            lambda x: ops.broadcast_to(x[0], (*leading, x.shape[-1])), state
         )
 
     def get_config(self):

@@ -103,6 +103,8 @@ class LuongAttention(BaseAttention):
         dtype=None,
         **kwargs,
     ):
+        # Of "dot" in a file of the format .h5, Keras makes its function of that name.
+        score = getattr(score, "__name__", score)
         check_choice("score", score, SCORES)
         check_choice("window", window, WINDOWS)
         if score == "location":

@@ -4,7 +4,6 @@ Shapes: B batch, T queries, S positions.
 """
 
 import keras
-import numpy as np
 from keras import ops
 
 
@@ -94,7 +93,7 @@ def check_positive_integer(name, value, *, optional=False):
 
 def check_choice(name, value, choices):
     """Raise `ValueError` for an argument that is none of its choices."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(
             f"{name} must be one of {', '.join(map(repr, choices))}. "
             f"Received: {value!r}"
@@ -119,12 +118,17 @@ def check_rank(name, shape, ranks, expected):
 def check_mask(name, mask, *shapes, broadcasts=False):
     """Raise `ValueError` for a mask that is known to have none of these shapes.
 
+    Nor may it be a list: Keras does not count these among the tensors of a call, and
+    gives what it knows of the masks to other arguments then.
+
     Args:
         broadcasts: Whether any axis of the mask may be of size 1.
     """
     if mask is None:
         return
-    found = tuple(mask.shape if hasattr(mask, "shape") else np.shape(mask))
+    if not hasattr(mask, "shape"):
+        raise ValueError(f"{name} must be a tensor or an array. Received: {mask!r}")
+    found = tuple(mask.shape)
     sizes = [None if broadcasts and size == 1 else size for size in found]
     if not any(may_be_equal(sizes, shape) for shape in shapes):
         expected = " or ".join(str(tuple(shape)) for shape in shapes)

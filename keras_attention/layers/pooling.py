@@ -182,8 +182,9 @@ class AttentionPooling(keras.layers.Layer):
         scores = ops.reshape(ops.matmul(rows, self.scale), (-1, length, self.hops))
         noise = {}
         if training:
-            shape = (1, ops.shape(value)[0], self.hops, length)
-            noise = tree.map_structure(lambda x: x[0], self.weighting.draw(shape))
+            # Of one example, all hops are soft or none.
+            noise = self.weighting.draw((self.hops, ops.shape(value)[0], 1, length))
+            noise = tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), noise)
         outputs, _ = self.weighting(
             ops.swapaxes(scores, 1, 2), valid, {}, noise, training=training
         )

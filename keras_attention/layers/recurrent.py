@@ -1,4 +1,4 @@
-"""Recurrent cells whose sums are normalised.
+"""Recurrent cells whose sums are normalised, and what is asked of any cell.
 
 Shapes: B batch, D depth of the inputs, U units.
 """
@@ -259,3 +259,27 @@ def _product(x, kernel, mask):
         return ops.matmul(x if mask is None else x * mask, kernel)
     parts = zip(mask, ops.split(kernel, len(mask), axis=1), strict=True)
     return ops.concatenate([ops.matmul(x * m, part) for m, part in parts], axis=-1)
+
+
+def check_cell(name, cell):
+    """Raise `ValueError` for what `keras.layers.RNN` would not take for its cell."""
+    is_cell = isinstance(cell, keras.layers.Layer) and hasattr(cell, "state_size")
+    if not is_cell or isinstance(cell, keras.layers.RNN):
+        raise ValueError(
+            f"{name} must be a Keras RNN cell, such as keras.layers.GRUCell(256). "
+            f"Received: {cell!r}"
+        )
+
+
+def first_state(cell, batch):
+    """List of the states `(batch, units)` of a cell before its first step."""
+    if hasattr(cell, "get_initial_state"):
+        return _listed(cell.get_initial_state(batch_size=batch))
+    return [
+        ops.zeros((batch, units), cell.compute_dtype)
+        for units in _listed(cell.state_size)
+    ]
+
+
+def _listed(x):
+    return list(x) if isinstance(x, (list, tuple)) else [x]

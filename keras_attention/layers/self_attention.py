@@ -4,12 +4,15 @@ Shapes: B batch, T queries, S positions, L places of a cache, N heads, Q query d
 V value depth, D depth of a head.
 """
 
+import numbers
+
 import keras
 from keras import ops
 
 from keras_attention import loops
 from keras_attention.layers.attention import check_shapes
 from keras_attention.layers.parts import (
+    check_choice,
     check_mask,
     check_positive_integer,
     project_rows,
@@ -439,12 +442,11 @@ class SelfAttention(keras.layers.Layer):
                 "output_dim must be None without an output projection. "
                 f"Received: {output_dim!r}"
             )
-        if weighting not in WEIGHTINGS:
-            raise ValueError(
-                f"weighting must be one of {list(WEIGHTINGS)}. Received: {weighting!r}"
-            )
+        check_choice("weighting", weighting, WEIGHTINGS)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be in [0, 1). Received: {dropout!r}")
+        if not isinstance(scale, (numbers.Real, type(None))):
+            raise ValueError(f"scale must be a number or None. Received: {scale!r}")
         super().__init__(**kwargs)
         self.supports_masking = True
         self.num_heads = num_heads
@@ -532,8 +534,9 @@ class SelfAttention(keras.layers.Layer):
         training=None,
     ):
         self._check_call(query, value, key, cache)
+        for given in (query_mask, mask):
+            check_mask("query_mask", given, query.shape[:-1])
         query_mask = query_mask if mask is None else mask
-        check_mask("query_mask", query_mask, query.shape[:-1])
         mask_shape = (*query.shape[:-1], self._positions(query, value, cache))
         attention_mask = _of_each_sentence(attention_mask, mask_shape)
         single = len(query.shape) == 2

@@ -203,9 +203,8 @@ class HardWeighting(Weighting):
                 scores, noise["uniform"], valid, temperature=self.relaxation
             )
         else:
-            soft = ops.full_like(
-                probabilities[..., :1], self.inference == "expectation", dtype="bool"
-            )
+            shape = (*ops.shape(scores)[:-1], 1)
+            soft = ops.full(shape, self.inference == "expectation", dtype="bool")
             chosen = masked_hardmax(scores, valid)
         sampled = ops.logical_not(soft)[..., 0]
         log_probabilities = log_probability(scores, chosen, valid)
@@ -349,7 +348,7 @@ def get_weighting(identifier, dtype=None):
         identifier = keras.saving.deserialize_keras_object(identifier)
     if isinstance(identifier, Weighting):
         return identifier
-    if identifier not in WEIGHTINGS:
+    if not isinstance(identifier, str) or identifier not in WEIGHTINGS:
         raise ValueError(
             f"weighting must be one of {', '.join(map(repr, WEIGHTINGS))}, or a "
             f"weighting such as HardWeighting(). Received: {identifier!r}"

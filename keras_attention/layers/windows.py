@@ -152,6 +152,7 @@ class LocalPredictiveWindow(LocalWindow):
         **kwargs,
     ):
         super().__init__(half_width, **kwargs)
+        check_positive_integer("units", units, optional=True)
         self.units = units
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)

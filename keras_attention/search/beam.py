@@ -1,13 +1,19 @@
 """Beam search, in one call or in pieces."""
 
 import math
+import numbers
 
 import numpy as np
 from keras import ops, tree
 
 from keras_attention import loops
 from keras_attention.layers.parts import check_positive_integer
-from keras_attention.search.constraints import IMPOSSIBLE, constrain, is_possible
+from keras_attention.search.constraints import (
+    IMPOSSIBLE,
+    check_integer,
+    constrain,
+    is_possible,
+)
 from keras_attention.search.nested import (
     batch_of,
     check_rows,
@@ -15,6 +21,7 @@ from keras_attention.search.nested import (
     concatenate,
     gather,
     spread,
+    values_of,
     write,
 )
 from keras_attention.search.top_k import top_k
@@ -78,8 +85,8 @@ def beam_search(
             With a length penalty a longer one may always be better, so that otherwise
             most searches last until `max_length`.
         limit: How many tokens are enough this time, if `max_length` is more: a positive
-            number, or one for every row, `(B,)`. In a graph, it may depend on what is
-            searched.
+            integer, or one for every row, `(B,)`. In a graph, it may depend on what is
+            searched; less than one counts as one there.
         **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
             package).
 
@@ -162,15 +169,16 @@ class Beam:
         limit,
         **constraints,
     ):
+        check_integer("start", start)
         check_positive_integer("max_length", max_length)
         check_positive_integer("beam_size", beam_size)
         for name, penalty in (
             ("length_penalty", length_penalty),
             ("coverage_penalty", coverage_penalty),
         ):
-            if not 0 <= penalty < math.inf:
+            if not isinstance(penalty, numbers.Real) or not 0 <= penalty < math.inf:
                 raise ValueError(
-                    f"{name} must be finite and not negative. Received: {penalty}"
+                    f"{name} must be finite and not negative. Received: {penalty!r}"
                 )
         if length_penalty_form not in ("power", "gnmt"):
             raise ValueError(
@@ -445,16 +453,13 @@ class Beam:
 
     def _checked_limit(self, limit):
         """A limit as int32, `()` or `(B,)`, and at most `max_length`."""
-        least = limit
-        if isinstance(limit, (list, tuple, np.ndarray)):
-            least = np.min(limit, initial=1)
-        # In a graph, it is not known.
-        if isinstance(least, (int, float, np.number)) and not least >= 1:
-            raise ValueError(f"limit must be positive. Received: {limit}")
+        check_limit(limit)
         limit = ops.cast(ops.minimum(limit, self.max_length), "int32")
+        # What is not known, in a graph, may be anything.
+        limit = ops.maximum(limit, 1)
         if len(limit.shape) > 1:
             raise ValueError(
-                "limit must be a number, or one for every row, (batch,). Received: "
+                "limit must be an integer, or one for every row, (batch,). Received: "
                 f"the shape {tuple(limit.shape)}"
             )
         if len(limit.shape):
@@ -472,6 +477,13 @@ class Beam:
                     f"{positions} positions. Received: {shape}"
                 )
             check_rows("coverage_mask", self.coverage_mask, self.state)
+
+
+def check_limit(limit):
+    """Raise `ValueError` for limits that are known, and no positive integers."""
+    values = values_of(limit)
+    if values is not None and not np.all((values >= 1) & (values % 1 == 0)):
+        raise ValueError(f"limit must be a positive integer. Received: {limit}")
 
 
 def _divisor(length, penalty, form):

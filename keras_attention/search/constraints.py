@@ -1,10 +1,14 @@
 """What no hypothesis may do, as a step around a step; see the package."""
 
+import operator
+from collections.abc import Iterable
+
+import keras
 import numpy as np
 from keras import ops
 
 from keras_attention.layers.parts import check_positive_integer, may_be_equal
-from keras_attention.search.nested import batch_of, check_rows
+from keras_attention.search.nested import batch_of, check_rows, values_of
 
 # Stands for a hypothesis that does not exist; finite, so that sums stay finite.
 IMPOSSIBLE = -1e9
@@ -27,12 +31,18 @@ def constrain(
 
     What the constraints must know of a hypothesis becomes a part of its state.
     """
+    check_integer("end", end)
+    check_integer("min_length", min_length)
     if not 0 <= min_length <= max_length:
         raise ValueError(
             f"min_length must be between 0 and max_length, {max_length}. "
             f"Received: {min_length}"
         )
+    if not isinstance(banned, Iterable):
+        raise ValueError(f"banned must be a list of tokens. Received: {banned!r}")
     banned = tuple(banned)
+    for token in banned:
+        check_integer("every token of banned", token)
     state = {"model": state, "length": ops.zeros((batch_of(state),), dtype="int32")}
     if no_repeat_ngrams is not None:
         check_positive_integer("no_repeat_ngrams", no_repeat_ngrams)
@@ -42,13 +52,7 @@ def constrain(
         # The last token comes last, behind -1 for those that are not there yet.
         state["tokens"] = ops.full((batch_of(state), max_length), -1, dtype="int32")
     if prefix is not None:
-        highest = _highest(prefix)
-        prefix = ops.convert_to_tensor(prefix, dtype="int32")
-        if len(prefix.shape) != 2 or prefix.shape[1] > max_length:
-            raise ValueError(
-                "prefix must have the shape (batch, tokens), with at most "
-                f"{max_length} tokens. Received: {tuple(prefix.shape)}"
-            )
+        prefix, highest = _checked_prefix(prefix, max_length)
         check_rows("prefix", prefix, state)
         rest = ((0, 0), (0, max_length - prefix.shape[1]))
         prefix = ops.pad(prefix, rest, constant_values=-1)
@@ -121,12 +125,29 @@ def ask(step, token_ids, state):
     return answer
 
 
-def _highest(prefix):
-    """The highest token of a prefix; -1 in a graph, where its tokens are not known."""
+def _checked_prefix(prefix, max_length):
+    """A prefix as int32 `(B, P)`, and its highest token; -1 where none is known."""
+    prefix = ops.convert_to_tensor(prefix)
+    if len(prefix.shape) != 2 or prefix.shape[1] > max_length:
+        raise ValueError(
+            "prefix must have the shape (batch, tokens), with at most "
+            f"{max_length} tokens. Received: {tuple(prefix.shape)}"
+        )
+    kind = keras.backend.standardize_dtype(prefix.dtype)
+    # Of nothing, the type says nothing.
+    if "int" not in kind and prefix.shape[1]:
+        raise ValueError(f"prefix must hold integers. Received: {kind}")
+    tokens = values_of(prefix)
+    highest = -1 if tokens is None else int(np.max(tokens.astype("int64"), initial=-1))
+    return ops.cast(prefix, "int32"), highest
+
+
+def check_integer(name, value):
+    """Raise `ValueError` for what is no integer, of whatever type."""
     try:
-        return int(np.max(ops.convert_to_numpy(prefix).astype("int64"), initial=-1))
-    except (NotImplementedError, TypeError, RuntimeError):
-        return -1
+        operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be an integer. Received: {value!r}") from None
 
 
 def _repetitions(tokens, n, size):

@@ -1,16 +1,25 @@
 """Nested structures of tensors, whose first axes are rows and hypotheses."""
 
+import numpy as np
 from keras import ops, tree
 
 
 def batch_of(nested):
     tensors = tree.flatten(nested)
-    if not tensors or not hasattr(tensors[0], "shape"):
+    if not tensors or not getattr(tensors[0], "shape", ()):
         raise ValueError(
             "state must hold at least one tensor (batch, ...): it says how many rows "
             f"there are. Received: {nested!r}"
         )
     return ops.shape(tensors[0])[0]
+
+
+def values_of(x):
+    """The values of a tensor, or `None` in a graph, where they are not known."""
+    try:
+        return np.asarray(ops.convert_to_numpy(x))
+    except (NotImplementedError, TypeError, RuntimeError):
+        return None
 
 
 def check_rows(name, x, state):

@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops, tree
 
 from keras_attention.layers.parts import check_positive_integer
-from keras_attention.search.beam import Beam, beam_search
+from keras_attention.search.beam import Beam, beam_search, check_limit
 
 
 class BeamSearchQueue:
@@ -70,6 +70,9 @@ class BeamSearchQueue:
         self._go_on = compiler(self._round)
 
     def __call__(self, memory, state, *, prefix=None, coverage_mask=None, limit=None):
+        if limit is not None:
+            # Compiled functions do not know it.
+            check_limit(limit)
         rows = {"memory": memory, "state": state}
         by_row = {"prefix": prefix, "coverage_mask": coverage_mask, "limit": limit}
         rows |= {name: x for name, x in by_row.items() if x is not None}

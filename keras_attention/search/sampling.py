@@ -5,7 +5,12 @@ from keras import ops
 
 from keras_attention.layers.parts import check_positive_integer
 from keras_attention.ops.sampling import invert
-from keras_attention.search.constraints import IMPOSSIBLE, constrain, is_possible
+from keras_attention.search.constraints import (
+    IMPOSSIBLE,
+    check_integer,
+    constrain,
+    is_possible,
+)
 from keras_attention.search.nested import batch_of, spread, write
 
 # The lowest temperature that no backend takes for zero in float32.
@@ -143,6 +148,7 @@ def _follow(step, state, size, choose, start, end, max_length, constraints):
 
     `choose(log_probs, t)` returns the next tokens `(B, K)`.
     """
+    check_integer("start", start)
     check_positive_integer("max_length", max_length)
     step, state = constrain(step, state, end, max_length, **constraints)
     state = spread(state, size)

@@ -757,6 +757,7 @@ STATES = [
     {"cell": [zeros(2, 17)]},
     {"cell": [zeros(2, 17), zeros(2, 19)]},
     {"cell": [zeros(2, 3, 17), zeros(2, 17)]},
+    {"cell": [zeros(2, 17), zeros(2, 17)], "fedd": zeros(2, 17)},
 ]
 
 
@@ -769,7 +770,7 @@ def shapes(nested):
 def test_a_state_that_is_not_the_cells_is_named(make, state):
     decoder = make("lstm")
     inputs, value = zeros(*INPUTS), zeros(*VALUE)
-    told = re.escape(f"units [17, 17]. Received: {shapes(state)}")
+    told = f"units \\[17, 17\\], .*Received: {re.escape(str(shapes(state)))}"
 
     with pytest.raises(ValueError, match=f"initial_state must be a dict.*{told}"):
         decoder(inputs, value, state)
@@ -804,6 +805,65 @@ def test_a_step_of_the_wrong_rank_is_named(make, shape):
 
     with pytest.raises(ValueError, match=re.escape(message)):
         cell(zeros(*shape), cell.get_initial_state(batch_size=BATCH), memory)
+
+
+@pytest.mark.parametrize("make", [decoder_of, new_decoder])
+def test_another_number_of_rows_than_the_inputs_have_is_named(make):
+    decoder, value = make("lstm"), zeros(BATCH + 1, *VALUE[1:])
+    message = r"same batch size.* inputs \(2, .* values \[\(3, 7, 13\)\]"
+
+    with pytest.raises(ValueError, match=message):
+        decoder(zeros(*INPUTS), value)
+    state, memory = decoder.cell.get_initial_state(2), decoder.cell.attention.memory
+    with pytest.raises(ValueError, match=message):
+        decoder.cell(zeros(BATCH, INPUT_DIM), state, memory(value))
+
+
+def test_a_gate_is_there_or_not():
+    with pytest.raises(ValueError, match=r"gate must be a boolean.*Received: 0\.5"):
+        AttentionCell(keras.layers.GRUCell(8), AdditiveAttention(UNITS), gate=0.5)
+
+
+class BareCell(keras.layers.Layer):
+    """A cell as the documentation of `keras.layers.RNN` writes it."""
+
+    state_size = STATE_UNITS
+
+    def build(self, inputs_shape):
+        self.kernel = self.add_weight(
+            name="kernel", shape=(inputs_shape[-1] + STATE_UNITS, STATE_UNITS)
+        )
+
+    def call(self, inputs, states, training=None):
+        both = ops.concatenate([inputs, states[0]], axis=-1)
+        output = ops.tanh(ops.matmul(both, self.kernel))
+        return output, [output]
+
+
+class TensorCell(BareCell):
+    """Its first state is a tensor, and no list."""
+
+    def get_initial_state(self, batch_size=None):
+        return ops.ones((batch_size, STATE_UNITS))
+
+
+@pytest.mark.parametrize("cell_class", [BareCell, TensorCell])
+def test_a_cell_of_your_own(cell_class, rng):
+    cell = cell_class()
+    decoder = AttentionDecoder(AttentionCell(cell, AdditiveAttention(UNITS)))
+    inputs, value = draw(rng, INPUTS, VALUE)
+    found = numpy(decoder(inputs, value))
+
+    before = np.full((BATCH, STATE_UNITS), float(cell_class is TensorCell))
+    state = decoder.cell.get_initial_state(BATCH)
+    assert_close(numpy(state["cell"]), [before])
+    memory = decoder.cell.attention.memory(value)
+    for t in range(STEPS):
+        outputs, state = decoder.cell(inputs[:, t], state, memory)
+        read = np.concatenate([inputs[:, t], numpy(outputs["context"]), before], axis=1)
+        before = np.tanh(read @ numpy(cell.kernel))
+        assert_close(numpy(outputs["output"]), before, atol=1e-5)
+        assert_close(found["output"][:, t], before, atol=1e-5)
 
 
 @pytest.mark.skipif(
@@ -848,3 +908,46 @@ def test_a_cell_computes_in_its_own_precision(order, cell, rng):
             ops.convert_to_numpy(ops.cast(x, "float32")) for x in (one, other)
         )
         np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("order", ["previous", "current"])
+@pytest.mark.parametrize("outer", ["mixed_bfloat16", "float32"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gate": True}, {"input_feeding": True, "attentional_vector": UNITS}],
+    ids=str,
+)
+def test_attention_computes_in_its_own_precision(order, outer, options, rng, gradients):
+    inputs, value = draw(rng, INPUTS, VALUE)
+    inner = "float32" if outer == "mixed_bfloat16" else "mixed_bfloat16"
+    mixed, precise = (
+        AttentionDecoder(
+            AttentionCell(
+                CELLS["gru"](dtype=outer),
+                AdditiveAttention(UNITS, dtype=inner),
+                order=order,
+                dtype=outer,
+                **options,
+            ),
+            dtype=outer,
+        )
+        for inner, outer in ((inner, outer), ("float32", "float32"))
+    )
+    mixed.build(INPUTS, VALUE)
+    precise.build(INPUTS, VALUE)
+    precise.set_weights(mixed.get_weights())
+
+    def slopes(decoder):
+        def total():
+            steps = decoder(inputs, value)
+            return ops.sum(
+                ops.cast(steps["output"] + steps["context"][..., :1], "float32")
+            )
+
+        return gradients(total, (), decoder.trainable_variables)
+
+    for found, expected in zip(slopes(mixed), slopes(precise), strict=True):
+        assert_close(found, expected, atol=0.2 * np.abs(expected).max() + 1e-3)
+    memory = mixed.cell.attention.memory(value)
+    step, _ = mixed.cell(inputs[:, 0], mixed.cell.get_initial_state(BATCH), memory)
+    assert step["context"].dtype == step["output"].dtype

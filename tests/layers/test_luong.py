@@ -11,6 +11,7 @@ from keras_attention import (
     GeneralScore,
     HardWeighting,
     LocalMonotonicWindow,
+    LocalPredictiveWindow,
     LuongAttention,
 )
 
@@ -265,6 +266,24 @@ def test_location_score_in_a_decoder_of_unknown_lengths(query, value):
 def test_what_makes_no_sense_is_told(arguments, message):
     with pytest.raises(ValueError, match=message):
         LuongAttention(**arguments)
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+@pytest.mark.parametrize("score", ["dot", "general"])
+def test_a_model_comes_back_from_every_format(score, suffix, query, tmp_path):
+    inputs = keras.Input(query.shape[1:])
+    model = keras.Model(inputs, LuongAttention(score)(inputs, inputs))
+    model.save(tmp_path / f"model.{suffix}")
+    again = keras.models.load_model(tmp_path / f"model.{suffix}")
+
+    np.testing.assert_array_equal(
+        again.predict(query, verbose=0), model.predict(query, verbose=0)
+    )
+
+
+def test_a_window_without_hidden_units_is_refused():
+    with pytest.raises(ValueError, match=r"units must be a positive int.* Received: 0"):
+        LocalPredictiveWindow(units=0)
 
 
 def test_dot_score_wants_one_depth(query, value):

@@ -422,6 +422,14 @@ def test_masks_of_another_shape_are_named(rng, name, shape):
         biased()(draw(rng, SEQUENCE), **{name: np.ones(shape, "bool")})
 
 
+@pytest.mark.parametrize("name", ["mask", "query_mask", "attention_mask"])
+def test_masks_that_are_lists_are_named(rng, name):
+    # Keras does not see them: it would take an implicit mask instead.
+    mask = np.ones((BATCH, POSITIONS), "bool").tolist()
+    with pytest.raises(ValueError, match=r"_mask must be a tensor or an array\. Rec"):
+        biased()(draw(rng, SEQUENCE), **{name: mask})
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_equals_the_layer_of_keras_given_its_weights(rng, causal):
     query, value, key = draw(rng, QUERY, VALUE, KEY)

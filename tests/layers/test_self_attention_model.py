@@ -346,13 +346,15 @@ def test_sizes_must_be_positive_integers(name, size):
     [
         (
             {"weighting": "hard"},
-            r"one of \['softmax', 'sparsemax', 'entmax'\].*Received: 'hard'",
+            "one of 'softmax', 'sparsemax', 'entmax'.*Received: 'hard'",
         ),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\). Received: 1.0"),
         (
             {"output_dim": 3, "use_output_projection": False},
             "output_dim must be None.*Received: 3",
         ),
+        ({"scale": "x"}, r"scale must be a number or None\. Received: 'x'"),
+        ({"weighting": ["softmax"]}, "weighting must be one of"),
     ],
 )
 def test_argument_that_does_not_fit_is_named(options, message):

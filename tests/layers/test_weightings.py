@@ -7,6 +7,7 @@ from keras_attention import (
     AdditiveAttention,
     AttentionCell,
     AttentionDecoder,
+    AttentionPooling,
     EntmaxWeighting,
     HardWeighting,
     LuongAttention,
@@ -125,6 +126,28 @@ def test_the_coin_is_thrown_for_every_example():
     np.testing.assert_allclose(weights[soft], 1 / POSITIONS, rtol=1e-5)
     assert (logs[soft] == 0).all()
     np.testing.assert_allclose(logs[~soft], -np.log(POSITIONS), rtol=1e-5)
+
+
+def test_all_hops_of_an_example_share_its_coin():
+    weighting = HardWeighting(soft_probability=0.5, seed=5)
+    layer = AttentionPooling(4, hops=3, weighting=weighting)
+    value = np.ones((200, POSITIONS, 2), "float32")
+
+    details = layer(value, training=True, return_details=True)
+
+    sampled, weights = numpy(details[name] for name in ("sampled", "weights"))
+    assert (sampled == sampled[:, :1]).all()
+    assert 60 < sampled[:, 0].sum() < 140
+    # Each hop draws its own position.
+    drawn = weights[sampled[:, 0]].argmax(axis=-1)
+    assert (drawn != drawn[:, :1]).any()
+
+
+def test_where_nothing_is_to_be_chosen_nothing_is_read():
+    query, value = np.ones((2, 3, 5), "float32"), np.ones((2, 0, 5), "float32")
+    found = LuongAttention("dot", weighting="hard")(query, value)
+
+    np.testing.assert_array_equal(ops.convert_to_numpy(found), np.zeros((2, 3, 5)))
 
 
 @pytest.mark.parametrize("estimator", ["score-function", "straight-through"])

@@ -154,11 +154,8 @@ def eagerly(function):
 def ready(search, how, **options):
     """The search; where coverage counts, over a step that looks at positions."""
     looks = LOOKS if options.get("coverage_penalty") else None
-    return how(
-        lambda table, state: search(
-            make_step(table, looks), state, start=START, end=END, **options
-        )
-    )
+    options = {"start": START, "end": END, **options}
+    return how(lambda table, state: search(make_step(table, looks), state, **options))
 
 
 def run_greedy(table, state, *, max_length=LENGTH, how=compiled, **options):

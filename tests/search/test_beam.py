@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from keras import ops, tree
 from search.reference import (
+    BACKEND,
     BATCH,
     BEAM,
     END,
@@ -193,6 +194,33 @@ def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping, number):
             found[name] = found[name][:, :, :length]
         assert_agree(found, expected)
         assert (found["lengths"] == length).any()
+
+
+def test_a_limit_that_is_known_is_positive():
+    table, state = random_table(5), random_state(5)
+    options = {"start": START, "end": END, "max_length": LENGTH}
+    limit = ops.convert_to_tensor([3, 0])
+
+    with pytest.raises(ValueError, match="limit must be a positive integer"):
+        beam_search(make_step(table), state, limit=limit, **options)
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="has no graphs")
+def test_a_limit_that_is_not_known_counts_as_one_at_least():
+    table, state = random_table(5), random_state(5)
+    table[:, END] -= 3.0
+
+    @compiled
+    def run(table, state, limit):
+        options = {"start": START, "end": END, "max_length": LENGTH}
+        return beam_search(make_step(table), state, limit=limit, **options)
+
+    none, one = (
+        to_numpy(run(*to_tensors((table, state)), ops.convert_to_tensor(limit)))
+        for limit in ([3, 0], [3, 1])
+    )
+    assert np.isfinite(none["scores"]).all()
+    assert_agree(none, one)
 
 
 @pytest.mark.parametrize(

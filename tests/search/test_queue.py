@@ -184,6 +184,7 @@ def test_one_place_is_enough_and_nothing_is_compiled_twice():
         (3, {"memory": np.zeros((5, 2))}, r"number of rows.* Received: \[5, 7\]"),
         (3, {"prefix": np.zeros((6, 2))}, r"number of rows.* Received: \[6, 7\]"),
         (3, dict.fromkeys(("memory", "state"), np.zeros((0, 2))), r"Received: \[0\]"),
+        (3, {"limit": np.arange(7)}, "limit must be a positive integer. Rec.*0 1 2"),
     ],
 )
 def test_wrong_arguments_are_named_with_what_came(places, rows, message):
