@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import sys
 from typing import Annotated
 
@@ -23,7 +22,7 @@ from keras_attention_apps.common.config import (
     check_n_best,
     parsed,
 )
-from keras_attention_apps.common.files import check_file
+from keras_attention_apps.common.files import check_file, to_json
 
 # Characters of a path that would end its column or its line.
 ESCAPES = {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
@@ -171,7 +170,7 @@ def _print(config, several, path, captions):
     if config.json:
         described = _describe(config, captions, details=True)
         told = {"photo": str(path), **described}
-        print(json.dumps(told, ensure_ascii=False), flush=True)
+        print(to_json(told), flush=True)
         return
     for caption in captions:
         columns = [caption.text]

@@ -7,7 +7,7 @@ import time
 
 import keras
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.files import atomic_path, to_json
 
 # Of every line.
 BEGINNING = b'{"photo": "'
@@ -103,9 +103,7 @@ class Records:
                 )
             self._names = names
         told = {"photo": str(photo), "model": self.model, **described}
-        line = json.dumps(told, ensure_ascii=False) + "\n"
-        # Names of files need not be UTF-8: what is not is escaped.
-        self._file.write(line.encode("utf-8", "backslashreplace"))
+        self._file.write(f"{to_json(told)}\n".encode())
         self._file.flush()
 
     def __exit__(self, *error):

@@ -29,7 +29,7 @@ def atomic_path(path):
         UserError: If no file can be written there; see `check_file`.
     """
     check_file(path)
-    if _is_special(path):
+    if is_special(path):
         yield Path(path)
         return
     path, temporary = _places(path)
@@ -80,7 +80,7 @@ def check_file(path):
         raise UserError(
             f"expected the name of a file to write. Received a folder: {str(path)!r}"
         )
-    if not _is_special(path):
+    if not is_special(path):
         _check_parents(path)
 
 
@@ -111,7 +111,7 @@ def check_folder(path, kind=()):
         )
 
 
-def _is_special(path):
+def is_special(path):
     """Whether a pipe or a device is there, which is written to as it is."""
     return Path(path).exists() and not Path(path).is_file()
 
@@ -192,9 +192,20 @@ def _places(path):
     return path, path.with_name(f".part-{os.getpid()}-{path.name[-_NAME:]}")
 
 
+def to_json(value, **layout):
+    """A value as JSON in UTF-8: of names of files that are not, the rest is escaped.
+
+    Args:
+        value: The value.
+        **layout: As of `json.dumps`.
+    """
+    text = json.dumps(value, ensure_ascii=False, **layout)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def write_json(path, value):
     """Write a value as readable JSON, atomically."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    text = to_json(value, indent=2, default=str)
     with atomic_path(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -277,6 +278,16 @@ def test_records_are_utf8_whatever_the_names(tmp_path):
     assert told["photo"].endswith(name) and told["caption"] == "é"
     with Records(tmp_path / "new.jsonl", "model") as records:
         assert tmp_path / name in records
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="such names are refused")
+def test_json_is_utf8_whatever_the_names(photographs, model_folder, capfdbinary):
+    photo = photographs / os.fsdecode(b"bad\xff.png")
+    (photographs / "red-0.png").rename(photo)
+    assert main(["caption", str(photo), "--model", str(model_folder), "--json"]) == 0
+
+    [line] = capfdbinary.readouterr().out.decode("utf-8").splitlines()
+    assert json.loads(line)["photo"] == str(photo)
 
 
 @pytest.mark.parametrize(

@@ -212,3 +212,10 @@ def test_json_keeps_every_script(tmp_path):
 
     assert read_json(tmp_path / "a.json") == {"wort": "Größe 犬"}
     assert "犬" in (tmp_path / "a.json").read_text("utf-8")
+
+
+def test_json_keeps_names_that_are_not_utf_8(tmp_path):
+    name = os.fsdecode(b"caf\xe9")
+    write_json(tmp_path / "a.json", name)
+
+    assert read_json(tmp_path / "a.json") == name
