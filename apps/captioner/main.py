@@ -22,7 +22,7 @@ from keras_attention_apps.common.config import (
     check_n_best,
     parsed,
 )
-from keras_attention_apps.common.files import check_file, to_json
+from keras_attention_apps.common.files import check_file, is_special, to_json
 
 # Characters of a path that would end its column or its line.
 ESCAPES = {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
@@ -97,6 +97,11 @@ def _caption(config):
         overlays = find_overlays(config.overlay, config.photos, paths)
     if config.output:
         check_file(config.output)
+        if is_special(config.output):
+            raise UserError(
+                "--output must be a file, so that an interrupted start can go on with "
+                f"it. Received a pipe or a device: {str(config.output)!r}"
+            )
 
     from keras_attention_apps.captioner.inference import Captioner
     from keras_attention_apps.captioner.records import Records, Throughput

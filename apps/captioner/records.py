@@ -102,6 +102,7 @@ class Records:
                     f"{', '.join(sorted(names))}. Choose another output"
                 )
             self._names = names
+            self._photos.add(os.path.abspath(photo))
         told = {"photo": str(photo), "model": self.model, **described}
         self._file.write(f"{to_json(told)}\n".encode())
         self._file.flush()

@@ -290,6 +290,29 @@ def test_json_is_utf8_whatever_the_names(photographs, model_folder, capfdbinary)
     assert json.loads(line)["photo"] == str(photo)
 
 
+def test_a_photograph_that_is_named_twice_has_one_line(
+    photographs, model_folder, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(photographs)
+    output = tmp_path / "captions.jsonl"
+    command = ["caption", "red-0.png", str(photographs / "red-0.png")]
+    command += ["--model", str(model_folder), "--output", str(output)]
+    assert main(command) == 0
+
+    [told] = lines_of(output)
+    assert told["photo"] == "red-0.png"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_an_output_must_be_a_file(photographs, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    command = ["caption", str(photographs / "red-0.png"), "--model", "nowhere"]
+
+    assert main([*command, "--output", str(tmp_path / "pipe")]) == 2
+    err = capsys.readouterr().err
+    assert "--output must be a file" in err and f"device: '{tmp_path / 'pipe'}'" in err
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
