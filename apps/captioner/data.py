@@ -129,7 +129,9 @@ def _find_photographs(roots, split, images):
         elif captions:
             missing.append(image.path.name)
     if not found and not missing:
-        raise unexpected(roots[0], f"captions for the split {split}", "none")
+        texts = {f"{text!r:.60}" for image in images for text in image.captions}
+        expected = f"captions with a word for the split {split}"
+        raise unexpected(roots[0], expected, list_some(texts))
     if missing:
         report = (
             f"{roots[0]}: {len(missing)} of {len(found) + len(missing)} photographs of "

@@ -272,6 +272,9 @@ def _of_split(where, named, split, validation_share):
         raise unexpected(where, f"images of the split {split}", found)
     if drawn:
         splits = _draw_splits(chosen, validation_share)
+        if split == "dev" and len(splits) < 2:
+            expected = "at least two photographs, of which one is for validation"
+            raise unexpected(where, expected, len(splits))
         chosen = {name: x for name, x in chosen.items() if splits[name] in drawn}
     return _select(chosen, chosen)
 

@@ -123,7 +123,7 @@ def test_a_split_without_any_caption_is_refused(tmp_path):
     fails(
         tmp_path,
         "dev",
-        with_message="expected captions for the split dev, but found none",
+        with_message="captions with a word for the split dev, but found nothing",
     )
 
 
@@ -196,6 +196,15 @@ def test_of_few_photographs_one_is_for_validation(tmp_path):
         assert dev
         assert train
         assert not set(train) & set(dev)
+
+
+def test_one_photograph_is_too_few_to_validate(tmp_path):
+    table(tmp_path, "a.jpg,A dog\n")
+    photograph(tmp_path, "a.jpg")
+
+    assert names_of(read_dataset(tmp_path, "train")) == ["a.jpg"]
+    message = "at least two photographs, of which one is for validation, but found 1"
+    fails(tmp_path, "dev", with_message=message)
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -358,3 +367,6 @@ def test_captions_without_a_word_are_none(tmp_path):
     (image,) = read_dataset(tmp_path, "train", validation_share=0)
 
     assert image.captions == ("A dog!",)
+    kaggle(tmp_path, "a.jpg,...\na.jpg,!!!\nb.jpg,!!!\n")
+    message = "captions with a word for the split train, but found '!!!', '...'"
+    fails(tmp_path, with_message=message, validation_share=0)
