@@ -122,10 +122,12 @@ class LossIsANumber(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         loss = float(logs["loss"])
         if not math.isfinite(loss):
+            # Behind the bar of the progress.
+            print(flush=True)
             raise UserError(
                 f"the loss of epoch {epoch + 1} is {loss}, so that nothing can be "
-                "learned any more. The best model so far stays; try a smaller learning "
-                "rate, and another output folder"
+                "learned any more. Try a smaller learning rate, and another output "
+                "folder: what earlier epochs have written stays in this one"
             )
 
 

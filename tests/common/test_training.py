@@ -35,7 +35,7 @@ def test_the_moving_average_does_not_outlast_two_epochs(steps_per_epoch, momentu
 
 
 @pytest.mark.parametrize("target, said", [(np.nan, "nan"), (1e30, "inf")])
-def test_a_loss_that_is_no_number_ends_the_training(target, said):
+def test_a_loss_that_is_no_number_ends_the_training(target, said, capsys):
     model = keras.Sequential([keras.layers.Dense(2)])
     model.compile(loss="mse")
     seen = []
@@ -46,5 +46,7 @@ def test_a_loss_that_is_no_number_ends_the_training(target, said):
     with pytest.raises(UserError, match=f"the loss of epoch 1 is {said}"):
         model.fit(x, y, callbacks=[LossIsANumber(), note], verbose=0)
 
+    # The error is on a line of its own, behind the bar of the progress.
+    assert capsys.readouterr().out == "\n"
     # What comes behind it, such as a checkpoint, is not written.
     assert len(seen) == 1
