@@ -127,7 +127,7 @@ class LossIsANumber(keras.callbacks.Callback):
             raise UserError(
                 f"the loss of epoch {epoch + 1} is {loss}, so that nothing can be "
                 "learned any more. Try a smaller learning rate, and another output "
-                "folder: what earlier epochs have written stays in this one"
+                "folder; what earlier epochs have written stays"
             )
 
 

@@ -205,4 +205,4 @@ def test_kaggle_names_a_broken_line(tmp_path, content, message):
 
 def test_kaggle_with_nothing_but_a_header_is_refused(tmp_path):
     kaggle(tmp_path, "")
-    fails(tmp_path, with_message="expected captions for the split train")
+    fails(tmp_path, with_message="captions with a word for the split train")
