@@ -127,19 +127,20 @@ def ask(step, token_ids, state):
 
 def _checked_prefix(prefix, max_length):
     """A prefix as int32 `(B, P)`, and its highest token; -1 where none is known."""
-    prefix = ops.convert_to_tensor(prefix)
+    # Of a list, Keras on JAX may make floats.
+    prefix = prefix if hasattr(prefix, "dtype") else np.asarray(prefix)
+    kind, tokens = keras.backend.standardize_dtype(prefix.dtype), values_of(prefix)
+    prefix = ops.convert_to_tensor(prefix, dtype="int32")
     if len(prefix.shape) != 2 or prefix.shape[1] > max_length:
         raise ValueError(
             "prefix must have the shape (batch, tokens), with at most "
             f"{max_length} tokens. Received: {tuple(prefix.shape)}"
         )
-    kind = keras.backend.standardize_dtype(prefix.dtype)
     # Of nothing, the type says nothing.
     if "int" not in kind and prefix.shape[1]:
         raise ValueError(f"prefix must hold integers. Received: {kind}")
-    tokens = values_of(prefix)
-    highest = -1 if tokens is None else int(np.max(tokens.astype("int64"), initial=-1))
-    return ops.cast(prefix, "int32"), highest
+    highest = -1 if tokens is None else np.max(tokens.astype("int64"), initial=-1)
+    return prefix, int(highest)
 
 
 def check_integer(name, value):
