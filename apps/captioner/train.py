@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import os
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 import keras
@@ -55,7 +55,7 @@ def train(config: TrainConfig):
     config = dataclasses.replace(
         config, data=config.data.resolve(), output=config.output.resolve()
     )
-    check_output(config.output)
+    check_output(config.output, config.tensorboard)
     if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
         raise UserError("expected epochs of one of the phases. Received: 0 of each")
     with numerics(config.seed, config.precision):
@@ -404,7 +404,7 @@ class _Run:
             self.config,
             self.checkpoints,
             lambda: self._validate(batches),
-            self.metric,
+            itemgetter(self.metric),
             self._keep,
         )
 

@@ -176,22 +176,22 @@ class ValidateDecoded(keras.callbacks.Callback):
 
     Args:
         score: Function without arguments that returns a dict of figures.
-        metric: The figure that counts, the larger the better.
+        rank: Function of these figures that is larger for better ones.
         keep: Function without arguments that stores the model as the best.
         progress: The `Progress` of the training: a model must be as good as those of
             all finished epochs to be kept.
         patience: Epochs in a row, worse than the best of a phase, before it ends.
     """
 
-    def __init__(self, score, metric, keep, *, progress, patience):
+    def __init__(self, score, rank, keep, *, progress, patience):
         super().__init__()
         self.score = score
-        self.metric = metric
+        self.rank = rank
         self.keep = keep
-        figures = [figures[metric] for figures in progress.history]
-        self.best = max(figures, default=float("-inf"))
+        ranks = [rank(figures) for figures in progress.history]
+        self.best = max(ranks, default=None)
         # Of this phase alone.
-        self.figures = figures[len(figures) - progress.epoch :]
+        self.ranks = ranks[len(ranks) - progress.epoch :]
         self.patience = patience
         self.averages = keras.callbacks.SwapEMAWeights()
 
@@ -202,7 +202,7 @@ class ValidateDecoded(keras.callbacks.Callback):
     @property
     def exhausted(self):
         """Whether it has been too long since the best epoch of this phase."""
-        latest = self.figures[::-1]
+        latest = self.ranks[::-1]
         return bool(latest) and latest.index(max(latest)) >= self.patience
 
     def on_epoch_end(self, epoch, logs=None):
@@ -213,12 +213,12 @@ class ValidateDecoded(keras.callbacks.Callback):
             self.averages.on_test_begin()
         figures = self.score()
         logs.update(figures)
+        self.ranks.append(self.rank(figures))
         # Of equals the latest has learned most.
-        if figures[self.metric] >= self.best:
-            self.best = figures[self.metric]
+        if self.best is None or self.ranks[-1] >= self.best:
+            self.best = self.ranks[-1]
             self.keep()
         if averages:
             self.averages.on_test_end()
-        self.figures.append(figures[self.metric])
         if self.exhausted:
             self.model.stop_training = True

@@ -1,6 +1,7 @@
 """What surrounds every training."""
 
 import contextlib
+import importlib.util
 import math
 
 import keras
@@ -18,12 +19,22 @@ BEST = "model"
 CHECKPOINTS = "checkpoints"
 
 
-def check_output(output):
+def check_output(output, tensorboard=False):
     """Raise a `UserError` for a folder that no training must write to.
 
     That is one that is itself a model, unless a training is in it, and one with
     something else than a model where the best one is to be.
+
+    Args:
+        output: Folder of the training.
+        tensorboard: Whether logs of TensorBoard are to be there, too, for which it
+            must be installed: TensorFlow does not bring it.
     """
+    if tensorboard and not importlib.util.find_spec("tensorboard"):
+        raise UserError(
+            "tensorboard needs TensorBoard, which is not installed: "
+            "python -m pip install tensorboard"
+        )
     if holds(output, MODEL) and not (output / CHECKPOINTS / PROGRESS).exists():
         raise UserError(
             "expected the name of a new folder, or of one that holds a training. "
@@ -131,20 +142,20 @@ class LossIsANumber(keras.callbacks.Callback):
             )
 
 
-def callbacks_of_phase(config, checkpoints, score, metric, keep):
+def callbacks_of_phase(config, checkpoints, score, rank, keep):
     """What validates and saves every epoch of a phase.
 
     Args:
         config: With `output`, `patience` and `tensorboard`.
         checkpoints: The `Checkpoints` of the training.
-        score, metric, keep: See `ValidateDecoded`.
+        score, rank, keep: See `ValidateDecoded`.
 
     Returns:
         List of callbacks; `None` if the phase was too long without improvement already.
     """
     progress = checkpoints.progress
     validation = ValidateDecoded(
-        score, metric, keep, progress=progress, patience=config.patience
+        score, rank, keep, progress=progress, patience=config.patience
     )
     if validation.exhausted:
         return None

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import math
+import operator
 from pathlib import Path
 
 import keras
@@ -73,7 +74,7 @@ def train(config: TrainConfig):
         model=with_recipe(config.model, config.model.attention),
         output=config.output.resolve(),
     )
-    check_output(config.output)
+    check_output(config.output, config.tensorboard)
     if not config.epochs + config.self_critical_epochs:
         raise UserError("expected epochs of one of the phases. Received: 0 of each")
     training, validation = read_texts(config)
@@ -142,13 +143,17 @@ def text_of(training, validation):
 
 
 def _train(config, training, validation, devices):
-    start = None
+    start, depends_on = None, {}
     if config.from_preset:
         start = Translator.from_preset(config.from_preset)
         model = replaced(start.config, dataclasses.asdict(config.model), SHAPELESS)
         size = len(start.subwords)
         config = dataclasses.replace(config, model=model, vocabulary_size=size)
-    depends_on = dataclasses.asdict(config) | {"text": text_of(training, validation)}
+        # A preset that was trained anew may have others, and another configuration.
+        digest = hashlib.sha256(start.subwords.model).hexdigest()
+        depends_on = {"from_preset's subwords": f"digest {digest[:12]}"}
+    depends_on |= dataclasses.asdict(config)
+    depends_on |= {"text": text_of(training, validation)}
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
     recover_folder(config.output / BEST)
     subwords = start.subwords if start else _subwords(config, training, checkpoints)
@@ -228,6 +233,9 @@ class _Run:
         self.metric = config.validation_metric
         if self.metric == "bleu" and not has_four_words(validation.target):
             self.metric = "chrf"
+        # BLEU is 0 where no translation has four words right: the other one decides.
+        others = {"bleu": "chrf", "chrf": "bleu"}
+        self.rank = operator.itemgetter(self.metric, others[self.metric])
 
     def fit(self):
         """Phase 1: epochs on the translations that are given."""
@@ -269,8 +277,7 @@ class _Run:
             averaged = average_models(folders, Translator.from_preset)
             scores = self._scores(averaged)
             print(f"The average of {len(folders)} epochs: {_told(scores)}")
-            best = max(figures[self.metric] for figures in history)
-            if scores[self.metric] >= best:
+            if self.rank(scores) >= max(map(self.rank, history)):
                 about = [folder.name for folder in folders]
                 averaged.save(self.best, training=self._about(), average_of=about)
             history.append(scores)
@@ -332,7 +339,7 @@ class _Run:
             self.config,
             self.checkpoints,
             validate,
-            self.metric,
+            self.rank,
             self._keep,
         )
 
@@ -378,7 +385,7 @@ class _Run:
         """`_validate`, and store the model if it may be averaged."""
         scores = self._validate()
         if self.config.average:
-            self._keep_epoch(scores[self.metric])
+            self._keep_epoch(scores)
         return scores
 
     def _validate(self):
@@ -396,15 +403,15 @@ class _Run:
         scores, _ = translation_scores(texts, self.validation.target)
         return scores
 
-    def _keep_epoch(self, score):
+    def _keep_epoch(self, scores):
         """Store the model of this epoch, and remove those that no average needs."""
         config, history = self.config, self.checkpoints.progress.history
-        scores = [figures[self.metric] for figures in history] + [score]
-        order = range(len(scores))
+        ranks = [self.rank(figures) for figures in (*history, scores)]
+        order = range(len(ranks))
         if config.average_of == "best":
-            order = sorted(order, key=lambda epoch: (scores[epoch], epoch))
+            order = sorted(order, key=lambda epoch: (ranks[epoch], epoch))
         chosen = {f"epoch-{i + 1:04}" for i in list(order)[-config.average :]}
-        name = f"epoch-{len(scores):04}"
+        name = f"epoch-{len(ranks):04}"
         if name in chosen:
             self.translator.save(self.epochs / name)
         for folder in _epochs(self.epochs):

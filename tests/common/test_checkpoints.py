@@ -1,3 +1,4 @@
+from operator import itemgetter
 from pathlib import Path
 
 import keras
@@ -162,7 +163,11 @@ def fit_with_scores(results, *, progress=None, patience=2):
     progress = progress or Progress()
     scores = Scores(model, results)
     validate = ValidateDecoded(
-        scores.score, "cider", scores.keep, progress=progress, patience=patience
+        scores.score,
+        itemgetter("cider"),
+        scores.keep,
+        progress=progress,
+        patience=patience,
     )
     x, y = np.ones((5, 3)), np.ones((5, 2))
     fitted = model.fit(x, y, epochs=len(results), callbacks=[validate], verbose=0)
@@ -199,6 +204,23 @@ def test_of_equal_scores_the_latest_counts():
     assert not np.array_equal(first, last)
 
 
+def test_what_is_equal_by_one_figure_is_told_apart_by_the_next():
+    figures = iter([(0.0, 3.0), (0.0, 9.0), (0.0, 5.0), (0.0, 6.0), (1.0, 1.0)])
+    model, kept = small_model(), []
+    validate = ValidateDecoded(
+        lambda: dict(zip(("bleu", "chrf"), next(figures), strict=True)),
+        itemgetter("bleu", "chrf"),
+        lambda: kept.append(len(validate.ranks)),
+        progress=Progress(),
+        patience=2,
+    )
+    x, y = np.ones((5, 3)), np.ones((5, 2))
+    fitted = model.fit(x, y, epochs=5, callbacks=[validate], verbose=0)
+
+    assert kept == [1, 2]
+    assert len(fitted.epoch) == 4
+
+
 @pytest.mark.parametrize(
     "around",
     [
@@ -215,7 +237,7 @@ def test_the_averaged_weights_are_kept_and_training_goes_on_with_its_own(around)
     seen = {}
     validate = ValidateDecoded(
         lambda: {"cider": 1.0},
-        "cider",
+        itemgetter("cider"),
         lambda: seen.update(kept=model.get_weights()[0]),
         progress=Progress(),
         patience=1,

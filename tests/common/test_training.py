@@ -1,3 +1,5 @@
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -23,6 +25,20 @@ def test_a_model_is_no_output_unless_it_was_before(tmp_path):
 
     Checkpoints(tmp_path / CHECKPOINTS, {}).next_phase()
     check_output(tmp_path)
+
+
+def test_tensorboard_must_be_installed_before_anything_is_trained(
+    tmp_path, monkeypatch
+):
+    for found in (object(), None):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, x=found: x)
+        check_output(tmp_path)
+        with (
+            contextlib.nullcontext()
+            if found
+            else pytest.raises(UserError, match="pip install tensorboard")
+        ):
+            check_output(tmp_path, tensorboard=True)
 
 
 @pytest.mark.parametrize(

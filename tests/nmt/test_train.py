@@ -19,6 +19,8 @@ from keras_attention_apps.nmt.recurrent import BahdanauNetwork
 from keras_attention_apps.nmt.text import Subwords
 from keras_attention_apps.nmt.train import WarmUp, hold_out
 
+from .conftest import untrained
+
 
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
@@ -236,12 +238,16 @@ def test_what_samples_teach_is_kept_if_it_is_better_than_the_average(
     assert config["average_of"] == ["epoch-0001", "epoch-0002"]
 
 
-def test_a_training_starts_from_another_model(corpus, model_folder, tmp_path):
+def test_a_training_starts_from_another_model(
+    corpus, model_folder, unspaced_subwords, tmp_path, capsys
+):
+    base = tmp_path / model_folder.name
+    shutil.copytree(model_folder, base)
     options = {
         "data": corpus,
         "pair": "en-fr",
         "output": tmp_path / "run",
-        "from-preset": model_folder,
+        "from-preset": base,
         "model.dropout": 0.0,
         "epochs": 1,
         "learning-rate": 1e-12,
@@ -262,6 +268,10 @@ def test_a_training_starts_from_another_model(corpus, model_folder, tmp_path):
     told = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert told["training"]["from_preset"] == model_folder.name
     assert told["training"]["vocabulary_size"] == len(start.subwords)
+    # Another model took its place: its words are others.
+    untrained(unspaced_subwords, "bahdanau", length_ratio=3.0).save(base)
+    assert main(["train", *flags]) == 2
+    assert "another from_preset's subwords: 'digest " in capsys.readouterr().err
 
 
 def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, capsys):
@@ -395,16 +405,16 @@ def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch, 
     for path in corpus.iterdir():
         short = [" ".join(line.split()[:3]) for line in lines(path)]
         (tmp_path / path.name).write_text("\n".join(short), encoding="utf-8")
-    metrics = []
+    ranks = []
 
-    def record(score, metric, keep, **options):
-        metrics.append(metric)
-        return ValidateDecoded(score, metric, keep, **options)
+    def record(score, rank, keep, **options):
+        ranks.append(rank({"bleu": 1, "chrf": 2}))
+        return ValidateDecoded(score, rank, keep, **options)
 
     monkeypatch.setattr(common_training, "ValidateDecoded", record)
     begin(command(tmp_path, tmp_path / "run"))
 
-    assert metrics == ["chrf"]
+    assert ranks == [(2, 1)]
     assert "the best epoch is chosen by chrf" in capsys.readouterr().out
 
 
@@ -415,6 +425,30 @@ def test_of_equals_the_average_stays(corpus, tmp_path, monkeypatch):
 
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["average_of"] == ["epoch-0001", "epoch-0002"]
+
+
+@pytest.mark.parametrize("average_of", ["best", "last"])
+def test_where_bleu_is_zero_chrf_decides(average_of, corpus, tmp_path, monkeypatch):
+    chrf = iter([3.0, 9.0, 5.0, 8.0])
+    monkeypatch.setattr(
+        training,
+        "translation_scores",
+        lambda *_: ({"bleu": 0.0, "chrf": next(chrf)}, {}),
+    )
+    averaged, average = [], training.average_models
+
+    def record(folders, load):
+        averaged.extend(folder.name for folder in folders)
+        return average(folders, load)
+
+    monkeypatch.setattr(training, "average_models", record)
+    assert main(command(corpus, tmp_path, **{"average-of": average_of})) == 0
+
+    first = 2
+    assert averaged == [f"epoch-000{epoch}" for epoch in (first, first + 1)]
+    # The second epoch was better than the average.
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert "average_of" not in config
 
 
 def test_epochs_stay_until_their_average_is_recorded(
