@@ -151,7 +151,7 @@ class TrainConfig:
     #: Decoupled from the gradient, as in AdamW.
     weight_decay: Weight = 0.01
     #: Share of the probability that the loss spreads over all words.
-    label_smoothing: Share = 0.1
+    label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
     #: Weight of the penalty that asks for attention to every region (lambda).
     doubly_stochastic: Weight = 0.1
     #: Weight of what the attention is told: where the boxes of the data are, for the
@@ -163,7 +163,7 @@ class TrainConfig:
     #: Weight of the entropy of hard attention (lambda_e): without, it may settle on one
     #: region too early.
     entropy_weight: Weight = 0.002
-    #: Largest norm of the gradient of a step.
+    #: Largest norm of the gradient of a step; 0 for none.
     clip_norm: Weight = 5.0
     #: Momentum of the moving average of the weights that is validated and saved; 0 for
     #: the weights as they are. One that averages two epochs, but at most 500 steps, if
@@ -182,7 +182,7 @@ class TrainConfig:
     seed: Seed = 0
     #: Folder for CNN features; below Keras' home folder if omitted.
     cache: Path | None = None
-    #: Also write TensorBoard logs to OUTPUT/logs.
+    #: Also write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
     tensorboard: bool = False
 
 

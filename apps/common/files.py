@@ -80,6 +80,12 @@ def check_file(path):
         raise UserError(
             f"expected the name of a file to write. Received a folder: {str(path)!r}"
         )
+    if os.path.abspath(path).startswith(("/dev/", "/proc/")) and Path(path).is_file():
+        # Replaced, it would lose what is written to it by others.
+        raise UserError(
+            "expected the name of a file, or of a pipe or a device. Received "
+            f"{str(path)!r}, behind which there is a file: name that"
+        )
     if not is_special(path):
         _check_parents(path)
 

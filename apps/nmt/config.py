@@ -54,7 +54,7 @@ class ModelConfig:
     attention_units: Positive = 256
     #: Score of luong; dot wants as many units in the decoder as the encoder has.
     score: Literal["dot", "general", "concat", "location"] = "general"
-    #: Where luong looks.
+    #: Where luong looks; by location, everywhere.
     window: Literal["global", "local-m", "local-p"] = "global"
     #: Positions on either side of a local window's centre.
     half_width: Positive = 10
@@ -157,8 +157,8 @@ class TrainConfig:
     #: Decoupled from the gradient, as in AdamW.
     weight_decay: Weight = 0.01
     #: Share of the probability that the loss spreads over all subwords.
-    label_smoothing: Share = 0.1
-    #: Largest norm of the gradient of a step.
+    label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
+    #: Largest norm of the gradient of a step; 0 for none.
     clip_norm: Weight = 5.0
     #: Momentum of the moving average of the weights that is validated and saved; 0 for
     #: the weights as they are. One that averages two epochs, but at most 1,000 steps,
@@ -193,7 +193,7 @@ class TrainConfig:
     distribute: bool = False
     #: Of everything that is drawn at random.
     seed: Seed = 0
-    #: Also write TensorBoard logs to OUTPUT/logs.
+    #: Also write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
     tensorboard: bool = False
 
 

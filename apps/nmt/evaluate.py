@@ -5,6 +5,7 @@ import re
 import sys
 
 import numpy as np
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.common.scripts import HAN, KANA, UNSPACED
 from keras_attention_apps.nmt.data import check_files, find_files, read_parallel
@@ -115,6 +116,7 @@ def evaluate(config):
     if config.output is not None:
         check_file(config.output)
     source, target = _files(config)
+    check_not_read(config.output, source, target)
     sources, references = read_parallel(source, target)
     chosen = config.translator
     translator = Translator.from_preset(chosen.model, precision=chosen.precision)
@@ -143,6 +145,16 @@ def evaluate(config):
         with atomic_path(config.output) as temporary:
             temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
     return scores
+
+
+def check_not_read(output, *inputs):
+    """Raise a `UserError` where what is written would replace what is read."""
+    for file in inputs:
+        if output is not None and output.resolve() == file.resolve():
+            raise UserError(
+                "expected the name of another file than those that are read. "
+                f"Received: {str(output)!r}"
+            )
 
 
 def _files(config):

@@ -308,6 +308,11 @@ class LuongNetwork(RecurrentNetwork):
 
     def _attention_cell(self, cell):
         config = self.config
+        if config.score == "location" and config.window != "global":
+            raise UserError(
+                "the location score has a weight for every position, and is for the "
+                f"global window. Received: score=location and window={config.window}"
+            )
         attention = LuongAttention(
             config.score,
             units=config.attention_units if config.score == "concat" else None,

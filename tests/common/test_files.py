@@ -219,3 +219,12 @@ def test_json_keeps_names_that_are_not_utf_8(tmp_path):
     write_json(tmp_path / "a.json", name)
 
     assert read_json(tmp_path / "a.json") == name
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no files by number here")
+def test_a_file_behind_a_number_is_not_replaced(tmp_path):
+    with open(tmp_path / "a.txt", "w") as file:
+        path = f"/dev/fd/{file.fileno()}"
+        with pytest.raises(UserError, match="behind which there is a file"):
+            check_file(path)
+    check_file("/dev/null")

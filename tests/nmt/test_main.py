@@ -215,6 +215,7 @@ def test_characters_that_no_font_has_are_no_news(
         (["train", "--output", "o", "--model.length-ratio", "0"], "at least 0.1. Rec"),
         (["train", "--output", "o", "--valid-source", "x"], "--valid-target, or nei"),
         (["train", "--output", "o", "--valid-target", "x"], "valid_source=None, val"),
+        (["train", "--output", "o", "--label-smoothing", "1"], "0 and 0.99. Received"),
         (["average", "x", "nowhere"], "Received: 'nowhere'"),
     ],
 )
@@ -325,3 +326,16 @@ def test_models_are_averaged(model_folder, tmp_path, capsys):
     one = Translator.from_preset(model_folder).network.get_weights()
     for x, y in zip(mean, one, strict=True):
         assert x == pytest.approx(y)
+
+
+@pytest.mark.parametrize("name", ["source", "target"])
+def test_an_evaluation_does_not_replace_what_it_reads(name, tmp_path, capsys):
+    files = [tmp_path / "source", tmp_path / "target"]
+    for file in files:
+        file.write_text("x\n")
+    arguments = ["--source", files[0], "--target", files[1], "--output"]
+    arguments += [tmp_path / "." / name, "--model", "nowhere"]
+
+    assert main(["evaluate", *map(str, arguments)]) == 2
+    assert "another file than those that are read" in capsys.readouterr().err
+    assert (tmp_path / name).read_text() == "x\n"

@@ -148,6 +148,10 @@ def test_a_search_never_says_what_is_banned(attention):
     [
         ({"attention": "self-attention", "heads": 5}, "a multiple of heads"),
         ({"attention": "luong", "score": "dot", "units": 13}, "depth 13, key depth 14"),
+        (
+            {"attention": "luong", "score": "location", "window": "local-m"},
+            "score=location and window=local-m",
+        ),
         ({"attention": "luong", "units": 0}, "cannot be built: .*Received: 0"),
         ({"attention": "bahdanau", "encoder_units": 0}, "encoder_units .*Received: 0"),
     ],
