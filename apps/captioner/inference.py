@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -200,7 +201,8 @@ class Captioner:
         """Caption any number of photographs, a batch at a time.
 
         Args:
-            images: Iterable of photographs, as for `caption`.
+            images: Iterable of photographs, as for `caption`. Those of a list are read
+                while the ones before them are captioned.
             beam_size: Hypotheses that are kept at every step; 1 is greedy search.
             length_penalty: Hypotheses are ranked by log-probability divided by
                 `length ** length_penalty`.
@@ -226,10 +228,20 @@ class Captioner:
             no_repeat_ngrams=no_repeat_ngrams,
             maps=maps,
         )
+        # What else may come can depend on what is said of these.
+        ahead = isinstance(images, Sequence)
         images = iter(images)
-        with ThreadPoolExecutor(os.cpu_count()) as readers:
-            while batch := list(itertools.islice(images, batch_size)):
-                read = list(readers.map(self._read, batch))
+        readers = ThreadPoolExecutor(os.cpu_count())
+
+        def following():
+            batch = list(itertools.islice(images, batch_size))
+            return batch, readers.map(self._read, batch)
+
+        try:
+            batch, read = following()
+            while batch:
+                read = list(read)
+                coming = following() if ahead else None
                 arrays = [x for x in read if not isinstance(x, ImageError)]
                 captions = iter(())
                 if arrays:
@@ -238,6 +250,9 @@ class Captioner:
                 for image, result in zip(batch, read, strict=True):
                     failed = isinstance(result, ImageError)
                     yield image, result if failed else next(captions)
+                batch, read = coming or following()
+        finally:
+            readers.shutdown(cancel_futures=True)
 
     def _read(self, image):
         """A photograph as an array, or the `ImageError` that says why it is none."""

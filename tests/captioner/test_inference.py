@@ -2,6 +2,7 @@ import dataclasses
 import functools
 import io
 import shutil
+import threading
 
 import keras
 import numpy as np
@@ -80,6 +81,42 @@ def test_batches_do_not_change_captions(captioner):
     together = captioner.caption(images)
     pairs = captioner.caption(images, batch_size=2)
     assert [c.words for c in together] == [c.words for c in pairs]
+
+
+def test_of_a_list_the_next_are_read_while_others_are_captioned(
+    captioner, photograph, monkeypatch
+):
+    begun, read, find = threading.Event(), captioner._read, captioner._found
+    last = photograph[::-1]
+
+    def reading(image):
+        if image is last:
+            begun.set()
+        return read(image)
+
+    def finding(*arguments):
+        assert begun.wait(60)
+        return find(*arguments)
+
+    monkeypatch.setattr(captioner, "_read", reading)
+    monkeypatch.setattr(captioner, "_found", finding)
+    assert len(captioner.caption([photograph, last], batch_size=1)) == 2
+
+
+def test_what_comes_of_something_else_is_waited_for_only_when_it_is_needed(
+    captioner, photograph
+):
+    asked = []
+
+    def photographs():
+        for number in range(2):
+            asked.append(number)
+            yield photograph
+
+    results = captioner.caption_each(photographs(), batch_size=1)
+    next(results)
+    assert asked == [0]
+    assert len(list(results)) == 1
 
 
 def test_its_network_is_frozen_when_it_captions(photograph):
