@@ -10,7 +10,12 @@ import keras
 from keras import ops
 
 from keras_attention import loops
-from keras_attention.layers.parts import check_mask, check_rank, may_be_equal
+from keras_attention.layers.parts import (
+    check_mask,
+    check_rank,
+    may_be_equal,
+    sample_weights,
+)
 
 # Logits of so many entries, 16 MB, are computed at once: they stay in the cache.
 BLOCK_ENTRIES = 1 << 22
@@ -588,25 +593,6 @@ def _only(x, mask, rows=False):
         return x
     check_mask("mask", mask, x.shape[:-1] if rows else x.shape, broadcasts=True)
     return ops.where(mask[..., None] if rows else mask, x, ops.zeros_like(x))
-
-
-def sample_weights(given, weighed):
-    """Weights of rows as Keras takes them, for every entry of a tensor `(B, ...)`.
-
-    Args:
-        given: Tensor `(B,)`, `(B, ...)`, or with one more axis of size 1.
-        weighed: What they weigh, in the dtype of the result.
-
-    Raises:
-        ValueError: If the shape does not fit.
-    """
-    weights, rank = ops.cast(given, weighed.dtype), len(weighed.shape)
-    if len(weights.shape) == rank + 1 and weights.shape[-1] == 1:
-        weights = weights[..., 0]
-    while len(weights.shape) < rank:
-        weights = weights[..., None]
-    check_mask("sample_weight", weights, weighed.shape, broadcasts=True)
-    return weights
 
 
 def _check_token_ids(name, token_ids, of, rows):

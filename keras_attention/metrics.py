@@ -6,7 +6,7 @@ Shapes: B batch, T target steps, S positions.
 import keras
 from keras import ops
 
-from keras_attention.losses import sample_weights
+from keras_attention.layers.parts import sample_weights
 
 
 class _Share(keras.metrics.Metric):
