@@ -80,7 +80,8 @@ def check_file(path):
         raise UserError(
             f"expected the name of a file to write. Received a folder: {str(path)!r}"
         )
-    if os.path.abspath(path).startswith(("/dev/", "/proc/")) and Path(path).is_file():
+    is_link_to_file = Path(path).is_symlink() and Path(path).is_file()
+    if is_link_to_file and os.path.abspath(path).startswith(("/dev/", "/proc/")):
         # Replaced, it would lose what is written to it by others.
         raise UserError(
             "expected the name of a file, or of a pipe or a device. Received "

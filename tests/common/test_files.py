@@ -1,4 +1,5 @@
 import os
+import tempfile
 import threading
 
 import pytest
@@ -228,3 +229,9 @@ def test_a_file_behind_a_number_is_not_replaced(tmp_path):
         with pytest.raises(UserError, match="behind which there is a file"):
             check_file(path)
     check_file("/dev/null")
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no files in memory here")
+def test_a_file_in_memory_may_be_replaced():
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        check_file(file.name)
