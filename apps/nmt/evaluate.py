@@ -116,7 +116,7 @@ def evaluate(config):
     if config.output is not None:
         check_file(config.output)
     source, target = _files(config)
-    check_not_read(config.output, source, target)
+    _check_not_read(config.output, source, target)
     sources, references = read_parallel(source, target)
     chosen = config.translator
     translator = Translator.from_preset(chosen.model, precision=chosen.precision)
@@ -147,7 +147,7 @@ def evaluate(config):
     return scores
 
 
-def check_not_read(output, *inputs):
+def _check_not_read(output, *inputs):
     """Raise a `UserError` where what is written would replace what is read."""
     for file in inputs:
         if output is not None and output.resolve() == file.resolve():
