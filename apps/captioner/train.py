@@ -22,6 +22,7 @@ from keras_attention_apps.captioner.model import ShowAttendTell
 from keras_attention_apps.captioner.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.self_critical import SelfCriticalCaptions
 from keras_attention_apps.captioner.text import SPECIAL, Vocabulary, tokenize
+from keras_attention_apps.captioner.weight_files import SUFFIXES
 from keras_attention_apps.common.checkpoints import Checkpoints
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import replaced
@@ -168,10 +169,10 @@ def _fingerprint(by, *splits):
 def _build(config, vocabulary_size):
     """The network before training."""
     start = config.backbone_weights
-    if start not in ("none", "imagenet") and not start.endswith(".weights.h5"):
+    if start not in ("none", "imagenet") and not start.endswith(SUFFIXES):
         raise UserError(
-            "backbone_weights must be imagenet, none, or the path of a .weights.h5 "
-            f"file. Received: {start!r}"
+            "backbone_weights must be imagenet, none, or the path of a file "
+            f"{', '.join(SUFFIXES)}. Received: {start!r}"
         )
     try:
         network = ShowAttendTell(
