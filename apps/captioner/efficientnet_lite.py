@@ -58,6 +58,7 @@ def efficientnet_lite(variant, width, depth, *, include_top, weights, input_shap
         raise ValueError(
             "EfficientNet-Lite has no top here. Received: include_top=True"
         )
+    file = _package_file(variant) if weights == "imagenet" else None
     images = keras.Input(input_shape)
     x = _convolution(images, _conv(STEM, 3, 2, name="conv_stem"), "bn0")
     number = 0
@@ -76,8 +77,8 @@ def efficientnet_lite(variant, width, depth, *, include_top, weights, input_shap
             number += 1
     x = _convolution(x, _conv(HEAD, 1, name="conv_head"), "bn1")
     model = keras.Model(images, x, name=f"efficientnet_lite{variant}")
-    if weights == "imagenet":
-        load_weights(model, _package_file(variant))
+    if file:
+        load_weights(model, file)
     return model
 
 

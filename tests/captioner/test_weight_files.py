@@ -1,0 +1,76 @@
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from keras_attention_apps.captioner.weight_files import load_weights
+from keras_attention_apps.common.cli import UserError
+
+from .torch_files import write_checkpoint
+
+
+@pytest.fixture
+def cnn():
+    return keras.Sequential(
+        [
+            keras.Input((5, 5, 2)),
+            layers.Conv2D(3, 1, use_bias=False, name="conv_stem"),
+            layers.BatchNormalization(name="bn0"),
+            layers.DepthwiseConv2D(2, use_bias=False, name="blocks_0_depthwise_conv"),
+        ],
+        name="tiny",
+    )
+
+
+@pytest.fixture
+def arrays():
+    random = np.random.default_rng(0)
+    shapes = {"conv_stem/kernel": (1, 1, 2, 3)}
+    for name in ("gamma", "beta", "moving_mean", "moving_variance"):
+        shapes[f"bn0/{name}"] = (3,)
+    shapes["blocks.0.depthwise_conv/kernel"] = (2, 2, 3, 1)
+    return {name: random.random(s).astype("float32") for name, s in shapes.items()}
+
+
+def check(cnn, arrays):
+    for weight, array in zip(cnn.get_weights(), arrays.values(), strict=True):
+        np.testing.assert_array_equal(weight, array)
+
+
+def test_arrays_of_numpy(cnn, arrays, tmp_path):
+    np.savez(tmp_path / "a.npz", **arrays)
+    load_weights(cnn, tmp_path / "a.npz")
+    check(cnn, arrays)
+
+
+def test_a_checkpoint_of_pytorch(cnn, arrays, tmp_path):
+    kernel, gamma, beta, mean, variance, depthwise = arrays.values()
+    tensors = {
+        # (out, in, height, width): a view of the kernel, so not contiguous.
+        "_conv_stem.weight": kernel.transpose(3, 2, 0, 1),
+        "_bn0.weight": gamma,
+        "_bn0.bias": beta,
+        "_bn0.running_mean": mean,
+        "_bn0.running_var": variance,
+        "_bn0.num_batches_tracked": np.array(5),
+        "_blocks.0._depthwise_conv.weight": depthwise.transpose(2, 3, 0, 1),
+        "_fc.bias": np.zeros(3, "float32"),
+    }
+    write_checkpoint(tmp_path / "a.pth", tensors)
+    load_weights(cnn, tmp_path / "a.pth")
+    check(cnn, arrays)
+
+
+@pytest.mark.parametrize("shape", [None, (4,)])
+def test_a_file_lacks_a_weight(cnn, arrays, tmp_path, shape):
+    arrays.pop("bn0/beta")
+    if shape:
+        arrays["bn0/beta"] = np.zeros(shape)
+    before = cnn.get_weights()
+    np.savez(tmp_path / "a.npz", **arrays)
+
+    with pytest.raises(UserError) as raised:
+        load_weights(cnn, tmp_path / "a.npz")
+    expected = r"shape (3,) for bn0/beta of tiny in "
+    assert expected in str(raised.value)
+    assert str(raised.value).endswith(f"Received: {shape or 'none'}")
+    np.testing.assert_array_equal(cnn.get_weights()[0], before[0])
