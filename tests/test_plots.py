@@ -5,6 +5,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from combinations import covering
 
 from keras_attention import attention_overlay
 from keras_attention.plots import attention_heatmap
@@ -252,9 +253,16 @@ def test_scale_of_the_heatmap_is_always_zero_to_one(weights, largest):
     assert dark < light
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 5), (40, 7), (60, 60)])
-@pytest.mark.parametrize("title", [None, "A title that is longer than three words"])
-def test_everything_fits_and_cells_are_square(rows, columns, title):
+@pytest.mark.parametrize(
+    ("shape", "title"),
+    covering(
+        [(1, 1), (60, 60), (3, 5), (40, 7)],
+        ["A title that is longer than three words", None],
+        strength=1,
+    ),
+)
+def test_everything_fits_and_cells_are_square(shape, title):
+    rows, columns = shape
     source = [f"{'extra' * (n % 3)}ordinary{n}" for n in range(columns)]
     target = [f"außer{'gewöhnlich' * (n % 3)}{n}" for n in range(rows)]
 

@@ -99,7 +99,7 @@ CONSTRAINTS = {
 @pytest.mark.parametrize("constraints", CONSTRAINTS.values(), ids=CONSTRAINTS.keys())
 def test_constraints_hold_for_every_hypothesis(constraints):
     different = 0
-    for seed in range(7):
+    for seed in range(3):
         table = random_table(seed, vocabulary=FEW_WORDS, sharpness=1.0)
         state = random_state(seed, vocabulary=FEW_WORDS)
         state["offset"][:, :3] = -2.0
@@ -131,7 +131,7 @@ def test_constraints_hold_for_every_hypothesis(constraints):
                     assert is_allowed(tokens[:t], token, row, **constraints)
             free = plain_beam_search(table, state, row, **options)
             different += free[0] != found
-    assert different >= 5, "the example is too easy"
+    assert different >= 2, "the example is too easy"
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int64"])

@@ -13,11 +13,11 @@ from search.reference import (
     START,
     VOCABULARY,
     code_after,
-    compiled,
     expected_weights,
     hypotheses,
     make_step,
     next_log_probs,
+    quickly,
     random_state,
     random_table,
     run_greedy,
@@ -38,7 +38,7 @@ SHARES = 0.75, 0.25
 def together(table, state, *, weights=None, combine="probabilities", search, **options):
     """Search with two models: they speak different languages and look elsewhere."""
 
-    @compiled
+    @quickly
     def run(tables, states):
         steps = [make_step(tables[0]), make_step(tables[1], LOOKS)]
         step = ensemble_step(steps, weights=weights, combine=combine)

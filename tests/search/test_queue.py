@@ -19,6 +19,7 @@ from search.reference import (
     ends_at_once,
     make_step,
     never_ends,
+    quickly,
     random_state,
     random_table,
     to_numpy,
@@ -59,11 +60,11 @@ def long_list():
 
 
 @functools.cache
-def queue_of(options):
+def queue_of(options, how):
     return BeamSearchQueue(
         make_step_over,
         batch_size=PLACES,
-        compiler=compiled,
+        compiler=how,
         start=START,
         end=END,
         max_length=LENGTH,
@@ -75,7 +76,7 @@ def queue_of(options):
 def all_at_once(options):
     """What one call of `beam_search` finds for the whole list."""
 
-    @compiled
+    @quickly
     def run(memory, state, by_row):
         return beam_search(
             make_step_over(memory),
@@ -90,9 +91,16 @@ def all_at_once(options):
     return to_numpy(run(*to_tensors((*long_list(), BY_ROW[options]))))
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_a_list_finds_what_its_rows_find(options):
-    found = queue_of(options)(*long_list(), **BY_ROW[options])
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [
+        ("plain", compiled),
+        ("all", quickly),
+        pytest.param("all", compiled, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_list_finds_what_its_rows_find(options, how):
+    found = queue_of(options, how)(*long_list(), **BY_ROW[options])
 
     expected = all_at_once(options)
     assert_agree(found, expected)
@@ -113,7 +121,7 @@ def test_banned_tokens_are_banned_in_all_rounds():
 def test_short_lists_leave_places_empty(rows):
     memory, state = tree.map_structure(lambda x: x[:rows], long_list())
 
-    found = queue_of("plain")(memory, state)
+    found = queue_of("plain", compiled)(memory, state)
 
     expected = all_at_once("plain")
     assert_agree(found, {name: x[:rows] for name, x in expected.items()})
@@ -125,7 +133,10 @@ def test_short_lists_leave_places_empty(rows):
 @pytest.mark.parametrize(
     # A row takes 11 steps or 2, and three go at once: at best 24 and 12 in all.
     ("long_rows", "at_most"),
-    [(range(0, ROWS, 3), 31), (range(1), 16)],
+    [
+        (range(0, ROWS, 3), 31),
+        pytest.param(range(1), 16, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_nobody_waits_for_the_longest(long_rows, at_most):
     memory, state = long_list()

@@ -13,6 +13,7 @@ from search.reference import (
     LENGTH,
     VOCABULARY,
     assert_sound,
+    compiled,
     eagerly,
     few_examples,
     hypotheses,
@@ -34,7 +35,7 @@ def test_greedy_equals_a_plain_loop(language):
     expected = [plain_greedy_search(table, state, row) for row in range(BATCH)]
     hypothesis.assume(min(closest for _, closest in expected) > 1e-4)
 
-    result = run_greedy(table, state)
+    result = run_greedy(table, state, how=compiled)
 
     assert_sound(result, table, state, beam_size=1, length_penalty=0)
     for row in range(BATCH):

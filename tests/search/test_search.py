@@ -3,6 +3,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from combinations import covering, quick_first
 from keras import ops
 from search.reference import (
     BACKEND,
@@ -23,6 +24,7 @@ from search.reference import (
     make_step,
     never_ends,
     next_log_probs,
+    quickly,
     random_state,
     random_table,
     run_beam,
@@ -117,16 +119,24 @@ def test_an_end_at_the_first_step_is_a_hypothesis_of_one_token():
         (run_beam, {"coverage_penalty": 0.5}),
     ],
 )
-def test_of_no_rows_nothing_is_found(run, options):
+@pytest.mark.parametrize(
+    "how", [quickly, pytest.param(compiled, marks=pytest.mark.exhaustive)]
+)
+def test_of_no_rows_nothing_is_found(run, options, how):
     table, state = random_table(43), random_state(43, batch=0)
     given = {} if run is run_greedy else options
 
-    for how in (eagerly, compiled):
-        assert_sound(run(table, state, how=how, **given), table, state, **options)
+    assert_sound(run(table, state, how=how, **given), table, state, **options)
 
 
-@pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam, run_covered])
-@pytest.mark.parametrize("neighbour", ["other", "quick", "endless", "broken"])
+@pytest.mark.parametrize(
+    ("run", "neighbour"),
+    covering(
+        [run_covered, run_greedy, run_sample, run_beam],
+        ["broken", "quick", "endless", "other"],
+        strength=1,
+    ),
+)
 def test_a_row_does_not_feel_its_neighbour(run, neighbour):
     table, state = random_table(49), random_state(49)
     before = run(table, state)
@@ -150,10 +160,10 @@ def test_eager_and_compiled_searches_agree(run):
     table, state = random_table(59), random_state(59)
     never_ends(state, 1)
 
-    assert_agree(run(table, state, how=eagerly), run(table, state))
+    assert_agree(run(table, state, how=eagerly), run(table, state, how=compiled))
 
 
-@pytest.fixture(params=["float16", "bfloat16"])
+@pytest.fixture
 def half_precision(request):
     """A function after which the default is half precision."""
     default = keras.config.floatx()
@@ -161,7 +171,15 @@ def half_precision(request):
     keras.config.set_floatx(default)
 
 
-@pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam, run_covered])
+@pytest.mark.parametrize(
+    ("run", "half_precision"),
+    covering(
+        [run_greedy, run_sample, run_beam, run_covered],
+        ["float16", "bfloat16"],
+        strength=1,
+    ),
+    indirect=["half_precision"],
+)
 def test_half_precision_by_default_changes_nothing(run, half_precision):
     constraints = {"min_length": 3, "no_repeat_ngrams": 2}
     constraints["prefix"] = ((3, -1), (-1, 5))
@@ -175,6 +193,9 @@ def test_half_precision_by_default_changes_nothing(run, half_precision):
     assert_agree(result, expected)
 
 
+@pytest.mark.parametrize(
+    "half_precision", quick_first(["bfloat16", "float16"]), indirect=True
+)
 def test_half_precision_by_default_does_not_draw_fewer_tokens(half_precision):
     # In half precision, 2003 draws of 2048 numbers or 256 find less than 1300.
     vocabulary = 5003
@@ -198,7 +219,7 @@ def under_xla(function):
 
 
 @only_tensorflow
-@pytest.mark.parametrize("run", [run_greedy, run_covered])
+@pytest.mark.parametrize("run", quick_first([run_covered, run_greedy]))
 def test_xla_changes_nothing(run):
     table, state = random_table(61), random_state(61)
     options = {"no_repeat_ngrams": 2, "min_length": 3, "prefix": ((3, -1), (-1, 5))}
@@ -220,7 +241,12 @@ def test_samples_compile_under_xla():
 
 @only_tensorflow
 @pytest.mark.parametrize(
-    ("run", "beam_size"), [(run_greedy, 1), (run_sample, BEAM), (run_beam, BEAM)]
+    ("run", "beam_size"),
+    [
+        pytest.param(run_greedy, 1, marks=pytest.mark.exhaustive),
+        (run_sample, BEAM),
+        (run_beam, BEAM),
+    ],
 )
 def test_a_graph_takes_any_batch_and_knows_all_other_dimensions(run, beam_size):
     import tensorflow as tf
@@ -313,7 +339,7 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
     # TensorFlow is left eager here: a graph would call the step once, to trace it.
     @(compiled if BACKEND == "jax" else eagerly)
     def run(state):
-        return search(step, state, start=START, end=END, max_length=13, **options)
+        return search(step, state, start=START, end=END, max_length=7, **options)
 
     def count_steps(state):
         calls.clear()
@@ -332,7 +358,7 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
         never_ends(mixed, 1)
 
         # Only the difference counts: a search may ask once more, for shapes.
-        assert count_steps(mixed) - count_steps(quick) == 13 - steps
+        assert count_steps(mixed) - count_steps(quick) == 7 - steps
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,288 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from losses.values import BATCH, STEPS, numpy
+
+from keras_attention import ReinforceLoss
+
+
+@pytest.fixture
+def episodes(rng):
+    """Log-likelihoods, log-probabilities and entropies, each `(B, T)`."""
+    return [-rng.random((BATCH, STEPS)).astype("float32") for _ in range(2)] + [
+        rng.random((BATCH, STEPS)).astype("float32")
+    ]
+
+
+def lower_bound(first, second, log_likelihood):
+    """Of three regions and two steps, over all paths."""
+    total = 0
+    for i in range(3):
+        for j in range(3):
+            probability = np.exp(first[i]) / np.exp(first).sum()
+            probability *= np.exp(second[i, j]) / np.exp(second[i]).sum()
+            total += probability * log_likelihood[i, j]
+    return total
+
+
+def differences(function, arrays, step=1e-6):
+    """Numerical gradients of a function of float64 arrays."""
+    for array in arrays:
+        gradient = np.zeros_like(array)
+        for index in np.ndindex(array.shape):
+            value = array[index]
+            array[index] = value + step
+            above = function(*arrays)
+            array[index] = value - step
+            gradient[index] = (above - function(*arrays)) / (2 * step)
+            array[index] = value
+        yield gradient
+
+
+@pytest.mark.parametrize("baseline", [0.0, -2.5])
+def test_estimate_is_on_average_the_gradient_of_the_lower_bound(
+    rng, gradients, baseline
+):
+    arrays = [rng.normal(size=shape) for shape in ((3,), (3, 3), (3, 3))]
+    layer = ReinforceLoss(reward_weight=1.0, entropy_weight=0.0, momentum=1.0)
+    layer.baseline.assign(baseline)
+
+    def expected_loss(first, second, log_likelihood):
+        """Every path once, as much as it is probable."""
+        first = ops.repeat(ops.log_softmax(first), 3)
+        second = ops.reshape(ops.log_softmax(second, axis=-1), (9,))
+        log_probability = ops.stack([first, second], axis=1)
+        loss = layer(
+            ops.reshape(log_likelihood, (9,)),
+            log_probability,
+            ops.zeros_like(log_probability),
+        )
+        probability = ops.exp(ops.sum(log_probability, axis=1))
+        return ops.sum(ops.stop_gradient(probability) * loss)
+
+    found = gradients(expected_loss, [x.astype("float32") for x in arrays])
+
+    for gradient, bound in zip(found, differences(lower_bound, arrays), strict=True):
+        np.testing.assert_allclose(gradient, -bound, atol=2e-6)
+
+
+def test_loss_of_every_example_follows_the_formula(episodes, gradients):
+    layer = ReinforceLoss(reward_weight=0.3, entropy_weight=0.7)
+    layer.baseline.assign(-0.5)
+
+    found = numpy(layer, *episodes)
+    gradient = gradients(lambda *x: ops.sum(layer(*x)), episodes)
+
+    assert found.shape == (BATCH,)
+    for b in range(BATCH):
+        log_likelihood, log_probability, entropy = (x[b].sum() for x in episodes)
+        reward = 0.3 * (log_likelihood + 0.5)
+        expected = -(log_likelihood + reward * log_probability + 0.7 * entropy)
+        assert found[b] == pytest.approx(expected, rel=1e-5)
+        # The reward is a constant, the same for all steps.
+        for x, slope in zip(gradient, (1, reward, 0.7), strict=True):
+            np.testing.assert_allclose(x[b], [-slope] * STEPS, rtol=1e-5)
+
+
+def test_defaults_are_those_of_the_authors():
+    config = ReinforceLoss().get_config()
+
+    assert config["reward_weight"] == 0.1
+    assert config["entropy_weight"] == 0.002
+    assert config["momentum"] == 0.9
+
+
+def test_steps_may_be_summed_already(episodes):
+    layer = ReinforceLoss()
+    mask = np.array([[1, 1, 0], [1, 0, 0]], "bool")
+    summed = [np.where(mask, x, 0).sum(axis=1) for x in episodes]
+
+    found = numpy(layer, *episodes, mask=mask)
+
+    np.testing.assert_allclose(found, numpy(layer, *summed), rtol=1e-6)
+    mixed = numpy(layer, summed[0], *episodes[1:], mask=mask)
+    np.testing.assert_allclose(found, mixed, rtol=1e-6)
+
+
+def test_masked_steps_are_not_rewarded_whatever_they_hold(episodes, gradients):
+    layer = ReinforceLoss()
+    mask = np.array([[1, 1, 0], [1, 0, 0]], "bool")
+    expected = numpy(layer, *(np.where(mask, x, 0) for x in episodes))
+    for x in episodes:
+        x[~mask] = np.nan
+
+    gradient = gradients(lambda *x: ops.sum(layer(*x, mask=mask)), episodes)
+
+    np.testing.assert_allclose(numpy(layer, *episodes, mask=mask), expected, rtol=1e-6)
+    for x in gradient:
+        assert (x[~mask] == 0).all()
+        assert (x[mask] != 0).all()
+
+
+def test_soft_examples_are_no_part_of_the_estimate(episodes, gradients):
+    layer = ReinforceLoss(reward_weight=1.0)
+    sampled = np.array([True, False])
+    expected = numpy(layer, *episodes)
+    likelihood, _, entropy = (x[1].sum() for x in episodes)
+    expected[1] = -(likelihood + layer.entropy_weight * entropy)
+    episodes[1][1] = -np.inf
+
+    found = numpy(layer, *episodes, sampled=sampled, training=True)
+    gradient = gradients(lambda *x: ops.sum(layer(*x, sampled=sampled)), episodes)
+
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert float(layer.baseline) == pytest.approx(0.1 * episodes[0][0].sum(), rel=1e-5)
+    assert (gradient[1][1] == 0).all()
+    assert (gradient[1][0] != 0).all()
+    # Nothing was drawn in this batch.
+    before = float(layer.baseline)
+    layer(*episodes, sampled=np.zeros(BATCH, "bool"), training=True)
+    assert float(layer.baseline) == before
+
+
+def test_baseline_follows_the_mean_reward_in_training_only(episodes):
+    layer = ReinforceLoss(momentum=0.7)
+    mean = episodes[0].sum(axis=1).mean()
+
+    first = numpy(layer, *episodes, training=True)
+    after_one = float(layer.baseline)
+    numpy(layer, *episodes)
+    numpy(layer, *episodes, training=False)
+    unchanged = float(layer.baseline)
+    second = numpy(layer, *episodes, training=True)
+
+    assert after_one == unchanged == pytest.approx(0.3 * mean, rel=1e-5)
+    assert float(layer.baseline) == pytest.approx(0.51 * mean, rel=1e-5)
+    # An update is used from the next step on.
+    change = layer.reward_weight * after_one * episodes[1].sum(axis=1)
+    np.testing.assert_allclose(second - first, change, rtol=1e-4)
+
+
+def test_momentum_of_one_keeps_the_baseline(episodes):
+    layer = ReinforceLoss(momentum=1.0)
+    layer.baseline.assign(-3.0)
+
+    layer(*episodes, training=True)
+
+    assert float(layer.baseline) == -3
+
+
+REGIONS = 3
+
+
+class Pointer(keras.layers.Layer):
+    """Learns which of a few regions is best, from draws that it is given."""
+
+    def __init__(self, adds_loss):
+        super().__init__()
+        self.adds_loss = adds_loss
+        self.reinforce = ReinforceLoss(reward_weight=1.0)
+        self.scores = self.add_weight(shape=(REGIONS,), initializer="zeros")
+        self.built = True
+
+    def call(self, draws, training=None):
+        position, log_likelihood = ops.cast(draws[:, 0], "int32"), draws[:, 1]
+        log_weights = ops.log_softmax(ops.convert_to_tensor(self.scores))
+        entropy = -ops.sum(ops.exp(log_weights) * log_weights)
+        loss = self.reinforce(
+            log_likelihood,
+            ops.take(log_weights, position),
+            ops.broadcast_to(entropy, ops.shape(log_likelihood)),
+            training=training,
+        )
+        if self.adds_loss:
+            self.add_loss(ops.mean(loss))
+        return loss
+
+
+class PointerModel(keras.Model):
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+        self.pointer = Pointer(where == "add_loss")
+
+    def call(self, draws, training=None):
+        if self.where == "compute_loss":
+            return draws
+        return self.pointer(draws, training=training)
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        if self.where == "add_loss":
+            return sum(self.losses)
+        if self.where == "call":
+            return ops.mean(y_pred)
+        return ops.mean(self.pointer(x, training=training))
+
+
+@pytest.mark.parametrize("where", ["call", "compute_loss", "add_loss"])
+def test_fit_moves_the_baseline_and_points_to_the_reward(where):
+    # Region 1 has the better words.
+    draws = np.array([[0, -3.0], [1, -1.0], [2, -3.0], [1, -1.0]] * 2, "float32")
+    model = PointerModel(where)
+    model(draws[:1])
+    model.compile(keras.optimizers.SGD(0.1))
+
+    model.fit(draws, np.zeros(8), batch_size=4, epochs=2, shuffle=False, verbose=0)
+
+    # Four batches whose mean reward is -2.
+    baseline = float(model.pointer.reinforce.baseline)
+    assert baseline == pytest.approx(-2 * (1 - 0.9**4), rel=1e-4)
+    scores = ops.convert_to_numpy(model.pointer.scores)
+    assert scores[1] > scores[0] == pytest.approx(scores[2], abs=1e-6)
+    model.evaluate(draws, np.zeros(8), verbose=0)
+    assert float(model.pointer.reinforce.baseline) == baseline
+
+
+def test_saved_model_keeps_the_baseline(episodes, tmp_path):
+    inputs = [keras.Input((STEPS,)) for _ in range(3)]
+    layer = ReinforceLoss(reward_weight=0.3, entropy_weight=0.7, momentum=0.5)
+    model = keras.Model(inputs, layer(*inputs))
+    layer.baseline.assign(-7.5)
+
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+
+    reloaded = again.layers[-1]
+    assert type(reloaded) is ReinforceLoss
+    assert reloaded.get_config() == layer.get_config()
+    assert float(reloaded.baseline) == -7.5
+    assert reloaded.trainable_variables == []
+    np.testing.assert_array_equal(
+        again.predict(episodes, verbose=0), model.predict(episodes, verbose=0)
+    )
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "float16", "mixed_bfloat16"])
+def test_rewards_keep_their_precision(dtype):
+    layer = ReinforceLoss(dtype=dtype, reward_weight=0.0, entropy_weight=0.0)
+    log_likelihood = np.array([-100_000.5], "float32")
+    nothing = np.zeros(1, "float32")
+
+    loss = layer(*map(ops.convert_to_tensor, (log_likelihood, nothing, nothing)))
+    layer(log_likelihood, nothing, nothing, training=True)
+
+    assert keras.backend.standardize_dtype(loss.dtype) == "float32"
+    assert float(loss[0]) == 100_000.5
+    assert float(layer.baseline) == pytest.approx(-10_000.05)
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.5])
+def test_momentum_beyond_its_range_is_named(momentum):
+    with pytest.raises(ValueError, match=rf"\[0, 1\].*{momentum}"):
+        ReinforceLoss(momentum=momentum)
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_reinforce_names_the_argument_of_the_wrong_shape(episodes, position):
+    episodes[position] = episodes[position][..., None]
+    name = ("log_likelihood", "log_probability", "entropy")[position]
+
+    with pytest.raises(ValueError, match=rf"{name} must .* Received: \(2, 3, 1\)"):
+        ReinforceLoss()(*episodes)
+
+
+@pytest.mark.parametrize("name, shape", [("sampled", (2, 1)), ("mask", (2,))])
+def test_reinforce_names_what_would_be_broadcast(episodes, name, shape):
+    with pytest.raises(ValueError, match=rf"{name} must have the shape \(batch,.*Rec"):
+        ReinforceLoss()(*episodes, **{name: np.ones(shape, "bool")})
