@@ -13,9 +13,11 @@ def covering(*axes, strength=2):
     `exhaustive`. The subset is chosen greedily and is the same in every run.
 
     Args:
-        *axes: Lists of values. A value may be a `pytest.param` with an id.
+        *axes: Values of each parameter, such as a list or the keys of a dict. A value
+            may be a `pytest.param` with an id.
         strength: Number of axes whose combinations are covered; 1 covers each value.
     """
+    axes = [list(axis) for axis in axes]
     rows = list(itertools.product(*[range(len(axis)) for axis in axes]))
     strength = min(strength, len(axes))
     open_tuples = {chosen for row in rows for chosen in _tuples(row, strength)}

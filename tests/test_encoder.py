@@ -1,7 +1,9 @@
 import keras
 import numpy as np
 import pytest
+from combinations import covering, quick_first
 from keras import ops, tree
+from rounding import rounding_bound
 
 from keras_attention import LayerNormGRUCell, LayerNormLSTMCell, RecurrentEncoder
 
@@ -66,7 +68,7 @@ def draw(rng, *shape):
     return rng.normal(size=shape).astype("float32")
 
 
-def random_cells(name, bidirectional=True, **options):
+def random_cells(name, bidirectional=True, scale=0.5, **options):
     """Cells whose weights, biases included, are all drawn at random."""
     rng = np.random.default_rng(2)
     sizes = (UNITS, BACKWARD_UNITS)[: 1 + bidirectional]
@@ -74,7 +76,7 @@ def random_cells(name, bidirectional=True, **options):
     for cell in cells:
         cell.build((None, DEPTH))
         for variable in cell.trainable_variables:
-            variable.assign(rng.normal(scale=0.5, size=variable.shape))
+            variable.assign(rng.normal(scale=scale, size=variable.shape))
     return cells
 
 
@@ -102,8 +104,9 @@ def assert_equal(found, expected, atol=1e-5):
         np.testing.assert_allclose(x, y, atol=atol)
 
 
-@pytest.mark.parametrize("name", CELLS)
-@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(
+    ("name", "bidirectional"), covering(CELLS, [True, False], strength=1)
+)
 def test_equals_the_layers_of_keras(rng, gradients, name, bidirectional):
     cells, inputs = random_cells(name, bidirectional), draw(rng, *INPUTS)
     encoder = RecurrentEncoder(*cells, return_state=True)
@@ -168,8 +171,10 @@ def test_starts_with_the_states_it_is_given(rng, name):
     )
 
 
-@pytest.mark.parametrize("name", ["gru", "normalized lstm", "stacked"])
-@pytest.mark.parametrize("padding", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("name", "padding"),
+    covering(["gru", "normalized lstm", "stacked"], [np.nan, np.inf], strength=1),
+)
 def test_padding_reaches_nothing(rng, gradients, name, padding):
     cells, inputs = random_cells(name), draw(rng, *INPUTS)
     padded = np.where(MASK[..., None], inputs, np.float32(padding))
@@ -223,7 +228,7 @@ def test_saves_and_loads_within_a_model(rng, tmp_path, name):
     assert_equal(model(data), as_keras_does(cells, *data))
 
 
-@pytest.mark.parametrize("dropout", [0, 0.2])
+@pytest.mark.parametrize("dropout", quick_first([0.2, 0]))
 def test_trains_with_a_mask(rng, dropout):
     cells = LayerNormGRUCell(UNITS), keras.layers.SimpleRNNCell(UNITS, dropout=dropout)
     model = keras.Sequential([keras.layers.Masking(), RecurrentEncoder(*cells)])
@@ -259,12 +264,13 @@ def test_drops_the_same_at_every_step_and_anew_at_every_call():
 
 @pytest.mark.parametrize("name", ["gru", "normalized lstm", "stacked"])
 def test_mixed_precision(rng, name):
-    cells = random_cells(name)
-    inputs = draw(rng, *INPUTS)
+    # Weights so small that no step enlarges the error of the step before.
+    cells = random_cells(name, scale=0.1)
+    inputs = rng.uniform(-1, 1, INPUTS).astype("float32")
     exact = RecurrentEncoder(*cells, return_state=True)(inputs, mask=MASK)
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        halves = random_cells(name)
+        halves = random_cells(name, scale=0.1)
         encoder = RecurrentEncoder(*halves, return_state=True)
     finally:
         keras.config.set_dtype_policy("float32")
@@ -273,7 +279,9 @@ def test_mixed_precision(rng, name):
 
     for x in tree.flatten(found):
         assert keras.backend.standardize_dtype(x.dtype) == "float16"
-    assert_equal(found, exact, atol=0.03)
+    # A step rounds eight times in turn; two cells do twice that. Halved at every step,
+    # the errors of all steps add up to twice those of one.
+    assert_equal(found, exact, atol=rounding_bound("float16", 32))
 
 
 def test_wrong_arguments():

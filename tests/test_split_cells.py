@@ -4,6 +4,7 @@ import weakref
 import keras
 import numpy as np
 import pytest
+from combinations import quick_first
 from keras import ops, tree
 
 from keras_attention import (
@@ -112,6 +113,7 @@ def test_equals_the_cell_in_one_piece(gradients, name, context):
     equal(gradients, name, 1e-5, context=context)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_equals_the_cell_in_one_piece_in_float64(gradients, name):
@@ -142,7 +144,7 @@ def test_other_cells_stay_in_one_piece(cell):
     assert split_cell(cell, np.zeros((STEPS, BATCH, DEPTH), "float32"), None) is None
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", quick_first(sorted(CELLS), 2))
 def test_nothing_stays_in_memory_that_a_gradient_waited_for(name, monkeypatch):
     # A gradient that was made is freed with all that it belongs to, or with nothing.
     made, custom_gradient = [], ops.custom_gradient

@@ -6,12 +6,19 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from keras_attention import AdditiveAttention, AttentionCell, AttentionDecoder
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+    SelfAttention,
+)
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, SEQUENCES, STEPS, POSITIONS = 2, 3, 5, 7
 INPUT_DIM, VALUE_DIM, STATE_UNITS, UNITS = 11, 13, 17, 19
 LOWER_UNITS, WORDS = 23, 29
+ATTENTIONAL, OTHER_DIM, OTHER_LENGTH = 31, 37, 3
 
 INPUTS = (BATCH, STEPS, INPUT_DIM)
 VALUE = (BATCH, POSITIONS, VALUE_DIM)
@@ -167,3 +174,58 @@ def random_state(rng, cell, *leading):
     """An initial state whose every entry is drawn at random."""
     zeros = cell.get_initial_state(batch_size=1)
     return tree.map_structure(lambda x: draw(rng, (*leading, x.shape[-1])), zeros)
+
+
+ATTENTIONS = {
+    "additive": lambda **options: AdditiveAttention(UNITS, **options),
+    "coverage": lambda **options: AdditiveAttention(UNITS, coverage=True, **options),
+    "monotonic": lambda **options: AdditiveAttention(
+        UNITS, weighting="monotonic", **options
+    ),
+    "general": lambda **options: LuongAttention("general", **options),
+    "heads": lambda **options: SelfAttention(3, 5, **options),
+    "location": lambda **options: LuongAttention(
+        "location", positions=POSITIONS, **options
+    ),
+    "local-m": lambda **options: LuongAttention(
+        "general", window="local-m", half_width=1, **options
+    ),
+    "local-p": lambda **options: LuongAttention(
+        "general", window="local-p", half_width=2, **options
+    ),
+}
+
+# Every choice is made, alone and beside others.
+CHOICES = {
+    "Bahdanau": {},
+    "Bahdanau, attentional": {"attentional_vector": ATTENTIONAL},
+    "Bahdanau, fed": {"input_feeding": True, "gate": True},
+    "Bahdanau, input in query": {"input_in_query": True, "gate": True},
+    "Luong": {"order": "current", "attentional_vector": ATTENTIONAL},
+    "Luong, plain": {"order": "current", "gate": True},
+    "Luong, fed": {
+        "order": "current",
+        "input_feeding": True,
+        "attentional_vector": ATTENTIONAL,
+    },
+    "Luong, fed with the context": {"order": "current", "input_feeding": True},
+}
+
+
+def decoder_of_choice(choice, attention="general", cell="lstm", *, dtype=None):
+    """A decoder whose weights, biases included, are all drawn at random."""
+    if isinstance(attention, str):
+        attention = ATTENTIONS[attention](dtype=dtype)
+        value = VALUE
+    else:
+        attention = [ATTENTIONS[name](dtype=dtype) for name in attention]
+        value = [VALUE, (BATCH, OTHER_LENGTH, OTHER_DIM)]
+    step = AttentionCell(
+        CELLS[cell](dtype=dtype), attention, dtype=dtype, **CHOICES[choice]
+    )
+    decoder = AttentionDecoder(step, dtype=dtype)
+    decoder.build(INPUTS, value)
+    rng = np.random.default_rng(2)
+    for variable in decoder.trainable_variables:
+        variable.assign(rng.normal(scale=0.5, size=variable.shape))
+    return decoder

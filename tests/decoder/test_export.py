@@ -6,6 +6,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from combinations import quick_first
 from decoder.reference import INPUT_DIM, STATE_UNITS, UNITS, VALUE_DIM, WORDS, draw
 from keras import ops
 
@@ -91,25 +92,38 @@ class Translator(tf.Module):
         )
 
 
-def test_a_fresh_process_finds_the_same_in_other_batches_and_lengths(tmp_path):
-    rng, folders = np.random.default_rng(1), []
-    for name, build in CELLS.items():
-        translator = Translator(build())
-        translator.search(draw(rng, (2, 5, VALUE_DIM)), np.ones((2, 5), "bool"))
-        translator.decode = tf.function(
-            translator.search,
-            input_signature=[
-                tf.TensorSpec((None, None, VALUE_DIM), tf.float32),
-                tf.TensorSpec((None, None), tf.bool),
-            ],
-        )
-        value, mask = draw(rng, (3, 11, VALUE_DIM)), rng.random((3, 11)) < 0.8
-        expected = translator.search(value, mask)
-        compiled = tf.function(translator.search, jit_compile=True)
-        for key, x in compiled(tf.constant(value), tf.constant(mask)).items():
-            np.testing.assert_allclose(x, expected[key], atol=1e-4, err_msg=key)
-        folders.append(str(tmp_path / name))
-        tf.saved_model.save(translator, folders[-1])
-        np.savez(f"{folders[-1]}.npz", value=value, mask=mask, **expected)
+def search_of(name):
+    """A translator, a source with its mask, and what the search finds for it."""
+    rng, translator = np.random.default_rng(1), Translator(CELLS[name]())
+    translator.search(draw(rng, (2, 5, VALUE_DIM)), np.ones((2, 5), "bool"))
+    value, mask = draw(rng, (3, 11, VALUE_DIM)), rng.random((3, 11)) < 0.8
+    return translator, value, mask, translator.search(value, mask)
 
-    subprocess.run([sys.executable, "-c", SERVE, *folders], check=True)
+
+@pytest.mark.parametrize("name", quick_first(CELLS))
+def test_a_fresh_process_finds_the_same_in_other_batches_and_lengths(tmp_path, name):
+    translator, value, mask, expected = search_of(name)
+    translator.decode = tf.function(
+        translator.search,
+        input_signature=[
+            tf.TensorSpec((None, None, VALUE_DIM), tf.float32),
+            tf.TensorSpec((None, None), tf.bool),
+        ],
+    )
+    folder = str(tmp_path / name)
+
+    tf.saved_model.save(translator, folder)
+
+    np.savez(f"{folder}.npz", value=value, mask=mask, **expected)
+    subprocess.run([sys.executable, "-c", SERVE, folder], check=True)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", CELLS)
+def test_the_search_compiles(name):
+    translator, value, mask, expected = search_of(name)
+
+    compiled = tf.function(translator.search, jit_compile=True)
+
+    for key, x in compiled(tf.constant(value), tf.constant(mask)).items():
+        np.testing.assert_allclose(x, expected[key], atol=1e-4, err_msg=key)

@@ -5,6 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from combinations import covering, quick_first
 from keras import ops, tree
 
 from keras_attention import (
@@ -289,7 +290,7 @@ class Readout(keras.layers.Layer):
         return self.dense(self.dropout(outputs["output"])) + inputs[..., :1]
 
 
-def model_of(readout=True, **options):
+def model_of(readout=True, compiles=False, **options):
     """A functional model that shares its layers with the sampling of its decoder."""
     ids = keras.Input((None,), dtype="int32")
     embed = keras.layers.Embedding(WORDS, DEPTH, name="embed")
@@ -302,7 +303,7 @@ def model_of(readout=True, **options):
     model.compile(
         keras.optimizers.SGD(0.1),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=COMPILES,
+        jit_compile=compiles,
     )
     return model
 
@@ -311,8 +312,9 @@ def ids_of(rng):
     return rng.integers(WORDS, size=(3, BATCH, STEPS))
 
 
-def test_trains_compiled_and_counts_the_passes(rng):
-    model = model_of(rate=InverseSigmoidRate(2))
+@pytest.mark.parametrize("compiles", quick_first([False, COMPILES]))
+def test_trains_and_counts_the_passes(rng, compiles):
+    model = model_of(rate=InverseSigmoidRate(2), compiles=compiles)
     before = [numpy(x) for x in model.trainable_variables]
     ids = ids_of(rng).reshape(-1, STEPS)
 
@@ -336,7 +338,7 @@ def test_borrows_without_owning():
     assert len(model.trainable_variables) == 1 + 2
 
 
-@pytest.mark.parametrize("rate", [0.5, LINEAR])
+@pytest.mark.parametrize("rate", quick_first([LINEAR, 0.5]))
 def test_model_comes_back_from_its_file_and_trains_on(rng, tmp_path, rate):
     model = model_of(rate=rate, seed=3)
     ids = ids_of(rng)
@@ -539,8 +541,9 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("leading", [(), (SEQUENCES,)], ids=["one", "several"])
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize(
+    ("choice", "leading"), covering(CHOICES, [(), (SEQUENCES,)], strength=1)
+)
 def test_a_decoder_reads_its_own_words(rng, choice, leading):
     # With the largest logit far ahead, every draw is that word.
     embed, classify = random_layers()

@@ -4,7 +4,9 @@ import re
 import keras
 import numpy as np
 import pytest
+from combinations import quick_first
 from keras import ops, tree
+from rounding import rounding_bound
 
 from keras_attention import (
     AdditiveAttention,
@@ -235,8 +237,8 @@ def test_stacked_cells_run_one_above_the_other(rng, name):
     np.testing.assert_allclose(found, numpy(expected), atol=1e-5)
 
 
-@every_cell
-@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("name", quick_first(["gru", "lstm"]))
+@pytest.mark.parametrize("stacked", quick_first([True, False]))
 def test_runs_in_a_decoder_with_attention_and_compiles(rng, name, stacked):
     cell = CELLS[name](UNITS)
     if stacked:
@@ -311,9 +313,13 @@ def test_gradients_equal_finite_differences_of_the_paper(rng, gradients, name):
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16", "float64"])
 def test_other_dtypes_give_nearly_the_same(rng, name, dtype):
-    cell = random_cell(name, dtype=dtype)
+    cell, exact = random_cell(name, dtype=dtype), random_cell(name)
+    for variable in [*cell.trainable_variables, *exact.trainable_variables]:
+        if "kernel" not in variable.name:
+            # Small gains and biases: no step enlarges the error of the step before.
+            variable.assign(variable / 4)
     inputs, state = draw(rng, INPUTS), random_state(rng, name)
-    expected = keras.layers.RNN(random_cell(name), return_sequences=True)(
+    expected = keras.layers.RNN(exact, return_sequences=True)(
         inputs, initial_state=state
     )
 
@@ -323,8 +329,11 @@ def test_other_dtypes_give_nearly_the_same(rng, name, dtype):
     if not (BACKEND == "jax" and dtype == "float64"):
         assert keras.backend.standardize_dtype(found.dtype) == cell.compute_dtype
     found, expected = numpy([ops.cast(x, "float32") for x in (found, expected)])
-    atol = {"mixed_float16": 0.02, "mixed_bfloat16": 0.1, "float64": 1e-5}[dtype]
-    np.testing.assert_allclose(found, expected, atol=atol)
+    # A step rounds twelve times in turn; states are smaller than two.
+    bound = 1e-5
+    if dtype != "float64":
+        bound = rounding_bound(dtype, 12 * STEPS, magnitude=2)
+    np.testing.assert_allclose(found, expected, atol=bound, rtol=0)
 
 
 @every_cell

@@ -1,0 +1,219 @@
+"""Arguments that a cell or a decoder refuses."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+from decoder.reference import (
+    BATCH,
+    CELLS,
+    INPUT_DIM,
+    INPUTS,
+    STATE_UNITS,
+    UNITS,
+    VALUE,
+    decoder_of,
+    decoder_of_choice,
+    draw,
+)
+from keras import tree
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+    SelfAttention,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+@pytest.mark.parametrize(
+    "cell", [keras.layers.Dense(8), keras.layers.GRU(8), "gru", None], ids=repr
+)
+def test_cell_must_be_a_recurrent_cell(cell):
+    message = f"cell must be a Keras RNN cell.*Received: {re.escape(repr(cell))}"
+
+    with pytest.raises(ValueError, match=message):
+        AttentionCell(cell, AdditiveAttention(UNITS))
+
+
+@pytest.mark.parametrize("attention", [keras.layers.Attention(), None], ids=repr)
+def test_attention_must_be_of_this_package(attention):
+    message = f"attention must be.*Received: {re.escape(repr(attention))}"
+
+    with pytest.raises(ValueError, match=message):
+        AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention)
+
+
+@pytest.mark.parametrize("cell", [keras.layers.GRUCell(8), None], ids=repr)
+def test_decoder_needs_an_attention_cell(cell):
+    message = f"cell must be an AttentionCell. Received: {re.escape(repr(cell))}"
+
+    with pytest.raises(ValueError, match=message):
+        AttentionDecoder(cell)
+
+
+def new_decoder(cell="lstm"):
+    return AttentionDecoder(AttentionCell(CELLS[cell](), AdditiveAttention(UNITS)))
+
+
+SHAPES = {
+    "inputs": INPUTS,
+    "value": VALUE,
+    "inputs_mask": INPUTS[:-1],
+    "value_mask": VALUE[:-1],
+}
+
+
+@pytest.mark.parametrize("make", [decoder_of, new_decoder])
+@pytest.mark.parametrize(
+    ("wrong", "shape", "expected"),
+    [
+        ("inputs", (2, 11), "(batch, [sequences,] steps, depth)"),
+        ("inputs", (2, 3, 5, 7, 11), "(batch, [sequences,] steps, depth)"),
+        ("value", (2, 13), "(batch, positions, depth)"),
+        ("value", (2, 3, 7, 13), "(batch, positions, depth)"),
+        ("inputs_mask", (2, 5, 1), "(2, 5)"),
+        ("inputs_mask", (2, 1), "(2, 5)"),
+        ("value_mask", (2, 1), "(2, 7)"),
+    ],
+)
+def test_shape_that_does_not_fit_is_named(make, wrong, shape, expected):
+    arrays = {
+        name: np.zeros(shape, "float32")
+        for name, shape in {**SHAPES, wrong: shape}.items()
+    }
+    message = f"{wrong} must have the shape {expected}. Received: {shape}"
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make("lstm")(arrays.pop("inputs"), arrays.pop("value"), **arrays)
+
+
+def zeros(*shape):
+    return np.zeros(shape, "float32")
+
+
+STATES = [
+    zeros(2, 17),
+    {"state": [zeros(2, 17), zeros(2, 17)]},
+    {"cell": zeros(2, 17)},
+    {"cell": [zeros(2, 17)]},
+    {"cell": [zeros(2, 17), zeros(2, 19)]},
+    {"cell": [zeros(2, 3, 17), zeros(2, 17)]},
+    {"cell": [zeros(2, 17), zeros(2, 17)], "fedd": zeros(2, 17)},
+]
+
+
+def shapes(nested):
+    return tree.map_structure(lambda x: x.shape, nested)
+
+
+@pytest.mark.parametrize("make", [decoder_of, new_decoder])
+@pytest.mark.parametrize("state", STATES, ids=lambda state: str(shapes(state)))
+def test_a_state_that_is_not_the_cells_is_named(make, state):
+    decoder = make("lstm")
+    inputs, value = zeros(*INPUTS), zeros(*VALUE)
+    told = f"units \\[17, 17\\], .*Received: {re.escape(str(shapes(state)))}"
+
+    with pytest.raises(ValueError, match=f"initial_state must be a dict.*{told}"):
+        decoder(inputs, value, state)
+    memory = decoder.cell.attention.memory(value)
+    with pytest.raises(ValueError, match=f"(?<!initial_)state must be a dict.*{told}"):
+        decoder.cell(inputs[:, 0], state, memory)
+
+
+@pytest.mark.parametrize("make", [decoder_of, new_decoder])
+@pytest.mark.parametrize(
+    "memory",
+    [zeros(*VALUE), {"values": zeros(*VALUE)}, None],
+    ids=["x", "dict", "none"],
+)
+def test_a_memory_that_is_none_is_named(make, memory):
+    cell = make("lstm").cell
+    state = cell.get_initial_state(batch_size=BATCH)
+    told = re.escape(f"Received: {shapes(memory) if memory is not None else None}")
+
+    with pytest.raises(ValueError, match=f"memory must be the dict that.*{told}"):
+        cell(zeros(BATCH, INPUT_DIM), state, memory)
+
+
+@pytest.mark.parametrize("make", [decoder_of, new_decoder])
+@pytest.mark.parametrize("shape", [(2,), (2, 3, 5, 11)])
+def test_a_step_of_the_wrong_rank_is_named(make, shape):
+    cell = make("lstm").cell
+    memory = cell.attention.memory(zeros(*VALUE))
+    message = (
+        f"inputs must have the shape (batch, [sequences,] depth). Received: {shape}"
+    )
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        cell(zeros(*shape), cell.get_initial_state(batch_size=BATCH), memory)
+
+
+@pytest.mark.parametrize("make", [decoder_of, new_decoder])
+def test_another_number_of_rows_than_the_inputs_have_is_named(make):
+    decoder, value = make("lstm"), zeros(BATCH + 1, *VALUE[1:])
+    message = r"same batch size.* inputs \(2, .* values \[\(3, 7, 13\)\]"
+
+    with pytest.raises(ValueError, match=message):
+        decoder(zeros(*INPUTS), value)
+    state, memory = decoder.cell.get_initial_state(2), decoder.cell.attention.memory
+    with pytest.raises(ValueError, match=message):
+        decoder.cell(zeros(BATCH, INPUT_DIM), state, memory(value))
+
+
+def test_a_gate_is_there_or_not():
+    with pytest.raises(ValueError, match=r"gate must be a boolean.*Received: 0\.5"):
+        AttentionCell(keras.layers.GRUCell(8), AdditiveAttention(UNITS), gate=0.5)
+
+
+def test_the_current_state_has_read_the_input():
+    with pytest.raises(ValueError, match="input_in_query is for order='previous'"):
+        AttentionCell(
+            CELLS["lstm"](),
+            LuongAttention("general"),
+            order="current",
+            input_in_query=True,
+        )
+
+
+@pytest.mark.parametrize("option", [{"causal": True}, {"dropout": 0.1}])
+def test_heads_in_a_decoder_neither_look_back_nor_draw(option):
+    with pytest.raises(ValueError, match=r"not be causal.*Received: causal="):
+        AttentionCell(CELLS["gru"](), SelfAttention(3, 5, **option))
+
+
+def test_order_must_be_one_of_two():
+    with pytest.raises(ValueError, match=r"'previous', 'current'.*Received: 'luong'"):
+        AttentionCell(CELLS["gru"](), LuongAttention(), order="luong")
+
+
+@pytest.mark.parametrize("width", [0, 2.5, "tanh"])
+def test_attentional_vector_must_have_a_width(width):
+    with pytest.raises(ValueError, match=f"positive integer.*Received: {width!r}"):
+        AttentionCell(CELLS["gru"](), LuongAttention(), attentional_vector=width)
+
+
+def test_wrong_number_of_values_is_named(rng):
+    decoder = decoder_of_choice("Luong", ["additive", "general"])
+    inputs, value = draw(rng, INPUTS, VALUE)
+
+    with pytest.raises(ValueError, match=r"value must be one .* list of 2.*Received"):
+        decoder(inputs, [value] * 3)
+
+
+def test_a_memory_is_needed_where_the_depth_of_what_is_fed_is_not_known():
+    cell = AttentionCell(
+        CELLS["gru"](), LuongAttention(), order="current", input_feeding=True
+    )
+
+    with pytest.raises(ValueError, match=r"memory must be given.*memory=None"):
+        cell.get_initial_state(BATCH)

@@ -1,0 +1,178 @@
+"""Masks of a decoder, given or implicit, and what is stored at masked places."""
+
+import keras
+import numpy as np
+import pytest
+from combinations import quick_first
+from decoder.reference import (
+    BATCH,
+    CELLS,
+    INPUT_DIM,
+    INPUTS,
+    POSITIONS,
+    SEQUENCES,
+    STATE_UNITS,
+    STEPS,
+    UNITS,
+    VALUE,
+    VALUE_DIM,
+    WORDS,
+    assert_close,
+    decoder_of,
+    draw,
+    numpy,
+    random_state,
+)
+from keras import ops, tree
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def test_padded_steps_copy_the_state_through(rng):
+    decoder = decoder_of("lstm")
+    inputs, value = draw(rng, INPUTS, VALUE)
+    state = random_state(rng, decoder.cell, BATCH)
+    length = 3
+    mask = np.broadcast_to(np.arange(STEPS) < length, (BATCH, STEPS))
+
+    padded = numpy(decoder(inputs, value, state, inputs_mask=mask))
+    short = numpy(decoder(inputs[:, :length], value, state))
+    nothing = numpy(decoder(inputs, value, state, inputs_mask=np.zeros_like(mask)))
+
+    assert_close(padded["state"], short["state"])
+    assert_close(padded["output"][:, :length], short["output"])
+    assert (padded["output"][:, length:] == 0).all()
+    assert_close(nothing["state"], state, atol=0)
+
+
+def test_masked_places_may_hold_anything(rng, gradients):
+    decoder = decoder_of("lstm", gate=True)
+    arrays = draw(rng, INPUTS, VALUE)
+    given = {
+        "inputs_mask": np.array([[1, 1, 1, 0, 0], [0, 1, 0, 1, 1]], "bool"),
+        "value_mask": np.array([[1, 1, 0, 1, 0, 1, 1], [0] * 7], "bool"),
+    }
+    expected = numpy(decoder(*arrays, **given))
+    for array, mask in zip(arrays, given.values(), strict=True):
+        array[~mask] = np.nan
+
+    def read(inputs, value):
+        return ops.sum(decoder(inputs, value, **given)["output"] ** 2)
+
+    found = gradients(read, arrays, decoder.trainable_variables)
+
+    assert_close(numpy(decoder(*arrays, **given)), expected)
+    # Four weights of the attention, three of the cell, two of the gate.
+    assert len(found) == 2 + 4 + 3 + 2
+    for gradient in found:
+        assert np.isfinite(gradient).all()
+        assert (gradient != 0).any()
+    for gradient, mask in zip(found[:2], given.values(), strict=True):
+        assert (gradient[~mask] == 0).all()
+
+
+def test_implicit_masks_are_honoured(rng):
+    decoder = decoder_of("gru")
+    input_ids = rng.integers(1, WORDS, (BATCH, STEPS))
+    value_ids = rng.integers(1, WORDS, (BATCH, POSITIONS))
+    input_ids[:, -1] = 0
+    value_ids[0, 2:] = 0
+    inputs = keras.layers.Embedding(WORDS, INPUT_DIM, mask_zero=True)(input_ids)
+    value = keras.layers.Embedding(WORDS, VALUE_DIM, mask_zero=True)(value_ids)
+
+    implicit = numpy(decoder(inputs, value))
+
+    explicit = decoder(
+        numpy(inputs),
+        numpy(value),
+        inputs_mask=input_ids != 0,
+        value_mask=value_ids != 0,
+    )
+    assert_close(implicit, numpy(explicit), atol=0)
+    assert (implicit["weights"][0, :, 2:] == 0).all()
+    assert (implicit["output"][:, -1] == 0).all()
+
+
+def test_explicit_mask_wins_over_an_implicit_one(rng):
+    decoder = decoder_of("gru")
+    input_ids = np.zeros((BATCH, STEPS), "int32")
+    value_ids = np.zeros((BATCH, POSITIONS), "int32")
+    inputs = keras.layers.Embedding(WORDS, INPUT_DIM, mask_zero=True)(input_ids)
+    value = keras.layers.Embedding(WORDS, VALUE_DIM, mask_zero=True)(value_ids)
+
+    found = decoder(
+        inputs, value, inputs_mask=input_ids == 0, value_mask=value_ids == 0
+    )
+
+    assert_close(numpy(found), numpy(decoder(numpy(inputs), numpy(value))))
+
+
+@keras.saving.register_keras_serializable(package="keras_attention_tests")
+class ShowMask(keras.layers.Layer):
+    """Returns the mask that comes with a tensor; minus ones where none comes."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, x, mask=None):
+        if mask is None:
+            return ops.full_like(x[..., 0], -1.0)
+        return ops.cast(mask, "float32")
+
+    def compute_output_shape(self, x_shape):
+        return x_shape[:-1]
+
+
+@pytest.mark.parametrize("leading", quick_first([(SEQUENCES,), ()]))
+def test_the_mask_of_the_inputs_goes_on_with_all_but_the_state(rng, leading, tmp_path):
+    input_ids = keras.Input((*leading, None), dtype="int32")
+    value = keras.Input((None, VALUE_DIM))
+    embedding = keras.layers.Embedding(WORDS, INPUT_DIM, mask_zero=True)
+    decoder = AttentionDecoder(
+        AttentionCell(CELLS["gru over lstm"](), AdditiveAttention(UNITS))
+    )
+    outputs = decoder(embedding(input_ids), value)
+    masks = tree.map_structure(lambda x: ShowMask()(x), outputs)
+    model = keras.Model([input_ids, value], {**masks, "steps": outputs["output"]})
+    ids, values = rng.integers(3, size=(BATCH, *leading, STEPS)), draw(rng, VALUE)
+    expected = model.predict([ids, values], verbose=0)
+
+    eager = tree.map_structure(ShowMask(), decoder(embedding(ids), values))
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+    found = restored.predict([ids, values], verbose=0)
+
+    assert (expected["steps"] != 0).any(axis=-1).tolist() == (ids != 0).tolist()
+    assert_close(found.pop("steps"), expected.pop("steps"))
+    for masks in (expected, numpy(eager), found):
+        for name in ("output", "context", "weights"):
+            np.testing.assert_array_equal(masks[name], ids != 0)
+        assert all((x == -1).all() for x in tree.flatten(masks["state"]))
+
+
+def test_padded_steps_do_not_count_in_the_loss(rng):
+    input_ids = keras.Input((STEPS,), dtype="int32")
+    value = keras.Input((None, VALUE_DIM))
+    embedded = keras.layers.Embedding(WORDS, INPUT_DIM, mask_zero=True)(input_ids)
+    model = keras.Model([input_ids, value], decoder_of("gru")(embedded, value))
+    model = keras.Model(model.inputs, model.output["output"])
+    model.compile(loss="mse", jit_compile=False)
+    ids, values = np.array([[3, 5, 7, 0, 0], [2, 3, 5, 7, 0]]), draw(rng, VALUE)
+    target = draw(rng, (BATCH, STEPS, STATE_UNITS))
+
+    loss = model.evaluate([ids, values], target, verbose=0)
+
+    errors = (model.predict([ids, values], verbose=0) - target) ** 2
+    assert loss == pytest.approx(errors[ids != 0].mean(), rel=1e-5)

@@ -1,0 +1,271 @@
+"""Dtypes of a decoder: half precision, double precision and mixtures."""
+
+import keras
+import numpy as np
+import pytest
+from combinations import covering, quick_first
+from decoder.reference import (
+    BATCH,
+    CELLS,
+    CHOICES,
+    INPUTS,
+    STATE_UNITS,
+    STEPS,
+    UNITS,
+    VALUE,
+    assert_close,
+    decoder_of,
+    decoder_of_choice,
+    draw,
+    numpy,
+    random_state,
+    step_by_step,
+)
+from keras import ops, tree
+from rounding import rounding_bound
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+# JAX has no float64 by default, and Keras rounds products to float32 on PyTorch.
+EXACT = keras.backend.backend() == "tensorflow"
+# One step rounds at most twelve times in turn: four in the attention (query, scores,
+# weights, context), eight in the cell (two products, their sum, a gate, the candidate,
+# two terms of the carry, the output). A step at least halves the error of the state, so
+# all steps add up to no more than twice that.
+ROUNDINGS = 24
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def calm(decoder, scale=0.1):
+    """Draw small weights, so that no step enlarges the error of the step before."""
+    rng = np.random.default_rng(2)
+    for variable in decoder.trainable_variables:
+        variable.assign(rng.uniform(-scale, scale, size=variable.shape))
+    return decoder
+
+
+def bounded(rng, *shapes):
+    """Arrays of numbers between -1 and 1, as all states and contexts are then."""
+    return [rng.uniform(-1, 1, size=shape).astype("float32") for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("half", "given_state"), [("float16", True), ("bfloat16", False)]
+)
+def test_mixed_precision(rng, half, given_state):
+    decoder = calm(decoder_of("lstm", gate=True, dtype=f"mixed_{half}"))
+    inputs, value = bounded(rng, INPUTS, VALUE)
+    mask = np.array([[1, 1, 0, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0, 0]], "bool")
+    state = random_state(rng, decoder.cell, BATCH)
+    state = tree.map_structure(np.tanh if given_state else np.zeros_like, state)
+
+    found = decoder(inputs, value, state if given_state else None, value_mask=mask)
+
+    for tensor in tree.flatten(found):
+        assert keras.backend.standardize_dtype(tensor.dtype) == half
+    precise = calm(decoder_of("lstm", gate=True))
+    expected = numpy(precise(inputs, value, state, value_mask=mask))
+    found = numpy(tree.map_structure(lambda x: ops.cast(x, "float32"), found))
+    assert_close(found, expected, atol=rounding_bound(half, ROUNDINGS))
+    assert (found["context"][1] == 0).all()
+    assert {v.dtype for v in decoder.trainable_variables} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "half"),
+    covering(
+        ["Luong, fed", "Bahdanau, fed", "Luong"],
+        ["mixed_bfloat16", "mixed_float16"],
+        strength=1,
+    ),
+)
+def test_mixed_precision_of_every_order(rng, choice, half):
+    decoder = calm(decoder_of_choice(choice, dtype=half))
+    inputs, value = bounded(rng, INPUTS, VALUE)
+
+    found = decoder(inputs, value)
+
+    exact = numpy(calm(decoder_of_choice(choice))(inputs, value))
+    for name in ("output", "context"):
+        assert keras.backend.standardize_dtype(found[name].dtype) == half[6:]
+        x = numpy(ops.cast(found[name], "float32"))
+        np.testing.assert_allclose(
+            x, exact[name], atol=rounding_bound(half, ROUNDINGS), rtol=0
+        )
+
+
+@pytest.mark.parametrize(
+    "options", quick_first([{"coverage": True}, {"weighting": "monotonic"}])
+)
+def test_what_attention_remembers_keeps_its_precision(rng, options):
+    cell = keras.layers.GRUCell(STATE_UNITS, dtype="mixed_bfloat16")
+    attention = AdditiveAttention(UNITS, dtype="mixed_bfloat16", **options)
+    decoder = AttentionDecoder(
+        AttentionCell(cell, attention, dtype="mixed_bfloat16"), dtype="mixed_bfloat16"
+    )
+    inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
+    first = decoder(inputs, value)
+    second = decoder(inputs, value, first["state"])
+    model = keras.Model([inputs, value], [first["state"], second["state"]])
+
+    arrays = bounded(rng, INPUTS, VALUE)
+    calm(decoder)
+    before, after = model.predict(list(arrays), verbose=0)
+
+    remembered = tree.flatten(before["attention"]), tree.flatten(after["attention"])
+    for one, other in zip(*remembered, strict=True):
+        assert one.dtype == other.dtype == "float32"
+    memory = decoder.cell.attention.memory(arrays[1])
+    state = decoder.cell.get_initial_state(BATCH, memory)
+    for t in [*range(STEPS), *range(STEPS)]:
+        _, state = decoder.cell(arrays[0][:, t], state, memory)
+    for one, other in zip(tree.flatten(state["attention"]), remembered[1], strict=True):
+        # The sum of the weights of all steps has their errors, and is as large as they.
+        bound = rounding_bound("bfloat16", 2 * ROUNDINGS)
+        np.testing.assert_allclose(ops.convert_to_numpy(one), other, atol=bound, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "policies",
+    quick_first([("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")]),
+)
+def test_a_given_state_has_the_precision_of_the_cell(rng, policies):
+    inner, outer = policies
+    cell = keras.layers.GRUCell(STATE_UNITS, dtype=inner)
+    attention = AdditiveAttention(UNITS, dtype=outer)
+    decoder = AttentionDecoder(AttentionCell(cell, attention, dtype=outer), dtype=outer)
+    inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
+    given = keras.Input((STATE_UNITS,))
+    state = decoder(inputs, value, {"cell": (given,)})["state"]
+    model = keras.Model([inputs, value, given], state["cell"])
+
+    calm(decoder)
+    arrays = bounded(rng, INPUTS, VALUE, (BATCH, STATE_UNITS))
+    (found,) = tree.flatten(model.predict(arrays, verbose=0))
+
+    assert str(found.dtype) == ("float32" if inner == "float32" else "bfloat16")
+    step, memory = {"cell": [arrays[2]]}, decoder.cell.attention.memory(arrays[1])
+    for t in range(STEPS):
+        _, step = decoder.cell(arrays[0][:, t], step, memory)
+    expected = ops.convert_to_numpy(ops.cast(step["cell"][0], "float32"))
+    # Both round, each in its own order.
+    bound = rounding_bound("bfloat16", 2 * ROUNDINGS)
+    np.testing.assert_allclose(found.astype("float32"), expected, atol=bound, rtol=0)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="has no float64 by default"
+)
+@pytest.mark.parametrize("feeding", [False, True])
+def test_attentional_vector_has_the_precision_of_the_cell(rng, feeding):
+    options = {"attentional_vector": UNITS, "input_feeding": feeding}
+    cell = AttentionCell(
+        keras.layers.GRUCell(UNITS, dtype="float64"),
+        AdditiveAttention(UNITS, dtype="float64"),
+        dtype="float64",
+        **options,
+    )
+
+    found = AttentionDecoder(cell, dtype="float64")(*draw(rng, INPUTS, VALUE))
+
+    assert keras.backend.standardize_dtype(found["output"].dtype) == "float64"
+
+
+@pytest.mark.parametrize("order", ["previous", "current"])
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_a_cell_computes_in_its_own_precision(order, cell, rng):
+    inputs, value = bounded(rng, INPUTS, VALUE)
+    decoder = AttentionDecoder(
+        AttentionCell(
+            CELLS[cell](dtype="float32"),
+            AdditiveAttention(UNITS, dtype="mixed_bfloat16"),
+            order=order,
+            dtype="mixed_bfloat16",
+        ),
+        dtype="mixed_bfloat16",
+    )
+    decoder.build(INPUTS, VALUE)
+    found = calm(decoder)(inputs, value)
+
+    state = decoder.cell.get_initial_state(BATCH)
+    memory = decoder.cell.attention.memory(value)
+    for t in range(STEPS):
+        step, state = decoder.cell(inputs[:, t], state, memory)
+        one, other = found["cell_output"][:, t], step["cell_output"]
+        one, other = (
+            ops.convert_to_numpy(ops.cast(x, "float32")) for x in (one, other)
+        )
+        # Only the attention rounds: four times in the pass, and as often in the step.
+        bound = rounding_bound("bfloat16", 8)
+        np.testing.assert_allclose(one, other, atol=bound, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("order", "outer", "options"),
+    covering(
+        ["previous", "current"],
+        ["mixed_bfloat16", "float32"],
+        [{}, {"gate": True}, {"input_feeding": True, "attentional_vector": UNITS}],
+        strength=1,
+    ),
+)
+def test_attention_computes_in_its_own_precision(order, outer, options, rng, gradients):
+    inputs, value = bounded(rng, INPUTS, VALUE)
+    inner = "float32" if outer == "mixed_bfloat16" else "mixed_bfloat16"
+    mixed, precise = (
+        AttentionDecoder(
+            AttentionCell(
+                CELLS["gru"](dtype=outer),
+                AdditiveAttention(UNITS, dtype=inner),
+                order=order,
+                dtype=outer,
+                **options,
+            ),
+            dtype=outer,
+        )
+        for inner, outer in ((inner, outer), ("float32", "float32"))
+    )
+    mixed.build(INPUTS, VALUE)
+    precise.build(INPUTS, VALUE)
+    precise.set_weights(mixed.get_weights())
+
+    def slopes(decoder):
+        def total():
+            steps = decoder(inputs, value)
+            return ops.sum(
+                ops.cast(steps["output"] + steps["context"][..., :1], "float32")
+            )
+
+        return gradients(total, (), decoder.trainable_variables)
+
+    for found, expected in zip(slopes(mixed), slopes(precise), strict=True):
+        # The way back rounds as often as the way there.
+        bound = rounding_bound("bfloat16", 2 * ROUNDINGS, np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, atol=bound, rtol=0)
+    memory = mixed.cell.attention.memory(value)
+    step, _ = mixed.cell(inputs[:, 0], mixed.cell.get_initial_state(BATCH), memory)
+    assert step["context"].dtype == step["output"].dtype
+
+
+@pytest.mark.skipif(not EXACT, reason="computes in float32")
+@pytest.mark.parametrize("choice", quick_first(sorted(CHOICES, reverse=True)))
+def test_stepping_equals_the_full_pass_in_double_precision(rng, choice):
+    decoder = decoder_of_choice(choice, dtype="float64")
+    inputs, value = (x.astype("float64") for x in draw(rng, INPUTS, VALUE))
+    state = decoder.cell.get_initial_state(BATCH)
+
+    found = numpy(decoder(inputs, value))
+
+    expected = step_by_step(decoder, inputs, value, state)
+    assert_close(found, expected, atol=1e-10)
+    assert {x.dtype for x in tree.flatten(found)} == {np.dtype("float64")}
