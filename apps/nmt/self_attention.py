@@ -174,14 +174,11 @@ class DecoderLayer(AttentionLayer):
 
         def look(x):
             # Hypotheses are so many queries to one memory.
-            looked = self.source_attention.step(
-                x, memory, return_attention_scores=return_attention_scores
+            outputs, _ = self.source_attention.step(
+                x, memory, return_weights=return_attention_scores
             )
-            if not return_attention_scores:
-                return looked
-            output, weights = looked
-            found["weights"] = ops.mean(weights, axis=1)
-            return output
+            found["weights"] = outputs.get("weights")
+            return outputs["context"]
 
         x = self.add(x, 0, look_back)
         x = self.add(x, 1, look)

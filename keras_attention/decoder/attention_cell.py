@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import keras
 from keras import ops, tree
 
-from keras_attention.layers.attention import BaseAttention
+from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.parts import (
     check_choice,
     check_positive_integer,
@@ -452,7 +452,7 @@ class AttentionCell(keras.layers.Layer):
             self.attentions, memories, states, noises, strict=True
         ):
             memory, state, noise = arguments
-            outputs, new_state = attention.step.look(
+            outputs, new_state = attention.step(
                 query, memory, state, noise=noise, training=training
             )
             found.append(dict(outputs))
@@ -612,8 +612,7 @@ def _output_units(cell):
 
 def _check_attention(attention):
     attentions = attention if isinstance(attention, list) else [attention]
-    known = (BaseAttention, SelfAttention)
-    wrong = [x for x in attentions if not isinstance(x, known)]
+    wrong = [x for x in attentions if not isinstance(x, BaseAttention)]
     if wrong or not attentions:
         raise ValueError(
             "attention must be an attention layer of keras_attention, such as "

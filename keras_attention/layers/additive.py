@@ -2,13 +2,13 @@
 
 import keras
 
-from keras_attention.layers.attention import BaseAttention
+from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.parts import check_positive_integer, serialize_part
 from keras_attention.layers.scores import AdditiveScore, fresh_options
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AdditiveAttention(BaseAttention):
+class AdditiveAttention(ComposedAttention):
     """Attention that scores queries against keys with a small network.
 
     Query and key are projected to `units` dimensions, added, and passed through

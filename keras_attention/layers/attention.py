@@ -1,4 +1,4 @@
-"""What all attention layers share: one memory, one step, one call contract.
+"""Attention composed of parts: a score, a weighting and a window.
 
 Shapes: B batch, T queries, S positions, Q query depth, V value depth.
 """
@@ -7,6 +7,12 @@ import keras
 from keras import ops, tree
 
 from keras_attention import loops
+from keras_attention.layers.base import (
+    BaseAttention,
+    BaseMemory,
+    BaseStep,
+    check_shapes,
+)
 from keras_attention.layers.coverage import Coverage
 from keras_attention.layers.parts import (
     check_mask,
@@ -17,27 +23,17 @@ from keras_attention.layers.parts import (
 from keras_attention.layers.scores import Score
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.windows import LocalWindow
+from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.windows import spread_window
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AttentionMemory(keras.layers.Layer):
-    """Prepares once what every query will look at.
-
-    Projects the keys and clears masked positions, so that nothing stored there
-    (NaN and inf included) can reach a result or a gradient.
+class AttentionMemory(BaseMemory):
+    """Memory of an attention with one set of keys; see `BaseMemory` for the call.
 
     Args:
         key_projection: Layer applied to the keys, or `None` to keep them as they are.
             Unless it is built already, it computes in the dtype of this layer.
-
-    Call arguments:
-        value: Tensor of shape `(B, S, V)`.
-        key: Tensor of shape `(B, S, key_depth)`; `value` if omitted.
-        value_mask: Boolean `(B, S)`, `True` marks a position that may be attended.
-        key_mask: Boolean `(B, S)`, combined with `value_mask` by a logical and.
-        mask: What Keras passes when `value` comes alone and carries a mask; used
-            unless there is a `value_mask`.
 
     Returns:
         Dict with `"values"` `(B, S, V)`, `"keys"` `(B, S, projected)` and, if there
@@ -52,38 +48,21 @@ class AttentionMemory(keras.layers.Layer):
             )
             _compute_in(key_projection, self.dtype_policy)
         self.key_projection = key_projection
-        self.supports_masking = True
 
     def build(self, value_shape, key_shape=None):
         if self.key_projection is not None and not self.key_projection.built:
             self.key_projection.build(key_shape or value_shape)
         self.built = True
 
-    def call(self, value, key=None, *, value_mask=None, key_mask=None, mask=None):
-        key = value if key is None else key
-        value_mask = mask if value_mask is None else value_mask
-        check_mask("value_mask", value_mask, value.shape[:2])
-        check_mask("key_mask", key_mask, value.shape[:2])
-        masks = [_as_mask(m) for m in (value_mask, key_mask) if m is not None]
-        memory = {}
-        if masks:
-            mask = masks[0] if len(masks) == 1 else ops.logical_and(*masks)
-            memory["mask"] = mask
-            value = ops.where(mask[..., None], value, ops.zeros_like(value))
-            key = ops.where(mask[..., None], key, ops.zeros_like(key))
-        memory["values"] = value
-        memory["keys"] = self.key_projection(key) if self.key_projection else key
-        return memory
+    def project(self, value, key):
+        key = key if self.key_projection is None else self.key_projection(key)
+        return {"values": value, "keys": key}
 
     def shapes(self, value_shape, key_shape=None):
-        """Shapes of keys and values in the dict that is returned."""
         keys_shape = tuple(key_shape or value_shape)
         if self.key_projection is not None:
             keys_shape = tuple(self.key_projection.compute_output_shape(keys_shape))
         return {"values": tuple(value_shape), "keys": keys_shape}
-
-    def compute_mask(self, inputs, previous_mask):
-        return None
 
     def get_config(self):
         return {
@@ -97,28 +76,15 @@ class AttentionMemory(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AttentionStep(keras.layers.Layer):
-    """Where the parts meet: window, score, weighting and coverage.
+class AttentionStep(BaseStep):
+    """Step of an attention composed of parts: window, score, weighting, coverage.
+
+    See `BaseStep` for the call.
 
     Args:
         score: Part that is called as `score(query, keys)`; see `Score`.
         weighting: Part that turns scores into weights; see `Weighting`.
         window: Part that selects what is looked at, or `None` for everything.
-
-    Call arguments:
-        query: Tensor of shape `(B, T, Q)`.
-        memory: Dict that `AttentionMemory` returned.
-        state: Dict of the states of the parts, tensors `(B, T, ...)`: what
-            `initial_state` or the previous step returned. The T queries of one row
-            belong to T sequences that do not know of each other.
-        mask: Boolean, broadcastable to `(B, T, S)`, combined with the memory's.
-        noise: Dict as `draw` returns it, for one step; drawn if omitted in training.
-        return_weights: Whether weights in a window are spread over all positions.
-
-    Returns:
-        outputs: Dict with `"context"` `(B, T, V)`, `"weights"` `(B, T, S)`, and what
-            else the weighting reports.
-        state: Dict for the next step.
     """
 
     def __init__(self, score, weighting="softmax", window=None, **kwargs):
@@ -127,7 +93,6 @@ class AttentionStep(keras.layers.Layer):
         _check_part("score", score, Score, "DotScore()")
         if window is not None:
             _check_part("window", window, LocalWindow, "LocalMonotonicWindow()")
-        self.supports_masking = True
         self.score = score
         self.weighting = get_weighting(weighting, self.dtype_policy)
         self.window = window
@@ -149,34 +114,22 @@ class AttentionStep(keras.layers.Layer):
 
     @property
     def sequential(self):
-        """Whether queries have to come one after the other."""
         return any(part.sequential for part in self.parts.values())
 
     @property
     def state_names(self):
-        """Names of the tensors in the state, by part: a dict of dicts."""
         names = {name: part.state_names for name, part in self.parts.items()}
         return {name: dict.fromkeys(x) for name, x in names.items() if x}
 
-    def look(self, query, memory, state=None, *, noise=None, training=None):
-        """What a recurrent decoder asks of the step of an attention; see the call."""
-        return self(query, memory, state, noise=noise, training=training)
-
     @property
     def reports(self):
-        """Names of what it reports beside context and weights."""
         return self.weighting.reports
 
-    def context_depth(self, query_depth, memory_shape):
-        """Depth of what a query of this depth reads."""
-        return memory_shape["values"][-1]
-
     def initial_state(self, memory, queries=1):
-        """States of the parts before the first step, tensors `(B, queries, ...)`."""
         return self._states("initial_state", memory, queries)
 
     def state_of_all(self, memory, queries):
-        """States in which the queries of one sequence find the parts in turn."""
+        """Return the states that the successive queries of one sequence start with."""
         return self._states("state_of_all", memory, queries)
 
     def _states(self, method, memory, queries):
@@ -187,10 +140,6 @@ class AttentionStep(keras.layers.Layer):
         return {name: state for name, state in states.items() if state}
 
     def draw(self, memory, steps, queries=1):
-        """Noise for some steps of training: dict of tensors `(steps, B, queries, ...)`.
-
-        To be called outside of any loop.
-        """
         batch, length = ops.shape(memory["values"])[:2]
         length = self.window.width if self.window else length
         return self.weighting.draw((steps, batch, queries, length))
@@ -213,6 +162,7 @@ class AttentionStep(keras.layers.Layer):
         memory,
         state=None,
         *,
+        query_mask=None,
         mask=None,
         noise=None,
         return_weights=True,
@@ -223,44 +173,60 @@ class AttentionStep(keras.layers.Layer):
         state = self.initial_state(memory, queries) if state is None else state
         if noise is None and training:
             noise = tree.map_structure(lambda x: x[0], self.draw(memory, 1, queries))
-        new_state = {}
+        if query_mask is not None:
+            query = clear_masked(query, query_mask)
+            query_mask = query_mask[..., None]
+        old_state, state = state, {}
 
-        view = self._whole(memory, mask)
-        if self.window is not None:
-            view, window_state = self.window(query, memory, state.get("window"), mask)
-            new_state["window"] = window_state
+        view, positions_mask = memory, memory.get("mask")
+        if self.window is None:
+            if positions_mask is not None:
+                positions_mask = positions_mask[:, None, :]
+            positions_mask = combine_masks(positions_mask, mask)
+        else:
+            view, state["window"] = self.window(
+                query, memory, old_state.get("window"), mask
+            )
+            positions_mask = view["mask"]
         if self.coverage is None:
             scores = self.score(query, view["keys"])
         else:
-            scores = self.score(query, view["keys"], state["coverage"]["total"])
-        outputs, new_state["weighting"] = self.weighting(
-            scores, view.get("mask"), state.get("weighting"), noise, training=training
+            scores = self.score(query, view["keys"], old_state["coverage"]["total"])
+        outputs, state["weighting"] = self.weighting(
+            scores,
+            combine_masks(positions_mask, query_mask),
+            old_state.get("weighting"),
+            noise,
+            training=training,
         )
         weights = outputs["weights"]
         if "prior" in view:
             weights = weights * view["prior"]
         if self.coverage is not None:
-            new_state["coverage"] = self.coverage(weights, state["coverage"])
+            state["coverage"] = self.coverage(weights, old_state["coverage"])
         weights = ops.cast(weights, self.compute_dtype)
         context = read(weights, view["values"])
         # On PyTorch, Keras multiplies float64 in float32.
-        context = ops.cast(context, self.compute_dtype)
-        if "positions" in view and return_weights:
-            length = ops.shape(memory["values"])[1]
-            weights = spread_window(weights, view["positions"], length)
-        outputs = {**outputs, "context": context, "weights": weights}
-        return outputs, {name: part for name, part in new_state.items() if part}
-
-    def _whole(self, memory, mask):
-        """What a query may look at where there is no window."""
-        valid = memory.get("mask")
-        if valid is not None:
-            valid = valid[:, None, :]
-            mask = valid if mask is None else ops.logical_and(valid, mask)
-        return {**memory, "mask": mask}
-
-    def compute_mask(self, inputs, previous_mask):
-        return None
+        outputs = {**outputs, "context": ops.cast(context, self.compute_dtype)}
+        if return_weights:
+            outputs["weights"] = weights
+            if "positions" in view:
+                length = ops.shape(memory["values"])[1]
+                outputs["weights"] = spread_window(weights, view["positions"], length)
+        else:
+            outputs.pop("weights")
+        state = {name: part for name, part in state.items() if part}
+        if query_mask is not None:
+            state = tree.map_structure(
+                lambda new, old: (
+                    ops.where(query_mask, new, old)
+                    if len(new.shape) == 3
+                    else ops.where(query_mask[..., 0], new, old)
+                ),
+                state,
+                old_state,
+            )
+        return outputs, state
 
     def get_config(self):
         return {
@@ -325,8 +291,8 @@ def _compute_in(part, policy):
             layer.dtype_policy = policy
 
 
-class BaseAttention(keras.layers.Layer):
-    """Base of the attention layers: their call contract over a memory and a step.
+class ComposedAttention(BaseAttention):
+    """Base of the attention layers that are composed of parts.
 
     Subclasses choose the parts; see `Attention` for the arguments and for the call.
     """
@@ -341,17 +307,6 @@ class BaseAttention(keras.layers.Layer):
         self.step = AttentionStep(
             score, weighting, window, dtype=self.dtype_policy, name="step"
         )
-        self.supports_masking = True
-
-    def build(self, query_shape, value_shape, key_shape=None):
-        check_shapes(query_shape, value_shape, key_shape)
-        self.memory.build(value_shape, key_shape)
-        self.step.build(
-            (query_shape[0], None, query_shape[-1]),
-            self.memory.shapes(value_shape, key_shape),
-        )
-        stay_frozen(self)
-        self.built = True
 
     def call(
         self,
@@ -375,72 +330,61 @@ class BaseAttention(keras.layers.Layer):
         if single:
             query = query[:, None]
             attention_mask = None if attention_mask is None else attention_mask[:, None]
-        mask = None if attention_mask is None else _as_mask(attention_mask)
-        asking = None
-        if query_mask is not None:
-            asking = _as_mask(query_mask)
-            asking = ops.reshape(asking, (-1, 1, 1)) if single else asking[..., None]
-            query = ops.where(asking, query, ops.zeros_like(query))
-            mask = asking if mask is None else ops.logical_and(asking, mask)
+            query_mask = None if query_mask is None else query_mask[:, None]
         memory = self.memory(value, key, value_mask=value_mask, key_mask=key_mask)
-        if mask is not None:
+        sequence = {"query": query}
+        if query_mask is not None:
+            sequence["query_mask"] = ops.cast(query_mask, "bool")
+        if attention_mask is not None:
             shape = (*ops.shape(query)[:2], ops.shape(value)[1])
-            mask = ops.broadcast_to(mask, shape)
+            mask = ops.cast(attention_mask, "bool")
+            sequence["mask"] = ops.broadcast_to(mask, shape)
         run = self._one_by_one if self.step.sequential else self._all_at_once
-        outputs = run(
-            query,
-            memory,
-            mask,
-            asking,
-            return_weights=return_attention_scores or return_details,
-            training=training,
-        )
+        return_weights = return_attention_scores or return_details
+        outputs = run(sequence, memory, return_weights, training)
         if single:
             outputs = tree.map_structure(lambda x: x[:, 0], outputs)
         if return_details:
             return outputs
-        context, weights = outputs["context"], outputs["weights"]
-        return (context, weights) if return_attention_scores else context
+        context = outputs["context"]
+        return (context, outputs["weights"]) if return_attention_scores else context
 
-    def _all_at_once(self, query, memory, mask, asking, **options):
-        queries = ops.shape(query)[1]
+    def _all_at_once(self, sequence, memory, return_weights, training):
+        """Handle the queries of a sequence together."""
+        queries = ops.shape(sequence["query"])[1]
         noise = {}
-        if options["training"]:
+        if training:
             noise = self.step.draw(memory, queries)
             noise = tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), noise)
-        state = self.step.state_of_all(memory, queries)
-        outputs, _ = self.step(query, memory, state, mask=mask, noise=noise, **options)
+        outputs, _ = self.step(
+            memory=memory,
+            state=self.step.state_of_all(memory, queries),
+            noise=noise,
+            return_weights=return_weights,
+            training=training,
+            **sequence,
+        )
         return outputs
 
-    def _one_by_one(self, query, memory, mask, asking, **options):
-        sequence = {"query": query, "mask": mask, "asking": asking}
-        sequence = {
-            name: ops.swapaxes(x, 0, 1)[:, :, None]
-            for name, x in sequence.items()
-            if x is not None
+    def _one_by_one(self, sequence, memory, return_weights, training):
+        """Handle the queries of a sequence one after the other."""
+        queries = ops.shape(sequence["query"])[1]
+        inputs = {
+            name: ops.swapaxes(x, 0, 1)[:, :, None] for name, x in sequence.items()
         }
-        if options["training"]:
-            sequence["noise"] = self.step.draw(memory, ops.shape(query)[1])
+        inputs["noise"] = self.step.draw(memory, queries) if training else {}
 
-        def step(state, now):
-            outputs, new_state = self.step(
-                now["query"],
-                memory,
-                state,
-                mask=now.get("mask"),
-                noise=now.get("noise", {}),
-                **options,
+        def step(state, inputs):
+            outputs, state = self.step(
+                memory=memory,
+                state=state,
+                return_weights=return_weights,
+                training=training,
+                **inputs,
             )
-            if "asking" in now:
-                # A padded query leaves no trace.
-                new_state = tree.map_structure(
-                    lambda new, old: ops.where(now["asking"], new, old),
-                    new_state,
-                    state,
-                )
-            return new_state, outputs
+            return state, outputs
 
-        _, outputs = loops.scan(step, self.step.initial_state(memory), sequence)
+        _, outputs = loops.scan(step, self.step.initial_state(memory), inputs)
         return tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), outputs)
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
@@ -471,7 +415,7 @@ class BaseAttention(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class Attention(BaseAttention):
+class Attention(ComposedAttention):
     """Attention made of parts: the base of the layers with a name of their own.
 
     `memory(value, ...)` prepares what is looked at, once; `step(query, memory)` looks
@@ -536,34 +480,3 @@ class Attention(BaseAttention):
     @classmethod
     def from_config(cls, config):
         return cls(**deserialize_parts(config))
-
-
-def _as_mask(mask):
-    return ops.cast(mask, "bool")
-
-
-def check_shapes(query_shape, value_shape, key_shape):
-    if len(query_shape) not in (2, 3):
-        raise ValueError(
-            "query must have the shape (batch, query_depth) or "
-            f"(batch, queries, query_depth). Received: {tuple(query_shape)}"
-        )
-    for name, shape in (("value", value_shape), ("key", key_shape)):
-        if shape is not None and len(shape) != 3:
-            raise ValueError(
-                f"{name} must have the shape (batch, positions, depth). "
-                f"Received: {tuple(shape)}"
-            )
-    positions = {value_shape[1], value_shape[1] if key_shape is None else key_shape[1]}
-    if len(positions - {None}) > 1:
-        raise ValueError(
-            "key and value must have the same number of positions. Received: "
-            f"key {tuple(key_shape)}, value {tuple(value_shape)}"
-        )
-    given = {"query": query_shape, "value": value_shape, "key": key_shape}
-    given = {name: tuple(x) for name, x in given.items() if x is not None}
-    if len({shape[0] for shape in given.values()} - {None}) > 1:
-        raise ValueError(
-            f"{', '.join(given)} must have the same batch size. Received: "
-            f"{', '.join(f'{name} {shape}' for name, shape in given.items())}"
-        )

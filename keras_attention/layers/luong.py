@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention.layers.attention import BaseAttention
+from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.parts import (
     check_choice,
     check_positive_integer,
@@ -24,7 +24,7 @@ WINDOWS = ("global", "local-m", "local-p")
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class LuongAttention(BaseAttention):
+class LuongAttention(ComposedAttention):
     """Attention with the scores and the windows of Luong, Pham and Manning.
 
         scores[t, s] = query[t] . key[s]                          (dot)

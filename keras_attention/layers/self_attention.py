@@ -10,13 +10,19 @@ import keras
 from keras import ops
 
 from keras_attention import loops
-from keras_attention.layers.attention import check_shapes
+from keras_attention.layers.base import (
+    BaseAttention,
+    BaseMemory,
+    BaseStep,
+    check_shapes,
+)
 from keras_attention.layers.parts import (
     check_choice,
     check_mask,
     check_positive_integer,
     project_rows,
 )
+from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.weightings import (
     masked_entmax15,
     masked_softmax,
@@ -43,24 +49,13 @@ PROJECTION = (
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class MultiHeadMemory(keras.layers.Layer):
-    """Projects once the keys and values that every query will look at.
-
-    Masked positions are cleared first, so that nothing stored there (NaN and inf
-    included) can reach a result or a gradient.
+class MultiHeadMemory(BaseMemory):
+    """Memory of an attention of several heads; see `BaseMemory` for the call.
 
     Args:
         num_heads: Number of heads N.
         key_dim, value_dim: Depth of a key and of a value in one head.
         projection: Dict of `keras.layers.Dense` arguments, for both projections.
-
-    Call arguments:
-        value: Tensor of shape `(B, S, V)`.
-        key: Tensor of shape `(B, S, key_depth)`; `value` if omitted.
-        value_mask: Boolean `(B, S)`, `True` marks a position that may be attended.
-        key_mask: Boolean `(B, S)`, combined with `value_mask` by a logical and.
-        mask: What Keras passes when `value` comes alone and carries a mask; used
-            unless there is a `value_mask`.
 
     Returns:
         Dict with `"keys"` `(B, N, S, key_dim)`, `"values"` `(B, N, S, value_dim)`
@@ -69,7 +64,6 @@ class MultiHeadMemory(keras.layers.Layer):
 
     def __init__(self, num_heads, key_dim, value_dim, projection, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
@@ -84,30 +78,17 @@ class MultiHeadMemory(keras.layers.Layer):
         self.value_projection.build((None, value_shape[-1]))
         self.built = True
 
-    def call(self, value, key=None, *, value_mask=None, key_mask=None, mask=None):
-        key = value if key is None else key
-        value_mask = mask if value_mask is None else value_mask
-        check_mask("value_mask", value_mask, value.shape[:2])
-        check_mask("key_mask", key_mask, value.shape[:2])
-        mask = _both(value_mask, key_mask)
-        memory = {}
-        if mask is not None:
-            memory["mask"] = mask
-            value, key = (_clear(x, mask) for x in (value, key))
-        for name, dense, x in (
-            ("keys", self.key_projection, key),
-            ("values", self.value_projection, value),
-        ):
-            memory[name] = _split_heads(project_rows(dense, x), self.num_heads)
-        return memory
+    def project(self, value, key):
+        keys = project_rows(self.key_projection, key)
+        values = project_rows(self.value_projection, value)
+        return {
+            "keys": _split_heads(keys, self.num_heads),
+            "values": _split_heads(values, self.num_heads),
+        }
 
     def shapes(self, value_shape, key_shape=None):
-        """Shapes of keys and values in the dict that is returned."""
         heads = (*value_shape[:1], self.num_heads, *value_shape[1:2])
         return {"values": (*heads, self.value_dim), "keys": (*heads, self.key_dim)}
-
-    def compute_mask(self, inputs, previous_mask):
-        return None
 
     def get_config(self):
         return {
@@ -120,10 +101,11 @@ class MultiHeadMemory(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class MultiHeadStep(keras.layers.Layer):
+class MultiHeadStep(BaseStep):
     """Projects queries, looks at a memory with every head, and joins what they read.
 
-    Where no weights are wanted, the backend's fused attention may do the work.
+    Without weights in the outputs, the backend's fused attention may do the work.
+    See `BaseStep` for the call.
 
     Args:
         num_heads: Number of heads N.
@@ -137,19 +119,10 @@ class MultiHeadStep(keras.layers.Layer):
         projection: Dict of `keras.layers.Dense` arguments, for both projections.
 
     Call arguments:
-        query: Tensor of shape `(B, T, Q)`.
-        memory: Dict that `MultiHeadMemory` returned.
-        query_mask: Boolean `(B, T)`; a masked query gives zeros.
-        mask: Boolean, broadcastable to `(B, T, S)`, combined with the memory's.
         causal: Whether query t sees the positions up to t only.
-        return_attention_scores: Whether to return the weights, too.
-
-    Returns:
-        `output` `(B, T, output_dim)` and, if wanted, `weights` `(B, N, T, S)`.
+        average_heads: Whether `"weights"` is the mean over the heads `(B, T, S)`, or
+            the weights of each head `(B, N, T, S)`.
     """
-
-    state_names = ()
-    reports = ()
 
     def __init__(
         self,
@@ -165,7 +138,6 @@ class MultiHeadStep(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.output_dim = output_dim
@@ -195,24 +167,28 @@ class MultiHeadStep(keras.layers.Layer):
         self,
         query,
         memory,
+        state=None,
         *,
         query_mask=None,
         mask=None,
+        noise=None,
         causal=False,
-        return_attention_scores=False,
+        return_weights=True,
+        average_heads=True,
         training=None,
     ):
         keys, values = memory["keys"], memory["values"]
         positions = memory.get("mask")
-        mask = _both(mask, None if positions is None else positions[:, None, :])
+        mask = combine_masks(mask, None if positions is None else positions[:, None])
         if query_mask is not None:
-            query = _clear(query, query_mask)
+            query = clear_masked(query, query_mask)
         query = _split_heads(project_rows(self.query_projection, query), self.num_heads)
         # Scaled before the product, which might overflow in half precision.
         query = query * self.scale
-        fused = not return_attention_scores and self._fuses(keys, values, training)
+        fused = not return_weights and self._fuses(keys, values, training)
         if causal and not (fused and mask is None):
-            mask = _both(mask, _up_to_each_query(query, keys))
+            mask = combine_masks(mask, _up_to_each_query(query, keys))
+        outputs = {}
         if fused:
             context = ops.dot_product_attention(
                 *(ops.transpose(x, (0, 2, 1, 3)) for x in (query, keys, values)),
@@ -223,45 +199,27 @@ class MultiHeadStep(keras.layers.Layer):
             )
             context = ops.transpose(context, (0, 2, 1, 3))
         else:
-            asking = None if query_mask is None else query_mask[..., None]
-            weights = self._weigh(query, keys, _both(mask, asking), training)
+            queries = None if query_mask is None else query_mask[..., None]
+            weights = self._weigh(query, keys, combine_masks(mask, queries), training)
             context = _read(weights, values)
+            if return_weights:
+                average = average_heads
+                outputs["weights"] = ops.mean(weights, axis=1) if average else weights
         output = _join_heads(context)
         if self.use_output_projection:
             output = project_rows(self.output_projection, output)
-        sighted = None if mask is None else ops.any(mask, axis=-1)
-        sighted = _both(sighted, query_mask)
-        if sighted is not None:
-            output = _clear(output, sighted)
+        has_position = None if mask is None else ops.any(mask, axis=-1)
+        has_position = combine_masks(has_position, query_mask)
+        if has_position is not None:
+            output = clear_masked(output, has_position)
         # On PyTorch, Keras multiplies float64 in float32.
-        output = ops.cast(output, self.compute_dtype)
-        return (output, weights) if return_attention_scores else output
+        outputs["context"] = ops.cast(output, self.compute_dtype)
+        return outputs, {}
 
-    def look(self, query, memory, state=None, *, noise=None, training=None):
-        """What a recurrent decoder asks of the step of an attention.
-
-        Returns:
-            Dict with `"context"`, the output, and `"weights"` `(B, T, S)`, the mean of
-            those of the heads; and a state with nothing in it.
-        """
-        output, weights = self(
-            query, memory, return_attention_scores=True, training=training
-        )
-        return {"context": output, "weights": ops.mean(weights, axis=1)}, {}
-
-    def initial_state(self, memory, queries=1):
-        """The state that `look` starts with: heads remember nothing."""
-        return {}
-
-    def draw(self, memory, steps, queries=1):
-        """Noise for some steps: there is none."""
-        return {}
-
-    def context_depth(self, query_depth, memory_shape):
-        """Depth of the output for queries of this depth."""
+    def context_depth(self, query_depth, memory_shapes):
         if self.use_output_projection:
             return self.output_dim or query_depth
-        return self.num_heads * memory_shape["values"][-1]
+        return self.num_heads * memory_shapes["values"][-1]
 
     def _fuses(self, keys, values, training):
         """Whether the backend's fused attention computes the same as `_weigh`."""
@@ -286,9 +244,6 @@ class MultiHeadStep(keras.layers.Layer):
         weights = ops.cast(weights, self.compute_dtype)
         return self.weight_dropout(weights, training=training)
 
-    def compute_mask(self, inputs, previous_mask):
-        return None
-
     def get_config(self):
         return {
             **super().get_config(),
@@ -305,7 +260,7 @@ class MultiHeadStep(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class SelfAttention(keras.layers.Layer):
+class SelfAttention(BaseAttention):
     """Multi-head attention of a sequence to itself, or to another sequence.
 
     Each of the heads n projects queries, keys and values, and compares queries and
@@ -347,8 +302,9 @@ class SelfAttention(keras.layers.Layer):
     remembered, either. Weights are over the places of the cache.
 
     For cross-attention step by step, project the sequence that is looked at once:
-    `memory = layer.memory(value, value_mask=...)`, then `layer.step(query, memory)` as
-    often as needed equals `layer(query, value, value_mask=...)`.
+    `memory = layer.memory(value, value_mask=...)`, then `outputs, _ = layer.step(query,
+    memory)` as often as needed: `outputs["context"]` equals `layer(query, value,
+    value_mask=...)`.
 
     Args:
         num_heads: Positive integer, number of heads.
@@ -448,7 +404,6 @@ class SelfAttention(keras.layers.Layer):
         if not isinstance(scale, (numbers.Real, type(None))):
             raise ValueError(f"scale must be a number or None. Received: {scale!r}")
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
@@ -492,15 +447,6 @@ class SelfAttention(keras.layers.Layer):
             name="step",
             **common,
         )
-
-    def build(self, query_shape, value_shape=None, key_shape=None):
-        value_shape = value_shape or query_shape
-        if not self.memory.built:
-            self.memory.build(value_shape, key_shape)
-        if not self.step.built:
-            memory_shape = self.memory.shapes(value_shape, key_shape)
-            self.step.build(query_shape, memory_shape)
-        self.built = True
 
     def get_initial_cache(self, batch_size, max_length):
         """Cache for `batch_size` sequences of at most `max_length` steps.
@@ -550,16 +496,18 @@ class SelfAttention(keras.layers.Layer):
         if cache is not None:
             cache, seen = _remember(cache, memory)
             memory = {"keys": cache["keys"], "values": cache["values"]}
-            attention_mask = _both(attention_mask, seen)
-        output = self.step(
+            attention_mask = combine_masks(attention_mask, seen)
+        found, _ = self.step(
             query,
             memory,
             query_mask=query_mask,
             mask=attention_mask,
             causal=self.causal and cache is None,
-            return_attention_scores=return_attention_scores,
+            return_weights=return_attention_scores,
+            average_heads=False,
         )
-        outputs = output if return_attention_scores else (output,)
+        names = ("context", "weights") if return_attention_scores else ("context",)
+        outputs = [found[name] for name in names]
         if single:
             outputs = [ops.squeeze(x, axis=-2) for x in outputs]
         if cache is not None:
@@ -701,17 +649,6 @@ def _of_each_sentence(attention_mask, shape):
     if single:
         return attention_mask[:, None]
     return attention_mask if len(attention_mask.shape) == 3 else attention_mask[None]
-
-
-def _both(mask, other):
-    """Two masks, either of which may be missing, as one."""
-    masks = [ops.cast(m, "bool") for m in (mask, other) if m is not None]
-    return ops.logical_and(*masks) if len(masks) == 2 else next(iter(masks), None)
-
-
-def _clear(x, mask):
-    """Zeros where the mask `(B, T)` of `x` `(B, T, ...)` is `False`."""
-    return ops.where(ops.cast(mask, "bool")[..., None], x, ops.zeros_like(x))
 
 
 def _up_to_each_query(query, keys):

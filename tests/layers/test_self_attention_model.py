@@ -213,7 +213,7 @@ def test_functional_model_comes_back_from_its_file(rng, tmp_path):
     memory = shared.memory(value)
     outputs = [
         *biased(name="reader")(query, value, return_attention_scores=True),
-        shared.step(query, memory),
+        shared.step(query, memory)[0]["context"],
     ]
     model = keras.Model([query_ids, value_ids], outputs)
     data = [

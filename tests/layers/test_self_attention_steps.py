@@ -200,17 +200,17 @@ def test_memory_is_projected_once_for_many_steps(rng):
     )
     for t in range(QUERIES):
         one = slice(t, t + 1)
-        found = layer.step(
+        found, _ = layer.step(
             query[:, one],
             memory,
             query_mask=given["query_mask"][:, one],
             mask=given["attention_mask"][:, one],
-            return_attention_scores=True,
+            average_heads=False,
         )
 
-        found = numpy(found)
-        np.testing.assert_allclose(found[0], expected[0][:, one], atol=1e-5)
-        np.testing.assert_allclose(found[1], expected[1][:, :, one], atol=1e-6)
+        context, weights = numpy([found["context"], found["weights"]])
+        np.testing.assert_allclose(context, expected[0][:, one], atol=1e-5)
+        np.testing.assert_allclose(weights, expected[1][:, :, one], atol=1e-6)
 
 
 def test_implicit_mask_reaches_a_memory_that_is_prepared_alone(rng):

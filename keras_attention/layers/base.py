@@ -1,0 +1,174 @@
+"""The interface of every attention layer: a memory, a step, and a layer of both.
+
+Shapes: B batch, T queries, S positions, N heads, Q query depth, V value depth.
+"""
+
+import keras
+
+from keras_attention.layers.parts import check_mask, stay_frozen
+from keras_attention.ops.masks import clear_masked, combine_masks
+
+
+class BaseMemory(keras.layers.Layer):
+    """Base of the memories: projects once the values and keys that queries look at.
+
+    Masked positions are cleared first, so that nothing stored there (NaN and inf
+    included) can reach a result or a gradient. A subclass implements `build`,
+    `project(value, key)` and `shapes(value_shape, key_shape)`.
+
+    Call arguments:
+        value: Tensor of shape `(B, S, V)`.
+        key: Tensor of shape `(B, S, key_depth)`; `value` if omitted.
+        value_mask: Boolean `(B, S)`, `True` marks a position that may be attended.
+        key_mask: Boolean `(B, S)`, combined with `value_mask` by a logical and.
+        mask: What Keras passes when `value` comes alone and carries a mask; used
+            unless there is a `value_mask`.
+
+    Returns:
+        Dict with `"values"` `(B, [N,] S, V)`, `"keys"` `(B, [N,] S, depth)` and, if
+        there is a mask, the boolean `"mask"` `(B, S)`.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, value, key=None, *, value_mask=None, key_mask=None, mask=None):
+        value_mask = mask if value_mask is None else value_mask
+        check_mask("value_mask", value_mask, value.shape[:2])
+        check_mask("key_mask", key_mask, value.shape[:2])
+        mask = combine_masks(value_mask, key_mask)
+        memory = {}
+        if mask is not None:
+            memory["mask"] = mask
+            value = clear_masked(value, mask)
+            key = None if key is None else clear_masked(key, mask)
+        return {**memory, **self.project(value, value if key is None else key)}
+
+    def project(self, value, key):
+        """Return the dict of `"values"` and `"keys"`, of which nothing is masked."""
+        raise NotImplementedError
+
+    def shapes(self, value_shape, key_shape=None):
+        """Return the shapes of `"values"` and `"keys"` in the dict of the call."""
+        raise NotImplementedError
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
+
+class BaseStep(keras.layers.Layer):
+    """Base of the steps: queries look at a memory.
+
+    Attributes:
+        reports: Names of the outputs beside `"context"` and `"weights"`.
+        sequential: Whether a query needs the state that the query before it returned,
+            so that queries must be handled one after the other.
+        state_names: Dict with the structure of the state.
+
+    Call arguments:
+        query: Tensor of shape `(B, T, Q)`.
+        memory: Dict that the memory of the same attention returned.
+        state: Dict that `initial_state` or the previous step returned, tensors
+            `(B, T, ...)`; the initial state if omitted. The T queries of one row belong
+            to T independent sequences.
+        query_mask: Boolean `(B, T)`. A masked query gives zeros and keeps its state.
+        mask: Boolean, broadcastable to `(B, T, S)`, combined with the memory's.
+        noise: Dict as `draw` returns it, for one step; drawn if omitted in training.
+        return_weights: Whether the outputs contain `"weights"`.
+        training: Whether the layer trains.
+
+    Returns:
+        outputs: Dict with `"context"` `(B, T, depth)`, `"weights"` `(B, T, S)` and the
+            `reports`.
+        state: Dict for the next step.
+    """
+
+    reports = ()
+    sequential = False
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    @property
+    def state_names(self):
+        return {}
+
+    def initial_state(self, memory, queries=1):
+        """Return the state before the first step, tensors `(B, queries, ...)`."""
+        return {}
+
+    def draw(self, memory, steps, queries=1):
+        """Return noise for training, a dict of tensors `(steps, B, queries, ...)`.
+
+        To be called outside of any loop.
+        """
+        return {}
+
+    def context_depth(self, query_depth, memory_shapes):
+        """Return the depth of the context of queries of this depth.
+
+        Args:
+            query_depth: Q.
+            memory_shapes: Dict of shapes, as the memory's `shapes` returns it.
+        """
+        return memory_shapes["values"][-1]
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
+
+class BaseAttention(keras.layers.Layer):
+    """Base of the attention layers: a memory and a step, which a decoder uses alone.
+
+    Attributes:
+        memory: The `BaseMemory`; called once for every source.
+        step: The `BaseStep`; called for every query, or for all.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def build(self, query_shape, value_shape=None, key_shape=None):
+        if value_shape is None:
+            # Self-attention, of which a single step (batch, depth) is one query.
+            value_shape = (*query_shape[:1], None, query_shape[-1])
+        check_shapes(query_shape, value_shape, key_shape)
+        if not self.memory.built:
+            self.memory.build(value_shape, key_shape)
+        if not self.step.built:
+            queries_shape = (query_shape[0], None, query_shape[-1])
+            memory_shapes = self.memory.shapes(value_shape, key_shape)
+            self.step.build(queries_shape, memory_shapes)
+        stay_frozen(self)
+        self.built = True
+
+
+def check_shapes(query_shape, value_shape, key_shape=None):
+    """Raise `ValueError` for shapes of a query, value and key that do not fit."""
+    if len(query_shape) not in (2, 3):
+        raise ValueError(
+            "query must have the shape (batch, query_depth) or "
+            f"(batch, queries, query_depth). Received: {tuple(query_shape)}"
+        )
+    for name, shape in (("value", value_shape), ("key", key_shape)):
+        if shape is not None and len(shape) != 3:
+            raise ValueError(
+                f"{name} must have the shape (batch, positions, depth). "
+                f"Received: {tuple(shape)}"
+            )
+    positions = {value_shape[1], value_shape[1] if key_shape is None else key_shape[1]}
+    if len(positions - {None}) > 1:
+        raise ValueError(
+            "key and value must have the same number of positions. Received: "
+            f"key {tuple(key_shape)}, value {tuple(value_shape)}"
+        )
+    given = {"query": query_shape, "value": value_shape, "key": key_shape}
+    given = {name: tuple(x) for name, x in given.items() if x is not None}
+    if len({shape[0] for shape in given.values()} - {None}) > 1:
+        raise ValueError(
+            f"{', '.join(given)} must have the same batch size. Received: "
+            f"{', '.join(f'{name} {shape}' for name, shape in given.items())}"
+        )
