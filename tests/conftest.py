@@ -37,6 +37,45 @@ def seeded():
 
 
 @pytest.fixture
+def eager():
+    """Run functions of TensorFlow without tracing them.
+
+    Tracing a training step takes longer than a few steps of a tiny model.
+    """
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture
+def without_steps(monkeypatch):
+    """Train in epochs of no steps: callbacks run, and the weights stay."""
+    import keras
+
+    def fit(model, batches, *, epochs, callbacks, initial_epoch=0, **options):
+        model.stop_training = False
+        # The average of the weights begins with the first step.
+        model.optimizer.use_ema = False
+        container = keras.callbacks.CallbackList(callbacks, model=model, epochs=epochs)
+        container.on_train_begin()
+        for epoch in range(initial_epoch, epochs):
+            container.on_epoch_begin(epoch)
+            container.on_epoch_end(epoch, {"loss": 1.0})
+            if model.stop_training:
+                break
+        container.on_train_end()
+
+    monkeypatch.setattr(keras.Model, "fit", fit)
+
+
+@pytest.fixture
 def double_by_default():
     """What is not given a dtype is float64; on TensorFlow, whole numbers are int64."""
     import keras

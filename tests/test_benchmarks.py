@@ -31,6 +31,7 @@ def run(script, *arguments, **variables):
     return json.loads(finished.stdout)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "command",
     quick_first(

@@ -96,7 +96,7 @@ def test_another_configuration_does_not_continue(trained, squares, capsys):
 
 
 def test_little_data_is_told_about_and_other_data_does_not_continue(
-    squares, tmp_path, capsys
+    eager, squares, tmp_path, capsys
 ):
     data, output = tmp_path / "squares", tmp_path / "run"
     shutil.copytree(squares, data)
@@ -115,7 +115,9 @@ def test_little_data_is_told_about_and_other_data_does_not_continue(
     assert "another text: '12 and 1 photographs, digest" in capsys.readouterr().err
 
 
-def test_few_captions_are_learned_word_by_word(squares, tmp_path, capsys, monkeypatch):
+def test_few_captions_are_learned_word_by_word(
+    eager, without_steps, squares, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     flags = ["--model.backbone", "SmallCNN", "--backbone-weights", "none"]
     flags += ["--epochs", "1", "--fine-tune-epochs", "0", "--self-critical-epochs", "0"]
@@ -180,7 +182,7 @@ def test_boxes_are_those_of_single_words_and_of_one_training(
 
 
 def test_boxes_that_nothing_is_told_of_do_not_matter(
-    squares, tmp_path, capsys, monkeypatch
+    eager, squares, tmp_path, capsys, monkeypatch
 ):
     def interrupt(*args, **options):
         raise KeyboardInterrupt
@@ -194,7 +196,7 @@ def test_boxes_that_nothing_is_told_of_do_not_matter(
 
 @pytest.mark.parametrize("texts", [["a square"], ["a square", "a dog"]])
 def test_captions_that_are_all_the_same_are_told(
-    texts, squares, tmp_path, capsys, monkeypatch
+    texts, eager, without_steps, squares, tmp_path, capsys, monkeypatch
 ):
     told = itertools.cycle(texts)
     monkeypatch.setattr(inference, "detokenize", lambda words: next(told))
@@ -206,7 +208,7 @@ def test_captions_that_are_all_the_same_are_told(
     assert alike == (len(texts) == 1)
 
 
-def test_what_another_training_left_is_no_start(squares, tmp_path, model_folder):
+def test_what_another_training_left_is_no_start(eager, squares, tmp_path, model_folder):
     shutil.copytree(model_folder, tmp_path / "run" / "model")
     changes = {"epochs": 0, "fine-tune-epochs": 1, "self-critical-epochs": 0}
     assert main(command(squares, tmp_path / "run", **changes)) == 0
@@ -235,7 +237,7 @@ def test_a_finished_training_misses_its_model(trained, squares, tmp_path, capsys
     assert f"no longer in {moved / 'model'}" in err
 
 
-def test_a_loss_that_is_no_number_ends_the_training(squares, tmp_path, capsys):
+def test_a_loss_that_is_no_number_ends_the_training(eager, squares, tmp_path, capsys):
     changes = {"learning-rate": 1e30, "clip-norm": 1e30, "epochs": 4}
     changes |= {"fine-tune-epochs": 0, "self-critical-epochs": 0}
     assert main(command(squares, tmp_path / "run", **changes)) == 2
@@ -273,6 +275,30 @@ def test_an_output_that_is_a_model_stays_as_it_is(model_folder, tmp_path, capsys
 
 
 def test_after_an_interruption_it_continues_as_if_nothing_happened(
+    eager, squares, tmp_path, monkeypatch
+):
+    save = SaveEveryEpoch.on_epoch_end
+
+    def interrupt(self, *args, **kwargs):
+        save(self, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
+    changes = {"epochs": 2, "fine-tune-epochs": 0, "self-critical-epochs": 0}
+    assert main(command(squares, undisturbed, **changes)) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+        assert main(command(squares, output, **changes)) == 130
+    # As if it had been killed while the model was replaced.
+    (output / "model").rename(output / ".old-7-model")
+    assert main(command(squares, output, **changes)) == 0
+
+    assert not list(output.glob(".*"))
+    check_history(output, undisturbed)
+
+
+@pytest.mark.exhaustive
+def test_every_phase_continues_after_an_interruption(
     trained, squares, tmp_path, monkeypatch
 ):
     save = SaveEveryEpoch.on_epoch_end
@@ -284,23 +310,24 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
     output = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
-        assert main(command(squares, output)) == 130
-    # As if it had been killed while the model was replaced.
-    (output / "model").rename(output / ".old-7-model")
+        for _ in range(4):
+            assert main(command(squares, output)) == 130
     assert main(command(squares, output)) == 0
-
-    assert not list(output.glob(".*"))
-
-    def history(folder):
-        text = (folder / "checkpoints" / "progress.json").read_text()
-        return json.loads(text)["history"]
-
-    for ours, theirs in zip(history(output), history(trained), strict=True):
-        for name, value in theirs.items():
-            assert ours[name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
+    check_history(output, trained)
 
 
-def test_an_interrupted_phase_that_was_over_is_over(squares, tmp_path, monkeypatch):
+def check_history(output, expected):
+    ours, theirs = (
+        json.loads((folder / "checkpoints" / "progress.json").read_text())["history"]
+        for folder in (output, expected)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
+
+
+def test_an_interrupted_phase_that_was_over_is_over(
+    eager, squares, tmp_path, monkeypatch
+):
     scores, output = iter([5.0, 4.0, 3.0, 2.0]), tmp_path / "run"
     changes = {"epochs": 3, "fine-tune-epochs": 0, "self-critical-epochs": 3}
     run = command(squares, output, patience=1, **changes)
@@ -319,7 +346,7 @@ def test_an_interrupted_phase_that_was_over_is_over(squares, tmp_path, monkeypat
     assert [figures["cider"] for figures in progress["history"]] == [5, 4, 3, 2]
 
 
-def test_half_precision_trains_float32_weights(squares, tmp_path):
+def test_half_precision_trains_float32_weights(eager, squares, tmp_path):
     output = tmp_path / "run"
     changes = {"fine-tune-epochs": 0, "self-critical-epochs": 0, "epochs": 1}
     changes["precision"] = "mixed_bfloat16"
@@ -497,7 +524,7 @@ def test_photographs_stay_as_they_are_where_that_is_wanted(squares):
     assert found == expected
 
 
-def test_a_training_starts_from_another_model(squares, model_folder, tmp_path):
+def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_path):
     changes = {
         "from-preset": model_folder,
         "attention": "hard",

@@ -60,17 +60,31 @@ def sentences():
                 yield (*subject, verb, *things[(i + step) % len(things)])
 
 
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory):
-    """A folder with `train.en`, `train.fr`, `val.en` and `val.fr`."""
-    folder = tmp_path_factory.mktemp("corpus")
-    every = list(sentences())
-    for name, part in (("train", every[8:]), ("val", every[:8])):
+def write_corpus(folder, training, validation):
+    for name, part in (("train", training), ("val", validation)):
         source = "".join(f"{' '.join(words)}\n" for words in part)
         target = "".join(f"{translate(words)}\n" for words in part)
         (folder / f"{name}.en").write_text(source, encoding="utf-8")
         (folder / f"{name}.fr").write_text(target, encoding="utf-8")
     return folder
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    """A folder with `train.en`, `train.fr`, `val.en` and `val.fr`."""
+    every = list(sentences())
+    return write_corpus(tmp_path_factory.mktemp("corpus"), every[8:], every[:8])
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory):
+    """Ten short pairs for training and two for validation, laid out like `corpus`."""
+    every = [
+        ("the", one, verb, "a", other)
+        for one, other in itertools.permutations(("dog", "cat", "bird"), 2)
+        for verb in ("sees", "likes")
+    ]
+    return write_corpus(tmp_path_factory.mktemp("few"), every[2:], every[:2])
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ import json
 import shutil
 import subprocess
 import sys
+import types
 from textwrap import dedent
 
 import keras
@@ -27,6 +28,16 @@ def trained(corpus, tmp_path_factory):
     output = tmp_path_factory.mktemp("trained") / "run"
     assert main(command(corpus, output)) == 0
     return output
+
+
+@pytest.fixture
+def copied(without_steps, monkeypatch):
+    """Train without steps and validate with the source for a translation."""
+
+    def translate(self, texts, **options):
+        return [types.SimpleNamespace(text=text) for text in texts]
+
+    monkeypatch.setattr(Translator, "translate", translate)
 
 
 @pytest.fixture
@@ -70,6 +81,12 @@ def command(corpus, output, **changes):
     return ["train", *map(str, flags)]
 
 
+def small(few, output, **changes):
+    """Return the command of a training of short sentences, two steps an epoch."""
+    sizes = {"vocabulary-size": 320, "model.max-length": 8, "batch-tokens": 2000}
+    return command(few, output, **{**sizes, "epochs": 2, **changes})
+
+
 def lines(path):
     return path.read_text(encoding="utf-8").splitlines()
 
@@ -100,13 +117,12 @@ def test_the_training_is_recorded_with_the_model(trained):
 
     progress = json.loads((trained / "checkpoints" / "progress.json").read_text())
     assert progress["phase"] == 3
-    # Of three epochs, and of the average.
+    # Of three epochs, and of their average.
     assert len(progress["history"]) == 4
     assert {"loss", "bleu", "chrf-lc"} <= set(progress["history"][0])
 
 
 def test_it_learns(trained):
-    # Behind the epochs comes their average.
     first, _, third, _ = history(trained)
 
     assert third["loss"] < first["loss"] - 0.5
@@ -158,7 +174,7 @@ def test_another_configuration_does_not_continue(trained, corpus, capsys):
 
 
 def test_after_an_interruption_it_continues_as_if_nothing_happened(
-    trained, corpus, tmp_path, monkeypatch
+    eager, few, tmp_path, monkeypatch
 ):
     save = SaveEveryEpoch.on_epoch_end
 
@@ -166,25 +182,27 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
         save(self, *args, **kwargs)
         raise KeyboardInterrupt
 
-    output = tmp_path / "run"
+    output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
+    assert main(small(few, undisturbed)) == 0
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
-        assert main(command(corpus, output)) == 130
+        assert main(small(few, output)) == 130
     # As if it had been killed while the model was replaced.
     (output / "model").rename(output / ".old-7-model")
-    assert main(command(corpus, output)) == 0
+    assert main(small(few, output)) == 0
 
     assert not list(output.glob(".*"))
-    for ours, theirs in zip(history(output), history(trained), strict=True):
+    for ours, theirs in zip(history(output), history(undisturbed), strict=True):
         for name, value in theirs.items():
             assert ours[name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
-    ours, theirs = (Translator.from_preset(x / "model") for x in (output, trained))
+    ours, theirs = (Translator.from_preset(x / "model") for x in (output, undisturbed))
     for one, other in zip(
         ours.network.get_weights(), theirs.network.get_weights(), strict=True
     ):
         np.testing.assert_allclose(one, other, atol=1e-3)
 
 
+@pytest.mark.exhaustive
 def test_it_learns_from_what_its_samples_are_worth(
     corpus, tmp_path, monkeypatch, capsys, model_folder
 ):
@@ -221,7 +239,7 @@ def test_it_learns_from_what_its_samples_are_worth(
 
 
 def test_what_samples_teach_is_kept_if_it_is_better_than_the_average(
-    corpus, tmp_path, monkeypatch
+    copied, eager, few, tmp_path, monkeypatch
 ):
     # Of two epochs, their average, and a self-critical one.
     scores = iter([1.0, 2.0, 4.0, 3.0])
@@ -231,27 +249,24 @@ def test_what_samples_teach_is_kept_if_it_is_better_than_the_average(
         return {"bleu": score, "chrf": score}, {}
 
     monkeypatch.setattr(training, "translation_scores", told)
-    changes = {"epochs": 2, "self-critical-epochs": 1, "model.max-length": 16}
-    assert main(command(corpus, tmp_path, **changes)) == 0
+    assert main(small(few, tmp_path, **{"self-critical-epochs": 1})) == 0
 
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["average_of"] == ["epoch-0001", "epoch-0002"]
 
 
 def test_a_training_starts_from_another_model(
-    corpus, model_folder, unspaced_subwords, tmp_path, capsys
+    copied, few, model_folder, unspaced_subwords, tmp_path, capsys
 ):
     base = tmp_path / model_folder.name
     shutil.copytree(model_folder, base)
     options = {
-        "data": corpus,
+        "data": few,
         "pair": "en-fr",
         "output": tmp_path / "run",
         "from-preset": base,
         "model.dropout": 0.0,
         "epochs": 1,
-        "learning-rate": 1e-12,
-        "weight-decay": 0,
     }
     flags = [f"--{name}={value}" for name, value in options.items()]
     assert main(["train", *flags]) == 0
@@ -288,17 +303,17 @@ def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, c
 
 
 def test_a_loss_that_is_no_number_ends_the_training(
-    corpus, tmp_path, capsys, monkeypatch
+    eager, few, tmp_path, capsys, monkeypatch
 ):
     compute = BahdanauNetwork.compute_loss
 
     def fail_later(self, *args, **kwargs):
-        # In the second epoch: each has four steps.
-        is_early = keras.ops.cast(self.optimizer.iterations < 5, "float32")
+        # In the second epoch: each has two steps.
+        is_early = keras.ops.cast(self.optimizer.iterations < 2, "float32")
         return compute(self, *args, **kwargs) + 0.0 / is_early
 
     monkeypatch.setattr(BahdanauNetwork, "compute_loss", fail_later)
-    assert main(command(corpus, tmp_path)) == 2
+    assert main(small(few, tmp_path)) == 2
 
     err = capsys.readouterr().err
     assert "the loss of epoch 2 is nan" in err and "learning rate" in err
@@ -348,11 +363,11 @@ def test_a_training_that_fails_at_once_deletes_nothing(
 
 
 @pytest.mark.parametrize("attention", ["luong", "self-attention", "none"])
-def test_every_network_trains(attention, corpus, tmp_path):
+def test_every_network_trains(attention, eager, few, tmp_path):
     output = tmp_path / "run"
     changes = {"model.attention": attention, "epochs": 1, "ema-momentum": 0}
     changes["precision"] = "mixed_bfloat16"
-    assert main(command(corpus, output, **changes)) == 0
+    assert main(small(few, output, **changes)) == 0
 
     assert keras.config.dtype_policy().name == "float32"
     network = Translator.from_preset(output / "model").network
@@ -360,17 +375,18 @@ def test_every_network_trains(attention, corpus, tmp_path):
     assert np.isfinite(history(output)[0]["loss"])
 
 
-def test_a_location_has_room_for_padding_and_dropout(corpus, subwords, tmp_path):
-    longest = max(map(len, subwords.encode_all(lines(corpus / "train.en"))))
+def test_a_location_has_room_for_padding_and_dropout(eager, few, tmp_path):
     changes = {"model.attention": "luong", "model.score": "location", "epochs": 1}
-    changes |= {"model.max-length": longest, "subword-dropout": 0.5}
-    assert main(command(corpus, tmp_path, **changes)) == 0
+    changes |= {"model.max-length": 6, "subword-dropout": 0.5}
+    assert main(small(few, tmp_path, **changes)) == 0
 
     translator = Translator.from_preset(tmp_path / "model")
     assert translator.translate("the red dog " * 99).cut
 
 
-def test_what_another_training_has_left_is_not_used(corpus, model_folder, tmp_path):
+def test_what_another_training_has_left_is_not_used(
+    copied, few, model_folder, tmp_path
+):
     output = tmp_path / "run"
     names = ["epoch-0001", "epoch-0002", ".part-7-epoch-0003", ".old-7-epoch-0003"]
     for name in (*names, "epoch-of-mine", ".part-7-mine"):
@@ -378,7 +394,7 @@ def test_what_another_training_has_left_is_not_used(corpus, model_folder, tmp_pa
     (output / "epochs" / "epoch-0004").mkdir()
     (output / "epochs" / "epoch-0004" / "config.json").write_text("mine")
     (output / "subwords.model").write_bytes(Subwords.train(["other words"], 300).model)
-    assert main(command(corpus, output, epochs=1, average=0)) == 0
+    assert main(small(few, output, epochs=1, average=0)) == 0
 
     translator = Translator.from_preset(output / "model")
     assert "\u2581the" in translator.subwords.pieces
@@ -386,27 +402,29 @@ def test_what_another_training_has_left_is_not_used(corpus, model_folder, tmp_pa
     assert left == {"epoch-0004", "epoch-of-mine", ".part-7-mine"}
 
 
-def test_only_its_own_epochs_are_averaged_and_removed(corpus, tmp_path, model_folder):
+def test_only_its_own_epochs_are_averaged_and_removed(
+    copied, few, tmp_path, model_folder
+):
     shutil.copytree(model_folder, tmp_path / "epochs" / "epoch-of-mine")
     before = contents(tmp_path / "epochs")
-    assert main(command(corpus, tmp_path)) == 0
+    assert main(small(few, tmp_path)) == 0
 
     assert contents(tmp_path / "epochs") == before
 
 
-def test_one_pair_is_trained_on(tmp_path):
+def test_one_pair_is_trained_on(eager, tmp_path):
     files = {}
     for name, text in (("source", "the red dog\n"), ("target", "le chien rouge\n")):
         (tmp_path / name).write_text(text)
         files |= {name: tmp_path / name, f"valid-{name}": tmp_path / name}
-    flags = command(tmp_path, tmp_path / "run", **files, epochs=6)
+    flags = small(tmp_path, tmp_path / "run", **files, **{"model.max-length": 12})
     for name in ("--data", "--pair"):
         place = flags.index(name)
         del flags[place : place + 2]
     assert main([*flags, "--subword-dropout", "0.5"]) == 0
 
     *epochs, _ = history(tmp_path / "run")
-    assert len(epochs) == 6
+    assert len(epochs) == 2
 
 
 def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch, begin):
@@ -426,10 +444,10 @@ def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch, 
     assert "the best epoch is chosen by chrf" in capsys.readouterr().out
 
 
-def test_of_equals_the_average_stays(corpus, tmp_path, monkeypatch):
+def test_of_equals_the_average_stays(copied, few, tmp_path, monkeypatch):
     scores = {"bleu": 0.0, "chrf": 0.0}
     monkeypatch.setattr(training, "translation_scores", lambda *_: (scores, {}))
-    assert main(command(corpus, tmp_path, epochs=2)) == 0
+    assert main(small(few, tmp_path)) == 0
 
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["average_of"] == ["epoch-0001", "epoch-0002"]
@@ -437,7 +455,7 @@ def test_of_equals_the_average_stays(corpus, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("average_of, first", [("best", 1), ("last", 2)])
 def test_where_bleu_is_zero_chrf_decides(
-    average_of, first, corpus, tmp_path, monkeypatch
+    average_of, first, copied, few, tmp_path, monkeypatch
 ):
     chrf = iter([5.0, 9.0, 3.0, 8.0])
     monkeypatch.setattr(
@@ -452,7 +470,8 @@ def test_where_bleu_is_zero_chrf_decides(
         return average(folders, load)
 
     monkeypatch.setattr(training, "average_models", record)
-    assert main(command(corpus, tmp_path, **{"average-of": average_of})) == 0
+    changes = {"average-of": average_of, "epochs": 3}
+    assert main(small(few, tmp_path, **changes)) == 0
 
     assert averaged == [f"epoch-000{epoch}" for epoch in (first, first + 1)]
     # The second epoch was better than the average.
@@ -461,7 +480,7 @@ def test_where_bleu_is_zero_chrf_decides(
 
 
 def test_epochs_stay_until_their_average_is_recorded(
-    corpus, tmp_path, capsys, monkeypatch
+    copied, few, tmp_path, capsys, monkeypatch
 ):
     def die(folder):
         epochs = list(folder.glob("epoch-*"))
@@ -469,11 +488,11 @@ def test_epochs_stay_until_their_average_is_recorded(
             shutil.rmtree(epochs[0])
             raise KeyboardInterrupt
 
-    begun = command(corpus, tmp_path / "run", epochs=3, average=3)
+    begun = small(few, tmp_path / "run", average=2)
     with monkeypatch.context() as patch:
         patch.setattr(training, "_remove_epochs", die)
         assert main(begun) == 130
-    assert "The average of 3 epochs" in capsys.readouterr().out
+    assert "The average of 2 epochs" in capsys.readouterr().out
 
     assert main(begun) == 0
     assert "The average of" not in capsys.readouterr().out
@@ -494,15 +513,15 @@ def test_another_text_does_not_continue(corpus, tmp_path, capsys, begin):
     assert "and not '101 pairs, 8 for validation, digest " in err
 
 
-def test_pairs_are_held_out_where_there_is_no_validation(corpus, tmp_path, capsys):
-    changes = {"source": corpus / "train.en", "target": corpus / "train.fr"}
-    flags = command(corpus, tmp_path / "run", epochs=1, **changes)
+def test_pairs_are_held_out_where_there_is_no_validation(copied, few, tmp_path, capsys):
+    changes = {"source": few / "train.en", "target": few / "train.fr"}
+    flags = small(few, tmp_path / "run", epochs=1, **changes)
     for name in ("--data", "--pair"):
         place = flags.index(name)
         del flags[place : place + 2]
     assert main(flags) == 0
 
-    assert "90 pairs of sentences for training; 10 for val" in capsys.readouterr().out
+    assert "9 pairs of sentences for training; 1 for val" in capsys.readouterr().out
 
 
 def test_no_pair_that_is_held_out_has_a_copy_in_the_training():
