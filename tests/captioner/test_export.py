@@ -34,7 +34,8 @@ print(json.dumps(told))
 
 
 @tensorflow_only
-def test_a_served_model_says_what_the_python_path_says(squares, tmp_path, capsys):
+@pytest.mark.exhaustive
+def test_a_served_preset_says_what_the_python_path_says(squares, tmp_path, capsys):
     served = tmp_path / "served"
     options = ["--model", "flickr8k-soft", "--image-size", "96"]
     assert main(["export", str(served), *options]) == 0
@@ -65,14 +66,25 @@ def test_a_served_model_says_what_the_python_path_says(squares, tmp_path, capsys
 
 
 @tensorflow_only
-def test_no_pictures_are_served_no_captions(model_folder, tmp_path, capsys):
+def test_a_served_model_captions_like_python_and_takes_empty_batches(
+    model_folder, squares, tmp_path, capsys
+):
     import tensorflow as tf
+    from keras_attention_apps.captioner.inference import Captioner
 
     assert main(["export", str(tmp_path / "x"), "--model", str(model_folder)]) == 0
     served = tf.saved_model.load(str(tmp_path / "x"))
-    found = served.serve(tf.constant([], tf.string))
+    path = squares / "Images" / "red-8.png"
+    found = served.serve(tf.constant([path.read_bytes()]))
 
-    assert {len(x) for x in found.values()} == {0}
+    expected = Captioner.from_preset(model_folder).caption(path)
+    count = len(expected.words)
+    assert found["caption"].numpy()[0].decode() == expected.text
+    np.testing.assert_allclose(
+        found["attention"][0, :count], expected.weights, atol=1e-4
+    )
+    empty = served.serve(tf.constant([], tf.string))
+    assert {len(x) for x in empty.values()} == {0}
 
 
 @tensorflow_only

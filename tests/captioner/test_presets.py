@@ -20,6 +20,7 @@ def test_a_preset_captions_the_sample_photograph(name):
     assert {"man", "camera"} <= set(caption.words)
 
 
+@pytest.mark.exhaustive
 def test_words_in_a_row_do_not_come_twice():
     captioner = Captioner.from_preset("flickr8k-soft")
     usual, once = (
