@@ -31,7 +31,6 @@ def run(script, *arguments, **variables):
     return json.loads(finished.stdout)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "command",
     quick_first(
