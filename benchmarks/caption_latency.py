@@ -1,4 +1,4 @@
-"""How long one photograph takes to be captioned, and where the time goes.
+"""Latency of captioning one image, by stage.
 
 Prints two tables of medians.
 
@@ -75,7 +75,7 @@ def run(*arguments):
 
 
 def cold(photo, preset, beam_size, precision, rounds):
-    """Dict of medians in seconds: the whole command, its stages, what is left."""
+    """Return medians in seconds: the whole command, its stages and the remainder."""
     shared = ["--preset", preset, "--beam-size", str(beam_size)]
     shared += ["--precision", precision]
     runs = []
@@ -152,7 +152,7 @@ def main():
     )
     parser.add_argument("--beam-size", type=int, default=5)
     parser.add_argument(
-        "--precision", default="float32", help="to compute with, as mixed_bfloat16"
+        "--precision", default="float32", help="dtype policy, such as mixed_bfloat16"
     )
     parser.add_argument(
         "--rounds",

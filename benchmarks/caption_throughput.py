@@ -129,7 +129,7 @@ CNNS = {"": {}, ", bfloat16": HALF}
 
 
 def steps_of(name, step, kinds, **options):
-    """What is to be timed, by its name, for each kind."""
+    """Return the candidates by name, for each kind."""
     return {
         f"{name}{kind}": functools.partial(step, **options, **kinds[kind])
         for kind in kinds
@@ -150,7 +150,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("photo")
-    parser.add_argument("--count", type=int, default=128, help="photographs")
+    parser.add_argument("--count", type=int, default=128, help="number of images")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -161,8 +161,8 @@ def main():
     names = list(STEPS)
     if not importlib.util.find_spec("torch"):
         names.remove("peer")
-    told = arguments.photo, "--count", str(count)
-    found = workers.take_turns(__file__, names, arguments.rounds, 1, told)
+    options = arguments.photo, "--count", str(count)
+    found = workers.take_turns(__file__, names, arguments.rounds, 1, options)
     seconds = {name: statistics.median(found[name].times) for name in names}
     print(f"| {count} photographs | a second |")
     print("|---|---:|")

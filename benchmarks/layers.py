@@ -79,7 +79,7 @@ def self_attention(queries, positions):
 def local(queries, positions):
     """Luong's local-p of 21 positions, beside the same layer on 256 positions.
 
-    The memory is given: what is projected once per source is no part of it.
+    The memory is computed beforehand: the projection of the source is not timed.
     """
     import keras
 

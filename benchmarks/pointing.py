@@ -8,7 +8,7 @@ row: soft attention that asks as in Show, Attend and Tell, and knows the words b
 Where two objects have the same size, and the colour has just decided for one, it cannot
 know for which.
 Prints, for soft attention and for hard attention by either estimator, and for each once
-more when it was told where the objects are:
+more when it was trained with object boxes:
 
 - exact: the share of the captions that are one of the two that are true;
 - pointing: of the words that name a shape, how many have the largest weight on it;
@@ -97,7 +97,7 @@ def score(trained, images):
 
 
 def gradient_noise(trained, images):
-    """How much the gradient differs between draws, beside the gradient itself."""
+    """Return the deviation of the gradient between draws, relative to its norm."""
     import numpy as np
     import tensorflow as tf
     from keras_attention_apps.captioner.batches import TrainingBatches

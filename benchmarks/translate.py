@@ -85,7 +85,7 @@ def random_task(attention):
 
 
 def real_task(model, text):
-    """The same of a model that was trained, for the first lines of a file."""
+    """Return the same for a trained model and the first lines of a file."""
     from keras_attention_apps.common.cli import quiet_tensorflow
 
     quiet_tensorflow()
@@ -107,7 +107,7 @@ def real_task(model, text):
 def batches_of(task, together, every, multiple=1):
     """Pairs of sources, longest first, as an array, and of the number of steps.
 
-    The array has a multiple of so many columns.
+    The number of columns is a multiple of this number.
     """
     chosen = range(0, len(task["sources"]), every)
     order = sorted(chosen, key=lambda i: -len(task["sources"][i]))
@@ -170,7 +170,7 @@ def our_search(
 
 
 def joeynmt_sizes(attention):
-    """What its configuration says of encoder and decoder."""
+    """Return the encoder and decoder sections of its configuration."""
     depth, units, layers, heads = SIZES[attention]
     both = {"embeddings": {"embedding_dim": depth}, "num_layers": layers}
     if attention == "self-attention":
@@ -269,11 +269,15 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--joeynmt", metavar="PYTHON", help="of its environment")
+    parser.add_argument(
+        "--joeynmt", metavar="PYTHON", help="Python of the environment that has JoeyNMT"
+    )
     parser.add_argument("--attention", choices=SIZES, default="self-attention")
-    parser.add_argument("--case", choices=CASES, help="instead of all")
+    parser.add_argument("--case", choices=CASES, help="run one case only")
     parser.add_argument("--model", type=Path, help="folder of a trained model")
-    parser.add_argument("--text", type=Path, help="sentences for it, one a line")
+    parser.add_argument(
+        "--text", type=Path, help="sentences to translate, one per line"
+    )
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:

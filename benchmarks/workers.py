@@ -16,7 +16,7 @@ class Worker:
     Args:
         script: File that calls `work` when it is run with `--work name`.
         name: Name of the candidate.
-        arguments: What else the file is told.
+        arguments: Further command-line arguments of the file.
     """
 
     def __init__(self, script, name, arguments=()):
