@@ -1,8 +1,8 @@
 """Whether attention finds the word that a word came from, where that is known.
 
 A made-up language has the words of another one, each translated by one word, in another
-order: verbs come last, adjectives after their nouns and in reverse, prepositions
-after the phrase they belong to, and of two clauses the second comes first. No word comes
+order: verbs come last, adjectives after their nouns and in reverse, prepositions after
+the phrase they belong to, and of two clauses the second comes first. No word comes
 twice in a sentence, so every word of a translation has one true origin. A translator of
 each kind learns it from 10,000 pairs, and translates 500 sentences that it has not
 seen. Frequent words are one subword, rare ones several. Prints

@@ -107,7 +107,7 @@ def real_task(model, text):
 def batches_of(task, together, every, multiple=1):
     """Pairs of sources, longest first, as an array, and of the number of steps.
 
-    The number of columns is a multiple of this number.
+    The number of columns is a multiple of `multiple`.
     """
     chosen = range(0, len(task["sources"]), every)
     order = sorted(chosen, key=lambda i: -len(task["sources"][i]))
