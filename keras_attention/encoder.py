@@ -8,7 +8,12 @@ from keras import ops, tree
 
 from keras_attention import loops
 from keras_attention.layers.parts import check_mask, deserialize_parts, serialize_part
-from keras_attention.layers.recurrent import check_cell, first_state
+from keras_attention.layers.recurrent import (
+    check_cell,
+    first_state,
+    forget_dropout,
+    has_dropout,
+)
 from keras_attention.split_cells import split_cell
 
 
@@ -153,11 +158,8 @@ class RecurrentEncoder(keras.layers.Layer):
         ]
 
     def _forget_dropout(self):
-        """Keras cells keep the masks that they draw; those of one call are its own."""
-        for layer in self._flatten_layers():
-            if hasattr(layer, "reset_dropout_mask"):
-                layer.reset_dropout_mask()
-                layer.reset_recurrent_dropout_mask()
+        for cell in self._cells:
+            forget_dropout(cell)
 
     def compute_mask(self, inputs, previous_mask):
         if not self.return_state:
@@ -210,10 +212,7 @@ class _Pass:
         self.sequences = {"inputs": inputs}
         if self._split is not None:
             self.sequences = {"inputs": self._split.sequences}
-        elif any(
-            getattr(layer, "dropout", 0) or getattr(layer, "recurrent_dropout", 0)
-            for layer in cell._flatten_layers()
-        ):
+        elif has_dropout(cell):
             # Drawn inside of a loop, the masks could not be used outside.
             cell(inputs[0], state)
         if mask is not None:

@@ -9,14 +9,18 @@ import keras
 from keras import ops, tree
 
 from keras_attention import loops
-from keras_attention.decoder.attention_cell import (
-    AttentionCell,
-    check_state,
-    joined,
-    shapes,
-)
+from keras_attention.decoder.attention_cell import AttentionCell
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
 from keras_attention.decoder.split_reading import SplitReading
+from keras_attention.decoder.states import (
+    ADD_SEQUENCES,
+    REMOVE_SEQUENCES,
+    as_rows,
+    as_sequences,
+    check_memory,
+    check_state,
+    joined,
+)
 from keras_attention.layers.parts import (
     check_mask,
     check_rank,
@@ -97,18 +101,12 @@ class AttentionDecoder(keras.layers.Layer):
 
     def build(self, inputs_shape, value_shape, initial_state_shape=None):
         _check_inputs(inputs_shape)
-        cell, memory_shapes = self.cell, []
-        is_list = isinstance(value_shape[0], (list, tuple))
-        value_shapes = self._of_each("value", value_shape if is_list else [value_shape])
-        for attention, shape in zip(cell.attentions, value_shapes, strict=True):
-            shape = tuple(shape)
-            check_rank("value", shape, (3,), "(batch, positions, depth)")
-            if not attention.memory.built:
-                attention.memory.build(shape)
-            memory_shapes.append(attention.memory.shapes(shape))
+        cell = self.cell
+        _check_value(value_shape)
+        if not getattr(cell.memory, "built", False):
+            cell.memory.build(value_shape)
         if not cell.built:
-            memory_shape = memory_shapes if cell.has_several else memory_shapes[0]
-            cell.build((None, inputs_shape[-1]), None, memory_shape)
+            cell.build((None, inputs_shape[-1]), None, cell.memory.shapes(value_shape))
         stay_frozen(self)
         self.built = True
 
@@ -124,83 +122,110 @@ class AttentionDecoder(keras.layers.Layer):
     ):
         cell = self.cell
         _check_inputs(inputs.shape, inputs_mask)
+        _check_value(tree.map_structure(lambda x: tuple(x.shape), value))
         inputs = ops.cast(inputs, self.compute_dtype)
-        memory = self._remember(value, value_mask)
-        cell.check_memory(memory, inputs)
-        state = self._first_state(inputs)
-        if initial_state is not None:
-            check_state(
-                "initial_state", initial_state, cell.cell, len(inputs.shape) - 1
-            )
-            given = _as_precise(initial_state["cell"], state["cell"])
-            state = {**initial_state, "cell": given}
-        state = cell.complete_state(state, memory)
-
-        time = len(inputs.shape) - 2
+        memory = cell.memory(value, value_mask=value_mask)
+        check_memory(memory, cell.attention, inputs)
+        state = self._first_state(inputs, initial_state, memory)
+        single = len(inputs.shape) == 3
+        if single:
+            inputs, state = tree.map_structure(ADD_SEQUENCES, (inputs, state))
         sequence = {}
         if inputs_mask is not None:
             mask = ops.cast(inputs_mask, "bool")
+            mask = ADD_SEQUENCES(mask) if single else mask
             inputs = ops.where(mask[..., None], inputs, ops.zeros_like(inputs))
-            sequence["mask"] = ops.moveaxis(mask, time, 0)
-        inputs = ops.moveaxis(inputs, time, 0)
-        samples = training and self.sampling is not None
-        one_by_one = samples or cell.sequential
-        run = self._step_by_step if one_by_one else self._look_at_once
+            sequence["mask"] = ops.moveaxis(mask, 2, 0)
+        inputs = ops.moveaxis(inputs, 2, 0)
+        run = self._step_by_step if cell.sequential else self._attend_at_once
+        if training and self.sampling is not None:
+            run = self._sample
         outputs, state = run(inputs, sequence, state, memory, training)
         outputs = cell.complete(outputs)
         if inputs_mask is not None:
             outputs = tree.map_structure(
                 lambda x: _where(sequence["mask"], x, ops.zeros_like(x)), outputs
             )
-        outputs = tree.map_structure(lambda x: ops.moveaxis(x, 0, time), outputs)
-        return {**outputs, "state": state}
+        outputs = tree.map_structure(lambda x: ops.moveaxis(x, 0, 2), outputs)
+        found = {**outputs, "state": state}
+        return tree.map_structure(REMOVE_SEQUENCES, found) if single else found
 
     def _step_by_step(self, inputs, sequence, state, memory, training):
-        """One step after the other; all sequences are `(T, B, [K,] ...)`."""
-        if training:
-            sequence = {**sequence, "noise": self._draw(inputs, memory)}
-        if training and self.sampling is not None:
-            return self._sample(inputs, sequence, state, memory)
+        """Run one step after the other; every sequence is `(T, B, K, ...)`."""
         cell = self.cell
-        split = split_cell(cell.cell, inputs, self.compute_dtype)
-        sequence = {**sequence, "inputs": inputs if split is None else split.sequences}
-        if cell.input_in_query:
-            sequence["asking"] = inputs
+        recurrence = _Recurrence(cell, inputs, self.compute_dtype, training)
         memories = memory if cell.has_several else [memory]
         reading = SplitReading(memories, ops.shape(inputs)[:-1])
         memory = reading.memories if cell.has_several else reading.memories[0]
-        sequence["later"] = reading.sequences
+        sequence = {
+            **sequence,
+            "cell": recurrence.sequences,
+            "reading": reading.sequences,
+            "inputs": inputs if cell.input_in_query else {},
+            "noise": self._draw(inputs, memory) if training else {},
+        }
 
         def step(state, now):
-            outputs, new_state = cell.run(
-                now["inputs"],
-                state,
-                memory,
-                now.get("noise"),
-                split,
-                now["later"],
-                now.get("asking"),
-                training,
-            )
-            outputs["before"] = _multiplied(state, split)
+            def attend(query):
+                found, attention_state = cell.step(
+                    query,
+                    memory,
+                    state.get("attention", {}),
+                    noise=now["noise"] or None,
+                    training=training,
+                )
+                context = reading.add(found["context"], now["reading"])
+                return {**found, "context": context}, attention_state
+
+            def recur(added):
+                return recurrence.step(now["cell"], added, state["cell"])
+
+            outputs, new_state = cell.advance(now["inputs"], state, attend, recur)
+            outputs["before"] = recurrence.factors(state)
             return _keep(state, new_state, now), outputs
 
-        first_step = (inputs[0], state, memory)
-        with cell.same_dropout(*first_step, training=training):
+        with cell.same_dropout(inputs[0], state, memory, training=training):
             state, outputs = loops.scan(step, state, sequence)
         weights = outputs["weights"]
         reading.see(weights if cell.has_several else [weights])
-        before = outputs.pop("before")
-        if before:
-            context = [outputs["context"]] if cell.order == "previous" else []
-            split.see(joined([*before["fed"], *context]), before["state"])
+        context = [outputs["context"]] if cell.order == "previous" else []
+        recurrence.see(outputs.pop("before"), context)
         return outputs, state
 
-    def _sample(self, inputs, sequence, state, memory):
-        """The same in training, where any input may turn out to be another."""
+    def _attend_at_once(self, inputs, sequence, state, memory, training):
+        """Run the cell alone, then the attention of all steps at once."""
+        cell = self.cell
+        recurrence = _Recurrence(cell, inputs, self.compute_dtype, training)
+        sequence = {**sequence, "cell": recurrence.sequences}
+
+        def step(state, now):
+            output, cell_state = recurrence.step(now["cell"], [], state["cell"])
+            outputs = {"cell_output": output, "before": recurrence.factors(state)}
+            return _keep(state, {"cell": cell_state}, now), outputs
+
+        with cell.same_dropout(inputs[0], state, memory, training=training):
+            state, outputs = loops.scan(step, state, sequence)
+        recurrence.see(outputs.pop("before"), [])
+
+        steps, _, sequences = ops.shape(inputs)[:-1]
+        noise = self._draw(inputs, memory) if training else None
+        query = _as_queries(outputs["cell_output"])
+        found, _ = cell.step(
+            query,
+            memory,
+            noise=noise and tree.map_structure(_as_queries, noise),
+            training=training,
+        )
+        found = {**found, "context": cell.gated(found["context"], query)}
+        found = tree.map_structure(lambda x: _as_steps(x, sequences, steps), found)
+        return {**outputs, **found}, state
+
+    def _sample(self, inputs, sequence, state, memory, training):
+        """Run one step after the other, whose inputs may be samples of the model."""
         cell, sampling = self.cell, self.sampling
         own = sampling.draw(ops.shape(inputs)[0], ops.shape(inputs)[1:-1])
-        sequence = {**sequence, "inputs": inputs, "own": own}
+        noise = self._draw(inputs, memory)
+        sequence = {**sequence, "noise": noise, "inputs": inputs, "own": own}
 
         def step(carry, now):
             state, previous = carry
@@ -209,8 +234,8 @@ class AttentionDecoder(keras.layers.Layer):
             return (_keep(state, new_state, now), (read, outputs)), outputs
 
         with cell.same_dropout(inputs[0], state, memory, training=True):
-            # The first step has no word of its own: only the shapes matter. What is
-            # not built yet is built here, outside of the loop.
+            # This call gives the shapes of the outputs before the first step, and
+            # builds, outside of the loop, every layer that is not built yet.
             first = tree.map_structure(lambda x: x[0], sequence)
             outputs, _ = cell(inputs[0], state, memory, first["noise"], training=True)
             before = inputs[0], tree.map_structure(ops.zeros_like, outputs)
@@ -218,92 +243,47 @@ class AttentionDecoder(keras.layers.Layer):
             (state, _), outputs = loops.scan(step, (state, before), sequence)
         return outputs, state
 
-    def _look_at_once(self, inputs, sequence, state, memory, training):
-        """First the cell alone, then the attention of all steps."""
-        cell = self.cell
-        split = split_cell(cell.cell, inputs, self.compute_dtype)
-        sequence = {**sequence, "inputs": inputs if split is None else split.sequences}
-
-        def step(state, now):
-            output, cell_state = cell.run_cell(
-                now["inputs"], [], state["cell"], split, training
-            )
-            before = _multiplied(state, split)
-            outputs = {"cell_output": output, "before": before}
-            return _keep(state, {"cell": cell_state}, now), outputs
-
-        first_step = (inputs[0], state, memory)
-        with cell.same_dropout(*first_step, training=training):
-            state, outputs = loops.scan(step, state, sequence)
-        before = outputs.pop("before")
-        if before:
-            split.see(None, before["state"])
-
-        shape = ops.shape(outputs["cell_output"])[:-1]
-        looking = {"query": outputs["cell_output"]}
-        if training:
-            looking["noise"] = self._draw(inputs, memory)
-        looking = tree.map_structure(lambda x: _steps_last(x, len(shape)), looking)
-        found, _ = cell.look(memory=memory, training=training, **looking)
-        found = tree.map_structure(lambda x: _steps_first(x, shape), found)
-        return {**outputs, **found}, state
-
-    def _remember(self, value, value_mask):
-        """The memory of every attention."""
-        cell = self.cell
-        values = self._of_each("value", value)
-        masks = self._of_each("value_mask", value_mask)
-        for one in values:
-            check_rank("value", one.shape, (3,), "(batch, positions, depth)")
-        memories = [
-            attention.memory(one, value_mask=mask)
-            for attention, one, mask in zip(cell.attentions, values, masks, strict=True)
-        ]
-        return memories if cell.has_several else memories[0]
-
-    def _of_each(self, name, x):
-        """A list with what belongs to each attention; one thing belongs to all."""
-        x = list(x) if isinstance(x, (list, tuple)) else [x]
-        count = len(self.cell.attentions)
-        if len(x) not in (1, count):
-            raise ValueError(
-                f"{name} must be one for all attentions, or a list of {count}. "
-                f"Received: {shapes(x)}"
-            )
-        return x * count if len(x) == 1 else x
-
     def _draw(self, inputs, memory):
-        """Noise for all steps, tensors `(T, B, [K,] ...)`."""
-        several = len(inputs.shape) == 4
-        steps, queries = ops.shape(inputs)[0], ops.shape(inputs)[-2] if several else 1
-        noise = self.cell.draw(memory, steps, queries)
-        return noise if several else tree.map_structure(lambda x: x[:, :, 0], noise)
+        """Draw noise for all steps, tensors `(T, B, K, ...)`."""
+        steps, _, sequences = ops.shape(inputs)[:-1]
+        return self.cell.step.draw(memory, steps, sequences)
+
+    def _first_state(self, inputs, given, memory):
+        """Return the state before the first step, in the dtypes of the cell."""
+        leading = ops.shape(inputs)[:-2]
+        state = {"cell": first_state(self.cell.cell, 1)}
+        state = tree.map_structure(
+            lambda x: ops.broadcast_to(x[0], (*leading, x.shape[-1])), state
+        )
+        if given is not None:
+            check_state("initial_state", given, self.cell.cell, len(leading) + 1)
+            cell_state = _as_precise(given["cell"], state["cell"])
+            state = {**given, "cell": cell_state}
+        return self.cell.complete_state(state, memory)
 
     def compute_mask(self, inputs, previous_mask):
         if previous_mask is None:
             return None
         cell = self.cell
-        names = ["output", "cell_output", "query", "context"]
         state = {"cell": first_state(cell.cell, 1)}
-        if any(a.step.state_names for a in cell.attentions):
-            state["attention"] = [a.step.state_names for a in cell.attentions]
-            if not cell.has_several:
-                state["attention"] = state["attention"][0]
+        if cell.step.state_names:
+            state["attention"] = cell.step.state_names
         if cell.input_feeding:
             state["fed"] = None
+        names = ["output", "cell_output", "query", "context"]
         return {
             **dict.fromkeys(names, previous_mask),
-            **cell.reports(previous_mask),
+            **self._masks_of_reports(previous_mask),
             "state": tree.map_structure(lambda x: None, state),
         }
 
-    def _first_state(self, inputs):
-        """The cell's first state, `(B, units)` or `(B, K, units)`, for these inputs."""
-        leading = ops.shape(inputs)[:-2]
-        state = {"cell": first_state(self.cell.cell, 1)}
-        return tree.map_structure(
-            lambda x: ops.broadcast_to(x[0], (*leading, x.shape[-1])), state
-        )
+    def _masks_of_reports(self, mask):
+        """Return `mask` in the structure of weights and reports of the attention."""
+        reports = [("weights", *x.step.reports) for x in self.cell.attentions]
+        if not self.cell.has_several:
+            return dict.fromkeys(reports[0], mask)
+        names = dict.fromkeys(name for some in reports for name in some)
+        return {name: [mask for some in reports if name in some] for name in names}
 
     def get_config(self):
         return {
@@ -319,22 +299,50 @@ class AttentionDecoder(keras.layers.Layer):
         return cls(cell, **deserialize_parts(config))
 
 
+class _Recurrence:
+    """The RNN cell in the loop of a decoder, split where it can be; see `split_cell`.
+
+    Attributes:
+        sequences: Tensors `(T, ...)` of which each step receives its part.
+    """
+
+    def __init__(self, cell, inputs, dtype, training):
+        self._cell, self._training = cell, training
+        rows = ops.reshape(inputs, (ops.shape(inputs)[0], -1, inputs.shape[-1]))
+        self._split = split_cell(cell.cell, rows, dtype)
+        self.sequences = inputs if self._split is None else self._split.sequences
+
+    def step(self, now, added, state):
+        """Return output and new state for this part of `sequences`."""
+        if self._split is None:
+            return self._cell.run_cell([now, *added], state, self._training)
+        sequences = ops.shape(tree.flatten(state)[0])[1]
+        added = as_rows(joined(added)) if added else None
+        output, new_state = self._split(now, added, as_rows(state))
+        output, new_state = as_sequences((output, new_state), sequences)
+        return output, tree.pack_sequence_as(state, tree.flatten(new_state))
+
+    def factors(self, state):
+        """Return the factors of the kernels in this step, if `see` needs them."""
+        if self._split is None or not loops.looks_back():
+            return {}
+        fed = [state["fed"]] if "fed" in state else []
+        return {"state": tree.flatten(state["cell"])[0], "fed": fed}
+
+    def see(self, factors, context):
+        """Give the factors of all steps to the gradients of the kernels."""
+        if factors:
+            self._split.see(joined([*factors["fed"], *context]), factors["state"])
+
+
 def _as_precise(states, others):
-    """The states of a cell, in the dtypes and the structure of others."""
+    """Return the states of a cell in the dtypes and the structure of others."""
     pairs = zip(tree.flatten(states), tree.flatten(others), strict=True)
     return tree.pack_sequence_as(others, [ops.cast(x, y.dtype) for x, y in pairs])
 
 
-def _multiplied(state, split):
-    """What a split cell is about to multiply, where its gradients want to know."""
-    if split is None or not loops.looks_back():
-        return {}
-    fed = [state["fed"]] if "fed" in state else []
-    return {"state": tree.flatten(state["cell"])[0], "fed": fed}
-
-
 def _keep(state, new_state, now):
-    """The new state where a step is valid."""
+    """Return the new state where a step is valid, and the old one elsewhere."""
     if "mask" not in now:
         return new_state
     return tree.map_structure(
@@ -342,20 +350,22 @@ def _keep(state, new_state, now):
     )
 
 
-def _steps_last(x, rank):
-    """`(T, B, [K,] ...)` as queries of a row, `(B, [K *] T, ...)`."""
-    x = ops.moveaxis(x, 0, rank - 1)
-    return x if rank == 2 else ops.reshape(x, (ops.shape(x)[0], -1, *x.shape[3:]))
+def _as_queries(x):
+    """Return `(T, B, K, ...)` as queries of a row, `(B, K * T, ...)`."""
+    x = ops.moveaxis(x, 0, 2)
+    batch, sequences, steps, *rest = ops.shape(x)
+    return ops.reshape(x, (batch, sequences * steps, *rest))
 
 
-def _steps_first(x, shape):
-    """Undo `_steps_last`; `shape` is `(T, B, [K])`."""
-    steps, *rows = shape
-    return ops.moveaxis(ops.reshape(x, (*rows, steps, *ops.shape(x)[2:])), len(rows), 0)
+def _as_steps(x, sequences, steps):
+    """Undo `_as_queries`."""
+    shape = ops.shape(x)
+    x = ops.reshape(x, (shape[0], sequences, steps, *shape[2:]))
+    return ops.moveaxis(x, 2, 0)
 
 
 def _where(mask, x, otherwise):
-    """`ops.where` with a mask `(..., B, [K])` for tensors `(..., B, [K,] ...)`."""
+    """Return `ops.where` with a mask `(..., B, K)` for tensors `(..., B, K, ...)`."""
     missing = len(x.shape) - len(mask.shape)
     mask = ops.reshape(mask, (*ops.shape(mask), *[1] * missing))
     return ops.where(mask, x, otherwise)
@@ -364,3 +374,9 @@ def _where(mask, x, otherwise):
 def _check_inputs(shape, mask=None):
     check_rank("inputs", shape, (3, 4), "(batch, [sequences,] steps, depth)")
     check_mask("inputs_mask", mask, shape[:-1])
+
+
+def _check_value(shapes):
+    is_list = isinstance(shapes[0], (list, tuple))
+    for shape in shapes if is_list else [shapes]:
+        check_rank("value", shape, (3,), "(batch, positions, depth)")

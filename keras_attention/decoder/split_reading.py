@@ -15,31 +15,40 @@ from keras_attention import loops
 class SplitReading:
     """One pass of a decoder over known memories.
 
+    The values of several heads, `(B, N, S, V)`, stay with the steps.
+
     Args:
         memories: List of dicts with `"values"` `(B, S, V)`, one for every attention.
-            Those of several heads `(B, N, S, V)` are read by the steps as they are.
-        leading: `(T, B)` or `(T, B, K)`.
+        leading: `(T, B, K)`.
 
     Attributes:
         memories: The same, for the steps.
-        sequences: Dict of tensors `(T, B, [K,] V)` by the number of the attention;
-            every step adds its part to what that attention reads. They are zeros, but
-            for their gradient. Where there is none, the steps give it to the values.
+        sequences: List of at most one tensor for each memory, `(T, B, K, V)`. They are
+            zeros; a step adds its part of them to the context, and their gradient is
+            that of the values. Empty if there is no gradient or if there are heads.
     """
 
     def __init__(self, memories, leading):
-        self.memories, self.sequences = list(memories), {}
+        self.memories, self.sequences = list(memories), []
         self._leading = leading
         self._weights = []
-        if loops.looks_back():
-            for i, memory in enumerate(memories):
-                values = memory["values"]
-                if len(values.shape) == 3:
-                    self.sequences[i] = self._zeros(i, values)
-                    self.memories[i] = {**memory, "values": ops.stop_gradient(values)}
+        values = [memory["values"] for memory in memories]
+        if loops.looks_back() and all(len(x.shape) == 3 for x in values):
+            self.sequences = [self._zeros(i, x) for i, x in enumerate(values)]
+            self.memories = [
+                {**memory, "values": ops.stop_gradient(memory["values"])}
+                for memory in memories
+            ]
+
+    def add(self, context, now):
+        """Return the context plus the parts of `sequences` for this step."""
+        if not now:
+            return context
+        zeros = [ops.cast(x, context.dtype) for x in now]
+        return context + (zeros[0] if len(zeros) == 1 else ops.concatenate(zeros, -1))
 
     def see(self, weights):
-        """The weights with which the steps have read: a list of `(T, B, [K,] S)`."""
+        """Take the weights of all steps: a list of tensors `(T, B, K, S)`."""
         self._weights += map(ops.stop_gradient, weights)
 
     def _zeros(self, index, values):
@@ -59,6 +68,6 @@ class SplitReading:
 
 
 def _rows(x):
-    """`(T, B, [K,] D)` as `(B, T [* K], D)`."""
+    """Return `(T, B, K, D)` as `(B, T * K, D)`."""
     batch, depth = ops.shape(x)[1], ops.shape(x)[-1]
     return ops.reshape(ops.swapaxes(x, 0, 1), (batch, -1, depth))

@@ -271,6 +271,22 @@ def check_cell(name, cell):
         )
 
 
+def has_dropout(cell):
+    """Return whether a cell, or one of its stacked cells, has any dropout."""
+    return any(
+        getattr(layer, "dropout", 0) or getattr(layer, "recurrent_dropout", 0)
+        for layer in cell._flatten_layers()
+    )
+
+
+def forget_dropout(cell):
+    """Delete the dropout masks that Keras cells keep from one call to the next."""
+    for layer in cell._flatten_layers():
+        if hasattr(layer, "reset_dropout_mask"):
+            layer.reset_dropout_mask()
+            layer.reset_recurrent_dropout_mask()
+
+
 def first_state(cell, batch):
     """List of the states `(batch, units)` of a cell before its first step."""
     if hasattr(cell, "get_initial_state"):

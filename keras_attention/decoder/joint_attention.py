@@ -1,0 +1,138 @@
+"""Several attentions, each with a memory of its own, behind the interface of one.
+
+Shapes: B batch, K queries, S positions, V depth of the context.
+"""
+
+from keras import ops
+
+from keras_attention.decoder.states import shapes
+from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.self_attention import SelfAttention
+
+
+class JointMemory:
+    """The memories of several attentions: a list of dicts.
+
+    Args:
+        memories: List of the `memory` layers of the attentions.
+    """
+
+    def __init__(self, memories):
+        self._memories = memories
+
+    def __call__(self, value, *, value_mask=None):
+        values = self._of_each("value", value)
+        masks = self._of_each("value_mask", value_mask)
+        return [
+            memory(one, value_mask=mask)
+            for memory, one, mask in zip(self._memories, values, masks, strict=True)
+        ]
+
+    def build(self, value_shape):
+        for memory, shape in self._pairs(value_shape):
+            if not memory.built:
+                memory.build(shape)
+
+    def shapes(self, value_shape):
+        """Return a list with the shapes that each memory returns."""
+        return [memory.shapes(shape) for memory, shape in self._pairs(value_shape)]
+
+    def _pairs(self, value_shape):
+        is_list = isinstance(value_shape[0], (list, tuple))
+        value_shapes = self._of_each("value", value_shape if is_list else [value_shape])
+        return zip(self._memories, map(tuple, value_shapes), strict=True)
+
+    def _of_each(self, name, x):
+        """Return a list with one entry for each attention; a single `x` is repeated."""
+        x = list(x) if isinstance(x, (list, tuple)) else [x]
+        count = len(self._memories)
+        if len(x) not in (1, count):
+            raise ValueError(
+                f"{name} must be one for all attentions, or a list of {count}. "
+                f"Received: {shapes(x)}"
+            )
+        return x * count if len(x) == 1 else x
+
+
+class JointStep:
+    """The steps of several attentions: contexts side by side, the rest in lists.
+
+    Args:
+        steps: List of the `step` layers of the attentions.
+        dtype: Dtype of the context.
+    """
+
+    def __init__(self, steps, dtype):
+        self._steps = steps
+        self._dtype = dtype
+
+    def __call__(self, query, memory, state=None, *, noise=None, training=None):
+        count = len(self._steps)
+        found = [
+            step(query, *inputs, noise=one_noise, training=training)
+            for step, *inputs, one_noise in zip(
+                self._steps,
+                memory,
+                state or [{}] * count,
+                noise or [None] * count,
+                strict=True,
+            )
+        ]
+        outputs, states = [dict(x) for x, _ in found], [state for _, state in found]
+        contexts = [ops.cast(x.pop("context"), self._dtype) for x in outputs]
+        joint = {name: [x[name] for x in outputs if name in x] for name in self.reports}
+        weights = [x["weights"] for x in outputs]
+        context = ops.concatenate(contexts, axis=-1)
+        return {**joint, "weights": weights, "context": context}, states
+
+    @property
+    def built(self):
+        return all(step.built for step in self._steps)
+
+    def build(self, query_shape, memory_shapes):
+        for step, shape in zip(self._steps, memory_shapes, strict=True):
+            if not step.built:
+                step.build(query_shape, shape)
+
+    @property
+    def reports(self):
+        """Names of the reports of any attention, each once."""
+        return tuple(dict.fromkeys(x for step in self._steps for x in step.reports))
+
+    @property
+    def state_names(self):
+        """List of the structures of the states; empty if there is no state."""
+        names = [step.state_names for step in self._steps]
+        return names if any(names) else []
+
+    def context_depth(self, query_depth, memory_shapes):
+        pairs = zip(self._steps, memory_shapes, strict=True)
+        depths = [step.context_depth(query_depth, shape) for step, shape in pairs]
+        return None if None in depths else sum(depths)
+
+    def initial_state(self, memory, queries=1):
+        pairs = zip(self._steps, memory, strict=True)
+        return [step.initial_state(one, queries) for step, one in pairs]
+
+    def draw(self, memory, steps, queries=1):
+        pairs = zip(self._steps, memory, strict=True)
+        return [step.draw(one, steps, queries) for step, one in pairs]
+
+
+def check_attention(attention):
+    """Raise `ValueError` for anything but an attention layer or a list of them."""
+    attentions = attention if isinstance(attention, list) else [attention]
+    wrong = [x for x in attentions if not isinstance(x, BaseAttention)]
+    if wrong or not attentions:
+        raise ValueError(
+            "attention must be an attention layer of keras_attention, such as "
+            f"AdditiveAttention(256), or a list of them. Received: {attention!r}"
+        )
+    for one in attentions:
+        if isinstance(one, SelfAttention) and (one.causal or one.dropout):
+            raise ValueError(
+                "A SelfAttention in a decoder must not be causal, because it attends "
+                "to all of another sequence, and must have no dropout, because "
+                "nothing can be drawn in a loop. "
+                f"Received: causal={one.causal}, dropout={one.dropout}"
+            )

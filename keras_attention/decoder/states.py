@@ -1,0 +1,105 @@
+"""States, memories and queries of a decoder step: their shapes, and errors about them.
+
+Shapes: B batch, K sequences that attend to the same memory, D depth, U cell units.
+"""
+
+from functools import partial
+
+from keras import ops, tree
+
+# A step of one sequence runs as a step of K = 1 sequences.
+ADD_SEQUENCES = partial(ops.expand_dims, axis=1)
+REMOVE_SEQUENCES = partial(ops.squeeze, axis=1)
+
+
+def as_rows(nested):
+    """Return tensors `(B, K, D)` as `(B * K, D)`."""
+    rows = []
+    for x in tree.flatten(nested):
+        rows.append(ops.reshape(x, (-1, x.shape[-1])))
+    return tree.pack_sequence_as(nested, rows)
+
+
+def as_sequences(nested, sequences):
+    """Return tensors `(B * K, D)` as `(B, K, D)`."""
+    found = []
+    for x in tree.flatten(nested):
+        found.append(ops.reshape(x, (-1, sequences, x.shape[-1])))
+    return tree.pack_sequence_as(nested, found)
+
+
+def joined(tensors):
+    """Return tensors side by side, or `None` for an empty list."""
+    if len(tensors) < 2:
+        return tensors[0] if tensors else None
+    return ops.concatenate(tensors, axis=-1)
+
+
+def topmost_state(cell_state):
+    """Return the output state of the topmost cell, `(B, [K,] U)`."""
+    while isinstance(cell_state[-1], (list, tuple)):
+        cell_state = cell_state[-1]
+    return cell_state[0]
+
+
+def topmost_units(cell):
+    """Return the depth of the topmost cell's output state."""
+    while hasattr(cell, "cells"):
+        cell = cell.cells[-1]
+    size = cell.state_size
+    return size[0] if isinstance(size, (list, tuple)) else size
+
+
+def output_units(cell):
+    return getattr(cell, "output_size", None) or topmost_units(cell)
+
+
+def check_state(name, state, cell, rank):
+    """Raise `ValueError` unless there is a tensor for every state of the cell."""
+    expected = [(rank, units) for units in tree.flatten(cell.state_size)]
+    found = state.get("cell") if isinstance(state, dict) else None
+    found_units = [
+        (len(x.shape), *x.shape[-1:]) if hasattr(x, "shape") else x
+        for x in tree.flatten(found)
+    ]
+    is_nested = isinstance(found, (list, tuple))
+    is_known = is_nested and state.keys() <= {"cell", "attention", "fed"}
+    if not is_known or found_units != expected:
+        raise ValueError(
+            f"{name} must be a dict like that of cell.get_initial_state: 'cell' with "
+            f"tensors of rank {rank} for units {cell.state_size}, and no more than "
+            f"'attention' and 'fed'. Received: {shapes(state)}"
+        )
+
+
+def check_memory(memory, attention, inputs=None):
+    """Raise `ValueError` for a memory not as in the call, or of another batch."""
+    several = isinstance(attention, list)
+    memories = memory if several else [memory]
+    count = len(attention) if several else 1
+    is_memory = isinstance(memories, (list, tuple)) and len(memories) == count
+    for one in memories if is_memory else ():
+        is_memory &= isinstance(one, dict) and {"values", "keys"} <= one.keys()
+    if not is_memory:
+        expected = "the dict that attention.memory(value) returns"
+        if several:
+            expected = f"a list of {count} of these: {expected}"
+        raise ValueError(f"memory must be {expected}. Received: {shapes(memory)}")
+    if inputs is None:
+        return
+    batches = {inputs.shape[0]}
+    for one in memories:
+        batches.add(one["values"].shape[0])
+    if len(batches - {None}) > 1:
+        raise ValueError(
+            "inputs and what is attended to must have the same batch size. "
+            f"Received: inputs {tuple(inputs.shape)}, values "
+            f"{shapes([one['values'] for one in memories])}"
+        )
+
+
+def shapes(nested):
+    """Return the shapes of tensors, for an error message."""
+    return tree.map_structure(
+        lambda x: tuple(x.shape) if hasattr(x, "shape") else x, nested
+    )
