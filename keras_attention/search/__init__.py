@@ -11,24 +11,32 @@ with `token_ids` `(B, K)`, the last token of each of K hypotheses; `log_probs`
 memory, stays in the step's closure and is never copied. Shapes inside the loops never
 change, so the searches run eagerly, compiled, and inside an exported graph.
 
-Every search takes the same constraints, by keyword; scores stay those of the model:
-
-    banned: Tokens that are never produced.
-    min_length: Smallest number of tokens, `end` included.
-    no_repeat_ngrams: No sequence of so many tokens comes twice in a hypothesis.
-    prefix: First tokens of all hypotheses of a row, integers `(B, P)`, negative where
-        the search is free. Stronger than the other constraints.
+Every search takes a list of `constraints`, whatever a hypothesis may not contain:
+`Ban`, `MinLength`, `NoRepeatNgrams`, `Prefix`, or a `Constraint` of your own. Scores
+stay those of the model.
 
 Shapes: B batch, K hypotheses, N vocabulary size, L maximum length, S positions.
 """
 
 from keras_attention.search.beam import beam_search
+from keras_attention.search.constraints import (
+    Ban,
+    Constraint,
+    MinLength,
+    NoRepeatNgrams,
+    Prefix,
+)
 from keras_attention.search.ensemble import ensemble_step
 from keras_attention.search.queue import BeamSearchQueue
 from keras_attention.search.sampling import greedy_search, sample_search
 
 __all__ = [
+    "Ban",
     "BeamSearchQueue",
+    "Constraint",
+    "MinLength",
+    "NoRepeatNgrams",
+    "Prefix",
     "beam_search",
     "ensemble_step",
     "greedy_search",

@@ -1,7 +1,6 @@
 """Beam search, in one call or in pieces."""
 
-import math
-import numbers
+import inspect
 
 import numpy as np
 from keras import ops, tree
@@ -11,7 +10,6 @@ from keras_attention.layers.parts import check_positive_integer
 from keras_attention.search.constraints import (
     IMPOSSIBLE,
     check_integer,
-    constrain,
     is_possible,
 )
 from keras_attention.search.nested import (
@@ -24,28 +22,12 @@ from keras_attention.search.nested import (
     values_of,
     write,
 )
+from keras_attention.search.ranking import Ranking
+from keras_attention.search.step import check_keywords, constrain
 from keras_attention.search.top_k import top_k
 
-# What a position that was never attended to counts as: its logarithm stays finite.
-LEAST_COVERAGE = 1e-10
 
-
-def beam_search(
-    step,
-    state,
-    *,
-    start,
-    end,
-    max_length,
-    beam_size=5,
-    length_penalty=1.0,
-    length_penalty_form="power",
-    coverage_penalty=0.0,
-    coverage_mask=None,
-    early_stopping=False,
-    limit=None,
-    **constraints,
-):
+def beam_search(step, state, **options):
     """Keep the most probable hypotheses at every step and return the best finished.
 
     Hypotheses are ranked by
@@ -87,8 +69,7 @@ def beam_search(
         limit: How many tokens are enough this time, if `max_length` is more: a positive
             integer, or one for every row, `(B,)`. In a graph, it may depend on what is
             searched; less than one counts as one there.
-        **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
-            package).
+        constraints: List of `Constraint` objects, such as `Ban` and `MinLength`.
 
     Returns:
         Dict of tensors, best hypothesis first:
@@ -121,21 +102,8 @@ def beam_search(
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, equation 14, for
         `"gnmt"` and the coverage.
     """
-    beam = Beam(
-        step,
-        state,
-        start=start,
-        end=end,
-        max_length=max_length,
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        length_penalty_form=length_penalty_form,
-        coverage_penalty=coverage_penalty,
-        coverage_mask=coverage_mask,
-        early_stopping=early_stopping,
-        limit=limit,
-        **constraints,
-    )
+    check_keywords("beam_search", options, Beam)
+    beam = Beam(step, state, **options)
     return beam.hypotheses(beam.advance(beam.begin()))
 
 
@@ -160,45 +128,30 @@ class Beam:
         start,
         end,
         max_length,
-        beam_size,
-        length_penalty,
-        length_penalty_form,
-        coverage_penalty,
-        coverage_mask,
-        early_stopping,
-        limit,
-        **constraints,
+        beam_size=5,
+        length_penalty=1.0,
+        length_penalty_form="power",
+        coverage_penalty=0.0,
+        coverage_mask=None,
+        early_stopping=False,
+        limit=None,
+        constraints=(),
     ):
         check_integer("start", start)
         check_positive_integer("max_length", max_length)
         check_positive_integer("beam_size", beam_size)
-        for name, penalty in (
-            ("length_penalty", length_penalty),
-            ("coverage_penalty", coverage_penalty),
-        ):
-            if not isinstance(penalty, numbers.Real) or not 0 <= penalty < math.inf:
-                raise ValueError(
-                    f"{name} must be finite and not negative. Received: {penalty!r}"
-                )
-        if length_penalty_form not in ("power", "gnmt"):
-            raise ValueError(
-                "length_penalty_form must be 'power' or 'gnmt'. "
-                f"Received: {length_penalty_form!r}"
-            )
-        if not _is_representable(max_length, length_penalty, length_penalty_form):
-            raise ValueError(
-                "length_penalty must be so small that the divisor of "
-                f"{max_length} tokens is finite in float32. Received: {length_penalty}"
-            )
-        if coverage_mask is not None:
-            coverage_mask = ops.cast(coverage_mask, "bool")
-        self.step, self.state = constrain(step, state, end, max_length, **constraints)
+        self.ranking = Ranking(
+            max_length,
+            length_penalty,
+            length_penalty_form,
+            coverage_penalty,
+            coverage_mask,
+        )
+        self.step, self.state = constrain(
+            step, state, constraints, end=end, max_length=max_length
+        )
         self.start, self.end = start, end
         self.max_length, self.beam_size = max_length, beam_size
-        self.length_penalty = length_penalty
-        self.length_penalty_form = length_penalty_form
-        self.coverage_penalty = coverage_penalty
-        self.coverage_mask = coverage_mask
         self.early_stopping = early_stopping
         self.limit = max_length if limit is None else self._checked_limit(limit)
 
@@ -206,7 +159,7 @@ class Beam:
         """A carry before the first step."""
         first = self._first()
         _, _, weights = self.step(first["alive"]["token_ids"], first["alive"]["state"])
-        self._check_coverage_mask(weights)
+        self.ranking.check_coverage_mask(weights, batch_of(self.state))
         batch = batch_of(first)
         places = (self.max_length, batch, self.beam_size)
         history = {
@@ -220,7 +173,7 @@ class Beam:
             ),
         }
         coverage = {}
-        if self.coverage_penalty:
+        if self.ranking.coverage_penalty:
             coverage = ops.zeros(ops.shape(weights), dtype="float32")
         return {**first, "coverage": coverage, "history": history}
 
@@ -264,7 +217,7 @@ class Beam:
         # `ops.max` refuses a batch without rows.
         best = ops.top_k(carry["alive"]["log_probs"], 1)[0][:, 0]
         hope = ops.where(
-            is_possible(best), best / self._divisor(self.max_length), IMPOSSIBLE
+            is_possible(best), best / self.ranking.divisor(self.max_length), IMPOSSIBLE
         )
         settled = carry["finished"]["scores"][:, -1] >= hope
         settled = ops.logical_or(settled, self._stopped(carry))
@@ -308,7 +261,7 @@ class Beam:
         # Twice the beam, so that enough go on when a whole beam ends at once.
         size = log_probs.shape[-1]
         candidates = min(2 * beam_size, beam_size * size)
-        ranks = self._ranks(alive["log_probs"], coverage, t + 1)
+        ranks = self.ranking.undivided(alive["log_probs"], coverage, t + 1)
         ranks, flat = top_k(
             ops.reshape(ranks[..., None] + log_probs, (-1, beam_size * size)),
             candidates,
@@ -323,7 +276,7 @@ class Beam:
         # Rows do not depend on how long others of their batch go on.
         ended = ops.logical_and(ended, ~self._stopped(carry)[:, None])
 
-        scores = ranks / self._divisor(t + 1)
+        scores = ranks / self.ranking.divisor(t + 1)
         arrivals = {
             "scores": ops.where(ended, scores, IMPOSSIBLE),
             "log_probs": ops.where(ended, totals, IMPOSSIBLE),
@@ -379,11 +332,11 @@ class Beam:
         slots = ops.broadcast_to(
             ops.arange(beam_size, dtype="int32"), ops.shape(alive["token_ids"])
         )
-        ranks = self._ranks(alive["log_probs"], carry["coverage"], length)
+        ranks = self.ranking.undivided(alive["log_probs"], carry["coverage"], length)
         # The end is one more token of those that have finished.
         finished = {**carry["finished"], "lengths": carry["finished"]["steps"] + 1}
         unfinished = {
-            "scores": ranks / self._divisor(length),
+            "scores": ranks / self.ranking.divisor(length),
             "log_probs": alive["log_probs"],
             "gains": ops.zeros_like(alive["log_probs"]),
             "steps": ops.broadcast_to(t, ops.shape(slots)),
@@ -429,28 +382,6 @@ class Beam:
             "weights": ops.moveaxis(found["weights"], 0, -2),
         }
 
-    def _ranks(self, log_probs, coverage, length):
-        """Scores of hypotheses of these lengths `(B,)`, times their divisor.
-
-        Among those that are equally long the order is that of the scores, and without
-        coverage nothing but the log-probabilities is left: `(B, K)`.
-        """
-        if not self.coverage_penalty:
-            return log_probs
-        # `ops.clip` takes its bounds in the default precision.
-        coverage = ops.minimum(ops.maximum(coverage, LEAST_COVERAGE), 1.0)
-        logs = ops.log(coverage)
-        if self.coverage_mask is not None:
-            logs = ops.where(self.coverage_mask[:, None], logs, 0.0)
-        penalty = self.coverage_penalty * ops.sum(logs, axis=-1)
-        return log_probs + self._divisor(length) * penalty
-
-    def _divisor(self, length):
-        """What log-probabilities are divided by: of a number, or `(B,)` to `(B, 1)`."""
-        if not isinstance(length, int):
-            length = ops.cast(length, "float32")[:, None]
-        return _divisor(length, self.length_penalty, self.length_penalty_form)
-
     def _checked_limit(self, limit):
         """A limit as int32, `()` or `(B,)`, and at most `max_length`."""
         check_limit(limit)
@@ -463,20 +394,8 @@ class Beam:
                 f"the shape {tuple(limit.shape)}"
             )
         if len(limit.shape):
-            check_rows("limit", limit, self.state)
+            check_rows("limit", limit, batch_of(self.state))
         return limit
-
-    def _check_coverage_mask(self, weights):
-        if self.coverage_mask is not None:
-            shape = tuple(self.coverage_mask.shape)
-            positions = weights.shape[-1]
-            known = None not in (*shape, positions)[1:]
-            if len(shape) != 2 or (known and shape[1] != positions):
-                raise ValueError(
-                    "coverage_mask must have the shape (batch, positions), with "
-                    f"{positions} positions. Received: {shape}"
-                )
-            check_rows("coverage_mask", self.coverage_mask, self.state)
 
 
 def check_limit(limit):
@@ -486,17 +405,5 @@ def check_limit(limit):
         raise ValueError(f"limit must be a positive integer. Received: {limit}")
 
 
-def _divisor(length, penalty, form):
-    """What log-probabilities of so many tokens are divided by."""
-    if form == "gnmt":
-        length = (5 + length) / 6
-    return length**penalty
-
-
-def _is_representable(length, penalty, form):
-    """Whether the divisor is a number in single precision."""
-    try:
-        divisor = _divisor(float(length), penalty, form)
-    except OverflowError:
-        return False
-    return divisor <= float(np.finfo("float32").max)
+# The options of beam search are spelled out once, in `Beam`.
+beam_search.__signature__ = inspect.signature(Beam)

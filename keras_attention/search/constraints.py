@@ -1,5 +1,6 @@
-"""What no hypothesis may do, as a step around a step; see the package."""
+"""Constraints on the hypotheses of a search."""
 
+import dataclasses
 import operator
 from collections.abc import Iterable
 
@@ -7,152 +8,278 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.layers.parts import check_positive_integer, may_be_equal
-from keras_attention.search.nested import batch_of, check_rows, values_of
+from keras_attention.layers.parts import check_positive_integer
+from keras_attention.search.nested import check_rows, values_of
 
-# Stands for a hypothesis that does not exist; finite, so that sums stay finite.
+# The log-probability of a hypothesis that does not exist; finite, so that sums are.
 IMPOSSIBLE = -1e9
-# Below what is merely impossible, which may be all that is left.
+# Lower than IMPOSSIBLE: where every other token is impossible, none of these is chosen.
 FORBIDDEN = 2 * IMPOSSIBLE
 
 
-def constrain(
-    step,
-    state,
-    end,
-    max_length,
-    *,
-    banned=(),
-    min_length=0,
-    no_repeat_ngrams=None,
-    prefix=None,
-):
-    """The same step and state, but tokens that break a constraint are `FORBIDDEN`.
+@dataclasses.dataclass
+class SearchStep:
+    """One step of a search, as a constraint sees it.
 
-    What the constraints must know of a hypothesis becomes a part of its state.
+    Attributes:
+        token_ids: Last token of every hypothesis, `(B, K)`; the start token at first.
+        length: Number of tokens of every hypothesis, `(B, K)`.
+        log_probs: Log-probabilities of the model before any constraint, `(B, K, N)`.
+        vocabulary: All tokens, `(N,)`.
+        end: The end token.
     """
-    check_integer("end", end)
-    check_integer("min_length", min_length)
-    if not 0 <= min_length <= max_length:
-        raise ValueError(
-            f"min_length must be between 0 and max_length, {max_length}. "
-            f"Received: {min_length}"
-        )
-    if not isinstance(banned, Iterable):
-        raise ValueError(f"banned must be a list of tokens. Received: {banned!r}")
-    banned = tuple(banned)
-    for token in banned:
-        check_integer("every token of banned", token)
-    state = {"model": state, "length": ops.zeros((batch_of(state),), dtype="int32")}
-    if no_repeat_ngrams is not None:
-        check_positive_integer("no_repeat_ngrams", no_repeat_ngrams)
-    # Longer ones cannot come twice.
-    no_repetitions = no_repeat_ngrams is not None and no_repeat_ngrams < max_length
-    if no_repetitions:
-        # The last token comes last, behind -1 for those that are not there yet.
-        state["tokens"] = ops.full((batch_of(state), max_length), -1, dtype="int32")
-    if prefix is not None:
-        prefix, highest = _checked_prefix(prefix, max_length)
-        check_rows("prefix", prefix, state)
-        rest = ((0, 0), (0, max_length - prefix.shape[1]))
-        prefix = ops.pad(prefix, rest, constant_values=-1)
 
-    def constrained(token_ids, state):
-        log_probs, model_state, weights = ask(step, token_ids, state["model"])
-        log_probs = ops.maximum(ops.cast(log_probs, "float32"), IMPOSSIBLE)
-        allowed = log_probs
-        size, length = log_probs.shape[-1], state["length"]
-        new_state = {"model": model_state, "length": length + 1}
-        if not 0 <= end < size:
+    token_ids: object
+    length: object
+    log_probs: object
+    vocabulary: object
+    end: int
+
+
+class Constraint:
+    """Base class of constraints: which tokens may follow in a hypothesis.
+
+    A search calls `begin` once, then `mask` at every step. A constraint may keep a
+    state of its own for each hypothesis; the search carries it along. Constraints apply
+    in the order of their list; those with `overrides = True` apply after all others.
+
+    A subclass defines `mask` and, if it has a state or can be impossible to meet,
+    `begin`.
+
+    Example:
+
+    A token that may occur a few times only, by a state that counts:
+
+    >>> class AtMost(Constraint):
+    ...     def __init__(self, token, times):
+    ...         self.token, self.times = token, times
+    ...
+    ...     def begin(self, *, batch_size, end, max_length):
+    ...         return keras.ops.zeros((batch_size,), dtype="int32")
+    ...
+    ...     def mask(self, log_probs, state, step):
+    ...         state = state + keras.ops.cast(step.token_ids == self.token, "int32")
+    ...         used_up = (state >= self.times)[..., None]
+    ...         is_token = step.vocabulary == self.token
+    ...         return self.forbid(log_probs, used_up & is_token), state
+    >>> def constant(token_ids, state):
+    ...     log_probs = keras.ops.log(np.array([0.1, 0.2, 0.4, 0.3], "float32"))
+    ...     log_probs = keras.ops.broadcast_to(log_probs, (*token_ids.shape, 4))
+    ...     return log_probs, state, log_probs
+    >>> found = greedy_search(
+    ...     constant, np.zeros((1, 1)), start=0, end=1, max_length=5,
+    ...     constraints=[AtMost(2, times=2), AtMost(3, times=1)],
+    ... )
+    >>> keras.ops.convert_to_numpy(found["token_ids"]).tolist()
+    [[[2, 2, 3, 1, 1]]]
+    """
+
+    #: Whether the constraint applies after those that do not override.
+    overrides = False
+
+    def begin(self, *, batch_size, end, max_length):
+        """Return the initial state, nested tensors `(B, ...)`; `{}` for none.
+
+        Args:
+            batch_size: Number of rows B; a tensor in a graph that takes any batch.
+            end: The end token.
+            max_length: Largest number of tokens, `end` included.
+
+        Raises:
+            ValueError: If the search cannot meet the constraint.
+        """
+        return {}
+
+    def mask(self, log_probs, state, step):
+        """Return log-probabilities with tokens forbidden, and the next state.
+
+        Args:
+            log_probs: Log-probabilities of the next token, `(B, K, N)`, in which
+                constraints that were applied before have forbidden tokens.
+            state: State of this constraint, nested tensors `(B, K, ...)`.
+            step: `SearchStep` with the attributes `token_ids`, `length`, `log_probs`,
+                `vocabulary` and `end`.
+
+        Returns:
+            log_probs: `(B, K, N)`, see `forbid`.
+            state: Of the same structure, shapes and dtypes as before.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def forbid(log_probs, tokens):
+        """Return `log_probs` with the tokens forbidden where a boolean mask is true."""
+        return ops.where(tokens, FORBIDDEN, log_probs)
+
+
+class Ban(Constraint):
+    """Tokens that are never produced.
+
+    Args:
+        token_ids: List of tokens.
+
+    Raises:
+        ValueError: If a token is not an integer, or, in the search, not in the
+            vocabulary.
+    """
+
+    def __init__(self, token_ids):
+        if not isinstance(token_ids, Iterable):
             raise ValueError(
-                f"end must be a token between 0 and {size - 1}. Received: {end}"
+                f"token_ids of Ban must be a list of tokens. Received: {token_ids!r}"
             )
-        wrong = [token for token in banned if not 0 <= token < size]
-        if wrong:
+        self.token_ids = tuple(token_ids)
+        for token in self.token_ids:
+            check_integer("every token of Ban", token)
+
+    def mask(self, log_probs, state, step):
+        size = log_probs.shape[-1]
+        unknown = [token for token in self.token_ids if not 0 <= token < size]
+        if unknown:
             raise ValueError(
-                f"banned must hold tokens between 0 and {size - 1}. Received: {wrong}"
+                f"token_ids of Ban must lie between 0 and {size - 1}. "
+                f"Received: {unknown}"
             )
-        if prefix is not None and highest >= size:
+        banned = np.isin(np.arange(size), self.token_ids)
+        upper_bound = np.where(banned, FORBIDDEN, np.inf).astype("float32")
+        return ops.minimum(log_probs, upper_bound), state
+
+
+class MinLength(Constraint):
+    """Smallest number of tokens, `end` included.
+
+    Args:
+        min_length: Integer, not negative and at most `max_length` of the search.
+
+    Raises:
+        ValueError: If `min_length` is not an integer, or, in the search, out of range.
+    """
+
+    def __init__(self, min_length):
+        check_integer("min_length", min_length)
+        self.min_length = min_length
+
+    def begin(self, *, batch_size, end, max_length):
+        if not 0 <= self.min_length <= max_length:
             raise ValueError(
-                f"prefix must hold tokens below {size}, or negative numbers. "
-                f"Received: {highest}"
+                f"min_length must be between 0 and max_length, {max_length}. "
+                f"Received: {self.min_length}"
             )
-        vocabulary = ops.arange(size, dtype="int32")
-        if banned:
-            most = np.where(np.isin(np.arange(size), banned), FORBIDDEN, np.inf)
-            allowed = ops.minimum(allowed, most.astype("float32"))
-        if min_length:
-            too_short = (length + 1 < min_length)[..., None]
-            ends = ops.logical_and(too_short, vocabulary == end)
-            allowed = ops.where(ends, FORBIDDEN, allowed)
-        if no_repetitions:
-            # The start is not a part of the hypothesis.
-            now = ops.where(length == 0, -1, token_ids)[..., None]
-            tokens = ops.concatenate([state["tokens"][..., 1:], now], axis=-1)
-            new_state["tokens"] = tokens
-            repetitions = _repetitions(tokens, no_repeat_ngrams, size)
-            allowed = ops.where(repetitions, FORBIDDEN, allowed)
-        if prefix is not None:
-            forced = ops.take_along_axis(prefix, length, axis=1)[..., None]
-            only = ops.where(vocabulary == forced, log_probs, FORBIDDEN)
-            allowed = ops.where(forced < 0, allowed, only)
-        return allowed, new_state, weights
+        return {}
 
-    return constrained, state
+    def mask(self, log_probs, state, step):
+        too_short = (step.length + 1 < self.min_length)[..., None]
+        is_end = step.vocabulary == step.end
+        return self.forbid(log_probs, ops.logical_and(too_short, is_end)), state
 
 
-def ask(step, token_ids, state):
-    """What a step returns; `ValueError` if it is not what the package says."""
-    answer = step(token_ids, state)
-    count = len(answer) if isinstance(answer, (tuple, list)) else 1
-    if count != 3:
-        raise ValueError(
-            "step must return three things, log_probs, state and weights. "
-            f"Received: {count}"
-        )
-    log_probs, _, weights = answer
-    for name, x, last in (
-        ("log_probs", log_probs, "vocabulary"),
-        ("weights", weights, "positions"),
-    ):
-        shape = tuple(x.shape) if hasattr(x, "shape") else None
-        leading = tuple(token_ids.shape)
-        if shape is None or not may_be_equal(shape[:-1], leading):
+class NoRepeatNgrams(Constraint):
+    """No n-gram occurs twice in a hypothesis (n-gram blocking).
+
+    Args:
+        n: Positive integer, number of tokens of an n-gram.
+
+    Raises:
+        ValueError: If `n` is not a positive integer.
+
+    Reference:
+        [Paulus et al., 2018](https://arxiv.org/abs/1705.04304), section 2.5.
+    """
+
+    def __init__(self, n):
+        check_positive_integer("n of NoRepeatNgrams", n)
+        self.n = n
+
+    def begin(self, *, batch_size, end, max_length):
+        # The newest token comes last; -1 stands for those that are not there yet.
+        return ops.full((batch_size, max_length), -1, dtype="int32")
+
+    def mask(self, log_probs, state, step):
+        if self.n >= state.shape[-1]:
+            # Two such n-grams do not fit into a hypothesis.
+            return log_probs, state
+        # The start is not part of the hypothesis.
+        newest = ops.where(step.length == 0, -1, step.token_ids)[..., None]
+        tokens = ops.concatenate([state[..., 1:], newest], axis=-1)
+        repeated = _repeating_tokens(tokens, self.n, log_probs.shape[-1])
+        return self.forbid(log_probs, repeated), tokens
+
+
+class Prefix(Constraint):
+    """First tokens of all hypotheses of a row (prefix-constrained decoding).
+
+    A prefix overrides the other constraints.
+
+    Args:
+        token_ids: Integers `(B, P)`; where one is negative, the search is free.
+
+    Raises:
+        ValueError: If `token_ids` are no integers `(B, P)`, or, in the search, not for
+            all rows, more than `max_length`, or not in the vocabulary.
+    """
+
+    overrides = True
+
+    def __init__(self, token_ids):
+        # Keras on JAX may turn a list of integers into floats.
+        if not hasattr(token_ids, "dtype"):
+            token_ids = np.asarray(token_ids)
+        dtype = keras.backend.standardize_dtype(token_ids.dtype)
+        values = values_of(token_ids)
+        self.token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
+        shape = tuple(self.token_ids.shape)
+        if len(shape) != 2:
             raise ValueError(
-                f"step must return {name} of the shape (batch, hypotheses, {last}), "
-                f"for token_ids {leading}. Received: {shape}"
+                "token_ids of Prefix must have the shape (batch, tokens). "
+                f"Received: {shape}"
             )
-    return answer
+        # An empty prefix may have any dtype.
+        if "int" not in dtype and shape[1]:
+            raise ValueError(f"token_ids of Prefix must be integers. Received: {dtype}")
+        self.length = shape[1]
+        # In a graph, the values are not known.
+        self.highest = -1
+        if values is not None:
+            self.highest = int(np.max(values.astype("int64"), initial=-1))
 
+    def begin(self, *, batch_size, end, max_length):
+        if self.length > max_length:
+            raise ValueError(
+                f"token_ids of Prefix must have at most {max_length} tokens. "
+                f"Received: {tuple(self.token_ids.shape)}"
+            )
+        check_rows("token_ids of Prefix", self.token_ids, batch_size)
+        return {}
 
-def _checked_prefix(prefix, max_length):
-    """A prefix as int32 `(B, P)`, and its highest token; -1 where none is known."""
-    # Of a list, Keras on JAX may make floats.
-    prefix = prefix if hasattr(prefix, "dtype") else np.asarray(prefix)
-    kind, tokens = keras.backend.standardize_dtype(prefix.dtype), values_of(prefix)
-    prefix = ops.convert_to_tensor(prefix, dtype="int32")
-    if len(prefix.shape) != 2 or prefix.shape[1] > max_length:
-        raise ValueError(
-            "prefix must have the shape (batch, tokens), with at most "
-            f"{max_length} tokens. Received: {tuple(prefix.shape)}"
-        )
-    # Of nothing, the type says nothing.
-    if "int" not in kind and prefix.shape[1]:
-        raise ValueError(f"prefix must hold integers. Received: {kind}")
-    highest = -1 if tokens is None else np.max(tokens.astype("int64"), initial=-1)
-    return prefix, int(highest)
+    def mask(self, log_probs, state, step):
+        size = log_probs.shape[-1]
+        if self.highest >= size:
+            raise ValueError(
+                f"token_ids of Prefix must be below {size}, or negative. "
+                f"Received: {self.highest}"
+            )
+        # After the prefix, the search is free.
+        token_ids = ops.pad(self.token_ids, ((0, 0), (0, 1)), constant_values=-1)
+        place = ops.minimum(step.length, self.length)
+        forced = ops.take_along_axis(token_ids, place, axis=1)[..., None]
+        only = self.forbid(step.log_probs, step.vocabulary != forced)
+        return ops.where(forced < 0, log_probs, only), state
 
 
 def check_integer(name, value):
-    """Raise `ValueError` for what is no integer, of whatever type."""
+    """Raise `ValueError` if the value is not an integer of any type."""
     try:
         operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be an integer. Received: {value!r}") from None
 
 
-def _repetitions(tokens, n, size):
-    """Which of `size` tokens would repeat n tokens of `(B, K, L)`: `(B, K, size)`."""
+def is_possible(log_probs):
+    return log_probs > IMPOSSIBLE / 2
+
+
+def _repeating_tokens(tokens, n, size):
+    """Return which tokens would repeat an n-gram of `(B, K, L)`: `(B, K, size)`."""
     batch, beam_size, length = ops.shape(tokens)
     followers = tokens[..., n - 1 :]
     follows = followers >= 0
@@ -161,7 +288,7 @@ def _repetitions(tokens, n, size):
         follows = ops.logical_and(follows, one == other[..., None])
     rows = batch * beam_size
     firsts = size * ops.arange(rows, dtype="int32")[:, None]
-    # One place more, for what does not count.
+    # The last place collects the tokens that repeat nothing.
     places = ops.where(
         ops.reshape(follows, (rows, -1)),
         ops.reshape(followers, (rows, -1)) + firsts,
@@ -174,7 +301,3 @@ def _repetitions(tokens, n, size):
         ops.ones_like(places[:, 0], dtype="bool"),
     )
     return ops.reshape(found[:-1], (batch, beam_size, size))
-
-
-def is_possible(log_probs):
-    return log_probs > IMPOSSIBLE / 2

@@ -5,7 +5,8 @@ import math
 from keras import ops
 
 from keras_attention.layers.parts import check_choice
-from keras_attention.search.constraints import IMPOSSIBLE, ask, is_possible
+from keras_attention.search.constraints import IMPOSSIBLE, is_possible
+from keras_attention.search.step import ask
 
 
 def ensemble_step(steps, *, weights=None, combine="probabilities"):

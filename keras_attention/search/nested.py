@@ -22,12 +22,13 @@ def values_of(x):
         return None
 
 
-def check_rows(name, x, state):
-    """Raise `ValueError` if there are, as far as known, not as many as in the state."""
-    rows, batch = ops.shape(x)[0], batch_of(state)
-    if isinstance(rows, int) and isinstance(batch, int) and rows != batch:
+def check_rows(name, x, batch_size):
+    """Raise `ValueError` if both numbers of rows are known and differ."""
+    rows = ops.shape(x)[0]
+    known = isinstance(rows, int) and isinstance(batch_size, int)
+    if known and rows != batch_size:
         raise ValueError(
-            f"{name} must have {batch} rows, as the state has. Received: {rows}"
+            f"{name} must have {batch_size} rows, as the state has. Received: {rows}"
         )
 
 

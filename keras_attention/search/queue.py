@@ -4,7 +4,8 @@ import numpy as np
 from keras import ops, tree
 
 from keras_attention.layers.parts import check_positive_integer
-from keras_attention.search.beam import Beam, beam_search, check_limit
+from keras_attention.search.beam import Beam, check_limit
+from keras_attention.search.step import check_keywords
 
 
 class BeamSearchQueue:
@@ -22,12 +23,14 @@ class BeamSearchQueue:
         batch_size: Number of rows that are searched together.
         compiler: What compiles functions of nested tensors, such as `tf.function` or
             `jax.jit`; `None` runs them as they are. Nothing is compiled twice.
-        **options: Those of `beam_search`.
+        constraints: List of `Constraint` objects for all rows, or a function
+            `(memory) -> constraints` for those that differ from row to row, such as
+            `lambda memory: [Prefix(memory["prefix"])]`.
+        **options: Those of `beam_search`, but for those below.
 
     Call arguments:
         memory: Nested arrays `(R, ...)`, of the R rows of the list.
         state: Initial state, nested arrays `(R, ...)`.
-        prefix: Integers `(R, P)`, as for `beam_search`.
         coverage_mask: Boolean `(R, S)`, as for `beam_search`.
         limit: Integers `(R,)`, as for `beam_search`.
 
@@ -58,23 +61,26 @@ class BeamSearchQueue:
     [3, 7, 2, 4, 2]
     """
 
-    def __init__(self, make_step, *, batch_size, compiler=None, **options):
+    def __init__(
+        self, make_step, *, batch_size, compiler=None, constraints=(), **options
+    ):
         check_positive_integer("batch_size", batch_size)
+        check_keywords("BeamSearchQueue", options, Beam)
         self.make_step = make_step
         self.batch_size = batch_size
-        # Read again in every round, which an iterator would not be.
-        banned = tuple(options.get("banned", ()))
-        self.options = {**beam_search.__kwdefaults__, **options, "banned": banned}
+        # Every round reads them again, so an iterator would be used up.
+        self.constraints = constraints if callable(constraints) else list(constraints)
+        self.options = options
         compiler = compiler or (lambda function: function)
         self._begin = compiler(lambda rows: self._beam(rows).begin())
         self._go_on = compiler(self._round)
 
-    def __call__(self, memory, state, *, prefix=None, coverage_mask=None, limit=None):
+    def __call__(self, memory, state, *, coverage_mask=None, limit=None):
         if limit is not None:
             # Compiled functions do not know it.
             check_limit(limit)
         rows = {"memory": memory, "state": state}
-        by_row = {"prefix": prefix, "coverage_mask": coverage_mask, "limit": limit}
+        by_row = {"coverage_mask": coverage_mask, "limit": limit}
         rows |= {name: x for name, x in by_row.items() if x is not None}
         rows = tree.map_structure(ops.convert_to_tensor, rows)
         counts = sorted({x.shape[0] for x in tree.flatten(rows)})
@@ -111,8 +117,12 @@ class BeamSearchQueue:
 
     def _beam(self, rows):
         options = {**self.options, **rows}
-        step = self.make_step(options.pop("memory"))
-        return Beam(step, options.pop("state"), **options)
+        memory, state = options.pop("memory"), options.pop("state")
+        constraints = self.constraints
+        if callable(constraints):
+            constraints = constraints(memory)
+        step = self.make_step(memory)
+        return Beam(step, state, constraints=constraints, **options)
 
     def _round(self, rows, carry, fresh, active, unfinished):
         beam = self._beam(rows)

@@ -8,10 +8,10 @@ from keras_attention.ops.sampling import invert
 from keras_attention.search.constraints import (
     IMPOSSIBLE,
     check_integer,
-    constrain,
     is_possible,
 )
 from keras_attention.search.nested import batch_of, spread, write
+from keras_attention.search.step import checks_keywords, constrain
 
 # The lowest temperature that no backend takes for zero in float32.
 LEAST_TEMPERATURE = 1e-37
@@ -19,7 +19,8 @@ LEAST_TEMPERATURE = 1e-37
 HOT = 1e6
 
 
-def greedy_search(step, state, *, start, end, max_length, **constraints):
+@checks_keywords
+def greedy_search(step, state, *, start, end, max_length, constraints=()):
     """Take the most probable token at every step.
 
     The loop ends when every row has produced `end`. A row in which no token is possible
@@ -32,8 +33,7 @@ def greedy_search(step, state, *, start, end, max_length, **constraints):
         start: Token that the first step is given.
         end: Token that ends a sequence.
         max_length: Largest number of tokens, `end` included.
-        **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
-            package).
+        constraints: List of `Constraint` objects, such as `Ban` and `MinLength`.
 
     Returns:
         Dict of tensors, with the same keys and shapes as `beam_search`, for K = 1.
@@ -50,6 +50,7 @@ def greedy_search(step, state, *, start, end, max_length, **constraints):
     return _follow(step, state, 1, most_probable, start, end, max_length, constraints)
 
 
+@checks_keywords
 def sample_search(
     step,
     state,
@@ -62,7 +63,7 @@ def sample_search(
     top_k=None,
     top_p=None,
     seed=None,
-    **constraints,
+    constraints=(),
 ):
     """Draw every token from the model's distribution.
 
@@ -88,8 +89,7 @@ def sample_search(
         top_k: Number of most probable tokens to draw from; `None` for all.
         top_p: Probability of the nucleus, at most 1; `None` for all.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.
-        **constraints: `banned`, `min_length`, `no_repeat_ngrams`, `prefix` (see the
-            package).
+        constraints: List of `Constraint` objects, such as `Ban` and `MinLength`.
 
     Returns:
         Dict of tensors, with the same keys and shapes as `beam_search`; the samples
@@ -150,7 +150,7 @@ def _follow(step, state, size, choose, start, end, max_length, constraints):
     """
     check_integer("start", start)
     check_positive_integer("max_length", max_length)
-    step, state = constrain(step, state, end, max_length, **constraints)
+    step, state = constrain(step, state, constraints, end=end, max_length=max_length)
     state = spread(state, size)
     batch = batch_of(state)
     token_ids = ops.full((batch, size), start, dtype="int32")

@@ -10,7 +10,15 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from keras_attention import beam_search, greedy_search, sample_search
+from keras_attention import (
+    Ban,
+    MinLength,
+    NoRepeatNgrams,
+    Prefix,
+    beam_search,
+    greedy_search,
+    sample_search,
+)
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, BEAM, LENGTH, POSITIONS, VOCABULARY = 2, 3, 5, 7, 11
@@ -153,12 +161,28 @@ def eagerly(function):
 quickly = compiled if BACKEND == "jax" else eagerly
 
 
+CONSTRAINTS = {
+    "banned": Ban,
+    "min_length": MinLength,
+    "no_repeat_ngrams": NoRepeatNgrams,
+    "prefix": Prefix,
+}
+
+
 @functools.cache
 def ready(search, how, **options):
     """The search; where coverage counts, over a step that looks at positions."""
     looks = LOOKS if options.get("coverage_penalty") else None
+    names = [name for name in options if name in CONSTRAINTS]
+    given = {name: options.pop(name) for name in names}
     options = {"start": START, "end": END, **options}
-    return how(lambda table, state: search(make_step(table, looks), state, **options))
+
+    def find(table, state):
+        constraints = [CONSTRAINTS[name](x) for name, x in given.items()]
+        step = make_step(table, looks)
+        return search(step, state, constraints=constraints, **options)
+
+    return how(find)
 
 
 def run_greedy(table, state, *, max_length=LENGTH, how=quickly, **options):
@@ -300,7 +324,7 @@ def all_hypotheses(table, state, row, max_length=LENGTH, **penalties):
 def is_allowed(
     tokens, token, row, *, banned=(), min_length=0, no_repeat_ngrams=None, prefix=None
 ):
-    """Whether the token may follow these, as the constraints are told."""
+    """Whether the token may follow these, without tensors."""
     length, n = len(tokens), no_repeat_ngrams
     if prefix and length < len(prefix[row]) and prefix[row][length] >= 0:
         return token == prefix[row][length]

@@ -36,7 +36,7 @@ from search.reference import (
     to_tensors,
 )
 
-from keras_attention import beam_search
+from keras_attention import NoRepeatNgrams, beam_search
 
 # Two positions of seven are padding in the first row, one in the second.
 MASK = ((True,) * 5 + (False,) * 2, (False,) + (True,) * 6)
@@ -242,7 +242,7 @@ def test_a_limit_that_is_not_known_counts_as_one_at_least():
     "options",
     quick_first(
         [
-            {"coverage_penalty": 0.3, "no_repeat_ngrams": 1},
+            {"coverage_penalty": 0.3, "constraints": [NoRepeatNgrams(1)]},
             {"early_stopping": True},
             {},
         ],

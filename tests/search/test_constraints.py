@@ -9,6 +9,7 @@ from search.reference import (
     LENGTH,
     PENALTY,
     START,
+    VOCABULARY,
     assert_agree,
     assert_sound,
     eagerly,
@@ -27,7 +28,16 @@ from search.reference import (
     to_tensors,
 )
 
-from keras_attention import beam_search
+from keras_attention import (
+    Ban,
+    Constraint,
+    MinLength,
+    NoRepeatNgrams,
+    Prefix,
+    beam_search,
+    greedy_search,
+    sample_search,
+)
 
 
 def test_banned_tokens_never_appear():
@@ -145,7 +155,7 @@ def test_a_prefix_may_hold_integers_of_any_kind(dtype):
         start=START,
         end=END,
         max_length=LENGTH,
-        prefix=prefix,
+        constraints=[Prefix(prefix)],
     )
 
     assert (to_numpy(found)["token_ids"][:, :, 0] == prefix).all()
@@ -209,3 +219,65 @@ def test_long_ngrams_never_come_twice():
     assert_agree(
         run_beam(table, state, no_repeat_ngrams=LENGTH), run_beam(table, state)
     )
+
+
+class NoRepeatedToken(Constraint):
+    """The same as `NoRepeatNgrams(1)`, by a state that marks all tokens so far."""
+
+    def begin(self, *, batch_size, end, max_length):
+        return {"seen": ops.zeros((batch_size, VOCABULARY), dtype="bool")}
+
+    def mask(self, log_probs, state, step):
+        newest = ops.equal(step.token_ids[..., None], step.vocabulary)
+        newest = ops.logical_and(newest, step.length[..., None] > 0)
+        seen = ops.logical_or(state["seen"], newest)
+        return self.forbid(log_probs, seen), {"seen": seen}
+
+
+def searched(search, constraints, seed=3):
+    table, state = to_tensors((random_table(seed, sharpness=0.5), random_state(seed)))
+    options = {"start": START, "end": END, "max_length": LENGTH}
+    return to_numpy(search(make_step(table), state, constraints=constraints, **options))
+
+
+@pytest.mark.parametrize("search", [beam_search, greedy_search])
+def test_the_state_of_a_constraint_follows_its_hypothesis(search):
+    found = searched(search, [NoRepeatedToken()])
+
+    assert_agree(found, searched(search, [NoRepeatNgrams(1)]))
+    assert not np.array_equal(found["token_ids"], searched(search, [])["token_ids"])
+
+
+def test_a_prefix_overrides_constraints_that_follow_it():
+    prefix = np.array([[3, END, 3], [END, 4, 4]])
+    others = [Ban([3]), MinLength(3), NoRepeatNgrams(1)]
+
+    found = searched(greedy_search, [Prefix(prefix), *others])
+
+    assert found["token_ids"][0, 0, :2].tolist() == [3, END]
+    assert found["token_ids"][1, 0, 0] == END
+    assert_agree(found, searched(greedy_search, [*others, Prefix(prefix)]))
+
+
+@pytest.mark.parametrize(
+    "constraints", [Ban([3]), [3], 5, [Ban]], ids=["alone", "token", "number", "class"]
+)
+def test_what_is_no_constraint_is_named(constraints):
+    with pytest.raises(ValueError, match=r"a list of Constraint objects.*\. Received"):
+        searched(greedy_search, constraints)
+
+
+@pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
+def test_a_wrong_keyword_is_named_with_those_of_the_search(search):
+    name = search.__name__
+    own = {"beam_search": "beam_size", "sample_search": "top_k"}.get(name, "start")
+
+    with pytest.raises(TypeError, match=f"{name} has no argument banned. Its .*{own}"):
+        search(None, None, start=START, end=END, max_length=LENGTH, banned=(3,))
+    with pytest.raises(TypeError, match=f"{name} needs the argument end, max_length"):
+        search(None, None, start=START)
+
+
+def test_a_constraint_that_masks_nothing_is_unfinished():
+    with pytest.raises(NotImplementedError):
+        searched(greedy_search, [Constraint()])

@@ -26,7 +26,14 @@ from search.reference import (
     to_tensors,
 )
 
-from keras_attention import BeamSearchQueue, beam_search
+from keras_attention import (
+    Ban,
+    BeamSearchQueue,
+    MinLength,
+    NoRepeatNgrams,
+    Prefix,
+    beam_search,
+)
 
 ROWS, PLACES = 13, 3
 TABLE = random_table(3)
@@ -35,9 +42,16 @@ PREFIX = np.where(np.arange(ROWS)[:, None] % 3 == 0, [3, 4], -1).astype("int32")
 LIMIT = np.resize([LENGTH, 3, 5, 2], ROWS).astype("int32")
 OPTIONS = {
     "plain": {},
-    "all": {"coverage_penalty": 0.3, "no_repeat_ngrams": 1, "min_length": 2},
+    "all": {
+        "coverage_penalty": 0.3,
+        "constraints": lambda memory: [
+            NoRepeatNgrams(1),
+            MinLength(2),
+            Prefix(memory["prefix"]),
+        ],
+    },
 }
-BY_ROW = {"plain": {}, "all": {"coverage_mask": MASK, "prefix": PREFIX, "limit": LIMIT}}
+BY_ROW = {"plain": {}, "all": {"coverage_mask": MASK, "limit": LIMIT}}
 
 
 def make_step_over(memory):
@@ -56,7 +70,8 @@ def long_list():
     hurry = np.random.default_rng(3).permutation(ROWS)[:, None] - 6.0
     to_end = np.arange(VOCABULARY) == END
     offset = np.where(to_end, np.minimum(hurry, 0), np.minimum(-hurry, 0))
-    return {"offset": offset.astype("float32")}, random_state(3, batch=ROWS)
+    memory = {"offset": offset.astype("float32"), "prefix": PREFIX}
+    return memory, random_state(3, batch=ROWS)
 
 
 @functools.cache
@@ -78,13 +93,16 @@ def all_at_once(options):
 
     @quickly
     def run(memory, state, by_row):
+        common = dict(OPTIONS[options])
+        make_constraints = common.pop("constraints", lambda memory: [])
         return beam_search(
             make_step_over(memory),
             state,
             start=START,
             end=END,
             max_length=LENGTH,
-            **OPTIONS[options],
+            constraints=make_constraints(memory),
+            **common,
             **by_row,
         )
 
@@ -107,14 +125,18 @@ def test_a_list_finds_what_its_rows_find(options, how):
     assert len(set(found["lengths"][:, 0])) > 2, "the example is too easy"
 
 
-def test_banned_tokens_are_banned_in_all_rounds():
-    def find(banned):
-        options = {"start": START, "end": END, "max_length": LENGTH, "banned": banned}
-        queue = BeamSearchQueue(make_step_over, batch_size=PLACES, **options)
-        return queue(*rows)
+def test_constraints_hold_in_all_rounds():
+    options = {"start": START, "end": END, "max_length": LENGTH}
+    # An iterator can be read once only.
+    queue = BeamSearchQueue(
+        make_step_over,
+        batch_size=PLACES,
+        constraints=iter([Ban(BANNED)]),
+        **options,
+    )
 
     rows = tree.map_structure(lambda x: x[: PLACES + 1], long_list())
-    assert_agree(find(iter(BANNED)), find(BANNED))
+    assert not np.isin(queue(*rows)["token_ids"], BANNED).any()
 
 
 @pytest.mark.parametrize("rows", [1, PLACES, PLACES + 1])
@@ -193,7 +215,7 @@ def test_one_place_is_enough_and_nothing_is_compiled_twice():
     [
         (0, {}, "batch_size must be a positive integer. Received: 0"),
         (3, {"memory": np.zeros((5, 2))}, r"number of rows.* Received: \[5, 7\]"),
-        (3, {"prefix": np.zeros((6, 2))}, r"number of rows.* Received: \[6, 7\]"),
+        (3, {"coverage_mask": np.zeros((6, 2))}, r"rows.* Received: \[6, 7\]"),
         (3, dict.fromkeys(("memory", "state"), np.zeros((0, 2))), r"Received: \[0\]"),
         (3, {"limit": np.arange(7)}, "limit must be a positive integer. Rec.*0 1 2"),
     ],
@@ -206,3 +228,10 @@ def test_wrong_arguments_are_named_with_what_came(places, rows, message):
             make_step_over, batch_size=places, start=START, end=END, max_length=LENGTH
         )
         queue(**rows)
+
+
+def test_an_unknown_option_is_named_when_the_queue_is_made():
+    options = {"start": START, "end": END, "max_length": LENGTH, "beam_width": 5}
+
+    with pytest.raises(TypeError, match="BeamSearchQueue has no argument beam_width"):
+        BeamSearchQueue(make_step_over, batch_size=PLACES, **options)

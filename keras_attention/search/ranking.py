@@ -1,0 +1,106 @@
+"""Scores by which beam search ranks hypotheses."""
+
+import math
+import numbers
+
+import numpy as np
+from keras import ops
+
+from keras_attention.search.nested import check_rows
+
+# Coverage counts as this much at least, so that its logarithm stays finite.
+LEAST_COVERAGE = 1e-10
+
+
+class Ranking:
+    """Length and coverage penalties of beam search; see `beam_search`.
+
+    Args:
+        max_length: Largest number of tokens.
+        length_penalty, length_penalty_form, coverage_penalty, coverage_mask: As for
+            `beam_search`.
+    """
+
+    def __init__(
+        self,
+        max_length,
+        length_penalty,
+        length_penalty_form,
+        coverage_penalty,
+        coverage_mask,
+    ):
+        for name, penalty in (
+            ("length_penalty", length_penalty),
+            ("coverage_penalty", coverage_penalty),
+        ):
+            if not isinstance(penalty, numbers.Real) or not 0 <= penalty < math.inf:
+                raise ValueError(
+                    f"{name} must be finite and not negative. Received: {penalty!r}"
+                )
+        if length_penalty_form not in ("power", "gnmt"):
+            raise ValueError(
+                "length_penalty_form must be 'power' or 'gnmt'. "
+                f"Received: {length_penalty_form!r}"
+            )
+        self.length_penalty = length_penalty
+        self.length_penalty_form = length_penalty_form
+        self.coverage_penalty = coverage_penalty
+        if not self._is_representable(max_length):
+            raise ValueError(
+                "length_penalty must be so small that the divisor of "
+                f"{max_length} tokens is finite in float32. Received: {length_penalty}"
+            )
+        if coverage_mask is not None:
+            coverage_mask = ops.cast(coverage_mask, "bool")
+        self.coverage_mask = coverage_mask
+
+    def undivided(self, log_probs, coverage, length):
+        """Return the scores of hypotheses `(B, K)`, times their divisor.
+
+        Hypotheses of the same length have the order of their scores. Without a coverage
+        penalty the result is `log_probs`.
+
+        Args:
+            log_probs: `(B, K)`.
+            coverage: Sum of the attention weights over time, `(B, K, S)`.
+            length: `(B,)`.
+        """
+        if not self.coverage_penalty:
+            return log_probs
+        # `ops.clip` takes its bounds in the default precision.
+        coverage = ops.minimum(ops.maximum(coverage, LEAST_COVERAGE), 1.0)
+        logs = ops.log(coverage)
+        if self.coverage_mask is not None:
+            logs = ops.where(self.coverage_mask[:, None], logs, 0.0)
+        penalty = self.coverage_penalty * ops.sum(logs, axis=-1)
+        return log_probs + self.divisor(length) * penalty
+
+    def divisor(self, length):
+        """Return the divisor of log-probabilities, `(B, 1)` for lengths `(B,)`."""
+        if not isinstance(length, numbers.Real):
+            length = ops.cast(length, "float32")[:, None]
+        if self.length_penalty_form == "gnmt":
+            length = (5 + length) / 6
+        return length**self.length_penalty
+
+    def check_coverage_mask(self, weights, batch_size):
+        """Raise `ValueError` if the mask does not have the shape of the positions."""
+        if self.coverage_mask is None:
+            return
+        shape = tuple(self.coverage_mask.shape)
+        positions = weights.shape[-1]
+        known = None not in (*shape, positions)[1:]
+        if len(shape) != 2 or (known and shape[1] != positions):
+            raise ValueError(
+                "coverage_mask must have the shape (batch, positions), with "
+                f"{positions} positions. Received: {shape}"
+            )
+        check_rows("coverage_mask", self.coverage_mask, batch_size)
+
+    def _is_representable(self, length):
+        """Whether the divisor is a number in single precision."""
+        try:
+            divisor = self.divisor(float(length))
+        except OverflowError:
+            return False
+        return divisor <= float(np.finfo("float32").max)

@@ -1,0 +1,125 @@
+"""Step functions: what they return, and how constraints wrap them."""
+
+import functools
+import inspect
+from collections.abc import Iterable
+
+from keras import ops
+
+from keras_attention.layers.parts import may_be_equal
+from keras_attention.search.constraints import (
+    IMPOSSIBLE,
+    Constraint,
+    SearchStep,
+    check_integer,
+)
+from keras_attention.search.nested import batch_of
+
+
+def constrain(step, state, constraints, *, end, max_length):
+    """Wrap a step function and its state so that tokens obey the constraints.
+
+    Returns:
+        step: Step function whose log-probabilities are float32, at least `IMPOSSIBLE`,
+            and `FORBIDDEN` for tokens that break a constraint.
+        state: The state of the model, the length, and the state of each constraint.
+    """
+    check_integer("end", end)
+    # Stable: constraints of equal rank keep their order.
+    constraints = sorted(_checked(constraints), key=lambda x: x.overrides)
+    batch_size = batch_of(state)
+    state = {
+        "model": state,
+        "length": ops.zeros((batch_size,), dtype="int32"),
+        "constraints": [
+            constraint.begin(batch_size=batch_size, end=end, max_length=max_length)
+            for constraint in constraints
+        ],
+    }
+
+    def constrained(token_ids, state):
+        log_probs, model_state, weights = ask(step, token_ids, state["model"])
+        log_probs = ops.maximum(ops.cast(log_probs, "float32"), IMPOSSIBLE)
+        size, length = log_probs.shape[-1], state["length"]
+        if not 0 <= end < size:
+            raise ValueError(
+                f"end must be a token between 0 and {size - 1}. Received: {end}"
+            )
+        vocabulary = ops.arange(size, dtype="int32")
+        now = SearchStep(token_ids, length, log_probs, vocabulary, end)
+        states = []
+        for constraint, own in zip(constraints, state["constraints"], strict=True):
+            log_probs, own = constraint.mask(log_probs, own, now)
+            states.append(own)
+        state = {"model": model_state, "length": length + 1, "constraints": states}
+        return log_probs, state, weights
+
+    return constrained, state
+
+
+def _checked(constraints):
+    """Return the constraints as a list; `ValueError` if they are anything else."""
+    listed = list(constraints) if isinstance(constraints, Iterable) else [None]
+    if not all(isinstance(constraint, Constraint) for constraint in listed):
+        raise ValueError(
+            "constraints must be a list of Constraint objects, such as [Ban([0])]. "
+            f"Received: {constraints!r}"
+        )
+    return listed
+
+
+def ask(step, token_ids, state):
+    """Call a step function; `ValueError` if its results are of the wrong shape."""
+    answer = step(token_ids, state)
+    count = len(answer) if isinstance(answer, (tuple, list)) else 1
+    if count != 3:
+        raise ValueError(
+            "step must return three things, log_probs, state and weights. "
+            f"Received: {count}"
+        )
+    log_probs, _, weights = answer
+    for name, x, last in (
+        ("log_probs", log_probs, "vocabulary"),
+        ("weights", weights, "positions"),
+    ):
+        shape = tuple(x.shape) if hasattr(x, "shape") else None
+        leading = tuple(token_ids.shape)
+        if shape is None or not may_be_equal(shape[:-1], leading):
+            raise ValueError(
+                f"step must return {name} of the shape (batch, hypotheses, {last}), "
+                f"for token_ids {leading}. Received: {shape}"
+            )
+    return answer
+
+
+def check_keywords(name, keywords, function):
+    """Raise `TypeError`, in the name of a search, for keywords unknown or missing.
+
+    Args:
+        name: Name of the search.
+        keywords: Keywords of the caller.
+        function: Function whose keyword-only parameters are those of the search.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    known = {x.name: x.default for x in parameters if x.kind is x.KEYWORD_ONLY}
+    unknown = [keyword for keyword in keywords if keyword not in known]
+    if unknown:
+        raise TypeError(
+            f"{name} has no argument {', '.join(unknown)}. "
+            f"Its keyword arguments are: {', '.join(known)}"
+        )
+    required = [keyword for keyword, x in known.items() if x is inspect.Parameter.empty]
+    missing = [keyword for keyword in required if keyword not in keywords]
+    if missing:
+        raise TypeError(f"{name} needs the argument {', '.join(missing)}")
+
+
+def checks_keywords(search):
+    """Decorate a search so that wrong keywords are named with those that exist."""
+
+    @functools.wraps(search)
+    def checked(step, state, **options):
+        check_keywords(search.__name__, options, search)
+        return search(step, state, **options)
+
+    return checked
