@@ -236,7 +236,7 @@ def main():
                 options["epochs"] = arguments.epochs
             translator, seconds = train(attention, options, folder)
             scores = score(translator, test, language.origin)
-            encode = translator.subwords.encode
+            encode = translator.tokenizer.encode
             tokens = sum(len(encode(source)) - 1 for source, _ in test)
             words = sum(len(source.split()) for source, _ in test)
             print(

@@ -95,7 +95,7 @@ def warm(photo, preset, beam_size, precision, calls):
     from keras_attention_apps.captioner.inference import Captioner
 
     captioner = Captioner.from_preset(preset, precision=precision)
-    search = captioner.search(beam_size=beam_size)
+    search = captioner.search_model(beam_size=beam_size)
 
     def read():
         return image_to_array(read_image(photo), captioner.config.image_size)[None]

@@ -68,7 +68,7 @@ def cnn_step(photo, count, folded=True, **options):
 
 
 def search_step(photo, count, **options):
-    search = captioner(**options).search(beam_size=BEAM)
+    search = captioner(**options).search_model(beam_size=BEAM)
     batch = {"features": features(photo)}
     return lambda: [search.predict_on_batch(batch) for _ in range(count // BATCH)]
 

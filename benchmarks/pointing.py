@@ -105,7 +105,7 @@ def gradient_noise(trained, images):
     network, longest = trained.network, trained.config.max_length
     batches = TrainingBatches(
         [
-            [trained.vocabulary.encode(text, longest) for text in image.captions]
+            [trained.tokenizer.encode(text, longest) for text in image.captions]
             for image in images
         ],
         paths=[image.path for image in images],

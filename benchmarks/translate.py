@@ -11,7 +11,7 @@ The sentences are as long as those of real text: half have at most 14 subwords, 
 more than 40. Both write equally many subwords: the end is forbidden to both, and at 1.2
 subwords for each of the source, rounded up to a multiple of eight, both must stop.
 
-- ours: `TranslationSearch`, the search of the translator, as a graph;
+- ours: `SearchModel`, the search of the translator, as a graph;
 - ours, bfloat16: the same in half precision;
 - ours, XLA: the first as `jit_compile` compiles it, with sentences padded to multiples
   of 16 subwords; what compiling takes, seconds for each length, is not counted;
@@ -94,7 +94,7 @@ def real_task(model, text):
     lines = [line.strip() for line in text.read_text(encoding="utf-8").splitlines()]
     lines = [line for line in lines if line][:SENTENCES]
     translator = Translator.from_preset(str(model))
-    encode = translator.subwords.encode
+    encode = translator.tokenizer.encode
     return {
         "attention": translator.config.attention,
         "model": str(model),
@@ -127,7 +127,7 @@ def our_search(
     task, beam_size, together, every, *, jit_compile=False, precision="float32"
 ):
     import keras
-    from keras_attention_apps.common.compiling import computing_in
+    from keras_attention_apps.common.network.compiling import computing_in
 
     if "model" in task:
         from keras_attention_apps.nmt import Translator
@@ -141,8 +141,9 @@ def our_search(
         options = {"beam_size": beam_size, "batch_size": together}
         return lambda: [translator.translate(part, **options) for part in parts]
 
+    from keras_attention_apps.common.network.search_model import SearchModel
     from keras_attention_apps.nmt.config import ModelConfig, with_recipe
-    from keras_attention_apps.nmt.model import TranslationSearch, build_network
+    from keras_attention_apps.nmt.model import build_network
 
     from keras_attention import beam_search
 
@@ -154,9 +155,11 @@ def our_search(
     with computing_in(precision):
         network = build_network(config, VOCABULARY)
     batches = batches_of(task, together, every, COMPILED_STEP if jit_compile else 1)
-    find = functools.partial(beam_search, beam_size=beam_size, banned=range(SPECIAL))
+    find = functools.partial(beam_search, beam_size=beam_size)
     searches = {
-        steps: TranslationSearch(network, steps, find, jit_compile=jit_compile)
+        steps: SearchModel(
+            network, find, steps, banned=range(SPECIAL), jit_compile=jit_compile
+        )
         for steps in {steps for _, steps in batches}
     }
 

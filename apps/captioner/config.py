@@ -65,9 +65,14 @@ class ModelConfig:
     #: Largest number of words in a caption.
     max_length: Positive = 22
 
+    @property
+    def max_tokens(self):
+        """Maximum number of tokens that the network generates, END included."""
+        return self.max_length + 1
 
-# Options of a model that change none of its weights.
-SHAPELESS = (
+
+# Options of a model that leave its weights as they are.
+RUNTIME_OPTIONS = (
     "image_size",
     "attention",
     "estimator",

@@ -15,12 +15,12 @@ def export(config):
     check_folder(config.directory, SAVED_MODEL)
     chosen = config.captioner
     captioner = Captioner.from_preset(chosen.model, **chosen.options)
-    search = captioner.search(**dataclasses.asdict(config.search))
-    save_served(captioner, search, config.directory)
+    search_model = captioner.search_model(**dataclasses.asdict(config.search))
+    save_served(captioner, search_model, config.directory)
     print(f"Wrote {config.directory}")
 
 
-def save_served(captioner, search, directory):
+def save_served(captioner, search_model, directory):
     """Write a search as a SavedModel.
 
     Its signature takes `encoded`, strings `(B,)` with the bytes of JPEG, PNG, GIF, BMP
@@ -33,14 +33,14 @@ def save_served(captioner, search, directory):
 
     Args:
         captioner: The `Captioner`.
-        search: The `CaptionSearch` to run.
+        search_model: The `SearchModel` to run.
         directory: Folder to write; an older SavedModel there is replaced as a whole.
     """
     import tensorflow as tf
     from keras_attention_apps.captioner.serving_images import decode_images
     from keras_attention_apps.common.tokens import END
 
-    words = tf.constant(captioner.vocabulary.words)
+    words = tf.constant(captioner.tokenizer.words)
     backbone = captioner.network.backbone
 
     def serve(encoded):
@@ -48,7 +48,7 @@ def save_served(captioner, search, directory):
         # TensorFlow's convolutions cannot do without a picture.
         missing = tf.maximum(0, 1 - tf.shape(images)[0])
         images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
-        found = search({"images": images})
+        found = search_model({"images": images})
         found = tf.nest.map_structure(lambda x: x[: tf.size(encoded)], found)
         token_ids = found["token_ids"][:, 0, :-1]
         is_word = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
@@ -63,7 +63,7 @@ def save_served(captioner, search, directory):
         }
 
     archive = keras.export.ExportArchive()
-    archive.track(search)
+    archive.track(search_model)
     archive.add_endpoint(
         "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "encoded")]
     )

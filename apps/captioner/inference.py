@@ -10,38 +10,23 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.config import SHAPELESS, ModelConfig
+from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, ModelConfig
 from keras_attention_apps.captioner.features import feature_model
 from keras_attention_apps.captioner.images import (
     ImageError,
     image_to_array,
     read_image,
 )
-from keras_attention_apps.captioner.model import CaptionSearch, ShowAttendTell
+from keras_attention_apps.captioner.model import ShowAttendTell
 from keras_attention_apps.captioner.text import Vocabulary, detokenize
-from keras_attention_apps.common import presets
-from keras_attention_apps.common.compiling import (
-    compiles,
-    computing_in,
-    power_of_two,
-)
-from keras_attention_apps.common.config import (
-    check_batch_size,
-    check_n_best,
-    replaced,
-)
-from keras_attention_apps.common.files import (
-    MODEL,
-    atomic_folder,
-    read_json,
-    write_json,
-)
-from keras_attention_apps.common.presets import find_preset, loading, save_half
+from keras_attention_apps.common.config import check_batch_size, check_n_best
+from keras_attention_apps.common.network.compiling import power_of_two
+from keras_attention_apps.common.network.search_model import hypotheses
+from keras_attention_apps.common.task import Task
 
 from keras_attention import beam_search
 
 PRESETS = Path(__file__).parent / "presets"
-WEIGHTS = "model.weights.h5"
 
 # Photographs that go through the CNN together: of more, what a layer hands on to the
 # next leaves the caches of a processor. A search has little to hand on.
@@ -67,26 +52,20 @@ class Caption:
     weights: np.ndarray
 
 
-# The `ModelConfig` of a preset by its name, or of a trained model by its folder.
-read_config = functools.partial(
-    presets.read_config, presets=PRESETS, kind=ModelConfig, what="captioner"
-)
-
-
-class Captioner:
+class Captioner(Task):
     """Captions photographs and tells where it looked for every word.
 
     Args:
         config: The `ModelConfig` of the network.
-        vocabulary: Its `Vocabulary`.
+        tokenizer: Its `Vocabulary`.
         network: The `ShowAttendTell`. Its CNN is frozen when the first photograph is
-            captioned: what it learns later is not seen.
-        jit_compile: Whether the search is compiled by XLA, as it always is on JAX. That
-            takes seconds for every number of photographs in a batch, and is quicker
-            from then on. So that these are few, batches are filled up to powers of two.
+            captioned, with the weights of that time.
+        jit_compile: Whether XLA compiles the search, as it always does on JAX. That
+            takes seconds for every batch size, and is faster from then on. To keep
+            their number small, batches are padded to powers of two.
 
     Raises:
-        UserError: If `jit_compile` is asked for on PyTorch.
+        UserError: If `jit_compile` is requested on PyTorch.
 
     Example:
 
@@ -94,59 +73,27 @@ class Captioner:
     >>> caption = captioner.caption(np.zeros((300, 400, 3), "uint8"))
     >>> caption.weights.shape == (len(caption.words), 9, 9)
     True
+
+    Options of the network that leave its weights as they are can be changed on loading,
+    such as the image size, which sets the number of regions:
+
+    >>> captioner = Captioner.from_preset("flickr8k-soft", image_size=224)
+    >>> caption = captioner.caption(np.zeros((300, 400, 3), "uint8"))
+    >>> caption.weights.shape[1:]
+    (7, 7)
     """
 
-    def __init__(self, config, vocabulary, network, *, jit_compile=False):
-        self.config = config
-        self.vocabulary = vocabulary
-        self.network = network
-        self.jit_compile = compiles(jit_compile)
-        self._searches = {}
+    noun = "captioner"
+    presets = PRESETS
+    config_type = ModelConfig
+    tokenizer_type = Vocabulary
+    runtime_options = RUNTIME_OPTIONS
 
-    @classmethod
-    def from_preset(cls, name_or_path, *, jit_compile=False, precision=None, **changes):
-        """Load a shipped preset by its name, or a model that was trained by its folder.
-
-        Args:
-            name_or_path: Name or folder.
-            jit_compile: As of a `Captioner`.
-            precision: Name of the Keras dtype policy to compute with, such as
-                `"mixed_bfloat16"`; the one that is set if omitted.
-            **changes: What is to be different from its `ModelConfig`, and changes none
-                of its weights: see `SHAPELESS`. So `inference="expectation"` gives hard
-                attention the mean of all regions, and `image_size=288` makes more of
-                them.
-
-        Raises:
-            ValueError: If there is no such preset or folder, it is incomplete, or
-                cannot be changed so.
-        """
-        folder = find_preset(name_or_path, PRESETS)
-        config = replaced(read_config(name_or_path), changes, SHAPELESS)
-        with loading(folder, "captioner"), computing_in(precision):
-            vocabulary = Vocabulary(read_json(folder / "vocabulary.json"))
-            network = ShowAttendTell(config, len(vocabulary))
-            network.build()
-            network.load_weights(folder / WEIGHTS)
-        return cls(config, vocabulary, network, jit_compile=jit_compile)
-
-    @property
-    def kind(self):
-        """What models share whose weights can be averaged."""
-        return self.config, self.vocabulary.words
-
-    def save(self, folder, **about):
-        """Write the model as a folder that `from_preset` loads.
-
-        Args:
-            folder: Where to write; an older model there is replaced as a whole.
-            **about: More entries for its `config.json`, such as how it was trained.
-        """
-        with atomic_folder(folder, MODEL) as temporary:
-            model = dataclasses.asdict(self.config)
-            write_json(temporary / "config.json", {"model": model, **about})
-            write_json(temporary / "vocabulary.json", self.vocabulary.words[4:])
-            save_half(self.network, temporary / WEIGHTS)
+    @staticmethod
+    def build_network(config, vocabulary_size):
+        network = ShowAttendTell(config, vocabulary_size)
+        network.build()
+        return network
 
     def take_over(self, other):
         """Copy the weights of another captioner of the same sizes.
@@ -158,9 +105,9 @@ class Captioner:
         for ours, theirs in pairs:
             if ours is not embeddings:
                 ours.assign(theirs)
-        rows = {word: row for row, word in enumerate(other.vocabulary.words)}
-        known = [word in rows for word in self.vocabulary.words]
-        rows = [rows.get(word, 0) for word in self.vocabulary.words]
+        rows = {word: row for row, word in enumerate(other.tokenizer.words)}
+        known = [word in rows for word in self.tokenizer.words]
+        rows = [rows.get(word, 0) for word in self.tokenizer.words]
         copied = keras.ops.take(other.network.embedding.embeddings, rows, axis=0)
         known = keras.ops.convert_to_tensor(known)[:, None]
         embeddings.assign(keras.ops.where(known, copied, embeddings))
@@ -222,7 +169,7 @@ class Captioner:
         check_n_best(n_best, beam_size)
         check_batch_size(batch_size)
         self.network.backbone.freeze()
-        search = self.search(
+        search_model = self.search_model(
             beam_size=beam_size,
             length_penalty=length_penalty,
             no_repeat_ngrams=no_repeat_ngrams,
@@ -245,8 +192,8 @@ class Captioner:
                 arrays = [x for x in read if not isinstance(x, ImageError)]
                 captions = iter(())
                 if arrays:
-                    found = self._found(search, np.stack(arrays), batch_size)
-                    captions = iter(self.captions_of(found, n_best))
+                    outputs = self._search(search_model, np.stack(arrays), batch_size)
+                    captions = iter(self.captions_of(outputs, n_best))
                 for image, result in zip(batch, read, strict=True):
                     failed = isinstance(result, ImageError)
                     yield image, result if failed else next(captions)
@@ -261,8 +208,8 @@ class Captioner:
         except ImageError as error:
             return error
 
-    def _found(self, search, images, batch_size):
-        """What the search finds for an array of photographs, and perhaps a few more."""
+    def _search(self, search_model, images, batch_size):
+        """Search for captions of an array of photographs, perhaps padded with more."""
         if self.jit_compile:
             rows = power_of_two(len(images), batch_size)
             images = np.resize(images, (rows, *images.shape[1:]))
@@ -271,65 +218,55 @@ class Captioner:
             self._cnn.predict_on_batch(images[first : first + CNN_BATCH])
             for first in range(0, len(images), CNN_BATCH)
         ]
-        return search.predict_on_batch({"features": np.concatenate(features)})
+        return search_model.predict_on_batch({"features": np.concatenate(features)})
 
     @functools.cached_property
     def _cnn(self):
         """The CNN alone as a Keras model."""
         return feature_model(self.network.backbone)
 
-    def search(
+    def search_model(
         self, *, beam_size=5, length_penalty=0.7, no_repeat_ngrams=3, maps="weights"
     ):
-        """The compiled search as a Keras model; see `CaptionSearch`."""
-        key = (beam_size, length_penalty, no_repeat_ngrams, maps)
-        if key not in self._searches:
-            find = functools.partial(
-                beam_search,
-                beam_size=beam_size,
-                length_penalty=length_penalty,
-                no_repeat_ngrams=no_repeat_ngrams or None,
-                early_stopping=True,
-                # A word and the end.
-                min_length=2,
-            )
-            self._searches[key] = CaptionSearch(
-                self.network,
-                self.config.max_length,
-                find,
-                maps=maps,
-                jit_compile=self.jit_compile,
-            )
-        return self._searches[key]
+        """Return the compiled beam search as a Keras model; see `SearchModel`."""
+        search = functools.partial(
+            beam_search,
+            beam_size=beam_size,
+            length_penalty=length_penalty,
+            no_repeat_ngrams=no_repeat_ngrams or None,
+            early_stopping=True,
+            # A word and the end.
+            min_length=2,
+        )
+        return self._cached_search_model(
+            (beam_size, length_penalty, no_repeat_ngrams, maps),
+            search,
+            self.config.max_tokens,
+            step_options={"maps": maps},
+        )
 
-    def captions_of(self, found, n_best=1):
-        """For every photograph that a search returned, its best hypotheses."""
-        found = {name: keras.ops.convert_to_numpy(x) for name, x in found.items()}
+    def captions_of(self, outputs, n_best=1):
+        """Return, for every photograph of a search, its best `Caption`s."""
         return [
-            [
-                self._caption(found, row, rank)
-                for rank in range(n_best)
-                if rank == 0 or found["lengths"][row, rank]
-            ]
-            for row in range(len(found["token_ids"]))
+            list(map(self._caption, found)) for found in hypotheses(outputs, n_best)
         ]
 
     def words_of(self, token_ids):
-        """The words of one caption that a search has found, `max_length` at most."""
-        # Behind the largest number of words there is room for the end alone.
-        return self.vocabulary.decode(token_ids[: self.config.max_length])
+        """Return the words of one sequence of a search, `max_length` at most."""
+        # The last position has room for END alone.
+        return self.tokenizer.decode(token_ids[: self.config.max_length])
 
-    def _caption(self, found, row, rank):
-        words = self.words_of(found["token_ids"][row, rank])
-        weights = found["weights"][row, rank, : len(words)]
+    def _caption(self, hypothesis):
+        words = self.words_of(hypothesis.token_ids)
         backbone = self.network.backbone
+        maps = hypothesis.weights[: len(words)]
         return Caption(
             text=detokenize(words),
             words=words,
-            score=float(found["scores"][row, rank]),
-            log_probability=float(found["log_probs"][row, rank]),
-            # A view would keep those of the whole batch.
-            weights=weights.reshape(-1, backbone.rows, backbone.columns).copy(),
+            score=hypothesis.score,
+            log_probability=hypothesis.log_probability,
+            # A view would keep the maps of the whole batch in memory.
+            weights=maps.reshape(-1, backbone.rows, backbone.columns).copy(),
         )
 
 

@@ -58,9 +58,9 @@ def main(argv=None):
 
 def _read_config(preset):
     quiet_tensorflow()
-    from keras_attention_apps.captioner.inference import read_config
+    from keras_attention_apps.captioner.inference import Captioner
 
-    return read_config(preset)
+    return Captioner.read_config(preset)
 
 
 def _dispatch(argv):
@@ -223,9 +223,8 @@ def _evaluate(config):
 
 def _average(config):
     from keras_attention_apps.captioner.inference import Captioner
-    from keras_attention_apps.common.averaging import average
 
-    average(config, Captioner.from_preset)
+    Captioner.average(config)
 
 
 def _export(config):

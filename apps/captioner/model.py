@@ -7,8 +7,9 @@ N vocabulary size.
 import keras
 from keras import ops
 from keras_attention_apps.captioner.backbone import Backbone
-from keras_attention_apps.common.compiling import cast_beforehand
-from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
+from keras_attention_apps.captioner.text import Vocabulary
+from keras_attention_apps.common.network.readout import DeepOutput
+from keras_attention_apps.common.tokens import PAD
 
 from keras_attention import (
     AdditiveAttention,
@@ -20,41 +21,6 @@ from keras_attention import (
     doubly_stochastic_penalty,
     sequence_crossentropy,
 )
-
-# What no caption has among its words.
-BANNED = (PAD, START, UNKNOWN)
-
-
-class DeepOutput(keras.layers.Layer):
-    """Scores of the next word from everything that is known at a step.
-
-        hidden = tanh(E y[t-1] + L_h h[t] + L_z z[t])
-
-    to be multiplied with the word embeddings, which serve as the output layer, too.
-
-    Reference: [Xu et al., 2015](https://arxiv.org/abs/1502.03044), equation 7, with
-    the tanh of the authors' code.
-    """
-
-    def __init__(self, units, dropout, **kwargs):
-        super().__init__(**kwargs)
-        self.from_output = keras.layers.Dense(units, name="from_output")
-        self.from_context = keras.layers.Dense(
-            units, use_bias=False, name="from_context"
-        )
-        self.dropout = keras.layers.Dropout(dropout)
-
-    def build(self, embedded_shape, output_shape, context_shape):
-        self.from_output.build(output_shape)
-        self.from_context.build(context_shape)
-        self.built = True
-
-    def call(self, embedded, output, context, training=None):
-        hidden = embedded + self.from_output(output) + self.from_context(context)
-        return self.dropout(ops.tanh(hidden), training=training)
-
-    def compute_output_shape(self, embedded_shape, output_shape, context_shape):
-        return embedded_shape
 
 
 class ShowAttendTell(keras.Model):
@@ -142,7 +108,9 @@ class ShowAttendTell(keras.Model):
                 gate=True,
             )
         )
-        self.readout = DeepOutput(config.embedding_units, config.dropout)
+        self.readout = DeepOutput(config.embedding_units, dropout=config.dropout)
+        # Weight files of captioners know this layer by another name.
+        self.readout.from_output = self.readout.from_state
         self.words_loss = keras.metrics.Mean(name="words_loss")
 
     @property
@@ -196,6 +164,33 @@ class ShowAttendTell(keras.Model):
         reported = {name: steps[name] for name in ("weights", *reports)}
         return {"logits": self.embedding(hidden, reverse=True), **reported}
 
+    def begin(self, inputs, max_length=None):
+        """Return the memory of a search and its first state.
+
+        Args:
+            inputs: Dict with `"images"` or `"features"`, as for a call.
+            max_length: Maximum number of steps, on which nothing depends here.
+        """
+        regions = self.regions(inputs, training=False)
+        memory = self.decoder.cell.attention.memory(regions)
+        return memory, self.initial_state(regions)
+
+    def step(self, token_ids, state, memory, maps="weights"):
+        """One step of `keras_attention.beam_search`.
+
+        Args:
+            token_ids, state, memory: Last tokens, state and memory.
+            maps: What the step returns as attention: `"weights"`, or
+                `"probabilities"`, from which hard attention chooses a region. They are
+                the same for soft attention.
+        """
+        embedded = self.embedding(token_ids)
+        outputs, state = self.decoder.cell(embedded, state, memory)
+        hidden = self.readout(embedded, outputs["output"], outputs["context"])
+        logits = ops.cast(self.embedding(hidden, reverse=True), "float32")
+        weights = outputs.get(maps, outputs["weights"])
+        return ops.log_softmax(logits, axis=-1), state, weights
+
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
         """Per word: cross-entropy plus lambda times the doubly stochastic penalty.
 
@@ -239,7 +234,7 @@ class ShowAttendTell(keras.Model):
 
     def _logits_of_samples(self, logits):
         """What samples are drawn by: sharper scores, of all words but the banned."""
-        banned = ops.sum(ops.one_hot(BANNED, logits.shape[-1]), axis=0)
+        banned = ops.sum(ops.one_hot(Vocabulary.banned, logits.shape[-1]), axis=0)
         logits = ops.cast(logits, "float32") / self.sample_temperature
         return logits - 1e9 * banned
 
@@ -266,64 +261,3 @@ class ShowAttendTell(keras.Model):
             training=training,
         )
         return ops.reshape(reinforced, ops.shape(likelihood))
-
-
-class CaptionSearch(keras.Model):
-    """A search over a `ShowAttendTell`: one call from photographs to captions.
-
-    Args:
-        network: The `ShowAttendTell`.
-        max_length: Largest number of words.
-        find: One of the searches of `keras_attention`, with its own arguments bound.
-        maps: What is recorded of each step: `"weights"`, or `"probabilities"`, from
-            which hard attention chooses. They are the same for soft attention.
-        seed_generator: The `keras.random.SeedGenerator` that `find` draws from, if any.
-        jit_compile: Whether XLA compiles it.
-
-    Call arguments:
-        inputs: Dict with `"images"` or `"features"`, as for the network.
-
-    Returns:
-        What the search returns.
-    """
-
-    def __init__(
-        self,
-        network,
-        max_length,
-        find,
-        *,
-        maps="weights",
-        seed_generator=None,
-        jit_compile=False,
-    ):
-        super().__init__(name="caption_search")
-        self.network = network
-        self.max_length = max_length
-        self.find = find
-        self.maps = maps
-        self.seed_generator = seed_generator
-        self.built = True
-        self.compile(jit_compile=jit_compile)
-
-    def call(self, inputs):
-        network = self.network
-        regions = network.regions(inputs, training=False)
-        memory = network.decoder.cell.attention.memory(regions)
-
-        def step(token_ids, state):
-            embedded = network.embedding(token_ids)
-            outputs, state = network.decoder.cell(embedded, state, memory)
-            hidden = network.readout(embedded, outputs["output"], outputs["context"])
-            logits = ops.cast(network.embedding(hidden, reverse=True), "float32")
-            maps = outputs.get(self.maps, outputs["weights"])
-            return ops.log_softmax(logits, axis=-1), state, maps
-
-        return self.find(
-            cast_beforehand(step, network),
-            network.initial_state(regions),
-            start=START,
-            end=END,
-            max_length=self.max_length + 1,
-            banned=BANNED,
-        )

@@ -1,9 +1,6 @@
 """Self-critical training: captions that beat their fellows become more probable."""
 
-import functools
-
 import numpy as np
-from keras_attention_apps.captioner.model import CaptionSearch
 from keras_attention_apps.common.self_critical import SelfCritical
 
 
@@ -21,16 +18,16 @@ class SelfCriticalCaptions(SelfCritical):
     """
 
     def __init__(self, captioner, features, reward, *, batch_images, **options):
-        super().__init__(captioner.network, "captions", **options)
+        super().__init__(
+            captioner.network,
+            "captions",
+            banned=captioner.tokenizer.banned,
+            **options,
+        )
         self.captioner = captioner
         self.features = features
         self.reward = reward
         self.batch_images = batch_images
-        self._search_of = functools.cache(
-            functools.partial(
-                CaptionSearch, captioner.network, captioner.config.max_length
-            )
-        )
 
     def __len__(self):
         return -(-len(self.features[0]) // self.batch_images)
@@ -46,11 +43,11 @@ class SelfCriticalCaptions(SelfCritical):
         pairs = zip(drawn, items, strict=True)
         return {"features": np.stack([self.features[view][i] for view, i in pairs])}
 
-    def search(self, inputs, find, **options):
-        return self._search_of(find, **options)
+    def max_length(self, inputs):
+        return self.captioner.config.max_tokens
 
     def width(self, longest):
-        return self.captioner.config.max_length + 1
+        return self.captioner.config.max_tokens
 
     def reward_of(self, item, token_ids):
         return self.reward(self.captioner.words_of(token_ids), item)

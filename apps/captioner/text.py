@@ -4,10 +4,12 @@ import collections
 import re
 import unicodedata
 
+from keras_attention_apps.common.files import read_json, write_json
 from keras_attention_apps.common.scripts import UNSPACED
-from keras_attention_apps.common.tokens import END, START, UNKNOWN
+from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
+VOCABULARY = "vocabulary.json"
 
 # Stands for what belongs to the letter before it, and is no letter itself.
 _MARK = "\ufe0f"
@@ -61,7 +63,13 @@ class Vocabulary:
 
     Args:
         words: The ordinary words, in the order of their numbers.
+
+    Attributes:
+        words: All words, the special ones first.
+        banned: Token ids that no caption contains.
     """
+
+    banned = (PAD, START, UNKNOWN)
 
     def __init__(self, words):
         self.words = (*SPECIAL, *words)
@@ -80,6 +88,20 @@ class Vocabulary:
             counts.update(tokenize(caption))
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return cls([word for word, count in ranked if count >= min_count])
+
+    @classmethod
+    def load(cls, folder):
+        """Read the vocabulary of a model from its folder."""
+        return cls(read_json(folder / VOCABULARY))
+
+    def save(self, folder):
+        """Write the vocabulary into the folder of a model."""
+        write_json(folder / VOCABULARY, self.words[len(SPECIAL) :])
+
+    @property
+    def definition(self):
+        """What two vocabularies have in common if they are the same."""
+        return self.words
 
     def extended(self, other):
         """This vocabulary, with what only another has behind it."""

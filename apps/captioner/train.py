@@ -13,7 +13,7 @@ from keras_attention_apps.captioner.batches import (
     TrainingBatches,
     random_views,
 )
-from keras_attention_apps.captioner.config import SHAPELESS, TrainConfig
+from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, TrainConfig
 from keras_attention_apps.captioner.data import read_dataset, readable
 from keras_attention_apps.captioner.evaluate import caption_scores
 from keras_attention_apps.captioner.features import cached_features
@@ -84,11 +84,12 @@ def _train(config):
                 f"own. Received: {config.backbone_weights!r} and {config.from_preset!r}"
             )
         start = Captioner.from_preset(config.from_preset)
-        model = replaced(start.config, dataclasses.asdict(config.model), SHAPELESS)
-        taken = (f"{name} {getattr(model, name)}" for name in SHAPELESS)
+        changes = dataclasses.asdict(config.model)
+        model = replaced(start.config, changes, RUNTIME_OPTIONS)
+        taken = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)
         print(f"From {config.from_preset}: {', '.join(taken)}")
         config = dataclasses.replace(config, model=model, backbone_weights="none")
-        vocabulary = start.vocabulary.extended(vocabulary)
+        vocabulary = start.tokenizer.extended(vocabulary)
     if len(vocabulary) == len(SPECIAL):
         raise UserError(
             f"min_count must leave words to learn. Received: {config.min_count}, and "
@@ -217,7 +218,7 @@ class _Run:
             self.metric = "rouge-l"
         self.token_ids = [
             [
-                captioner.vocabulary.encode(text, config.model.max_length)
+                captioner.tokenizer.encode(text, config.model.max_length)
                 for text in image.captions
             ]
             for image in training
@@ -369,7 +370,7 @@ class _Run:
 
     def _boxes(self, image):
         """The boxes of a photograph by the numbers of the words that name them."""
-        vocabulary = self.captioner.vocabulary
+        vocabulary = self.captioner.tokenizer
         return {
             vocabulary.encode(word, 1)[1]: boxes
             for word, boxes in image.boxes.items()
@@ -410,11 +411,12 @@ class _Run:
         )
 
     def _validate(self, batches):
-        search = self.captioner.search(beam_size=self.config.validation_beam_size)
+        beam_size = self.config.validation_beam_size
+        search_model = self.captioner.search_model(beam_size=beam_size)
         captions = []
         for batch in batches():
-            found = search.predict_on_batch(batch)
-            captions += [best.text for [best] in self.captioner.captions_of(found)]
+            outputs = search_model.predict_on_batch(batch)
+            captions += [best.text for [best] in self.captioner.captions_of(outputs)]
         references = [image.captions for image in self.validation]
         scores = caption_scores(captions, references)
         print("\n" + "  ".join(f"{name} {x:.1f}" for name, x in scores.items()))

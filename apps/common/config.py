@@ -120,13 +120,13 @@ def check_batch_size(batch_size):
         raise UserError(f"batch_size must be at least 1. Received: {batch_size}")
 
 
-def replaced(model, changes, shapeless):
+def replaced(model, changes, runtime_options):
     """The configuration of a model, but some of its options have other values.
 
     Args:
         model: The configuration, a dataclass.
         changes: Dict from names of options to values.
-        shapeless: Names of the options that change none of its weights.
+        runtime_options: Names of the options that leave its weights as they are.
 
     Raises:
         UserError: If there is no such option, or it would change the shapes of the
@@ -135,10 +135,10 @@ def replaced(model, changes, shapeless):
     for name, value in changes.items():
         if not hasattr(model, name):
             raise UserError(
-                f"expected options of a model, such as {', '.join(shapeless)}. "
+                f"expected options of a model, such as {', '.join(runtime_options)}. "
                 f"Received: {name!r}"
             )
-        if name not in shapeless and value != getattr(model, name):
+        if name not in runtime_options and value != getattr(model, name):
             raise UserError(
                 f"the model to start from has {name}={getattr(model, name)!r}, which "
                 f"cannot be changed. Received: {value!r}"

@@ -4,6 +4,7 @@ import functools
 
 import keras
 import numpy as np
+from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.common.tokens import PAD, START
 
 from keras_attention import greedy_search, sample_search
@@ -18,7 +19,8 @@ class SelfCritical:
     with label smoothing often draws words that no search would find, and much of what
     it learns from them is to be surer.
 
-    Subclasses implement `__len__`, `plan`, `inputs`, `search`, `width` and `reward_of`.
+    Subclasses implement `__len__`, `plan`, `inputs`, `max_length`, `width` and
+    `reward_of`.
     What is trained on, an item, may be anything.
 
     Args:
@@ -28,6 +30,7 @@ class SelfCritical:
         samples: Samples of each item, at least 2.
         baseline: `"samples"`, the mean reward of the other samples of the item, or
             `"greedy"`, the reward of what greedy search finds.
+        banned: Token ids that no sample may contain.
         seed: Seed of the order and the samples.
 
     Raises:
@@ -38,7 +41,9 @@ class SelfCritical:
         greedy; the other one as in [Luo, 2020](https://arxiv.org/abs/2003.09971).
     """
 
-    def __init__(self, network, sequences, *, samples, baseline="samples", seed):
+    def __init__(
+        self, network, sequences, *, samples, baseline="samples", banned=(), seed
+    ):
         if baseline not in ("samples", "greedy"):
             raise ValueError(
                 f"baseline must be 'samples' or 'greedy'. Received: {baseline!r}"
@@ -53,6 +58,9 @@ class SelfCritical:
             samples=max(samples, 2),
             temperature=network.sample_temperature,
             seed=self._generator,
+        )
+        self._search_model = functools.cache(
+            functools.partial(SearchModel, network, banned=banned)
         )
 
     def __len__(self):
@@ -72,14 +80,8 @@ class SelfCritical:
         """
         raise NotImplementedError
 
-    def search(self, inputs, find, **options):
-        """A search of the network: a Keras model from `inputs` to what `find` returns.
-
-        Args:
-            inputs: What it will be given.
-            find: `greedy_search` or `sample_search`, with its own arguments bound.
-            **options: `seed_generator`, from which `find` draws, if it does.
-        """
+    def max_length(self, inputs):
+        """Maximum number of tokens of a sample for these inputs, END included."""
         raise NotImplementedError
 
     def width(self, longest):
@@ -129,7 +131,7 @@ class SelfCritical:
         self._generator.state.assign([self.seed, step])
         random = np.random.default_rng((self.seed, step))
         inputs = self.inputs(items, random)
-        token_ids, lengths = self._found(
+        token_ids, lengths = self._search(
             inputs, items, self._sample, seed_generator=self._generator
         )
         rewards = self._rewards(token_ids, items)
@@ -146,16 +148,17 @@ class SelfCritical:
 
     def _baselines(self, rewards, inputs, items):
         if self.baseline == "greedy":
-            token_ids, _ = self._found(inputs, items, greedy_search)
+            token_ids, _ = self._search(inputs, items, greedy_search)
             return self._rewards(token_ids, items)
         return (rewards.sum(axis=1, keepdims=True) - rewards) / (rewards.shape[1] - 1)
 
-    def _found(self, inputs, items, find, **options):
+    def _search(self, inputs, items, search, **options):
         """Token ids `(items, K, T)` and their lengths, as arrays."""
-        found = self.search(inputs, find, **options).predict_on_batch(inputs)
+        search_model = self._search_model(search, self.max_length(inputs), **options)
+        outputs = search_model.predict_on_batch(inputs)
         # Where devices share batches, TensorFlow gives all of a single one to each.
         return [
-            keras.ops.convert_to_numpy(found[name])[: len(items)]
+            keras.ops.convert_to_numpy(outputs[name])[: len(items)]
             for name in ("token_ids", "lengths")
         ]
 

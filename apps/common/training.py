@@ -11,8 +11,8 @@ from keras_attention_apps.common.checkpoints import (
     ValidateDecoded,
 )
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.compiling import computing_in
 from keras_attention_apps.common.files import MODEL, check_folder, holds
+from keras_attention_apps.common.network.compiling import computing_in
 
 # Folders in the output folder: of the best model, and of the checkpoints.
 BEST = "model"

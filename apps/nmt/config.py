@@ -85,9 +85,14 @@ class ModelConfig:
     #: the training text if omitted.
     length_ratio: Annotated[float, Range(0.1)] | None = None
 
+    @property
+    def max_tokens(self):
+        """Maximum number of tokens that the network generates, END included."""
+        return self.max_length
 
-# Options of a model that change none of its weights.
-SHAPELESS = (
+
+# Options of a model that leave its weights as they are.
+RUNTIME_OPTIONS = (
     "dropout",
     "context_dropout",
     "output_dropout",

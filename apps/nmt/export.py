@@ -16,12 +16,12 @@ def export(config):
     check_folder(config.directory, SAVED_MODEL)
     chosen = config.translator
     translator = Translator.from_preset(chosen.model, precision=chosen.precision)
-    search = translator.search(**dataclasses.asdict(config.search))
-    save_served(translator, search, config.directory)
+    search_model = translator.search_model(**dataclasses.asdict(config.search))
+    save_served(translator, search_model, config.directory)
     print(f"Wrote {config.directory}")
 
 
-def save_served(translator, search, directory):
+def save_served(translator, search_model, directory):
     """Write a search as a SavedModel.
 
     Its signature takes `sentences`, strings `(B,)`, and returns a dict:
@@ -40,16 +40,16 @@ def save_served(translator, search, directory):
 
     Args:
         translator: The `Translator`.
-        search: The `TranslationSearch` to run.
+        search_model: The `SearchModel` to run.
         directory: Folder to write; an older SavedModel there is replaced as a whole.
     """
     import tensorflow as tf
     import tensorflow_text as tf_text
 
-    tokenizer = tf_text.SentencepieceTokenizer(model=translator.subwords.model)
+    tokenizer = tf_text.SentencepieceTokenizer(model=translator.tokenizer.model)
     longest = translator.config.max_length
     attends = translator.config.attention != "none"
-    pieces = tf.constant(translator.subwords.pieces)
+    pieces = tf.constant(translator.tokenizer.pieces)
 
     def clean(sentences):
         text = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8")
@@ -67,7 +67,7 @@ def save_served(translator, search, directory):
         ragged = tokenizer.tokenize(clean(sentences))[:, : longest - 1]
         source = tf.concat([ragged, tf.fill([tf.shape(sentences)[0], 1], END)], axis=1)
         source = source.to_tensor(PAD)
-        found = search({"source": source})
+        found = search_model({"source": source})
         has_text = ragged.row_lengths() > 0
         token_ids = found["token_ids"][:, 0]
         valid = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
@@ -91,7 +91,7 @@ def save_served(translator, search, directory):
         return {name: x[:count] for name, x in served.items()}
 
     archive = keras.export.ExportArchive()
-    archive.track(search)
+    archive.track(search_model)
     archive.track(tokenizer)
     archive.add_endpoint(
         "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "sentences")]

@@ -7,34 +7,19 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras_attention_apps.common import presets
-from keras_attention_apps.common.compiling import (
-    compiles,
-    computing_in,
-    power_of_two,
-)
 from keras_attention_apps.common.config import check_batch_size, check_n_best
-from keras_attention_apps.common.files import (
-    MODEL,
-    atomic_folder,
-    write_json,
-)
-from keras_attention_apps.common.presets import find_preset, loading, save_half
-from keras_attention_apps.common.tokens import END
+from keras_attention_apps.common.network.compiling import power_of_two
+from keras_attention_apps.common.network.search_model import hypotheses
+from keras_attention_apps.common.task import Task
+from keras_attention_apps.common.tokens import END, PAD
 from keras_attention_apps.nmt.batches import pad, windows
-from keras_attention_apps.nmt.config import ModelConfig
-from keras_attention_apps.nmt.model import TranslationSearch, build_network
-from keras_attention_apps.nmt.text import (
-    Subwords,
-    alignment_of,
-    merge_weights,
-)
+from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, ModelConfig
+from keras_attention_apps.nmt.model import build_network
+from keras_attention_apps.nmt.text import Subwords, alignment_of, merge_weights
 
 from keras_attention import beam_search
 
 PRESETS = Path(__file__).parent / "presets"
-WEIGHTS = "model.weights.h5"
-SUBWORDS = "subwords.model"
 
 # Sentences are sorted by length among so many batches.
 SORTED_BATCHES = 16
@@ -42,12 +27,6 @@ SORTED_BATCHES = 16
 LENGTH_STEP = 16
 # Tokens by which a short sentence may outgrow what is usual.
 LENGTH_SLACK = 5
-
-
-# The `ModelConfig` of a preset by its name, or of a trained model by its folder.
-read_config = functools.partial(
-    presets.read_config, presets=PRESETS, kind=ModelConfig, what="translator"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,67 +64,28 @@ class Translation:
         return alignment_of(self.weights, self.end_weights)
 
 
-class Translator:
+class Translator(Task):
     """Translates sentences and tells which words each word came from.
 
     Args:
         config: The complete `ModelConfig` of the network.
-        subwords: Its `Subwords`.
+        tokenizer: Its `Subwords`.
         network: The `TranslationNetwork`.
-        jit_compile: Whether the search is compiled by XLA, as it always is on JAX. That
+        jit_compile: Whether XLA compiles the search, as it always does on JAX. That
             takes seconds for every shape, and is up to four times as fast from then on.
-            So that shapes are few, sentences are padded to multiples of 16 subwords,
-            and the numbers of sentences to powers of two.
+            To keep their number small, sentences are padded to multiples of 16
+            subwords, and batches to powers of two.
 
     Raises:
-        UserError: If `jit_compile` is asked for on PyTorch.
+        UserError: If `jit_compile` is requested on PyTorch.
     """
 
-    def __init__(self, config, subwords, network, *, jit_compile=False):
-        self.config = config
-        self.subwords = subwords
-        self.network = network
-        self.jit_compile = compiles(jit_compile)
-        self._searches = {}
-
-    @classmethod
-    def from_preset(cls, name_or_path, *, precision=None, **options):
-        """Load a shipped preset by its name, or a model that was trained by its folder.
-
-        Args:
-            name_or_path: Name or folder.
-            precision: Name of the Keras dtype policy to compute with, such as
-                `"mixed_bfloat16"`; the one that is set if omitted.
-            **options: Those of a `Translator`: `jit_compile`.
-
-        Raises:
-            ValueError: If there is no such preset or folder, or it is incomplete.
-        """
-        folder = find_preset(name_or_path, PRESETS)
-        config = read_config(name_or_path)
-        with loading(folder, "translator"), computing_in(precision):
-            subwords = Subwords((folder / SUBWORDS).read_bytes())
-            network = build_network(config, len(subwords))
-            network.load_weights(folder / WEIGHTS)
-        return cls(config, subwords, network, **options)
-
-    @property
-    def kind(self):
-        """What models share whose weights can be averaged."""
-        return self.config, self.subwords.model
-
-    def save(self, folder, **about):
-        """Write the model as a folder that `from_preset` loads.
-
-        Args:
-            folder: Where to write; an older model there is replaced as a whole.
-            **about: More entries for its `config.json`, such as how it was trained.
-        """
-        with atomic_folder(folder, MODEL) as temporary:
-            model = dataclasses.asdict(self.config)
-            write_json(temporary / "config.json", {"model": model, **about})
-            (temporary / SUBWORDS).write_bytes(self.subwords.model)
-            save_half(self.network, temporary / WEIGHTS)
+    noun = "translator"
+    presets = PRESETS
+    config_type = ModelConfig
+    tokenizer_type = Subwords
+    runtime_options = RUNTIME_OPTIONS
+    build_network = staticmethod(build_network)
 
     def translate(self, sentences, **options):
         """Translate one sentence or several.
@@ -203,35 +143,29 @@ class Translator:
             waiting.sort(key=lambda i: len(encoded[i][0]))
             for batch in windows(waiting, batch_size):
                 source = [encoded[i][0] for i in batch]
-                hypotheses = self._search(source, batch_size, options)
-                for row, i in enumerate(batch):
-                    token_ids, cut = encoded[i]
-                    found[i] = [
-                        self._translation(token_ids, cut, hypotheses, row, rank)
-                        for rank in range(n_best)
-                        if rank == 0 or hypotheses["lengths"][row, rank]
-                    ]
+                outputs = self._search(source, batch_size, options)
+                for i, ranked in zip(batch, hypotheses(outputs, n_best), strict=False):
+                    found[i] = [self._translation(*encoded[i], x) for x in ranked]
             yield from found
 
     def _encode(self, sentence):
         """Token ids, and whether some are missing."""
-        token_ids = self.subwords.encode(sentence)
+        token_ids = self.tokenizer.encode(sentence)
         longest = self.config.max_length
         if len(token_ids) <= longest:
             return token_ids, False
         return [*token_ids[: longest - 1], END], True
 
     def _search(self, token_ids, batch_size, options):
-        """What the search finds, as arrays, for a batch of lists of token ids."""
+        """Search for translations of a batch of lists of token ids."""
         columns = max(map(len, token_ids))
         if self.jit_compile:
             columns = self._rounded(columns)
             rows = power_of_two(len(token_ids), batch_size)
             token_ids = token_ids + token_ids[-1:] * (rows - len(token_ids))
         source = pad(token_ids, columns=columns)
-        search = self.search(self.longest(source.shape[1]), **options)
-        found = search.predict_on_batch({"source": source})
-        return {name: keras.ops.convert_to_numpy(x) for name, x in found.items()}
+        search_model = self.search_model(self.longest(source.shape[1]), **options)
+        return search_model.predict_on_batch({"source": source})
 
     def longest(self, length):
         """Largest number of tokens that a translation of so many may have."""
@@ -244,47 +178,48 @@ class Translator:
         rounded = max(math.ceil(length / LENGTH_STEP), 1) * LENGTH_STEP
         return min(rounded, self.config.max_length)
 
-    def search(self, max_length=None, *, beam_size=5, length_penalty=1.0):
-        """The compiled search as a Keras model; see `TranslationSearch`.
+    def search_model(self, max_length=None, *, beam_size=5, length_penalty=1.0):
+        """Return the compiled beam search as a Keras model; see `SearchModel`.
 
-        How many tokens a translation may have depends on its sentence; more than
-        `max_length`, that of the `ModelConfig` if omitted, none has.
+        The maximum length of a translation depends on its sentence, and is at most
+        `max_length`, that of the `ModelConfig` if omitted.
         """
-        max_length = max_length or self.config.max_length
-        key = (max_length, beam_size, length_penalty)
-        if key not in self._searches:
-            find = functools.partial(
-                beam_search,
-                beam_size=beam_size,
-                length_penalty=length_penalty,
-                early_stopping=True,
-                banned=self.subwords.banned,
-            )
-            self._searches[key] = TranslationSearch(
-                self.network,
-                max_length,
-                find,
-                limits=tuple(map(self.longest, range(self.config.max_length + 1))),
-                jit_compile=self.jit_compile,
-            )
-        return self._searches[key]
+        max_length = max_length or self.config.max_tokens
+        search = functools.partial(
+            beam_search,
+            beam_size=beam_size,
+            length_penalty=length_penalty,
+            early_stopping=True,
+        )
+        return self._cached_search_model(
+            (max_length, beam_size, length_penalty),
+            search,
+            max_length,
+            limit=self._limit,
+        )
 
-    def _translation(self, source_ids, cut, found, row, rank):
-        source_words, source_places = self.subwords.words(source_ids)
-        token_ids = found["token_ids"][row, rank]
-        words, places = self.subwords.words(token_ids)
-        weights = found["weights"][row, rank]
+    def _limit(self, inputs):
+        """Maximum number of tokens of each translation, `(B,)`."""
+        limits = [self.longest(n) for n in range(self.config.max_length + 1)]
+        is_token = keras.ops.cast(inputs["source"] != PAD, "int32")
+        limits = keras.ops.convert_to_tensor(limits, dtype="int32")
+        return keras.ops.take(limits, keras.ops.sum(is_token, axis=1))
+
+    def _translation(self, source_ids, cut, hypothesis):
+        source_words, source_places = self.tokenizer.words(source_ids)
+        words, places = self.tokenizer.words(hypothesis.token_ids)
+        weights = hypothesis.weights
         if self.config.attention == "none":
             # There is one weight, of everything.
             weights = np.zeros((len(places), len(source_places)))
         # As if the end were one more word.
         merged = merge_weights(weights, [*source_places, len(source_words)], places)
         return Translation(
-            text=self.subwords.decode(token_ids),
+            text=self.tokenizer.decode(hypothesis.token_ids),
             source_words=source_words,
             words=words,
-            score=float(found["scores"][row, rank]),
-            log_probability=float(found["log_probs"][row, rank]),
+            score=hypothesis.score,
+            log_probability=hypothesis.log_probability,
             weights=merged[:, :-1],
             end_weights=merged[:, -1],
             cut=cut,

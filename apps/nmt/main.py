@@ -44,9 +44,9 @@ def main(argv=None):
 
 def _read_config(preset):
     quiet_tensorflow()
-    from keras_attention_apps.nmt.inference import read_config
+    from keras_attention_apps.nmt.inference import Translator
 
-    return read_config(preset)
+    return Translator.read_config(preset)
 
 
 def _dispatch(argv):
@@ -249,10 +249,9 @@ def _evaluate(config):
 
 
 def _average(config):
-    from keras_attention_apps.common.averaging import average
     from keras_attention_apps.nmt.inference import Translator
 
-    average(config, Translator.from_preset)
+    Translator.average(config)
 
 
 def _export(config):

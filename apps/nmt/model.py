@@ -1,16 +1,11 @@
-"""The model: a network as it is configured, and a search over it.
-
-Shapes: B sentences, S source tokens.
-"""
+"""Building the network that a configuration describes."""
 
 import re
 import warnings
 
-import keras
 from keras import ops
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.compiling import cast_beforehand
-from keras_attention_apps.common.tokens import END, PAD, START
+from keras_attention_apps.common.tokens import END
 from keras_attention_apps.nmt.recurrent import (
     BahdanauNetwork,
     LuongNetwork,
@@ -56,64 +51,3 @@ def _reason(error):
     message = str(error)
     bold = _BOLD.search(message)
     return " ".join((bold[1] if bold else message).split())
-
-
-class TranslationSearch(keras.Model):
-    """A search over a network: one call from source to target.
-
-    Args:
-        network: The `TranslationNetwork`.
-        max_length: Largest number of tokens, END included.
-        find: One of the searches of `keras_attention`, with its own arguments bound.
-        limits: For every number of tokens of a sentence, from 0 on, how many its
-            translation may have; `max_length` if omitted. `beam_search` alone has them.
-        seed_generator: The `keras.random.SeedGenerator` that `find` draws from, if any.
-        jit_compile: Whether XLA compiles it.
-
-    Call arguments:
-        inputs: Dict with `"source"`, token ids `(B, S)`.
-
-    Returns:
-        What the search returns.
-    """
-
-    def __init__(
-        self,
-        network,
-        max_length,
-        find,
-        *,
-        limits=None,
-        seed_generator=None,
-        jit_compile=False,
-    ):
-        super().__init__(name="translation_search")
-        self.network = network
-        self.max_length = max_length
-        self.find = find
-        self.limits = limits
-        self.seed_generator = seed_generator
-        self.built = True
-        self.compile(jit_compile=jit_compile)
-
-    def call(self, inputs):
-        network = self.network
-        source = inputs["source"]
-        memory, state = network.begin(source, self.max_length)
-        options = {}
-        if self.limits is not None:
-            limits = ops.convert_to_tensor(self.limits, dtype="int32")
-            lengths = ops.sum(ops.cast(source != PAD, "int32"), axis=1)
-            options["limit"] = ops.take(limits, lengths)
-
-        def step(token_ids, state):
-            return network.step(token_ids, state, memory)
-
-        return self.find(
-            cast_beforehand(step, network),
-            state,
-            start=START,
-            end=END,
-            max_length=self.max_length,
-            **options,
-        )

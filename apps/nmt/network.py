@@ -84,12 +84,12 @@ class TranslationNetwork(keras.Model):
         """What the output layer multiplies, `(B, T, E)`, for token ids `(B, T)`."""
         raise NotImplementedError
 
-    def begin(self, source, max_length):
-        """What is computed once for a search: a memory, and a state before the start.
+    def begin(self, inputs, max_length):
+        """Return the memory of a search and its first state.
 
         Args:
-            source: Token ids `(B, S)`.
-            max_length: Largest number of steps.
+            inputs: Dict with `"source"`, token ids `(B, S)`.
+            max_length: Maximum number of steps.
         """
         raise NotImplementedError
 

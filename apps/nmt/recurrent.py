@@ -7,6 +7,7 @@ an embedding.
 import keras
 from keras import ops, tree
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.network.readout import DeepOutput
 from keras_attention_apps.common.tokens import PAD
 from keras_attention_apps.nmt.network import TranslationNetwork
 
@@ -101,8 +102,8 @@ class RecurrentNetwork(TranslationNetwork):
         hidden = self._hidden(embedded, steps)
         return self.output_dropout(hidden, training=training)
 
-    def begin(self, source, max_length):
-        encoded = self.encode(source)
+    def begin(self, inputs, max_length):
+        encoded = self.encode(inputs["source"])
         cell = self.decoder.cell
         memory = cell.attention.memory(encoded["values"], value_mask=encoded["mask"])
         return memory, cell.complete_state(encoded["state"], memory)
@@ -232,50 +233,6 @@ class SummaryNetwork(BahdanauNetwork):
         summary = ops.concatenate([state for (state,) in finals[-1]], axis=-1)
         # Of one position, attention gives all to it.
         return summary[:, None], ops.ones_like(mask[:, :1])
-
-
-class DeepOutput(keras.layers.Layer):
-    """What is multiplied with the embeddings, from everything known at a step.
-
-    hidden = tanh(E y[t-1] + U s + C c[t])
-    hidden = max of pairs of (V E y[t-1] + U s + C c[t])              (maxout)
-
-    Args:
-        units: Depth of the result.
-        kind: `"tanh"` or `"maxout"`.
-    """
-
-    def __init__(self, units, kind, **kwargs):
-        super().__init__(**kwargs)
-        self.units = units
-        self.is_maxout = kind == "maxout"
-        width = 2 * units if self.is_maxout else units
-        self.from_state = keras.layers.Dense(width, name="from_state")
-        self.from_context = keras.layers.Dense(
-            width, use_bias=False, name="from_context"
-        )
-        self.from_word = (
-            keras.layers.Dense(width, use_bias=False, name="from_word")
-            if self.is_maxout
-            else keras.layers.Identity()
-        )
-
-    def build(self, embedded_shape, state_shape, context_shape):
-        self.from_state.build(state_shape)
-        self.from_context.build(context_shape)
-        self.from_word.build(embedded_shape)
-        self.built = True
-
-    def call(self, embedded, state, context):
-        sums = (
-            self.from_word(embedded)
-            + self.from_state(state)
-            + self.from_context(context)
-        )
-        if not self.is_maxout:
-            return ops.tanh(sums)
-        pairs = ops.reshape(sums, (*ops.shape(sums)[:-1], self.units, 2))
-        return ops.max(pairs, axis=-1)
 
 
 class LuongNetwork(RecurrentNetwork):

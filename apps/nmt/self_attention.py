@@ -58,13 +58,13 @@ class SelfAttentionNetwork(TranslationNetwork):
             x = layer(x, memory["values"], memory["mask"], training=training)
         return self.decoder_norm(x)
 
-    def begin(self, source, max_length):
-        encoded = self.encode(source)
+    def begin(self, inputs, max_length):
+        encoded = self.encode(inputs["source"])
         memory = [
             layer.source_attention.memory(encoded["values"], value_mask=encoded["mask"])
             for layer in self.decoder_layers
         ]
-        rows = ops.shape(source)[0]
+        rows = ops.shape(inputs["source"])[0]
         state = [
             layer.self_attention.get_initial_cache(rows, max_length)
             for layer in self.decoder_layers

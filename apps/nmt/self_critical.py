@@ -1,10 +1,7 @@
 """Self-critical training: translations that beat their fellows become more probable."""
 
-import functools
-
 from keras_attention_apps.common.self_critical import SelfCritical
 from keras_attention_apps.nmt.batches import pad
-from keras_attention_apps.nmt.model import TranslationSearch
 
 
 class SelfCriticalTranslations(SelfCritical):
@@ -23,9 +20,6 @@ class SelfCriticalTranslations(SelfCritical):
         self.translator = translator
         self.batches = batches
         self.reward = reward
-        self._search_of = functools.cache(
-            functools.partial(TranslationSearch, translator.network)
-        )
 
     def __len__(self):
         return len(self.batches)
@@ -38,14 +32,13 @@ class SelfCriticalTranslations(SelfCritical):
         columns = self.batches.rounded(max(map(len, sources)))
         return {"source": pad(sources, columns=columns)}
 
-    def search(self, inputs, find, **options):
-        longest = self.translator.longest(inputs["source"].shape[1])
-        return self._search_of(longest, find, **options)
+    def max_length(self, inputs):
+        return self.translator.longest(inputs["source"].shape[1])
 
     def width(self, longest):
         return self.batches.rounded(longest)
 
     def reward_of(self, item, token_ids):
         _, target = item
-        decode = self.translator.subwords.decode
+        decode = self.translator.tokenizer.decode
         return self.reward(decode(token_ids), decode(target))

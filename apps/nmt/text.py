@@ -8,6 +8,7 @@ import unicodedata
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.scripts import UNSPACED
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
@@ -21,6 +22,7 @@ _BLANKS = re.compile(BLANKS)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _UNSPACED = re.compile(UNSPACED)
 WORD_BEGIN = "\u2581"
+SUBWORDS = "subwords.model"
 
 # Sentences that are enough to learn subwords from.
 ENOUGH_SENTENCES = 2_000_000
@@ -135,6 +137,21 @@ class Subwords:
                 f"Received: {size}"
             ) from error
         return cls(model.getvalue())
+
+    @classmethod
+    def load(cls, folder):
+        """Read the subwords of a model from its folder."""
+        return cls((folder / SUBWORDS).read_bytes())
+
+    def save(self, folder):
+        """Write the subwords into the folder of a model, atomically."""
+        with atomic_path(folder / SUBWORDS) as temporary:
+            temporary.write_bytes(self.model)
+
+    @property
+    def definition(self):
+        """What two subword models have in common if they are the same."""
+        return self.model
 
     def __len__(self):
         return len(self.pieces)

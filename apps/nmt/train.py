@@ -16,7 +16,6 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import (
     MODEL,
-    atomic_path,
     holds,
     recover_folder,
     remove_folder,
@@ -33,7 +32,7 @@ from keras_attention_apps.common.training import (
     tell_best,
 )
 from keras_attention_apps.nmt.batches import SentenceBatches
-from keras_attention_apps.nmt.config import SHAPELESS, TrainConfig, with_recipe
+from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, TrainConfig, with_recipe
 from keras_attention_apps.nmt.data import (
     TRAINING_NAMES,
     VALIDATION_NAMES,
@@ -43,11 +42,11 @@ from keras_attention_apps.nmt.data import (
     read_pairs,
 )
 from keras_attention_apps.nmt.evaluate import has_four_words, translation_scores
-from keras_attention_apps.nmt.inference import SUBWORDS, Translator, length_ratio
+from keras_attention_apps.nmt.inference import Translator, length_ratio
 from keras_attention_apps.nmt.model import build_network
 from keras_attention_apps.nmt.rewards import LikenessReward
 from keras_attention_apps.nmt.self_critical import SelfCriticalTranslations
-from keras_attention_apps.nmt.text import Subwords
+from keras_attention_apps.nmt.text import SUBWORDS, Subwords
 
 # Folder in the output folder: of the models to average.
 EPOCHS = "epochs"
@@ -146,17 +145,18 @@ def _train(config, training, validation, devices):
     start, depends_on = None, {}
     if config.from_preset:
         start = Translator.from_preset(config.from_preset)
-        model = replaced(start.config, dataclasses.asdict(config.model), SHAPELESS)
-        size = len(start.subwords)
+        changes = dataclasses.asdict(config.model)
+        model = replaced(start.config, changes, RUNTIME_OPTIONS)
+        size = len(start.tokenizer)
         config = dataclasses.replace(config, model=model, vocabulary_size=size)
         # A preset that was trained anew may have others, and another configuration.
-        digest = hashlib.sha256(start.subwords.model).hexdigest()
+        digest = hashlib.sha256(start.tokenizer.model).hexdigest()
         depends_on = {"from_preset's subwords": f"digest {digest[:12]}"}
     depends_on |= dataclasses.asdict(config)
     depends_on |= {"text": text_of(training, validation)}
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
     recover_folder(config.output / BEST)
-    subwords = start.subwords if start else _subwords(config, training, checkpoints)
+    subwords = start.tokenizer if start else _subwords(config, training, checkpoints)
     model = config.model
     if model.length_ratio is None:
         ratio = length_ratio(subwords, training)
@@ -202,16 +202,14 @@ def _remove_epochs(folder):
 
 def _subwords(config, training, checkpoints):
     """Those that an earlier start of this training has learned, or new ones."""
-    path = config.output / SUBWORDS
-    if checkpoints.resumed and path.exists():
-        return Subwords(path.read_bytes())
+    if checkpoints.resumed and holds(config.output, [SUBWORDS]):
+        return Subwords.load(config.output)
     subwords = Subwords.train(
         [*training.source, *training.target],
         config.vocabulary_size,
         character_coverage=config.character_coverage,
     )
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(subwords.model)
+    subwords.save(config.output)
     return subwords
 
 
@@ -317,7 +315,7 @@ class _Run:
         config = self.config
         batches = SentenceBatches(
             self.training,
-            self.translator.subwords,
+            self.translator.tokenizer,
             batch_tokens=batch_tokens,
             min_batches=config.min_steps,
             max_length=config.model.max_length,
@@ -354,7 +352,7 @@ class _Run:
                 f"{self.config.model.max_length} subwords"
             )
         said.append(f"{len(self.validation)} for validation")
-        said.append(f"{len(self.translator.subwords)} subwords")
+        said.append(f"{len(self.translator.tokenizer)} subwords")
         said.append(f"{self.network.count_params():,} weights")
         print("; ".join(said))
         if self.metric != self.config.validation_metric:

@@ -6,7 +6,7 @@ from keras_attention_apps.captioner.folding import (
     FoldedConvolution,
     fold_normalization,
 )
-from keras_attention_apps.common.compiling import computing_in
+from keras_attention_apps.common.network.compiling import computing_in
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 9, 9, 4)).astype("float32")
 

@@ -86,7 +86,7 @@ def test_batches_do_not_change_captions(captioner):
 def test_of_a_list_the_next_are_read_while_others_are_captioned(
     captioner, photograph, monkeypatch
 ):
-    begun, read, find = threading.Event(), captioner._read, captioner._found
+    begun, read, find = threading.Event(), captioner._read, captioner._search
     last = photograph[::-1]
 
     def reading(image):
@@ -99,7 +99,7 @@ def test_of_a_list_the_next_are_read_while_others_are_captioned(
         return find(*arguments)
 
     monkeypatch.setattr(captioner, "_read", reading)
-    monkeypatch.setattr(captioner, "_found", finding)
+    monkeypatch.setattr(captioner, "_search", finding)
     assert len(captioner.caption([photograph, last], batch_size=1)) == 2
 
 
@@ -159,7 +159,7 @@ def test_half_precision_says_about_the_same(model_folder, photograph):
 def test_compiled_search_finds_the_same(captioner):
     random = np.random.default_rng(1)
     images = [random.integers(0, 256, (64, 64, 3)).astype("uint8") for _ in range(5)]
-    parts = captioner.config, captioner.vocabulary, captioner.network
+    parts = captioner.config, captioner.tokenizer, captioner.network
     compiled = Captioner(*parts, jit_compile=True)
     expected = captioner.caption(images)
 
@@ -170,13 +170,13 @@ def test_compiled_search_finds_the_same(captioner):
         assert one.words == other.words
         assert one.log_probability == pytest.approx(other.log_probability, abs=1e-3)
         np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
-    (search,) = compiled._searches.values()
+    (search,) = compiled._search_models.values()
     assert search.jit_compile
 
 
 def test_compiled_search_is_not_for_pytorch(captioner, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    parts = captioner.config, captioner.vocabulary, captioner.network
+    parts = captioner.config, captioner.tokenizer, captioner.network
 
     with pytest.raises(UserError, match="jit_compile needs TensorFlow or JAX"):
         Captioner(*parts, jit_compile=True)
@@ -216,7 +216,7 @@ def test_hard_attention_may_be_given_something_else(hard_captioner, tmp_path):
     images = {"images": np.zeros((1, 16, 16, 3), "uint8")}
 
     def first_look(captioner):
-        found = captioner.search().predict_on_batch(images)
+        found = captioner.search_model().predict_on_batch(images)
         return np.array(found["weights"])[0, 0, 0]
 
     chosen = first_look(Captioner.from_preset(tmp_path / "hard"))

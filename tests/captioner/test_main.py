@@ -422,7 +422,7 @@ def test_models_are_averaged(model_folder, tmp_path, capsys):
 
 def test_models_of_other_words_are_not_averaged(model_folder, tmp_path, capsys):
     other = Captioner.from_preset(model_folder)
-    other.vocabulary = Vocabulary([*other.vocabulary.words[4:-1], "unheard-of"])
+    other.tokenizer = Vocabulary([*other.tokenizer.words[4:-1], "unheard-of"])
     other.save(tmp_path / "other")
     models = [str(model_folder), str(tmp_path / "other")]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 from keras_attention_apps.captioner.backbone import Backbone, find_application
-from keras_attention_apps.captioner.model import DeepOutput
+from keras_attention_apps.common.network.readout import DeepOutput
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 from .conftest import TINY, untrained
@@ -31,7 +31,7 @@ def batch(captioner):
 def test_every_word_gets_scores_and_a_map(captioner, batch):
     outputs = captioner.network(batch)
 
-    words = len(captioner.vocabulary)
+    words = len(captioner.tokenizer)
     assert tuple(outputs["logits"].shape) == (IMAGES, CAPTIONS, WORDS, words)
     assert tuple(outputs["weights"].shape) == (IMAGES, CAPTIONS, WORDS, 4)
     total = ops.convert_to_numpy(ops.sum(outputs["weights"], axis=-1))
@@ -186,7 +186,7 @@ def test_straight_through_needs_no_reward(batch):
 
 def test_maps_of_a_search_are_weights_or_probabilities(hard_captioner, batch):
     found = {
-        maps: hard_captioner.search(maps=maps).predict_on_batch(
+        maps: hard_captioner.search_model(maps=maps).predict_on_batch(
             {"features": batch["features"]}
         )
         for maps in ("weights", "probabilities")
@@ -219,7 +219,7 @@ def test_the_attention_is_told_where_to_look(captioner, batch):
 
 
 def test_the_search_agrees_with_the_training_pass(captioner, batch):
-    found = captioner.search(beam_size=3).predict_on_batch(
+    found = captioner.search_model(beam_size=3).predict_on_batch(
         {"features": batch["features"]}
     )
     rows = found["token_ids"]
@@ -242,7 +242,7 @@ def test_the_search_agrees_with_the_training_pass(captioner, batch):
 
 
 def test_a_caption_never_contains_special_words(captioner, batch):
-    found = captioner.search().predict_on_batch({"features": batch["features"]})
+    found = captioner.search_model().predict_on_batch({"features": batch["features"]})
 
     assert not np.isin(found["token_ids"], [PAD, START, UNKNOWN]).any()
 

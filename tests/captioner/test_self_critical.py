@@ -67,7 +67,7 @@ def test_the_baseline_may_be_what_greedy_search_finds(captioner):
         return len(words) + 10.0 * photograph
 
     batches = self_critical(captioner, reward, baseline="greedy")
-    found = captioner.search(beam_size=1, no_repeat_ngrams=0).predict_on_batch(
+    found = captioner.search_model(beam_size=1, no_repeat_ngrams=0).predict_on_batch(
         {"features": batches.features[0][::-1]}
     )
     greedy = [len(caption.words) for [caption] in captioner.captions_of(found)]
@@ -157,7 +157,7 @@ def test_the_loss_is_of_the_distribution_that_samples_are_drawn_from(batches):
 def test_a_low_temperature_draws_what_is_probable(captioner):
     captioner.network.sample_temperature = 1e-3
     batches = self_critical(captioner)
-    found = captioner.search(beam_size=1, no_repeat_ngrams=0).predict_on_batch(
+    found = captioner.search_model(beam_size=1, no_repeat_ngrams=0).predict_on_batch(
         {"features": batches.features[0]}
     )
     batch, _ = batches.sample(np.array([0, 1]), step=0)

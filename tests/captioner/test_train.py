@@ -61,7 +61,7 @@ def test_the_best_model_is_a_folder_that_captions(trained, squares):
     captioner = Captioner.from_preset(trained / "model")
 
     assert captioner.config.units == 13
-    assert set(captioner.vocabulary.words[4:]) >= {"square", "red"}
+    assert set(captioner.tokenizer.words[4:]) >= {"square", "red"}
     captioner.caption(squares / "Images" / "red-0.png")
 
 
@@ -549,7 +549,7 @@ def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_
         image_size=24,
         max_length=ModelConfig().max_length,
     )
-    known, words = start.vocabulary.words, adapted.vocabulary.words
+    known, words = start.tokenizer.words, adapted.tokenizer.words
     assert words[: len(known)] == known
     # The baseline of its loss is its own.
     ours = [x for x in adapted.network.weights if not x.path.endswith("baseline")]

@@ -89,8 +89,8 @@ def test_a_served_translation_is_as_long_as_the_python_path_lets_it(
     from keras_attention_apps.nmt.inference import Translator
 
     config = dataclasses.replace(translator.config, length_ratio=0.5, max_length=40)
-    shorter = Translator(config, translator.subwords, translator.network)
-    save_served(shorter, shorter.search(), tmp_path / "served")
+    shorter = Translator(config, translator.tokenizer, translator.network)
+    save_served(shorter, shorter.search_model(), tmp_path / "served")
     served = tf.saved_model.load(tmp_path / "served").signatures["serving_default"]
     lengths = []
     for sentence in ("dog", "dog " * 30):

@@ -50,7 +50,7 @@ def test_without_blanks_words_are_aligned_too(unspaced_subwords, monkeypatch):
 
 
 def test_compiled_search_finds_the_same(translator):
-    parts = translator.config, translator.subwords, translator.network
+    parts = translator.config, translator.tokenizer, translator.network
     compiled = Translator(*parts, jit_compile=True)
     expected = translator.translate(LINES, beam_size=2)
 
@@ -61,13 +61,13 @@ def test_compiled_search_finds_the_same(translator):
         assert one.text == other.text
         assert one.score == pytest.approx(other.score, abs=1e-4)
         np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
-    (search,) = compiled._searches.values()
+    (search,) = compiled._search_models.values()
     assert search.jit_compile
 
 
 def test_compiled_search_is_not_for_pytorch(translator, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    parts = translator.config, translator.subwords, translator.network
+    parts = translator.config, translator.tokenizer, translator.network
 
     with pytest.raises(UserError, match="jit_compile needs TensorFlow or JAX"):
         Translator(*parts, jit_compile=True)
@@ -124,8 +124,8 @@ def test_a_long_sentence_does_not_lengthen_the_translation_of_another(subwords):
         assert together.text == alone.text
         assert together.score == pytest.approx(alone.score, abs=1e-4)
     # What is exported has no length for a batch at all.
-    token_ids = [translator.subwords.encode(line) for line in lines]
-    found = translator.search().predict_on_batch({"source": pad(token_ids)})
+    token_ids = [translator.tokenizer.encode(line) for line in lines]
+    found = translator.search_model().predict_on_batch({"source": pad(token_ids)})
     lengths = keras.ops.convert_to_numpy(found["lengths"])[:, 0]
     assert lengths.tolist() == [translator.longest(len(ids)) for ids in token_ids]
     assert lengths[0] < lengths[1] < 64
@@ -147,7 +147,7 @@ def test_half_precision_is_saved_and_loaded(translator, model_folder):
     loaded = Translator.from_preset(model_folder)
 
     assert loaded.config == translator.config
-    assert loaded.subwords.model == translator.subwords.model
+    assert loaded.subwords.model == translator.tokenizer.model
     for one, other in zip(
         loaded.network.get_weights(), translator.network.get_weights(), strict=True
     ):

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from keras import ops, tree
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.nmt.config import ModelConfig, with_recipe
-from keras_attention_apps.nmt.model import TranslationSearch, build_network
+from keras_attention_apps.nmt.model import build_network
 
 from keras_attention import beam_search
 
@@ -135,8 +136,8 @@ def test_without_attention_only_a_summary_is_known():
 @pytest.mark.parametrize("attention", ["luong", "self-attention"])
 def test_a_search_never_says_what_is_banned(attention):
     network = network_of({"attention": attention})
-    find = functools.partial(beam_search, beam_size=3, banned=(0, 1, 3, 7))
-    search = TranslationSearch(network, LONGEST, find)
+    find = functools.partial(beam_search, beam_size=3)
+    search = SearchModel(network, find, LONGEST, banned=(0, 1, 3, 7))
     found = search.predict_on_batch({"source": sentences()["source"]})
 
     assert found["token_ids"].shape == (BATCH, 3, LONGEST)

@@ -17,7 +17,7 @@ def self_critical(translator, corpus, reward=None, *, samples=4, **options):
     options = {"batch_tokens": 10_000, "multiple": 16, **options}
     batches = SentenceBatches(
         pairs,
-        translator.subwords,
+        translator.tokenizer,
         max_length=translator.config.max_length,
         **options,
     )
@@ -45,7 +45,7 @@ def test_samples_are_compared_with_their_own_translation(learning, corpus):
     (items, *_) = batches.plan(0)
     batch, mean = batches.sample(items, step=0)
 
-    decode = learning.subwords.decode
+    decode = learning.tokenizer.decode
     for row, (source, target) in enumerate(items):
         rewards = []
         np.testing.assert_array_equal(batch["source"][row, : len(source)], source)
@@ -60,7 +60,7 @@ def test_samples_are_compared_with_their_own_translation(learning, corpus):
 
 
 def test_samples_are_no_longer_than_they_must_be(learning, corpus, monkeypatch):
-    logits, end = learning.network.logits, np.zeros(len(learning.subwords), "float32")
+    logits, end = learning.network.logits, np.zeros(len(learning.tokenizer), "float32")
     # About half of the samples that are left end at every step.
     end[END] = np.log(len(end))
     monkeypatch.setattr(learning.network, "logits", lambda x: logits(x) + end)

@@ -275,14 +275,14 @@ def test_a_training_starts_from_another_model(
     adapted = Translator.from_preset(tmp_path / "run" / "model")
     assert start.config.dropout > 0
     assert adapted.config == dataclasses.replace(start.config, dropout=0.0)
-    assert adapted.subwords.model == start.subwords.model
+    assert adapted.tokenizer.model == start.tokenizer.model
     for one, other in zip(
         adapted.network.get_weights(), start.network.get_weights(), strict=True
     ):
         np.testing.assert_allclose(one, other, atol=1e-3)
     told = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert told["training"]["from_preset"] == model_folder.name
-    assert told["training"]["vocabulary_size"] == len(start.subwords)
+    assert told["training"]["vocabulary_size"] == len(start.tokenizer)
     # Another model took its place: its words are others.
     untrained(unspaced_subwords, "bahdanau", length_ratio=3.0).save(base)
     assert main(["train", *flags]) == 2
@@ -397,7 +397,7 @@ def test_what_another_training_has_left_is_not_used(
     assert main(small(few, output, epochs=1, average=0)) == 0
 
     translator = Translator.from_preset(output / "model")
-    assert "\u2581the" in translator.subwords.pieces
+    assert "\u2581the" in translator.tokenizer.pieces
     left = {folder.name for folder in (output / "epochs").iterdir()}
     assert left == {"epoch-0004", "epoch-of-mine", ".part-7-mine"}
 

@@ -1,0 +1,115 @@
+"""A search over a network as one Keras model, which exports and compiles.
+
+Shapes: B rows, K hypotheses, T tokens, S positions that are attended to.
+"""
+
+import dataclasses
+import functools
+
+import keras
+import numpy as np
+from keras_attention_apps.common.network.compiling import cast_beforehand
+from keras_attention_apps.common.tokens import END, START
+
+
+class SearchModel(keras.Model):
+    """One call from the inputs of a network to the sequences that a search finds.
+
+    Args:
+        network: Keras model with `begin(inputs, max_length)`, which returns a memory
+            and the first state, and `step(token_ids, state, memory)`, which is a step
+            of `keras_attention.beam_search`.
+        search: One of the searches of `keras_attention`, with its own arguments bound.
+        max_length: Maximum number of tokens of a sequence, END included.
+        banned: Token ids that no sequence may contain.
+        limit: Function from the inputs to the maximum length of each row, `(B,)`;
+            `max_length` for all if omitted. Only `beam_search` accepts one.
+        step_options: Further keyword arguments of `network.step`.
+        seed_generator: The `keras.random.SeedGenerator` that `search` draws from, if
+            any.
+        jit_compile: Whether XLA compiles the search.
+
+    Call arguments:
+        inputs: Dict of tensors, as for the network.
+
+    Returns:
+        The dict that the search returns.
+    """
+
+    def __init__(
+        self,
+        network,
+        search,
+        max_length,
+        *,
+        banned=(),
+        limit=None,
+        step_options=None,
+        seed_generator=None,
+        jit_compile=False,
+    ):
+        super().__init__(name="search")
+        self.network = network
+        self.search = search
+        self.max_length = max_length
+        self.banned = tuple(banned)
+        self.limit = limit
+        self.step_options = dict(step_options or {})
+        self.seed_generator = seed_generator
+        self.built = True
+        self.compile(jit_compile=jit_compile)
+
+    def call(self, inputs):
+        memory, state = self.network.begin(inputs, self.max_length)
+        step = functools.partial(self.network.step, memory=memory, **self.step_options)
+        limit = {} if self.limit is None else {"limit": self.limit(inputs)}
+        return self.search(
+            cast_beforehand(step, self.network),
+            state,
+            start=START,
+            end=END,
+            max_length=self.max_length,
+            banned=self.banned,
+            **limit,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One sequence that a search has found.
+
+    Attributes:
+        token_ids: Integers `(T,)`, padded with END after the last token.
+        score: Score by which hypotheses are ranked.
+        log_probability: Natural logarithm of the probability of the sequence.
+        weights: Attention weights `(T, S)`.
+    """
+
+    token_ids: np.ndarray
+    score: float
+    log_probability: float
+    weights: np.ndarray
+
+
+def hypotheses(outputs, n_best=1):
+    """Return the best hypotheses of every row, best first.
+
+    Args:
+        outputs: Dict that a `SearchModel` returned.
+        n_best: Maximum number of hypotheses of a row. A row has fewer where the search
+            found fewer, but always one.
+    """
+    outputs = {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}
+    return [
+        [
+            Hypothesis(
+                outputs["token_ids"][row, rank],
+                float(outputs["scores"][row, rank]),
+                float(outputs["log_probs"][row, rank]),
+                outputs["weights"][row, rank],
+            )
+            for rank in range(n_best)
+            if rank == 0 or outputs["lengths"][row, rank]
+        ]
+        for row in range(len(outputs["token_ids"]))
+    ]

@@ -1,0 +1,118 @@
+"""A trained network with its tokenizer: loading, saving and cached searches."""
+
+import dataclasses
+
+from keras_attention_apps.common import presets
+from keras_attention_apps.common.averaging import average
+from keras_attention_apps.common.config import replaced
+from keras_attention_apps.common.files import MODEL, atomic_folder, write_json
+from keras_attention_apps.common.network.compiling import compiles, computing_in
+from keras_attention_apps.common.network.search_model import SearchModel
+
+WEIGHTS = "model.weights.h5"
+
+
+class Task:
+    """A trained network with its tokenizer.
+
+    Subclasses set the class attributes and implement `build_network`.
+
+    Args:
+        config: The complete `ModelConfig` of the network.
+        tokenizer: The tokenizer of its texts.
+        network: The network, a Keras model with weights.
+        jit_compile: Whether XLA compiles the search, as it always does on JAX.
+
+    Attributes:
+        noun: Word for such a model in messages.
+        presets: Folder of the shipped presets.
+        config_type: Dataclass of the configuration.
+        tokenizer_type: Class with `load(folder)`, `save(folder)`, `banned` and
+            `definition`, which tells whether two of them are the same.
+        runtime_options: Names of the options that leave all weights as they are.
+
+    Raises:
+        UserError: If `jit_compile` is requested on PyTorch.
+    """
+
+    noun = presets = config_type = tokenizer_type = None
+    runtime_options = ()
+
+    def __init__(self, config, tokenizer, network, *, jit_compile=False):
+        self.config = config
+        self.tokenizer = tokenizer
+        self.network = network
+        self.jit_compile = compiles(jit_compile)
+        self._search_models = {}
+
+    @staticmethod
+    def build_network(config, vocabulary_size):
+        """Return the network of a configuration, with all its weights."""
+        raise NotImplementedError
+
+    @classmethod
+    def read_config(cls, name_or_path):
+        """Return the configuration of a preset, or of the model in a folder."""
+        return presets.read_config(
+            name_or_path, presets=cls.presets, kind=cls.config_type, what=cls.noun
+        )
+
+    @classmethod
+    def from_preset(cls, name_or_path, *, jit_compile=False, precision=None, **changes):
+        """Load a shipped preset by its name, or a trained model by its folder.
+
+        Args:
+            name_or_path: Name or folder.
+            jit_compile: Whether XLA compiles the search.
+            precision: Name of the Keras dtype policy to compute with, such as
+                `"mixed_bfloat16"`; the current one if omitted.
+            **changes: New values for options of the model that leave its weights as
+                they are; see `RUNTIME_OPTIONS` of its configuration.
+
+        Raises:
+            ValueError: If there is no such preset or folder, it is incomplete, or an
+                option cannot be changed.
+        """
+        folder = presets.find_preset(name_or_path, cls.presets)
+        config = replaced(cls.read_config(name_or_path), changes, cls.runtime_options)
+        with presets.loading(folder, cls.noun), computing_in(precision):
+            tokenizer = cls.tokenizer_type.load(folder)
+            network = cls.build_network(config, len(tokenizer))
+            network.load_weights(folder / WEIGHTS)
+        return cls(config, tokenizer, network, jit_compile=jit_compile)
+
+    @classmethod
+    def average(cls, config):
+        """Write the average of several models, as an `AverageConfig` describes it."""
+        average(config, cls.from_preset)
+
+    @property
+    def kind(self):
+        """What models have in common whose weights can be averaged."""
+        return self.config, self.tokenizer.definition
+
+    def save(self, folder, **about):
+        """Write the model as a folder that `from_preset` loads.
+
+        Args:
+            folder: Folder to write; an older model there is replaced as a whole.
+            **about: More entries of its `config.json`, such as how it was trained.
+        """
+        with atomic_folder(folder, MODEL) as temporary:
+            model = dataclasses.asdict(self.config)
+            write_json(temporary / "config.json", {"model": model, **about})
+            self.tokenizer.save(temporary)
+            presets.save_half(self.network, temporary / WEIGHTS)
+
+    def _cached_search_model(self, key, search, max_length, **options):
+        """Return the `SearchModel` of a key, which is built on its first use."""
+        if key not in self._search_models:
+            self._search_models[key] = SearchModel(
+                self.network,
+                search,
+                max_length,
+                banned=self.tokenizer.banned,
+                jit_compile=self.jit_compile,
+                **options,
+            )
+        return self._search_models[key]
