@@ -25,7 +25,7 @@ BELOW = {
 # Where TensorFlow may be imported, and whether at the top of the file.
 TENSORFLOW = {
     f"{LIBRARY}.loops": False,
-    f"{APPS}.common.training": False,
+    f"{APPS}.common.training.devices": False,
     f"{APPS}.captioner.export": True,
     f"{APPS}.captioner.serving_images": True,
     f"{APPS}.nmt.export": True,

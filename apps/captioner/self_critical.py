@@ -1,7 +1,7 @@
 """Self-critical training: captions that beat their fellows become more probable."""
 
 import numpy as np
-from keras_attention_apps.common.self_critical import SelfCritical
+from keras_attention_apps.common.training.self_critical import SelfCritical
 
 
 class SelfCriticalCaptions(SelfCritical):

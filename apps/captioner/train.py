@@ -6,7 +6,6 @@ import os
 from operator import attrgetter, itemgetter
 from pathlib import Path
 
-import keras
 import numpy as np
 from keras_attention_apps.captioner.batches import (
     Photographs,
@@ -23,19 +22,19 @@ from keras_attention_apps.captioner.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.self_critical import SelfCriticalCaptions
 from keras_attention_apps.captioner.text import SPECIAL, Vocabulary, tokenize
 from keras_attention_apps.captioner.weight_files import SUFFIXES
-from keras_attention_apps.common.checkpoints import Checkpoints
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import recover_folder
-from keras_attention_apps.common.training import (
+from keras_attention_apps.common.training.checkpoints import Checkpoints
+from keras_attention_apps.common.training.devices import seeded
+from keras_attention_apps.common.training.runner import (
     BEST,
     CHECKPOINTS,
-    callbacks_of_phase,
+    Runner,
     check_output,
-    ema_momentum,
-    numerics,
-    tell_best,
+    training_record,
 )
+from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
 
 VALIDATION_BATCH = 50
 # Training steps that the moving average of the weights remembers.
@@ -59,7 +58,7 @@ def train(config: TrainConfig):
     check_output(config.output, config.tensorboard)
     if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
         raise UserError("expected epochs of one of the phases. Received: 0 of each")
-    with numerics(config.seed, config.precision):
+    with seeded(config.seed, config.precision):
         return _train(config)
 
 
@@ -116,13 +115,9 @@ def _train(config):
     captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
     if start:
         captioner.take_over(start)
-    run = _Run(config, captioner, training, validation, checkpoints)
-    phases = (run.train_decoder, run.fine_tune, run.self_criticise)
-    for phase in phases[checkpoints.progress.phase :]:
-        phase()
-        checkpoints.next_phase()
-    tell_best(run.best)
-    return run.best
+    phases = _Phases(config, captioner, training, validation, checkpoints)
+    phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_criticise))
+    return phases.runner.best
 
 
 def _tell_unknown(texts, vocabulary, min_count):
@@ -199,8 +194,8 @@ def _build(config, vocabulary_size):
     return network
 
 
-class _Run:
-    """One training: what its three phases share."""
+class _Phases:
+    """The three phases of a training, and the data that they share."""
 
     def __init__(self, config, captioner, training, validation, checkpoints):
         self.config = config
@@ -208,8 +203,6 @@ class _Run:
         self.network = captioner.network
         self.training = training
         self.validation = validation
-        self.checkpoints = checkpoints
-        self.best = config.output / BEST
         self.metric = config.validation_metric
         if self.metric == "cider" and len(validation) == 1:
             # What all photographs have in common says nothing to CIDEr, and BLEU-4 is
@@ -223,6 +216,17 @@ class _Run:
             ]
             for image in training
         ]
+        self.runner = Runner(
+            config,
+            captioner,
+            checkpoints,
+            rank=itemgetter(self.metric),
+            record=training_record(
+                config,
+                private=("data", "cache"),
+                paths=("backbone_weights", "from_preset"),
+            ),
+        )
 
     def train_decoder(self):
         """Phase 1: the CNN is frozen, its features are computed once."""
@@ -230,7 +234,7 @@ class _Run:
         if not config.epochs:
             return
         self.network.backbone.trainable = False
-        self._fit(
+        self._fit_captions(
             self._training_features("frozen"),
             self._validation_features("frozen"),
             epochs=config.epochs,
@@ -253,7 +257,7 @@ class _Run:
             for index in range(len(photographs)):
                 yield {"images": photographs[index]}
 
-        self._fit(
+        self._fit_captions(
             {"paths": [image.path for image in self.training], "image_size": size},
             validation,
             epochs=config.fine_tune_epochs,
@@ -279,12 +283,12 @@ class _Run:
             baseline=config.self_critical_baseline,
             seed=config.seed,
         )
-        epochs = config.self_critical_epochs
-        self._compile(len(batches), epochs, config.self_critical_learning_rate)
-        callbacks = self._callbacks(validation)
-        if callbacks is not None:
-            first = self.checkpoints.progress.epoch
-            batches.fit(epochs=epochs, initial_epoch=first, callbacks=callbacks)
+        self._fit(
+            batches,
+            validation,
+            epochs=config.self_critical_epochs,
+            learning_rate=config.self_critical_learning_rate,
+        )
 
     def _reward(self):
         """What a caption is worth: CIDEr-D, and BLEU-4 if it counts."""
@@ -326,15 +330,13 @@ class _Run:
 
     def _load_best(self, dropout_rate):
         """Start a phase with the best model so far, and a dropout rate of its own."""
-        # Before the first epoch, what stands there is of another training.
-        if self.checkpoints.progress.history:
-            best = Captioner.from_preset(self.best).network
-            self.network.set_weights(best.get_weights())
+        self.runner.load_best()
         for dropout in self.network.dropouts:
             dropout.rate = dropout_rate
 
-    def _fit(self, source, validation, *, epochs, learning_rate):
-        config, progress = self.config, self.checkpoints.progress
+    def _fit_captions(self, source, validation, *, epochs, learning_rate):
+        """Train on the captions of the data by teacher forcing."""
+        config, progress = self.config, self.runner.progress
         if not epochs:
             return
         boxes, backbone = None, self.network.backbone
@@ -356,16 +358,24 @@ class _Run:
             seed=config.seed + progress.phase,
             epoch=progress.epoch,
         )
-        self._compile(len(batches), epochs, learning_rate)
-        callbacks = self._callbacks(validation)
-        if callbacks is None:
-            return
-        self.network.fit(
+        self._fit(batches, validation, epochs=epochs, learning_rate=learning_rate)
+
+    def _fit(self, batches, validation, *, epochs, learning_rate):
+        steps = len(batches) * epochs
+        momentum = self.config.ema_momentum
+        self.runner.fit(
             batches,
-            initial_epoch=progress.epoch,
+            lambda: self._validate(validation),
             epochs=epochs,
-            shuffle=False,
-            callbacks=callbacks,
+            schedule=WarmUp(
+                "cosine",
+                learning_rate,
+                min(len(batches), steps // 10),
+                steps,
+                start=learning_rate / 100,
+                first=0,
+            ),
+            ema_momentum=ema_momentum(momentum, len(batches), LONGEST_AVERAGE),
         )
 
     def _boxes(self, image):
@@ -376,39 +386,6 @@ class _Run:
             for word, boxes in image.boxes.items()
             if word in vocabulary
         }
-
-    def _compile(self, steps_per_epoch, epochs, learning_rate):
-        """A fresh optimiser for a phase, or the one that was interrupted."""
-        config, steps = self.config, steps_per_epoch * epochs
-        warm_up = min(steps_per_epoch, steps // 10)
-        momentum = ema_momentum(config.ema_momentum, steps_per_epoch, LONGEST_AVERAGE)
-        schedule = keras.optimizers.schedules.CosineDecay(
-            learning_rate / 100,
-            steps - warm_up,
-            warmup_target=learning_rate,
-            warmup_steps=warm_up,
-        )
-        self.network.compile(
-            optimizer=keras.optimizers.AdamW(
-                schedule,
-                weight_decay=config.weight_decay,
-                global_clipnorm=config.clip_norm,
-                use_ema=momentum > 0,
-                ema_momentum=momentum,
-            ),
-            jit_compile=keras.backend.backend() == "jax",
-        )
-        self.checkpoints.restore(self.network)
-
-    def _callbacks(self, batches):
-        """Those of a phase, or `None`; see `callbacks_of_phase`."""
-        return callbacks_of_phase(
-            self.config,
-            self.checkpoints,
-            lambda: self._validate(batches),
-            itemgetter(self.metric),
-            self._keep,
-        )
 
     def _validate(self, batches):
         beam_size = self.config.validation_beam_size
@@ -423,11 +400,3 @@ class _Run:
         if len(captions) > 1 and len(set(captions)) == 1:
             print(f"All photographs have the same caption: {captions[0]!r}")
         return scores
-
-    def _keep(self):
-        training = dataclasses.asdict(self.config)
-        for private in ("data", "output", "cache", "model"):
-            del training[private]
-        for name in ("backbone_weights", "from_preset"):
-            training[name] = training[name] and Path(training[name]).name
-        self.captioner.save(self.best, training=training)

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import MODEL, WeightsInMemory, holds, read_json
-from keras_attention_apps.common.training import BEST
+from keras_attention_apps.common.training.runner import BEST
 
 
 def save_half(model, path):

@@ -3,11 +3,11 @@
 import dataclasses
 
 from keras_attention_apps.common import presets
-from keras_attention_apps.common.averaging import average
 from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import MODEL, atomic_folder, write_json
 from keras_attention_apps.common.network.compiling import compiles, computing_in
 from keras_attention_apps.common.network.search_model import SearchModel
+from keras_attention_apps.common.training.averaging import average
 
 WEIGHTS = "model.weights.h5"
 

@@ -1,6 +1,6 @@
 """Self-critical training: translations that beat their fellows become more probable."""
 
-from keras_attention_apps.common.self_critical import SelfCritical
+from keras_attention_apps.common.training.self_critical import SelfCritical
 from keras_attention_apps.nmt.batches import pad
 
 

@@ -5,13 +5,9 @@ import dataclasses
 import hashlib
 import math
 import operator
-from pathlib import Path
 
 import keras
 import numpy as np
-from keras import ops
-from keras_attention_apps.common.averaging import average_models
-from keras_attention_apps.common.checkpoints import Checkpoints
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import (
@@ -21,16 +17,17 @@ from keras_attention_apps.common.files import (
     remove_folder,
     remove_leftovers,
 )
-from keras_attention_apps.common.training import (
+from keras_attention_apps.common.training.averaging import average_models
+from keras_attention_apps.common.training.checkpoints import Checkpoints
+from keras_attention_apps.common.training.devices import all_devices, seeded
+from keras_attention_apps.common.training.runner import (
     BEST,
     CHECKPOINTS,
-    all_devices,
-    callbacks_of_phase,
+    Runner,
     check_output,
-    ema_momentum,
-    numerics,
-    tell_best,
+    training_record,
 )
+from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
 from keras_attention_apps.nmt.batches import SentenceBatches
 from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, TrainConfig, with_recipe
 from keras_attention_apps.nmt.data import (
@@ -78,7 +75,7 @@ def train(config: TrainConfig):
         raise UserError("expected epochs of one of the phases. Received: 0 of each")
     training, validation = read_texts(config)
     with (
-        numerics(config.seed, config.precision),
+        seeded(config.seed, config.precision),
         all_devices(config.distribute) as devices,
     ):
         return _train(config, training, validation, devices)
@@ -170,15 +167,11 @@ def _train(config, training, validation, devices):
     if start:
         network.set_weights(start.network.get_weights())
     translator = Translator(model, subwords, network)
-    run = _Run(config, translator, training, validation, checkpoints, devices)
-    phases = (run.fit, run.average, run.self_criticise)
-    for phase in phases[checkpoints.progress.phase :]:
-        phase()
-        checkpoints.next_phase()
-    tell_best(run.best)
-    # No other start needs them from now on.
-    _remove_epochs(run.epochs)
-    return run.best
+    phases = _Phases(config, translator, training, validation, checkpoints, devices)
+    phases.runner.run((phases.fit, phases.average, phases.self_criticise))
+    # A finished training never averages again.
+    _remove_epochs(phases.epochs)
+    return phases.runner.best
 
 
 def _epochs(folder):
@@ -213,8 +206,8 @@ def _subwords(config, training, checkpoints):
     return subwords
 
 
-class _Run:
-    """One training: what its phases share."""
+class _Phases:
+    """The phases of a training, and the data that they share."""
 
     def __init__(self, config, translator, training, validation, checkpoints, devices):
         self.config = config
@@ -226,7 +219,6 @@ class _Run:
         # JAX compiles for every shape.
         multiple = 8 if keras.backend.backend() == "jax" else 1
         self.multiple = math.lcm(multiple, devices)
-        self.best = config.output / BEST
         self.epochs = config.output / EPOCHS
         self.metric = config.validation_metric
         if self.metric == "bleu" and not has_four_words(validation.target):
@@ -234,10 +226,18 @@ class _Run:
         # BLEU is 0 where no translation has four words right: the other one decides.
         others = {"bleu": "chrf", "chrf": "bleu"}
         self.rank = operator.itemgetter(self.metric, others[self.metric])
+        self.runner = Runner(
+            config,
+            translator,
+            checkpoints,
+            rank=self.rank,
+            record=training_record(config, paths=("from_preset",)),
+            optimizer={"beta_2": config.beta_2},
+        )
 
     def fit(self):
         """Phase 1: epochs on the translations that are given."""
-        config, progress = self.config, self.checkpoints.progress
+        config = self.config
         batches = self._batches(
             config.batch_tokens,
             subword_dropout=config.subword_dropout,
@@ -249,22 +249,13 @@ class _Run:
             _remove_epochs(self.epochs)
         if not config.epochs:
             return
-        self._compile(
-            len(batches),
-            config.epochs,
-            config.schedule,
-            config.learning_rate,
-            ema_momentum(config.ema_momentum, len(batches), LONGEST_AVERAGE),
-        )
-        callbacks = self._callbacks(self._validate_and_keep)
-        if callbacks is None:
-            return
-        self.network.fit(
+        self._fit(
             batches,
-            initial_epoch=progress.epoch,
+            self._validate_and_keep,
             epochs=config.epochs,
-            shuffle=False,
-            callbacks=callbacks,
+            schedule=config.schedule,
+            learning_rate=config.learning_rate,
+            momentum=ema_momentum(config.ema_momentum, len(batches), LONGEST_AVERAGE),
         )
 
     def average(self):
@@ -277,18 +268,15 @@ class _Run:
             print(f"The average of {len(folders)} epochs: {_told(scores)}")
             if self.rank(scores) >= max(map(self.rank, history)):
                 about = [folder.name for folder in folders]
-                averaged.save(self.best, training=self._about(), average_of=about)
+                self.runner.save_best(averaged, average_of=about)
             history.append(scores)
 
     def self_criticise(self):
         """Phase 2: it learns from what its own samples are worth."""
-        config, progress = self.config, self.checkpoints.progress
-        epochs = config.self_critical_epochs
-        if not epochs:
+        config = self.config
+        if not config.self_critical_epochs:
             return
-        if progress.history:
-            best = Translator.from_preset(self.best).network
-            self.network.set_weights(best.get_weights())
+        self.runner.load_best()
         batches = self._batches(min(config.batch_tokens, SAMPLED_TOKENS))
         samples = SelfCriticalTranslations(
             self.translator,
@@ -298,18 +286,25 @@ class _Run:
             seed=config.seed,
         )
         momentum = ema_momentum(config.ema_momentum, len(batches), SAMPLED_AVERAGE)
-        self._compile(
-            len(batches),
-            epochs,
-            "cosine",
-            config.self_critical_learning_rate,
-            min(momentum, 1 - 1 / SAMPLED_AVERAGE),
+        self._fit(
+            samples,
+            self._validate,
+            epochs=config.self_critical_epochs,
+            schedule="cosine",
+            learning_rate=config.self_critical_learning_rate,
+            momentum=min(momentum, 1 - 1 / SAMPLED_AVERAGE),
         )
-        callbacks = self._callbacks(self._validate)
-        if callbacks is not None:
-            samples.fit(
-                epochs=epochs, initial_epoch=progress.epoch, callbacks=callbacks
-            )
+
+    def _fit(self, batches, validate, *, epochs, schedule, learning_rate, momentum):
+        steps = len(batches) * epochs
+        warm_up = min(self.config.warm_up, steps // 10)
+        self.runner.fit(
+            batches,
+            validate,
+            epochs=epochs,
+            schedule=WarmUp(schedule, learning_rate, warm_up, steps),
+            ema_momentum=momentum,
+        )
 
     def _batches(self, batch_tokens, **dropout):
         config = self.config
@@ -331,16 +326,6 @@ class _Run:
             )
         return batches
 
-    def _callbacks(self, validate):
-        """Those of a phase, or `None`; see `callbacks_of_phase`."""
-        return callbacks_of_phase(
-            self.config,
-            self.checkpoints,
-            validate,
-            self.rank,
-            self._keep,
-        )
-
     def _report(self, batches):
         training = self.training
         said = [f"{len(batches.pairs)} pairs of sentences for training"]
@@ -360,24 +345,6 @@ class _Run:
                 "No sentence for validation has four words, so BLEU is always 0: the "
                 f"best epoch is chosen by {self.metric}"
             )
-
-    def _compile(self, steps_per_epoch, epochs, schedule, learning_rate, momentum):
-        """A fresh optimiser for a phase, or the one that was interrupted."""
-        config, steps = self.config, steps_per_epoch * epochs
-        self.network.compile(
-            optimizer=keras.optimizers.AdamW(
-                WarmUp(
-                    schedule, learning_rate, min(config.warm_up, steps // 10), steps
-                ),
-                beta_2=config.beta_2,
-                weight_decay=config.weight_decay,
-                global_clipnorm=config.clip_norm,
-                use_ema=momentum > 0,
-                ema_momentum=momentum,
-            ),
-            jit_compile=keras.backend.backend() == "jax",
-        )
-        self.checkpoints.restore(self.network)
 
     def _validate_and_keep(self):
         """`_validate`, and store the model if it may be averaged."""
@@ -416,66 +383,6 @@ class _Run:
             if folder.name not in chosen:
                 remove_folder(folder)
 
-    def _keep(self):
-        self.translator.save(self.best, training=self._about())
-
-    def _about(self):
-        """How the model was trained, without what is nobody's business."""
-        about = dataclasses.asdict(self.config)
-        del about["output"], about["model"]
-        for name, value in about.items():
-            if isinstance(value, Path):
-                about[name] = value.name
-        if self.config.from_preset:
-            about["from_preset"] = Path(self.config.from_preset).name
-        return about
-
 
 def _told(scores):
     return "  ".join(f"{name} {score:.2f}" for name, score in scores.items())
-
-
-@keras.saving.register_keras_serializable(package="keras_attention_apps")
-class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
-    """A rate that grows linearly to its peak and then stays, or falls.
-
-        rate[t] = peak * t / warm_up                                        before
-        rate[t] = peak                                                  (constant)
-        rate[t] = peak * sqrt(warm_up / t)                   (inverse-square-root)
-        rate[t] = peak * (1 + cos(pi (t - warm_up) / (steps - warm_up))) / 2
-                                                                          (cosine)
-
-    where steps count from one.
-
-    Args:
-        kind: `"constant"`, `"inverse-square-root"` or `"cosine"`.
-        peak: The largest rate.
-        warm_up: Steps before the peak.
-        steps: Steps of the training.
-    """
-
-    def __init__(self, kind, peak, warm_up, steps):
-        self.kind = kind
-        self.peak = peak
-        self.warm_up = warm_up
-        self.steps = steps
-
-    def __call__(self, step):
-        step = ops.cast(step, "float32") + 1
-        warm_up = float(max(self.warm_up, 1))
-        rising = ops.minimum(step / warm_up, 1.0)
-        falling = 1.0
-        if self.kind == "inverse-square-root":
-            falling = ops.rsqrt(ops.maximum(step / warm_up, 1.0))
-        elif self.kind == "cosine":
-            done = (step - warm_up) / max(self.steps - warm_up, 1.0)
-            falling = (1 + ops.cos(np.pi * ops.clip(done, 0.0, 1.0))) / 2
-        return self.peak * rising * falling
-
-    def get_config(self):
-        return {
-            "kind": self.kind,
-            "peak": self.peak,
-            "warm_up": self.warm_up,
-            "steps": self.steps,
-        }

@@ -16,8 +16,8 @@ from keras_attention_apps.captioner.batches import (
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.common.checkpoints import SaveEveryEpoch
 from keras_attention_apps.common.tokens import END, PAD, START
+from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
 from PIL import Image
 
 SIZES = {

@@ -4,12 +4,9 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.checkpoints import (
-    Checkpoints,
-    Progress,
-    ValidateDecoded,
-)
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.training.callbacks import ValidateDecoded
+from keras_attention_apps.common.training.checkpoints import Checkpoints, Progress
 
 
 def small_model(around=lambda optimizer: optimizer):

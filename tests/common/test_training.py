@@ -3,15 +3,12 @@ import contextlib
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.checkpoints import Checkpoints
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import MODEL
-from keras_attention_apps.common.training import (
-    CHECKPOINTS,
-    LossIsANumber,
-    check_output,
-    ema_momentum,
-)
+from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
+from keras_attention_apps.common.training.checkpoints import Checkpoints
+from keras_attention_apps.common.training.runner import CHECKPOINTS, check_output
+from keras_attention_apps.common.training.schedules import ema_momentum
 
 
 def test_a_model_is_no_output_unless_it_was_before(tmp_path):
@@ -58,9 +55,9 @@ def test_a_loss_that_is_no_number_ends_the_training(target, said, capsys):
     note = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(None))
     x, y = np.ones((5, 3)), np.full((5, 2), target)
 
-    model.fit(x, np.ones((5, 2)), callbacks=[LossIsANumber(), note], verbose=0)
+    model.fit(x, np.ones((5, 2)), callbacks=[StopOnInvalidLoss(), note], verbose=0)
     with pytest.raises(UserError, match=f"the loss of epoch 1 is {said}"):
-        model.fit(x, y, callbacks=[LossIsANumber(), note], verbose=0)
+        model.fit(x, y, callbacks=[StopOnInvalidLoss(), note], verbose=0)
 
     # The error is on a line of its own, behind the bar of the progress.
     assert capsys.readouterr().out == "\n"

@@ -41,6 +41,10 @@ def network_of(changes):
     return build_network(config, SIZE, label_smoothing=0.1)
 
 
+def tensors(inputs):
+    return tree.map_structure(ops.convert_to_tensor, inputs)
+
+
 def sentences():
     random = np.random.default_rng(2)
     source = random.integers(4, SIZE, (BATCH, SOURCE)).astype("int32")
@@ -54,7 +58,7 @@ def sentences():
 def test_steps_equal_the_pass(changes):
     network, inputs = network_of(changes), sentences()
     logits = ops.log_softmax(network.logits(network(inputs)))
-    memory, state = network.begin(ops.convert_to_tensor(inputs["source"]), LONGEST)
+    memory, state = network.begin(tensors(inputs), LONGEST)
     # Two hypotheses of every row, of which the second says it backwards.
     state = tree.map_structure(lambda x: ops.stack([x, x], axis=1), state)
     other = np.concatenate([inputs["target"][:, :1], inputs["target"][:, :0:-1]], 1)
@@ -89,7 +93,7 @@ def test_all_layers_but_the_lowest_align(layers, first, monkeypatch):
 
     for layer in network.decoder_layers:
         monkeypatch.setattr(layer, "step", record(layer.step))
-    memory, state = network.begin(ops.convert_to_tensor(sentences()["source"]), LONGEST)
+    memory, state = network.begin(tensors(sentences()), LONGEST)
     state = tree.map_structure(lambda x: x[:, None], state)
     _, _, weights = network.step(ops.ones((BATCH, 1), "int32"), state, memory)
 
@@ -128,7 +132,7 @@ def test_the_loss_is_that_of_a_token():
 
 def test_without_attention_only_a_summary_is_known():
     network = network_of(NETWORKS[-1])
-    memory, _ = network.begin(ops.convert_to_tensor(sentences()["source"]), LONGEST)
+    memory, _ = network.begin(tensors(sentences()), LONGEST)
 
     assert memory["values"].shape == (BATCH, 1, 14)
 

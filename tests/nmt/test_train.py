@@ -9,16 +9,20 @@ from textwrap import dedent
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common import training as common_training
-from keras_attention_apps.common.checkpoints import SaveEveryEpoch, ValidateDecoded
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.training import runner
+from keras_attention_apps.common.training.callbacks import (
+    SaveEveryEpoch,
+    ValidateDecoded,
+)
+from keras_attention_apps.common.training.schedules import WarmUp
 from keras_attention_apps.nmt import train as training
 from keras_attention_apps.nmt.data import Pairs
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.recurrent import BahdanauNetwork
 from keras_attention_apps.nmt.text import Subwords
-from keras_attention_apps.nmt.train import WarmUp, hold_out
+from keras_attention_apps.nmt.train import hold_out
 
 from .conftest import untrained
 
@@ -437,7 +441,7 @@ def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch, 
         ranks.append(rank({"bleu": 1, "chrf": 2}))
         return ValidateDecoded(score, rank, keep, **options)
 
-    monkeypatch.setattr(common_training, "ValidateDecoded", record)
+    monkeypatch.setattr(runner, "ValidateDecoded", record)
     begin(command(tmp_path, tmp_path / "run"))
 
     assert ranks == [(2, 1)]

@@ -1,0 +1,91 @@
+"""Callbacks of every training: validation, checkpoints and invalid losses."""
+
+import math
+
+import keras
+from keras_attention_apps.common.cli import UserError
+
+
+class StopOnInvalidLoss(keras.callbacks.Callback):
+    """Ends a training whose loss is not finite. Comes first of the callbacks.
+
+    The model cannot learn any more, and what the epochs before have written stays.
+    """
+
+    def on_epoch_end(self, epoch, logs=None):
+        loss = float(logs["loss"])
+        if not math.isfinite(loss):
+            # Behind the bar of the progress.
+            print(flush=True)
+            raise UserError(
+                f"the loss of epoch {epoch + 1} is {loss}, so that nothing can be "
+                "learned any more. Try a smaller learning rate, and another output "
+                "folder; what earlier epochs have written stays"
+            )
+
+
+class SaveEveryEpoch(keras.callbacks.Callback):
+    """Writes a checkpoint at the end of every epoch. Comes last of the callbacks."""
+
+    def __init__(self, checkpoints):
+        super().__init__()
+        self.checkpoints = checkpoints
+
+    def on_epoch_end(self, epoch, logs=None):
+        figures = {name: float(value) for name, value in (logs or {}).items()}
+        self.checkpoints.save(self.model, figures)
+
+
+class ValidateDecoded(keras.callbacks.Callback):
+    """Scores decoded output, with averaged weights if the optimiser has them.
+
+    Keeps the best model, and stops early.
+
+    Args:
+        score: Function without arguments that returns a dict of figures.
+        rank: Function of these figures that is larger for better ones.
+        keep: Function without arguments that stores the model as the best.
+        progress: The `Progress` of the training: a model must be as good as those of
+            all finished epochs to be kept.
+        patience: Epochs in a row, worse than the best of a phase, before it ends.
+    """
+
+    def __init__(self, score, rank, keep, *, progress, patience):
+        super().__init__()
+        self.score = score
+        self.rank = rank
+        self.keep = keep
+        ranks = [rank(figures) for figures in progress.history]
+        self.best = max(ranks, default=None)
+        # Of this phase alone.
+        self.ranks = ranks[len(ranks) - progress.epoch :]
+        self.patience = patience
+        self.averages = keras.callbacks.SwapEMAWeights()
+
+    def set_model(self, model):
+        super().set_model(model)
+        self.averages.set_model(model)
+
+    @property
+    def exhausted(self):
+        """Whether it has been too long since the best epoch of this phase."""
+        latest = self.ranks[::-1]
+        return bool(latest) and latest.index(max(latest)) >= self.patience
+
+    def on_epoch_end(self, epoch, logs=None):
+        optimizer = self.model.optimizer
+        # In float16, one that scales the loss is around it.
+        averages = getattr(optimizer, "inner_optimizer", optimizer).use_ema
+        if averages:
+            self.averages.on_test_begin()
+        figures = self.score()
+        logs.update(figures)
+        self.ranks.append(self.rank(figures))
+        # Of equals the latest has learned most.
+        if self.best is None or self.ranks[-1] >= self.best:
+            self.best = self.ranks[-1]
+            self.keep()
+        if averages:
+            self.averages.on_test_end()
+        if self.exhausted:
+            self.model.stop_training = True

@@ -1,0 +1,58 @@
+"""Seeds, precision and devices of a training."""
+
+import contextlib
+
+import keras
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.network.compiling import computing_in
+
+
+@contextlib.contextmanager
+def seeded(seed, precision):
+    """Seed all random generators, and set the precision inside the context.
+
+    Args:
+        seed: Integer.
+        precision: Name of a Keras dtype policy.
+    """
+    keras.utils.set_random_seed(seed)
+    with computing_in(precision):
+        yield
+
+
+@contextlib.contextmanager
+def all_devices(wanted=True):
+    """Models that are built and trained inside share every batch out to all devices.
+
+    Each device computes the gradients of its part of the batch, and they are averaged.
+
+    Args:
+        wanted: `False` leaves everything on the first device.
+
+    Yields:
+        The number of devices. The rows of every batch must be a multiple of it.
+
+    Raises:
+        UserError: On PyTorch, for which Keras distributes nothing.
+    """
+    backend = keras.backend.backend()
+    if not wanted:
+        yield 1
+    elif backend == "tensorflow":
+        import tensorflow as tf
+
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        devices = [device.name for device in tf.config.list_logical_devices(kind)]
+        with tf.distribute.MirroredStrategy(devices).scope():
+            yield len(devices)
+    elif backend == "jax":
+        keras.distribution.set_distribution(keras.distribution.DataParallel())
+        try:
+            yield len(keras.distribution.list_devices())
+        finally:
+            keras.distribution.set_distribution(None)
+    else:
+        raise UserError(
+            "training on all devices needs TensorFlow or JAX. Received: the backend "
+            f"{backend!r}"
+        )
