@@ -1,0 +1,154 @@
+"""`captioner caption`: captions as lines, as JSON, or as a file that can be resumed."""
+
+import contextlib
+import dataclasses
+import functools
+import sys
+
+from keras_attention_apps.captioner.images import (
+    ImageError,
+    find_images,
+    find_unreadable,
+)
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.overlays import find_overlays, write_overlay
+from keras_attention_apps.captioner.records import Records, Throughput
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import check_n_best
+from keras_attention_apps.common.files import check_file, is_special, to_json
+
+# Characters of a path that would end its column or its line.
+ESCAPES = {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
+
+
+def caption(config):
+    """Caption images as a `CaptionConfig` describes it.
+
+    Returns:
+        The exit code: 2 if an image or a folder could not be read.
+    """
+    if not config.photos:
+        raise UserError("expected at least one image or folder, got none")
+    check_n_best(config.n_best, config.search.beam_size)
+    paths, failures = _find(config.photos)
+    several = len(paths) > 1 or paths != list(config.photos)
+    overlays = {}
+    if config.overlay:
+        overlays = find_overlays(config.overlay, config.photos, paths)
+    if config.output:
+        _check_output(config.output)
+    chosen = config.captioner
+    captioner = Captioner.from_preset(
+        chosen.model, jit_compile=config.jit_compile, **chosen.options
+    )
+    with contextlib.ExitStack() as stack:
+        write = functools.partial(_print, config, several)
+        if config.output:
+            records = stack.enter_context(Records(config.output, chosen.model))
+            missing = {path for path, x in overlays.items() if not x.exists()}
+            paths = [x for x in paths if x not in records or x in missing]
+            progress = stack.enter_context(Throughput(len(paths), "image"))
+            write = functools.partial(_record, config, records, progress)
+        for path, captions in captioner.caption_each(
+            paths, n_best=config.n_best, **dataclasses.asdict(config.search)
+        ):
+            error = _failure(path, captions, overlays)
+            if error:
+                if config.output:
+                    # The progress bar has not ended its line.
+                    print(flush=True)
+                _print_error(error)
+                failures += 1
+            write(path, captions)
+    return 2 if failures else 0
+
+
+def _check_output(output):
+    check_file(output)
+    if is_special(output):
+        raise UserError(
+            "--output must be a file, so that an interrupted run can continue it. "
+            f"Received a pipe or a device: {str(output)!r}"
+        )
+
+
+def _find(photos):
+    """Return the paths of all images, and the number of folders without any.
+
+    An error of a folder is printed if it is one of several, and raised otherwise.
+    """
+    paths, failures = [], 0
+    for photo in photos:
+        try:
+            paths += find_images([photo])
+            left_out = find_unreadable(photo)
+            if left_out:
+                print(
+                    f"captioner: warning: {len(left_out)} of the files in "
+                    f"{str(photo)!r} are images of formats that cannot be read, the "
+                    f"first {left_out[0].name!r}",
+                    file=sys.stderr,
+                )
+        except ImageError as error:
+            if len(photos) == 1:
+                raise
+            _print_error(error)
+            failures += 1
+    return paths, failures
+
+
+def _failure(path, captions, overlays):
+    """Write the overlay of an image, if any, and return the error, if any."""
+    if isinstance(captions, ImageError):
+        return captions
+    try:
+        if path in overlays:
+            write_overlay(path, captions[0], overlays[path])
+    except (ImageError, OSError) as error:
+        return error
+    return None
+
+
+def _print_error(error):
+    print(f"captioner: error: {error}", file=sys.stderr)
+
+
+def _print(config, several, path, captions):
+    """Print the captions of an image as lines with columns, or as JSON."""
+    if isinstance(captions, UserError):
+        return
+    if config.json:
+        entry = {"photo": str(path), **_entry(config, captions, details=True)}
+        print(to_json(entry), flush=True)
+        return
+    for one in captions:
+        columns = [one.text]
+        if config.n_best > 1:
+            columns = [f"{one.score:.4f}", *columns]
+        if several or config.n_best > 1:
+            columns = [str(path).translate(ESCAPES), *columns]
+        print("\t".join(columns), flush=True)
+
+
+def _record(config, records, progress, path, captions):
+    """Add the captions of an image to the output file."""
+    if path not in records:
+        records.add(path, _entry(config, captions, details=config.json))
+    progress.add(1)
+
+
+def _entry(config, captions, details):
+    """Return the JSON object of an image, without its path."""
+    if isinstance(captions, UserError):
+        return {"error": str(captions)}
+    entries = []
+    for one in captions:
+        entry = {"caption": one.text}
+        if details or config.n_best > 1:
+            entry["score"] = round(one.score, 4)
+        if details:
+            entry["words"] = one.words
+            entry["log_probability"] = round(one.log_probability, 4)
+            entry["attention"] = one.weights.astype(float).round(4).tolist()
+        entries.append(entry)
+    return {"captions": entries} if config.n_best > 1 else entries[0]

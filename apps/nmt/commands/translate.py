@@ -1,0 +1,182 @@
+"""`nmt translate`: sentences or lines in, translations and alignments out."""
+
+import contextlib
+import dataclasses
+import json
+import sys
+
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import check_n_best
+from keras_attention_apps.common.files import atomic_path, check_file, check_text
+from keras_attention_apps.common.pictures import PICTURES, write_figure
+from keras_attention_apps.nmt.data import decode_line
+from keras_attention_apps.nmt.inference import Translator
+
+from keras_attention import attention_heatmap
+
+
+def translate(config):
+    """Translate sentences as a `TranslateConfig` describes it.
+
+    Returns:
+        The exit code: 2 if a line could not be read.
+    """
+    _check(config)
+    chosen = config.translator
+    translator = Translator.from_preset(
+        chosen.model, precision=chosen.precision, jit_compile=config.jit_compile
+    )
+    if config.plot is not None and translator.config.attention == "none":
+        raise UserError(
+            "--plot shows attention, and this model has none. "
+            f"Received: {chosen.model!r}"
+        )
+    lines = _Lines(config)
+    options = dataclasses.asdict(config.search)
+    if lines.are_typed:
+        # A user who types a line waits for its translation.
+        options["batch_size"] = 1
+    found = translator.translate_each(lines, n_best=config.n_best, **options)
+    with _output(config) as file:
+        for number, translations in enumerate(found, start=1):
+            if translations[0].cut:
+                words = len(translations[0].source_words)
+                print(
+                    f"nmt: warning: {lines.name}, line {number}, is too long: "
+                    f"{words} {'word is' if words == 1 else 'words are'} translated",
+                    file=sys.stderr,
+                )
+            for translation in translations:
+                print(_line(config, number, translation), file=file, flush=True)
+            if config.plot:
+                _plot(config, number, translations[0])
+    return 2 if lines.failures else 0
+
+
+def _check(config):
+    """Raise a `UserError` for options that make no sense, alone or together."""
+    if config.sentences and config.input is not None:
+        raise UserError("expected either sentences or --input, not both")
+    if config.input is not None:
+        check_text(config.input)
+    if not config.sentences and config.input is None and sys.stdin is None:
+        raise UserError(
+            "expected sentences, --input, or lines on the standard input. "
+            "Received: a closed standard input"
+        )
+    check_n_best(config.n_best, config.search.beam_size)
+    if config.output is not None:
+        check_file(config.output)
+    if config.plot is not None:
+        _check_plot(config)
+
+
+def _check_plot(config):
+    is_picture = config.plot.suffix.lower() in PICTURES and not config.plot.is_dir()
+    if is_picture != _is_plotted_alone(config):
+        raise UserError(
+            "--plot must be a .png, .jpg, .pdf or .svg file for one sentence that is "
+            "an argument, or a folder that is there; a folder for several, and for "
+            f"lines. Received: {str(config.plot)!r}"
+        )
+    if is_picture:
+        check_file(config.plot)
+    elif config.plot.is_file():
+        raise UserError(
+            "expected the name of a folder to write plots to. "
+            f"Received a file: {str(config.plot)!r}"
+        )
+    else:
+        check_file(config.plot / "0001.png")
+
+
+def _is_plotted_alone(config):
+    """Whether one plot is written under a name of its own, and not into a folder."""
+    return len(config.sentences) == 1 and not config.plot.is_dir()
+
+
+class _Lines:
+    """The sentences to translate; those that cannot be read are empty, and counted."""
+
+    def __init__(self, config):
+        self._sentences = config.sentences
+        self._input = config.input
+        self.name = "arguments"
+        if not self._sentences:
+            self.name = "standard input" if self._input is None else str(self._input)
+        self.failures = 0
+
+    @property
+    def are_typed(self):
+        """Whether they come from a terminal."""
+        return not self._sentences and self._input is None and sys.stdin.isatty()
+
+    def __iter__(self):
+        for number, line in enumerate(self._raw(), start=1):
+            try:
+                yield decode_line(line, self.name, number)
+            except UserError as error:
+                self.failures += 1
+                print(f"nmt: error: {error}", file=sys.stderr)
+                yield ""
+
+    def _raw(self):
+        if self._sentences:
+            # The shell's bytes, whatever they are.
+            for sentence in self._sentences:
+                yield sentence.encode("utf-8", "surrogateescape")
+        elif self._input is None:
+            yield from sys.stdin.buffer
+        else:
+            with open(self._input, "rb") as file:
+                yield from file
+
+
+@contextlib.contextmanager
+def _output(config):
+    """The file to write to."""
+    if config.output is None:
+        yield sys.stdout
+        return
+    with (
+        atomic_path(config.output) as temporary,
+        open(temporary, "w", encoding="utf-8") as file,
+    ):
+        yield file
+
+
+def _line(config, number, translation):
+    """A translation as a line of output."""
+    alignment = [f"{source}-{target}" for source, target in translation.alignment]
+    if config.json:
+        entry = {
+            "line": number,
+            "translation": translation.text,
+            "source_words": translation.source_words,
+            "words": translation.words,
+            "score": round(translation.score, 4),
+            "log_probability": round(translation.log_probability, 4),
+            "alignment": alignment,
+            "attention": translation.weights.round(4).tolist(),
+        }
+        return json.dumps(entry, ensure_ascii=False)
+    columns = [translation.text]
+    if config.n_best > 1:
+        columns = [str(number), f"{translation.score:.4f}", *columns]
+    if config.alignments:
+        columns.append(" ".join(alignment))
+    return "\t".join(columns)
+
+
+def _plot(config, number, translation):
+    if not translation.weights.any():
+        print(f"nmt: warning: line {number} has nothing to plot", file=sys.stderr)
+        return
+    alone = _is_plotted_alone(config)
+    write_figure(
+        config.plot if alone else config.plot / f"{number:04}.png",
+        lambda: attention_heatmap(
+            translation.weights, translation.source_words, translation.words
+        ),
+        dpi=150,
+    )
