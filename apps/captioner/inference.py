@@ -11,14 +11,14 @@ from pathlib import Path
 import keras
 import numpy as np
 from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, ModelConfig
-from keras_attention_apps.captioner.features import feature_model
-from keras_attention_apps.captioner.images import (
+from keras_attention_apps.captioner.data.text import Vocabulary, detokenize
+from keras_attention_apps.captioner.images.reading import (
     ImageError,
     image_to_array,
     read_image,
 )
-from keras_attention_apps.captioner.model import ShowAttendTell
-from keras_attention_apps.captioner.text import Vocabulary, detokenize
+from keras_attention_apps.captioner.network.features import feature_model
+from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
 from keras_attention_apps.common.config import check_batch_size, check_n_best
 from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.network.search_model import hypotheses

@@ -24,20 +24,20 @@ PROGRAM = Program(
     TASK,
     (
         Verb("caption", CaptionConfig, f"{CAPTIONER}.commands.caption:caption"),
-        Verb("train", TrainConfig, f"{CAPTIONER}.train:train", TRAINING),
+        Verb("train", TrainConfig, f"{CAPTIONER}.training.train:train", TRAINING),
         Verb(
             "train-scenes",
             TrainConfig,
-            f"{CAPTIONER}.train:train",
+            f"{CAPTIONER}.training.train:train",
             SCENES,
             "Train a captioner on simple images, such as those of captioner scenes."
             "\n\nAs train, but the defaults are those of a small network that learns "
             "them in minutes, from random weights.",
         ),
-        Verb("evaluate", EvaluateConfig, f"{CAPTIONER}.evaluate:evaluate"),
+        Verb("evaluate", EvaluateConfig, f"{CAPTIONER}.commands.evaluate:evaluate"),
         Verb("average", AverageConfig, f"{TASK}.average"),
-        Verb("export", ExportConfig, f"{CAPTIONER}.export:export"),
-        Verb("scenes", ScenesConfig, f"{CAPTIONER}.scenes:scenes"),
+        Verb("export", ExportConfig, f"{CAPTIONER}.commands.export:export"),
+        Verb("scenes", ScenesConfig, f"{CAPTIONER}.data.scenes:scenes"),
     ),
 )
 

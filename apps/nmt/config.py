@@ -202,6 +202,8 @@ class TrainConfig:
     tensorboard: bool = False
 
 
+TRAINING = TrainConfig(output=tyro.MISSING)
+
 _RECURRENT = {
     "vocabulary_size": 8000,
     "embedding_units": 256,

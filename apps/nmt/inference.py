@@ -12,10 +12,10 @@ from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.network.search_model import hypotheses
 from keras_attention_apps.common.task import Task
 from keras_attention_apps.common.tokens import END, PAD
-from keras_attention_apps.nmt.batches import pad, windows
 from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, ModelConfig
-from keras_attention_apps.nmt.model import build_network
-from keras_attention_apps.nmt.text import Subwords, alignment_of, merge_weights
+from keras_attention_apps.nmt.data.batches import pad, windows
+from keras_attention_apps.nmt.data.text import Subwords, alignment_of, merge_weights
+from keras_attention_apps.nmt.network.building import build_network
 
 from keras_attention import beam_search
 

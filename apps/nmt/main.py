@@ -2,10 +2,10 @@
 
 import sys
 
-import tyro
 from keras_attention_apps.common.config import AverageConfig
 from keras_attention_apps.common.program import Program, Verb
 from keras_attention_apps.nmt.config import (
+    TRAINING,
     EvaluateConfig,
     ExportConfig,
     TrainConfig,
@@ -22,12 +22,10 @@ PROGRAM = Program(
     TASK,
     (
         Verb("translate", TranslateConfig, f"{NMT}.commands.translate:translate"),
-        Verb(
-            "train", TrainConfig, f"{NMT}.train:train", TrainConfig(output=tyro.MISSING)
-        ),
-        Verb("evaluate", EvaluateConfig, f"{NMT}.evaluate:evaluate"),
+        Verb("train", TrainConfig, f"{NMT}.training.train:train", TRAINING),
+        Verb("evaluate", EvaluateConfig, f"{NMT}.commands.evaluate:evaluate"),
         Verb("average", AverageConfig, f"{TASK}.average"),
-        Verb("export", ExportConfig, f"{NMT}.export:export"),
+        Verb("export", ExportConfig, f"{NMT}.commands.export:export"),
     ),
 )
 

@@ -6,9 +6,9 @@ import warnings
 import keras
 import pytest
 from keras_attention_apps.captioner.config import ModelConfig
+from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.captioner.model import ShowAttendTell
-from keras_attention_apps.captioner.text import Vocabulary
+from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
 from PIL import Image
 
 COLOURS = ("red", "green", "blue", "white")

@@ -6,8 +6,8 @@ import re
 import tarfile
 
 import pytest
-from keras_attention_apps.captioner.data import read_dataset
-from keras_attention_apps.captioner.layouts import DataError
+from keras_attention_apps.captioner.data.dataset import read_dataset
+from keras_attention_apps.captioner.data.layouts import DataError
 
 
 def write(path, content=""):

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.boxes import (
+from keras_attention_apps.captioner.data.boxes import (
     check_boxes,
     coverage,
     pointing,

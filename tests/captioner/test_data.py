@@ -17,10 +17,10 @@ from captioner.datasets import (
     table,
     write,
 )
-from keras_attention_apps.captioner import data
-from keras_attention_apps.captioner.data import read_dataset, readable
-from keras_attention_apps.captioner.images import ImageError, read_image
-from keras_attention_apps.captioner.layouts import CaptionedImage, DataError
+from keras_attention_apps.captioner.data import dataset as data
+from keras_attention_apps.captioner.data.dataset import read_dataset, readable
+from keras_attention_apps.captioner.data.layouts import CaptionedImage, DataError
+from keras_attention_apps.captioner.images.reading import ImageError, read_image
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")

@@ -1,6 +1,9 @@
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.evaluate import attention_figures, caption_scores
+from keras_attention_apps.captioner.metrics import (
+    attention_figures,
+    caption_scores,
+)
 
 REFERENCES = [
     ["A dog runs over the grass .", "the brown dog is running"],

@@ -89,8 +89,8 @@ def test_a_served_model_captions_like_python_and_takes_empty_batches(
 
 @tensorflow_only
 def test_words_are_joined_as_in_python():
-    from keras_attention_apps.captioner.export import joined
-    from keras_attention_apps.captioner.text import detokenize
+    from keras_attention_apps.captioner.commands.export import joined
+    from keras_attention_apps.captioner.data.text import detokenize
 
     captions = [
         ["a", "man", "'s", "hat"],

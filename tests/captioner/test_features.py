@@ -3,9 +3,13 @@ import os
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.features import _reserve, cached_features
-from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
-from keras_attention_apps.captioner.model import Backbone
+from keras_attention_apps.captioner.images.reading import (
+    ImageError,
+    image_to_array,
+    read_image,
+)
+from keras_attention_apps.captioner.network.features import _reserve, cached_features
+from keras_attention_apps.captioner.network.show_attend_tell import Backbone
 from keras_attention_apps.common.network.compiling import computing_in
 from PIL import Image
 
@@ -55,7 +59,7 @@ def test_a_view_has_features_of_its_own(backbone, paths, cache):
 def test_the_second_time_nothing_is_computed(backbone, paths, cache, monkeypatch):
     first = cached_features(backbone, paths, cache, name="train")
     monkeypatch.setattr(
-        "keras_attention_apps.captioner.batches.read_image", lambda path: 1 / 0
+        "keras_attention_apps.captioner.data.batches.read_image", lambda path: 1 / 0
     )
     for name in ("train", "of-another-phase"):
         again = cached_features(backbone, paths, cache, name=name)

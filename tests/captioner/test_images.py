@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner import images
-from keras_attention_apps.captioner.images import (
+from keras_attention_apps.captioner.images import reading as images
+from keras_attention_apps.captioner.images.reading import (
     ImageError,
     find_images,
     find_unreadable,

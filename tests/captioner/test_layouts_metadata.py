@@ -4,7 +4,7 @@ import json
 
 import pytest
 from captioner.datasets import fails, photograph, table, write
-from keras_attention_apps.captioner.data import read_dataset
+from keras_attention_apps.captioner.data.dataset import read_dataset
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 

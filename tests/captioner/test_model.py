@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_attention_apps.captioner.backbone import Backbone, find_application
+from keras_attention_apps.captioner.network.backbone import Backbone, find_application
 from keras_attention_apps.common.network.readout import DeepOutput
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 

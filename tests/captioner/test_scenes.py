@@ -3,9 +3,9 @@ import random
 import numpy as np
 import pytest
 from combinations import quick_first
-from keras_attention_apps.captioner.data import read_dataset
+from keras_attention_apps.captioner.data.dataset import read_dataset
+from keras_attention_apps.captioner.data.scenes import COLOURS, scene
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.captioner.scenes import COLOURS, scene
 
 
 def drawn(count=60):

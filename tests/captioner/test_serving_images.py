@@ -11,8 +11,8 @@ from PIL import Image, ImageOps
 
 tf = pytest.importorskip("tensorflow")
 
-from keras_attention_apps.captioner.images import image_to_array  # noqa: E402
-from keras_attention_apps.captioner.serving_images import decode_images  # noqa: E402
+from keras_attention_apps.captioner.images.graph_decoding import decode_images  # noqa: E402
+from keras_attention_apps.captioner.images.reading import image_to_array  # noqa: E402
 
 HEIGHT, WIDTH, SIZE = 37, 53, 41
 TURNED = 6  # EXIF's orientation of a camera held upright

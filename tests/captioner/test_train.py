@@ -7,15 +7,16 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.captioner import inference, train
-from keras_attention_apps.captioner.batches import (
+from keras_attention_apps.captioner import inference
+from keras_attention_apps.captioner.config import ModelConfig
+from keras_attention_apps.captioner.data.batches import (
     TrainingBatches,
     load_images,
     random_views,
 )
-from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.training import train
 from keras_attention_apps.common.tokens import END, PAD, START
 from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
 from PIL import Image

@@ -5,9 +5,9 @@ import itertools
 import keras
 import pytest
 from keras_attention_apps.nmt.config import ModelConfig, with_recipe
+from keras_attention_apps.nmt.data.text import Subwords
 from keras_attention_apps.nmt.inference import Translator
-from keras_attention_apps.nmt.model import build_network
-from keras_attention_apps.nmt.text import Subwords
+from keras_attention_apps.nmt.network.building import build_network
 
 WORDS = {
     "the": "le",

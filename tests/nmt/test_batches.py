@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 from keras_attention_apps.common.tokens import END, PAD, START
-from keras_attention_apps.nmt.batches import SentenceBatches, cut_batches, so_many
-from keras_attention_apps.nmt.data import Pairs, read_pairs
+from keras_attention_apps.nmt.data.batches import SentenceBatches, cut_batches, so_many
+from keras_attention_apps.nmt.data.dataset import Pairs, read_pairs
 
 
 @pytest.fixture(scope="module")

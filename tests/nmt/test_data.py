@@ -3,7 +3,7 @@ import threading
 
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.nmt.data import (
+from keras_attention_apps.nmt.data.dataset import (
     find_files,
     read_lines,
     read_pairs,

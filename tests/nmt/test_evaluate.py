@@ -1,5 +1,5 @@
 import pytest
-from keras_attention_apps.nmt.evaluate import (
+from keras_attention_apps.nmt.metrics import (
     bleu_by_length,
     has_four_words,
     translation_scores,

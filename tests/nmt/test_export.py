@@ -85,7 +85,7 @@ def test_a_served_translation_is_as_long_as_the_python_path_lets_it(
     translator, tmp_path
 ):
     import tensorflow as tf
-    from keras_attention_apps.nmt.export import save_served
+    from keras_attention_apps.nmt.commands.export import save_served
     from keras_attention_apps.nmt.inference import Translator
 
     config = dataclasses.replace(translator.config, length_ratio=0.5, max_length=40)

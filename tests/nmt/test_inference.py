@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END
-from keras_attention_apps.nmt.batches import pad
-from keras_attention_apps.nmt.data import Pairs
+from keras_attention_apps.nmt.data.batches import pad
+from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.inference import Translator, length_ratio
 
 from .conftest import untrained

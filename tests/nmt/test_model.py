@@ -7,7 +7,7 @@ from keras import ops, tree
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.nmt.config import ModelConfig, with_recipe
-from keras_attention_apps.nmt.model import build_network
+from keras_attention_apps.nmt.network.building import build_network
 
 from keras_attention import beam_search
 

@@ -1,5 +1,5 @@
 import pytest
-from keras_attention_apps.nmt.rewards import LikenessReward
+from keras_attention_apps.nmt.training.rewards import LikenessReward
 from sacrebleu.metrics import BLEU, CHRF
 
 

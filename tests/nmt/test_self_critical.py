@@ -2,10 +2,10 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.tokens import END, PAD, START
-from keras_attention_apps.nmt.batches import SentenceBatches
-from keras_attention_apps.nmt.data import Pairs, read_pairs
-from keras_attention_apps.nmt.rewards import LikenessReward
-from keras_attention_apps.nmt.self_critical import SelfCriticalTranslations
+from keras_attention_apps.nmt.data.batches import SentenceBatches
+from keras_attention_apps.nmt.data.dataset import Pairs, read_pairs
+from keras_attention_apps.nmt.training.rewards import LikenessReward
+from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
 
 from .conftest import untrained
 

@@ -16,13 +16,13 @@ from keras_attention_apps.common.training.callbacks import (
     ValidateDecoded,
 )
 from keras_attention_apps.common.training.schedules import WarmUp
-from keras_attention_apps.nmt import train as training
-from keras_attention_apps.nmt.data import Pairs
+from keras_attention_apps.nmt.data.dataset import Pairs
+from keras_attention_apps.nmt.data.text import Subwords
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.recurrent import BahdanauNetwork
-from keras_attention_apps.nmt.text import Subwords
-from keras_attention_apps.nmt.train import hold_out
+from keras_attention_apps.nmt.network.recurrent import BahdanauNetwork
+from keras_attention_apps.nmt.training import train as training
+from keras_attention_apps.nmt.training.train import hold_out
 
 from .conftest import untrained
 

@@ -5,14 +5,17 @@ import dataclasses
 import functools
 import sys
 
-from keras_attention_apps.captioner.images import (
+from keras_attention_apps.captioner.commands.overlays import (
+    find_overlays,
+    write_overlay,
+)
+from keras_attention_apps.captioner.commands.records import Records, Throughput
+from keras_attention_apps.captioner.images.reading import (
     ImageError,
     find_images,
     find_unreadable,
 )
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.captioner.overlays import find_overlays, write_overlay
-from keras_attention_apps.captioner.records import Records, Throughput
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import check_n_best
 from keras_attention_apps.common.files import check_file, is_special, to_json

@@ -1,0 +1,51 @@
+"""`captioner evaluate`: scores of a model on a part of a data set."""
+
+import dataclasses
+
+from keras_attention_apps.captioner.data.boxes import pointing
+from keras_attention_apps.captioner.data.dataset import read_dataset, readable
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.metrics import attention_figures, caption_scores
+from keras_attention_apps.common.files import check_file, write_json
+
+
+def evaluate(config):
+    """Score a model as an `EvaluateConfig` says; prints and returns the scores."""
+    if config.output:
+        check_file(config.output)
+    images = read_dataset(config.data, config.split)
+    images = readable(images, config.max_unreadable)
+    chosen = config.captioner
+    captioner = Captioner.from_preset(chosen.model, **chosen.options)
+    search = config.search
+    captions = captioner.caption(
+        [image.path for image in images],
+        maps="probabilities",
+        **dataclasses.asdict(search),
+    )
+    texts = [caption.text for caption in captions]
+    scores = caption_scores(texts, [image.captions for image in images], meteor=True)
+    attention = attention_figures([caption.weights for caption in captions])
+    print(
+        f"{chosen.model} on {len(images)} photographs of {config.split}, "
+        f"beam {search.beam_size}, length penalty {search.length_penalty}"
+    )
+    for name, score in scores.items():
+        print(f"{name:8} {score:6.2f}")
+    if "meteor" not in scores:
+        print("meteor   needs Java, which was not found")
+    changes, entropy = attention["changes"], attention["entropy"]
+    print(f"changes  {changes:6.2f} % of the words look at another region")
+    print(f"entropy  {entropy:6.2f} nats of the attention of a word")
+    hits, count = pointing(captions, [image.boxes for image in images])
+    if count:
+        attention["pointing"] = 100 * hits / count
+        share = f"{attention['pointing']:6.2f} % of {count} words with a box"
+        print(f"pointing {share} look at it")
+    if config.output:
+        results = [
+            {"image_id": image.image_id, "caption": text}
+            for image, text in zip(images, texts, strict=True)
+        ]
+        write_json(config.output, results)
+    return scores | attention

@@ -1,0 +1,80 @@
+"""A captioner as a TensorFlow SavedModel: encoded pictures in, captions out."""
+
+import dataclasses
+
+import keras
+from keras_attention_apps.captioner.data.text import JOINTS
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.common.export import require_tensorflow, write_archive
+from keras_attention_apps.common.files import SAVED_MODEL, check_folder
+
+
+def export(config):
+    """Write the SavedModel that an `ExportConfig` asks for."""
+    require_tensorflow()
+    check_folder(config.directory, SAVED_MODEL)
+    chosen = config.captioner
+    captioner = Captioner.from_preset(chosen.model, **chosen.options)
+    search_model = captioner.search_model(**dataclasses.asdict(config.search))
+    save_served(captioner, search_model, config.directory)
+    print(f"Wrote {config.directory}")
+
+
+def save_served(captioner, search_model, directory):
+    """Write a search as a SavedModel.
+
+    Its signature takes `encoded`, strings `(B,)` with the bytes of JPEG, PNG, GIF, BMP
+    or WebP files, and returns a dict:
+
+    - `"caption"`, strings `(B,)`;
+    - `"words"`, strings `(B, L)`, empty behind the last word;
+    - `"log_probability"`, `(B,)`;
+    - `"attention"`, `(B, L, rows, columns)`, zero behind the last word.
+
+    Args:
+        captioner: The `Captioner`.
+        search_model: The `SearchModel` to run.
+        directory: Folder to write; an older SavedModel there is replaced as a whole.
+    """
+    import tensorflow as tf
+    from keras_attention_apps.captioner.images.graph_decoding import decode_images
+    from keras_attention_apps.common.tokens import END
+
+    words = tf.constant(captioner.tokenizer.words)
+    backbone = captioner.network.backbone
+
+    def serve(encoded):
+        images = decode_images(encoded, captioner.config.image_size)
+        # TensorFlow's convolutions cannot do without a picture.
+        missing = tf.maximum(0, 1 - tf.shape(images)[0])
+        images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
+        found = search_model({"images": images})
+        found = tf.nest.map_structure(lambda x: x[: tf.size(encoded)], found)
+        token_ids = found["token_ids"][:, 0, :-1]
+        is_word = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
+        chosen = tf.where(is_word, tf.gather(words, token_ids), "")
+        attention = tf.where(is_word[..., None], found["weights"][:, 0, :-1], 0.0)
+        grid = (-1, token_ids.shape[1], backbone.rows, backbone.columns)
+        return {
+            "caption": joined(chosen),
+            "words": chosen,
+            "log_probability": found["log_probs"][:, 0],
+            "attention": tf.reshape(attention, grid),
+        }
+
+    archive = keras.export.ExportArchive()
+    archive.track(search_model)
+    archive.add_endpoint(
+        "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "encoded")]
+    )
+    write_archive(archive, directory, tf.errors.OpError)
+
+
+def joined(words):
+    """As `detokenize`: words `(B, T)`, empty behind the last, to captions `(B,)`."""
+    import tensorflow as tf
+
+    text = tf.strings.strip(tf.strings.reduce_join(words, -1, separator=" "))
+    for pattern, replacement in JOINTS:
+        text = tf.strings.regex_replace(text, pattern, replacement)
+    return text

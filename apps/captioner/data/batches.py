@@ -1,0 +1,210 @@
+"""What a network is fed with: batches of photographs, and of their captions."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+import numpy as np
+from keras_attention_apps.captioner.data.boxes import WHOLE, coverage, viewed
+from keras_attention_apps.captioner.images.reading import image_to_array, read_image
+from keras_attention_apps.common.tokens import PAD
+
+# Photographs whose longest captions are compared to form batches of similar length.
+BUCKET_BATCHES = 8
+
+# Smallest share of a photograph's width, and of its height, that a crop keeps.
+SMALLEST_CROP = 0.8
+
+
+class Photographs(keras.utils.PyDataset):
+    """Batches of photographs, in order, as the network reads them.
+
+    Args:
+        paths: Paths of the photographs.
+        size: Side of the square in pixels.
+        batch_size: Photographs in a batch.
+        views: For each photograph, the view of it to show; all of it if omitted.
+    """
+
+    def __init__(self, paths, size, batch_size=32, views=None):
+        super().__init__()
+        self.paths = paths
+        self.size = size
+        self.batch_size = batch_size
+        self.views = views or [WHOLE] * len(paths)
+
+    def __len__(self):
+        return -(-len(self.paths) // self.batch_size)
+
+    def __getitem__(self, index):
+        batch = slice(index * self.batch_size, (index + 1) * self.batch_size)
+        return load_images(self.paths[batch], self.size, self.views[batch])
+
+
+def load_images(paths, size, views):
+    """Photographs as one array `(B, size, size, 3)` of uint8.
+
+    Args:
+        paths: Paths of the photographs.
+        size: Side of the square in pixels.
+        views: For each, what part of it is shown, and whether it is mirrored; see
+            `random_views`.
+    """
+
+    def load(path, view):
+        image, (box, mirrored) = read_image(path), view
+        box = None if box == WHOLE[0] else np.multiply(box, image.size * 2).tolist()
+        array = image_to_array(image, size, box)
+        return array[:, ::-1] if mirrored else array
+
+    with ThreadPoolExecutor(os.cpu_count()) as readers:
+        return np.stack(list(readers.map(load, paths, views)))
+
+
+def random_views(count, random=None):
+    """Views of photographs: for each a box, and whether it is mirrored.
+
+    Args:
+        count: Number of photographs.
+        random: Random generator. Without it, all of every photograph is shown, as it
+            is; with it, a box that keeps most of it, mirrored half of the time.
+
+    Returns:
+        List of pairs: the box, `(left, top, right, bottom)` in shares of width and
+        height; and a bool.
+    """
+    if random is None:
+        return [WHOLE] * count
+    views = []
+    for _ in range(count):
+        kept = random.uniform(SMALLEST_CROP, 1, 2)
+        begin = random.random(2) * (1 - kept)
+        box = tuple(np.concatenate([begin, begin + kept]).tolist())
+        views.append((box, bool(random.random() < 0.5)))
+    return views
+
+
+class TrainingBatches(keras.utils.PyDataset):
+    """Shuffled batches of photographs, each with several of its captions.
+
+    The order depends on the seed and the epoch alone, so an interrupted training
+    continues with the same batches. Photographs whose longest captions are about equal
+    share a batch, which saves steps of padding.
+
+    Args:
+        captions: For each photograph, its captions as lists of token ids.
+        features: Arrays `(photographs, S, D)`, of which every epoch draws one for each
+            photograph; or `None` to read the photographs.
+        views: For each of these arrays, what views of the photographs it is of; see
+            `random_views`.
+        paths: Their paths.
+        image_size: Side of the square in pixels.
+        augment: Whether photographs are cropped a little and mirrored, at random.
+        boxes: For each photograph, a dict from token ids to boxes, to tell the
+            attention where to look; `None` not to.
+        grid: Rows and columns of the regions.
+        batch_images: Photographs in a batch.
+        captions_per_image: Largest number of captions of a photograph in an epoch.
+        seed: Seed of the order.
+        epoch: First epoch.
+    """
+
+    def __init__(
+        self,
+        captions,
+        *,
+        features=None,
+        views=None,
+        paths=None,
+        image_size=None,
+        augment=True,
+        boxes=None,
+        grid=None,
+        batch_images,
+        captions_per_image,
+        seed,
+        epoch=0,
+    ):
+        super().__init__(workers=2)
+        self.captions = captions
+        self.features = features
+        self.views = views
+        self.paths = paths
+        self.image_size = image_size
+        self.augment = augment
+        self.boxes = boxes
+        self.grid = grid
+        self.batch_images = batch_images
+        self.captions_per_image = min(captions_per_image, max(map(len, captions)))
+        self.seed = seed
+        self.epoch = epoch
+        self._longest = max(len(text) for texts in captions for text in texts)
+        self._batches = self._plan()
+
+    def __len__(self):
+        return len(self._batches)
+
+    def on_epoch_end(self):
+        self.epoch += 1
+        self._batches = self._plan()
+
+    def _plan(self):
+        """The photographs of every batch of this epoch."""
+        random = np.random.default_rng((self.seed, self.epoch))
+        order = random.permutation(len(self.captions))
+        longest = np.array([max(map(len, texts)) for texts in self.captions])
+        bucket = self.batch_images * BUCKET_BATCHES
+        batches = []
+        for begin in range(0, len(order), bucket):
+            chosen = order[begin : begin + bucket]
+            chosen = chosen[np.argsort(longest[chosen], kind="stable")]
+            batches += [
+                chosen[i : i + self.batch_images]
+                for i in range(0, len(chosen), self.batch_images)
+            ]
+        return [batches[i] for i in random.permutation(len(batches))]
+
+    def __getitem__(self, index):
+        chosen = self._batches[index]
+        random = np.random.default_rng((self.seed, self.epoch, index))
+        # Keras takes a length that the first two batches share for that of all; so
+        # the first one is longer than any other.
+        least = self._longest + 1 if index == 0 else 0
+        batch = {"captions": self._caption_batch(chosen, least, random)}
+        if self.features is not None:
+            drawn = random.integers(len(self.features), size=len(chosen))
+            pairs = [*zip(drawn, chosen, strict=True)]
+            views = [self.views[view][i] for view, i in pairs]
+            batch["features"] = np.stack([self.features[view][i] for view, i in pairs])
+        else:
+            views = random_views(len(chosen), random if self.augment else None)
+            paths = [self.paths[i] for i in chosen]
+            batch["images"] = load_images(paths, self.image_size, views)
+        if self.boxes is not None:
+            batch["regions"] = self._regions(chosen, views, batch["captions"])
+        return (batch,)
+
+    def _regions(self, chosen, views, captions):
+        """Where what every word names is, `(B, K, T, S)`."""
+        rows, columns = self.grid
+        targets = captions[..., 1:]
+        regions = np.zeros((*targets.shape, rows * columns), "float32")
+        for row, (photograph, view) in enumerate(zip(chosen, views, strict=True)):
+            for token, boxes in self.boxes[photograph].items():
+                covered = coverage(viewed(boxes, view), rows, columns)
+                regions[row][targets[row] == token] = covered
+        return regions
+
+    def _caption_batch(self, chosen, least, random):
+        rows = []
+        for photograph in chosen:
+            texts = self.captions[photograph]
+            picked = random.permutation(len(texts))[: self.captions_per_image]
+            rows.append([texts[i] for i in picked])
+        longest = max(least, *(len(text) for texts in rows for text in texts))
+        shape = (len(rows), self.captions_per_image, longest)
+        token_ids = np.full(shape, PAD, "int32")
+        for row, texts in enumerate(rows):
+            for column, text in enumerate(texts):
+                token_ids[row, column, : len(text)] = text
+        return token_ids

@@ -1,0 +1,135 @@
+"""Captions as words, and words as numbers."""
+
+import collections
+import re
+import unicodedata
+
+from keras_attention_apps.common.files import read_json, write_json
+from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.writing_systems import UNSPACED
+
+SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
+VOCABULARY = "vocabulary.json"
+
+# Stands for what belongs to the letter before it, and is no letter itself.
+_MARK = "\ufe0f"
+_POSSESSIVE = re.compile(r"(?<=\w)['’]s\b")
+_SPACED = rf"(?:(?!{UNSPACED})\w{_MARK}*)+"
+_WORD = re.compile(rf"'s\b|{_SPACED}(?:['’-]{_SPACED})*|(?={UNSPACED})\w{_MARK}*")
+# What joins words, in order: patterns, of which RE2 knows all, and replacements. One
+# pass leaves every other blank between single characters.
+JOINTS = ((" 's", "'s"), *2 * [(f"({UNSPACED}) ({UNSPACED})", r"\1\2")])
+
+
+def tokenize(caption):
+    """Split a caption into lower-case words without punctuation, in any script.
+
+    Where a script has no blanks between words, every character is one.
+
+    >>> tokenize("A man's T-shirt, in the sun .")
+    ['a', 'man', "'s", 't-shirt', 'in', 'the', 'sun']
+    >>> tokenize("一只狗。")
+    ['一', '只', '狗']
+    """
+    text = unicodedata.normalize("NFC", caption.lower())
+    text = _POSSESSIVE.sub(" 's", text)
+    shadow = "".join(map(_shadow, text))
+    return [text[slice(*match.span())] for match in _WORD.finditer(shadow)]
+
+
+def _shadow(character):
+    """What stands for a character where words are looked for.
+
+    Accents and vowel signs, and what joins letters, are within a word.
+    """
+    joins = unicodedata.category(character)[0] == "M" or character in "\u200c\u200d"
+    return _MARK if joins else character
+
+
+def detokenize(words):
+    """Join words to a readable caption.
+
+    >>> detokenize(["a", "man", "'s", "hat"])
+    "a man's hat"
+    """
+    text = " ".join(words)
+    for pattern, replacement in JOINTS:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+class Vocabulary:
+    """Words and their numbers; the first four are special.
+
+    Args:
+        words: The ordinary words, in the order of their numbers.
+
+    Attributes:
+        words: All words, the special ones first.
+        banned: Token ids that no caption contains.
+    """
+
+    banned = (PAD, START, UNKNOWN)
+
+    def __init__(self, words):
+        self.words = (*SPECIAL, *words)
+        self._ids = {word: number for number, word in enumerate(self.words)}
+        if len(self._ids) != len(self.words):
+            raise ValueError(
+                "words must differ from one another and from the special words "
+                f"{SPECIAL}. Received {len(self.words) - len(self._ids)} duplicates"
+            )
+
+    @classmethod
+    def from_captions(cls, captions, min_count):
+        """The words that occur at least `min_count` times, the most frequent first."""
+        counts = collections.Counter()
+        for caption in captions:
+            counts.update(tokenize(caption))
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        return cls([word for word, count in ranked if count >= min_count])
+
+    @classmethod
+    def load(cls, folder):
+        """Read the vocabulary of a model from its folder."""
+        return cls(read_json(folder / VOCABULARY))
+
+    def save(self, folder):
+        """Write the vocabulary into the folder of a model."""
+        write_json(folder / VOCABULARY, self.words[len(SPECIAL) :])
+
+    @property
+    def definition(self):
+        """What two vocabularies have in common if they are the same."""
+        return self.words
+
+    def extended(self, other):
+        """This vocabulary, with what only another has behind it."""
+        own = self.words[len(SPECIAL) :]
+        new = [word for word in other.words if word not in self._ids]
+        return Vocabulary([*own, *new])
+
+    def __len__(self):
+        return len(self.words)
+
+    def __contains__(self, word):
+        return word in self._ids
+
+    def encode(self, caption, max_length):
+        """Token ids of a caption from START to END.
+
+        A caption of more than `max_length` words is cut, and has no END: it does not
+        end there.
+        """
+        words = tokenize(caption)
+        token_ids = [START, *(self._ids.get(word, UNKNOWN) for word in words), END]
+        return token_ids[: max_length + 1] if len(words) > max_length else token_ids
+
+    def decode(self, token_ids):
+        """The words of a caption up to, and without, END."""
+        words = []
+        for token in token_ids:
+            if token == END:
+                break
+            words.append(self.words[token])
+        return words

@@ -1,0 +1,72 @@
+"""Metrics of captions, as captioning papers print them, and of their attention."""
+
+import contextlib
+import io
+import shutil
+import statistics
+
+import numpy as np
+from keras_attention_apps.captioner.data.text import tokenize
+
+
+def caption_scores(captions, references, *, meteor=False):
+    """Score captions against all their references.
+
+    Both are lower-cased and freed of punctuation. BLEU is the corpus score with
+    brevity penalty.
+
+    Args:
+        captions: One string for each photograph.
+        references: For each photograph, its list of strings.
+        meteor: Whether to compute METEOR, too, which needs Java.
+
+    Returns:
+        Dict of figures in percent: `"bleu-1"` to `"bleu-4"`, `"cider"`, `"rouge-l"`
+        and, if wanted and possible, `"meteor"`.
+    """
+    from pycocoevalcap.bleu.bleu import Bleu
+    from pycocoevalcap.cider.cider import Cider
+    from pycocoevalcap.rouge.rouge import Rouge
+
+    plain = {i: [_plain(text)] for i, text in enumerate(captions)}
+    truth = {i: [_plain(text) for text in texts] for i, texts in enumerate(references)}
+    # The scorers print their lengths.
+    with contextlib.redirect_stdout(io.StringIO()):
+        bleu, _ = Bleu(4).compute_score(truth, plain, verbose=0)
+        cider, _ = Cider().compute_score(truth, plain)
+        rouge, _ = Rouge().compute_score(truth, plain)
+    scores = {f"bleu-{n}": 100 * score for n, score in enumerate(bleu, start=1)}
+    scores |= {"cider": 100 * float(cider), "rouge-l": 100 * float(rouge)}
+    if meteor and shutil.which("java"):
+        from pycocoevalcap.meteor.meteor import Meteor
+
+        score, _ = Meteor().compute_score(truth, plain)
+        scores["meteor"] = 100 * score
+    return scores
+
+
+def attention_figures(maps):
+    """How attention moves from word to word, and how much it is spread out.
+
+    Args:
+        maps: For each caption, an array `(words, ...)` of weights that sum to one.
+
+    Returns:
+        Dict: `"changes"`, how often a word has another region with the largest weight
+        than the word before it, in percent; `"entropy"`, that of the weights of a word,
+        in nats, on average.
+    """
+    changes, entropies = [], []
+    for weights in maps:
+        weights = weights.reshape(len(weights), np.prod(weights.shape[1:], dtype=int))
+        changes += (np.diff(weights.argmax(axis=-1)) != 0).tolist()
+        logarithms = np.log(np.where(weights > 0, weights, 1.0))
+        entropies += (-weights * logarithms).sum(axis=-1).tolist()
+    return {
+        "changes": 100 * statistics.mean(changes or [0]),
+        "entropy": statistics.mean(entropies or [0]),
+    }
+
+
+def _plain(text):
+    return " ".join(tokenize(text))

@@ -1,0 +1,152 @@
+"""Convolutional networks whose feature grid is attended to.
+
+Shapes: B images, S regions, D depth of a region.
+"""
+
+import sys
+
+import keras
+from keras import layers, ops
+from keras_attention_apps.captioner.network import efficientnet_lite
+from keras_attention_apps.captioner.network.folding import (
+    FoldedConvolution,
+    fold_normalization,
+)
+from keras_attention_apps.captioner.network.weight_files import load_weights
+from keras_attention_apps.common.cli import UserError
+
+EFFICIENTNETS_LITE = ("EfficientNetLite0", "EfficientNetLite1", "EfficientNetLite2")
+
+
+class Backbone(layers.Layer):
+    """The cells of a convolutional feature grid.
+
+    Batch normalisation always runs in inference mode, also while the kernels learn.
+
+    Args:
+        name: Name of a model in `keras.applications`, `"EfficientNetLite0"`, `1` or
+            `2`, or `"SmallCNN"`.
+        image_size: Side of the square images in pixels.
+        weights: `"imagenet"`, `None`, or a file; see `load_weights`.
+
+    Raises:
+        UserError: If there is no such model, or not for images of this size.
+
+    Call arguments:
+        images: `(B, image_size, image_size, 3)`, values from 0 to 255.
+
+    Returns:
+        Regions, `(B, S, D)`, row by row.
+    """
+
+    def __init__(self, name, image_size, weights=None, **kwargs):
+        super().__init__(name="backbone", **kwargs)
+        build, self.preprocess = find_application(name)
+        from_file = weights not in (None, "imagenet")
+        try:
+            self.cnn = build(
+                include_top=False,
+                weights=None if from_file else weights,
+                input_shape=(image_size, image_size, 3),
+            )
+        except UserError:
+            raise
+        except ValueError as error:
+            raise UserError(
+                f"{name} cannot be built for photographs of {image_size} x "
+                f"{image_size} pixels: {' '.join(str(error).split())}"
+            ) from error
+        if from_file:
+            load_weights(self.cnn, weights)
+        _, self.rows, self.columns, self.depth = self.cnn.output_shape
+        folded = fold_normalization(self.cnn)
+        # Keras does not see it in there: the weights are those of the CNN.
+        self._folded = lambda: folded
+
+    def freeze(self):
+        """Compute sooner from now on, with the weights as they are."""
+        for layer in self._folded().layers:
+            if isinstance(layer, FoldedConvolution):
+                layer.freeze()
+
+    def build(self, images_shape):
+        self.built = True
+
+    def call(self, images):
+        images = ops.cast(images, self.compute_dtype)
+        grid = self._folded()(self.preprocess(images), training=False)
+        return ops.reshape(grid, (-1, self.rows * self.columns, self.depth))
+
+    def compute_output_shape(self, images_shape):
+        return (images_shape[0], self.rows * self.columns, self.depth)
+
+
+def small_cnn(*, include_top, weights, input_shape):
+    """A network that learns simple pictures from nothing, in minutes.
+
+    The last two numbers of every cell say where it is.
+
+    Arguments are those of the models in `keras.applications`; there is no top.
+    """
+    if weights is not None:
+        raise UserError(
+            "SmallCNN comes without weights: backbone_weights must be none or a "
+            f"file. Received: {weights!r}"
+        )
+    images = keras.Input(input_shape)
+    x = images
+    # What a cell sees lies around it: with kernels of 3 and strides of 2, more of it
+    # would lie to the right and below.
+    for depth, kernel, strides in ((32, 4, 2), (64, 4, 2), (128, 4, 2), (128, 3, 1)):
+        x = layers.Conv2D(depth, kernel, strides, padding="same")(x)
+        x = layers.LayerNormalization()(x)
+        x = layers.ReLU()(x)
+    return keras.Model(images, Coordinates()(x), name="small_cnn")
+
+
+class Coordinates(layers.Layer):
+    """Appends the row and the column of every cell of a grid, from -1 to 1.
+
+    With them, what is left of something can be told from what is right of it.
+
+    Call arguments:
+        grid: `(B, rows, columns, D)`.
+
+    Returns:
+        `(B, rows, columns, D + 2)`.
+
+    Reference: [Liu et al., 2018](https://arxiv.org/abs/1807.03247).
+    """
+
+    def call(self, grid):
+        shape = (ops.shape(grid)[0], *grid.shape[1:3], 1)
+        across = [
+            ops.broadcast_to(ops.reshape(ops.linspace(-1.0, 1.0, count), where), shape)
+            for count, where in ((shape[1], (1, -1, 1, 1)), (shape[2], (1, 1, -1, 1)))
+        ]
+        cast = [ops.cast(values, grid.dtype) for values in across]
+        return ops.concatenate([grid, *cast], axis=-1)
+
+    def compute_output_shape(self, grid_shape):
+        return (*grid_shape[:-1], grid_shape[-1] + 2)
+
+
+def find_application(name):
+    """Return the constructor of a CNN, and its preprocessing."""
+    if name == "SmallCNN":
+        return small_cnn, lambda images: images / 127.5 - 1
+    if name in EFFICIENTNETS_LITE:
+        build = getattr(efficientnet_lite, name)
+        return build, efficientnet_lite.preprocess_input
+    build = getattr(keras.applications, name, None)
+    if callable(build):
+        return build, sys.modules[build.__module__].preprocess_input
+    known = sorted(
+        name
+        for name, value in vars(keras.applications).items()
+        if callable(value) and name[0].isupper()
+    )
+    raise UserError(
+        f"backbone must be SmallCNN, one of {', '.join(EFFICIENTNETS_LITE)}, or a "
+        f"model of keras.applications, one of {', '.join(known)}. Received: {name!r}"
+    )

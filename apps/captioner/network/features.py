@@ -1,0 +1,95 @@
+"""Features of a frozen CNN, computed once for every photograph."""
+
+import contextlib
+import hashlib
+import os
+import time
+
+import keras
+import numpy as np
+from keras_attention_apps.captioner.data.batches import Photographs
+from keras_attention_apps.common.files import atomic_path
+
+# Seconds since it was last written to.
+ABANDONED = 24 * 3600
+
+
+def cached_features(backbone, paths, cache, *, name, views=None):
+    """Features of photographs, from the cache if nothing has changed.
+
+    The cache is one float16 file for each name and key. The key is a digest of the
+    photographs' contents and order, their views, the backbone's weights and precision,
+    and the image size. A file of that key will do, whatever its name; a new one
+    replaces the old one of the same name only when it is complete.
+
+    Args:
+        backbone: A `Backbone`.
+        paths: Paths of the photographs.
+        cache: Folder of the cache.
+        name: What the photographs are, such as `"train"`.
+        views: What is shown of each photograph, see `random_views`; all of it if
+            omitted.
+
+    Returns:
+        Memory-mapped array `(len(paths), S, D)`, float16.
+    """
+    key = _digest(backbone, paths, views)
+    file = next(iter(cache.glob(f"[!.]*-{key}.npy")), cache / f"{name}-{key}.npy")
+    if not file.exists():
+        _, regions, depth = backbone.compute_output_shape((None,))
+        model = feature_model(backbone)
+        batches = Photographs(paths, backbone.cnn.input_shape[1], views=views)
+        progress = keras.utils.Progbar(len(paths), unit_name="photograph")
+        with atomic_path(file) as temporary:
+            features = np.lib.format.open_memmap(
+                temporary, "w+", "float16", (len(paths), regions, depth)
+            )
+            _reserve(temporary)
+            for index in range(len(batches)):
+                begin = index * batches.batch_size
+                computed = model.predict_on_batch(batches[index])
+                features[begin : begin + len(computed)] = computed
+                progress.add(len(computed))
+            features.flush()
+        for stale in (*cache.glob(f"{name}-*.npy"), *_abandoned(cache)):
+            if stale != file:
+                # Another training may still be reading it on some systems.
+                with contextlib.suppress(OSError):
+                    stale.unlink()
+    return np.load(file, mmap_mode="r")
+
+
+def _abandoned(cache):
+    """What trainings that were killed have left, half-written."""
+    for file in cache.glob(".part-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > ABANDONED:
+                yield file
+
+
+def _reserve(path):
+    """Fill a file that has holes: where the disk is too small, raise an `OSError` now.
+
+    A full disk would end the process without a word when it writes to mapped memory.
+    """
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
+def feature_model(backbone):
+    """A Keras model from images to the regions of a `Backbone`."""
+    model = keras.Sequential([keras.Input(backbone.cnn.input_shape[1:]), backbone])
+    model.compile(jit_compile=keras.backend.backend() == "jax")
+    return model
+
+
+def _digest(backbone, paths, views):
+    digest = hashlib.blake2b(digest_size=12)
+    cnn, computed = backbone.cnn, backbone.compute_dtype
+    digest.update(f"{cnn.name} {cnn.input_shape} {computed} {views}".encode())
+    for variable in cnn.variables:
+        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)))
+    for path in paths:
+        digest.update(hashlib.blake2b(path.read_bytes(), digest_size=16).digest())
+    return digest.hexdigest()

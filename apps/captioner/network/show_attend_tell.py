@@ -1,0 +1,263 @@
+"""Show, Attend and Tell: a captioner that attends to regions of a CNN's feature grid.
+
+Shapes: B images, K captions of one image, T words, S regions, D depth of a region,
+N vocabulary size.
+"""
+
+import keras
+from keras import ops
+from keras_attention_apps.captioner.data.text import Vocabulary
+from keras_attention_apps.captioner.network.backbone import Backbone
+from keras_attention_apps.common.network.readout import DeepOutput
+from keras_attention_apps.common.tokens import PAD
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    HardWeighting,
+    ReinforceLoss,
+    attention_supervision,
+    doubly_stochastic_penalty,
+    sequence_crossentropy,
+)
+
+
+class ShowAttendTell(keras.Model):
+    """The network: photographs or their features in, word scores and maps out.
+
+    Args:
+        config: A `ModelConfig`.
+        vocabulary_size: Number of words N.
+        backbone_weights: See `Backbone`.
+        label_smoothing, doubly_stochastic, supervision, reward_weight, entropy_weight:
+            Of the training loss.
+        sample_temperature: By which scores are divided before captions are sampled in
+            self-critical training.
+
+    Call arguments:
+        inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
+            `(B, S, D)`, and `"captions"`, token ids `(B, K, T + 1)` from START to
+            END, filled with PAD. For self-critical training also `"advantages"`
+            `(B, K)`: how much better than expected each caption, a sample, is. To
+            supervise the attention also `"regions"` `(B, K, T, S)`: where the object is
+            that a word names, zero for other words.
+
+    Returns:
+        Dict with `"logits"` `(B, K, T, N)`, `"weights"` `(B, K, T, S)` and what else
+        hard attention reports; see `keras_attention.HardWeighting`.
+
+    Reference: [Xu et al., 2015](https://arxiv.org/abs/1502.03044).
+    """
+
+    def __init__(
+        self,
+        config,
+        vocabulary_size,
+        *,
+        backbone_weights=None,
+        label_smoothing=0.0,
+        doubly_stochastic=0.0,
+        supervision=0.0,
+        reward_weight=0.1,
+        entropy_weight=0.002,
+        sample_temperature=1.0,
+    ):
+        super().__init__(name="show_attend_tell")
+        self.config = config
+        self.label_smoothing = label_smoothing
+        self.doubly_stochastic = doubly_stochastic
+        self.supervision = supervision
+        self.sample_temperature = sample_temperature
+        self.backbone = Backbone(config.backbone, config.image_size, backbone_weights)
+        self.region_projection = (
+            keras.layers.Dense(config.region_units, "relu", name="region_projection")
+            if config.region_units
+            else keras.layers.Identity()
+        )
+        self.region_dropout = keras.layers.Dropout(config.dropout)
+        self.initial_output = keras.layers.Dense(
+            config.units, "tanh", name="initial_output"
+        )
+        self.initial_carry = keras.layers.Dense(
+            config.units, "tanh", name="initial_carry"
+        )
+        self.embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size, config.embedding_units
+        )
+        self.embedding_dropout = keras.layers.Dropout(config.dropout)
+        weighting, self.reinforce = "softmax", None
+        if config.attention == "hard":
+            weighting = HardWeighting(
+                config.estimator,
+                inference=config.inference,
+                soft_probability=config.soft_probability,
+            )
+            if config.estimator == "score-function":
+                self.reinforce = ReinforceLoss(
+                    reward_weight=reward_weight, entropy_weight=entropy_weight
+                )
+        attention = AdditiveAttention(
+            config.attention_units, use_bias=True, weighting=weighting
+        )
+        self.decoder = AttentionDecoder(
+            AttentionCell(
+                keras.layers.LSTMCell(config.units),
+                attention,
+                input_in_query=config.input_in_query,
+                gate=True,
+            )
+        )
+        self.readout = DeepOutput(config.embedding_units, dropout=config.dropout)
+        # Weight files of captioners know this layer by another name.
+        self.readout.from_output = self.readout.from_state
+        self.words_loss = keras.metrics.Mean(name="words_loss")
+
+    @property
+    def dropouts(self):
+        """All dropout layers."""
+        return (self.region_dropout, self.embedding_dropout, self.readout.dropout)
+
+    def build(self, inputs_shape=None):
+        """Create all weights; nothing depends on the inputs' shape."""
+        if self.built:
+            return
+        self.built = True
+        config, regions = self.config, (None, None, self.backbone.depth)
+        self.region_projection.build(regions)
+        regions = self.region_projection.compute_output_shape(regions)
+        mean, embedded = (None, regions[-1]), (None, None, config.embedding_units)
+        self.initial_output.build(mean)
+        self.initial_carry.build(mean)
+        self.embedding.build()
+        self.decoder.build(embedded, regions)
+        self.readout.build(embedded, (*embedded[:2], config.units), regions)
+
+    def regions(self, inputs, training=None):
+        """What is attended to, `(B, S, region_units)`."""
+        features = inputs.get("features")
+        if features is None:
+            features = self.backbone(inputs["images"])
+        return self.region_dropout(self.region_projection(features), training=training)
+
+    def initial_state(self, regions):
+        """State of the LSTM from the mean region, each `(B, units)`."""
+        mean = ops.mean(regions, axis=1)
+        return {"cell": [self.initial_output(mean), self.initial_carry(mean)]}
+
+    def call(self, inputs, training=None):
+        if "advantages" in inputs:
+            # Samples come from the network as it is when it does not train.
+            training = False
+        regions = self.regions(inputs, training)
+        words = inputs["captions"][..., :-1]
+        embedded = self.embedding_dropout(self.embedding(words), training=training)
+        state = keras.tree.map_structure(
+            lambda x: ops.repeat(x[:, None], ops.shape(words)[1], axis=1),
+            self.initial_state(regions),
+        )
+        steps = self.decoder(embedded, regions, state, training=training)
+        hidden = self.readout(
+            embedded, steps["output"], steps["context"], training=training
+        )
+        reports = self.decoder.cell.attention.step.reports
+        reported = {name: steps[name] for name in ("weights", *reports)}
+        return {"logits": self.embedding(hidden, reverse=True), **reported}
+
+    def begin(self, inputs, max_length=None):
+        """Return the memory of a search and its first state.
+
+        Args:
+            inputs: Dict with `"images"` or `"features"`, as for a call.
+            max_length: Maximum number of steps, on which nothing depends here.
+        """
+        regions = self.regions(inputs, training=False)
+        memory = self.decoder.cell.attention.memory(regions)
+        return memory, self.initial_state(regions)
+
+    def step(self, token_ids, state, memory, maps="weights"):
+        """One step of `keras_attention.beam_search`.
+
+        Args:
+            token_ids, state, memory: Last tokens, state and memory.
+            maps: What the step returns as attention: `"weights"`, or
+                `"probabilities"`, from which hard attention chooses a region. They are
+                the same for soft attention.
+        """
+        embedded = self.embedding(token_ids)
+        outputs, state = self.decoder.cell(embedded, state, memory)
+        hidden = self.readout(embedded, outputs["output"], outputs["context"])
+        logits = ops.cast(self.embedding(hidden, reverse=True), "float32")
+        weights = outputs.get(maps, outputs["weights"])
+        return ops.log_softmax(logits, axis=-1), state, weights
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        """Per word: cross-entropy plus lambda times the doubly stochastic penalty.
+
+        Where regions are given, and supervision is wanted, the attention is told them.
+        Where regions are drawn, what `ReinforceLoss` adds to the likelihood is there,
+        too. With advantages, the cross-entropy of each sampled caption counts as much
+        as its advantage: the gradient is an estimate of that of the expected reward
+        ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
+        """
+        targets = x["captions"][..., 1:]
+        mask = targets != PAD
+        advantages = x.get("advantages")
+        logits = y_pred["logits"]
+        if advantages is not None:
+            logits = self._logits_of_samples(logits)
+
+        def captions_loss(**options):
+            losses = sequence_crossentropy(targets, logits, **options)
+            if advantages is not None:
+                losses = ops.cast(advantages, losses.dtype)[..., None] * losses
+            return ops.sum(ops.where(mask, losses, 0.0), axis=-1)
+
+        smoothing = self.label_smoothing if advantages is None else 0.0
+        losses = captions_loss(label_smoothing=smoothing)
+        words = ops.maximum(ops.sum(ops.cast(mask, losses.dtype)), 1.0)
+        self.words_loss.update_state(ops.sum(losses) / words)
+        if self.reinforce and advantages is None:
+            # The likelihood that it rewards is not smoothed.
+            likelihood = -captions_loss()
+            reinforced = self._reinforced(likelihood, mask, y_pred, training)
+            losses = losses + likelihood + reinforced
+        weights = y_pred.get("probabilities", y_pred["weights"])
+        weights = ops.cast(weights, losses.dtype)
+        penalty = doubly_stochastic_penalty(weights, mask)
+        penalty = ops.where(ops.any(mask, axis=-1), penalty, 0.0)
+        losses = losses + self.doubly_stochastic * penalty
+        if self.supervision and "regions" in x:
+            told = attention_supervision(weights, x["regions"], mask)
+            losses = losses + self.supervision * told
+        return ops.sum(losses) / words
+
+    def _logits_of_samples(self, logits):
+        """What samples are drawn by: sharper scores, of all words but the banned."""
+        banned = ops.sum(ops.one_hot(Vocabulary.banned, logits.shape[-1]), axis=0)
+        logits = ops.cast(logits, "float32") / self.sample_temperature
+        return logits - 1e9 * banned
+
+    def _reinforced(self, likelihood, mask, y_pred, training):
+        """Losses of captions `(B, K)` with what teaches hard attention to choose.
+
+        Args:
+            likelihood: Log-likelihoods of the captions, `(B, K)`.
+            mask, y_pred, training: As in `compute_loss`.
+        """
+
+        def flat(x):
+            return ops.reshape(x, (-1, *ops.shape(x)[2:]))
+
+        reinforced = self.reinforce(
+            flat(likelihood),
+            flat(y_pred["log_probability"]),
+            flat(y_pred["entropy"]),
+            mask=flat(mask),
+            # All steps of a caption are drawn, or none; captions may be missing.
+            sampled=ops.logical_and(
+                flat(y_pred["sampled"])[:, 0], ops.any(flat(mask), axis=-1)
+            ),
+            training=training,
+        )
+        return ops.reshape(reinforced, ops.shape(likelihood))

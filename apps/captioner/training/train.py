@@ -1,0 +1,402 @@
+"""Training in three phases: the decoder alone, the CNN with it, then on a reward."""
+
+import dataclasses
+import hashlib
+import os
+from operator import attrgetter, itemgetter
+from pathlib import Path
+
+import numpy as np
+from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, TrainConfig
+from keras_attention_apps.captioner.data.batches import (
+    Photographs,
+    TrainingBatches,
+    random_views,
+)
+from keras_attention_apps.captioner.data.dataset import read_dataset, readable
+from keras_attention_apps.captioner.data.text import SPECIAL, Vocabulary, tokenize
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.metrics import caption_scores
+from keras_attention_apps.captioner.network.features import cached_features
+from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
+from keras_attention_apps.captioner.network.weight_files import SUFFIXES
+from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
+from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import replaced
+from keras_attention_apps.common.files import recover_folder
+from keras_attention_apps.common.training.checkpoints import Checkpoints
+from keras_attention_apps.common.training.devices import seeded
+from keras_attention_apps.common.training.runner import (
+    BEST,
+    CHECKPOINTS,
+    Runner,
+    check_output,
+    training_record,
+)
+from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
+
+VALIDATION_BATCH = 50
+# Training steps that the moving average of the weights remembers.
+LONGEST_AVERAGE = 500
+
+# Where there are fewer captions, every word counts.
+FEW_CAPTIONS = 5000
+MIN_COUNT = 5
+# An epoch has this many steps at least, as far as there are photographs: from 300, the
+# first phase learned next to nothing in epochs of 19 steps (CIDEr 8 on others), and in
+# epochs of 100 steps to tell them apart (28).
+FEWEST_STEPS = 100
+BATCH_IMAGES = 16
+
+
+def train(config: TrainConfig):
+    """Train a captioner; see `TrainConfig`. Returns the folder of the best model."""
+    config = dataclasses.replace(
+        config, data=config.data.resolve(), output=config.output.resolve()
+    )
+    check_output(config.output, config.tensorboard)
+    if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
+        raise UserError("expected epochs of one of the phases. Received: 0 of each")
+    with seeded(config.seed, config.precision):
+        return _train(config)
+
+
+def _train(config):
+    training, validation = (
+        readable(read_dataset(config.data, split), config.max_unreadable)
+        for split in ("train", "dev")
+    )
+    texts = [text for image in training for text in image.captions]
+    few_images = min(BATCH_IMAGES, -(-len(training) // FEWEST_STEPS))
+    config = dataclasses.replace(
+        config,
+        min_count=config.min_count or (MIN_COUNT if len(texts) >= FEW_CAPTIONS else 1),
+        batch_images=config.batch_images or few_images,
+    )
+    vocabulary = Vocabulary.from_captions(texts, config.min_count)
+    start = None
+    if config.from_preset:
+        if config.backbone_weights not in ("imagenet", "none"):
+            raise UserError(
+                "backbone_weights are for a CNN to start with, and a preset has its "
+                f"own. Received: {config.backbone_weights!r} and {config.from_preset!r}"
+            )
+        start = Captioner.from_preset(config.from_preset)
+        changes = dataclasses.asdict(config.model)
+        model = replaced(start.config, changes, RUNTIME_OPTIONS)
+        taken = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)
+        print(f"From {config.from_preset}: {', '.join(taken)}")
+        config = dataclasses.replace(config, model=model, backbone_weights="none")
+        vocabulary = start.tokenizer.extended(vocabulary)
+    if len(vocabulary) == len(SPECIAL):
+        raise UserError(
+            f"min_count must leave words to learn. Received: {config.min_count}, and "
+            f"none of the words in {config.data} comes so often"
+        )
+    print(
+        f"{len(training)} photographs with {len(texts)} captions, {len(vocabulary)} "
+        f"words; {len(validation)} photographs for validation"
+    )
+    _tell_unknown(texts, vocabulary, config.min_count)
+    _tell_cut(texts, config.model.max_length)
+    if config.supervision:
+        _tell_several(training)
+    text, boxes = attrgetter("path.name", "captions"), attrgetter("boxes")
+    checkpoints = Checkpoints(
+        config.output / CHECKPOINTS,
+        {
+            **dataclasses.asdict(config),
+            "text": _fingerprint(text, training, validation),
+            "boxes": _fingerprint(boxes, training) if config.supervision else None,
+        },
+    )
+    recover_folder(config.output / BEST)
+    captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
+    if start:
+        captioner.take_over(start)
+    phases = _Phases(config, captioner, training, validation, checkpoints)
+    phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_criticise))
+    return phases.runner.best
+
+
+def _tell_unknown(texts, vocabulary, min_count):
+    """Say how many of the words the network will not learn."""
+    words = [word for text in texts for word in tokenize(text)]
+    unknown = sum(word not in vocabulary for word in words)
+    if unknown:
+        print(
+            f"{unknown / len(words):.1%} of the words are rarer than {min_count} and "
+            "unknown; --min-count 1 learns all"
+        )
+
+
+def _tell_cut(texts, max_length):
+    """Say how many captions are longer than the network may learn."""
+    cut = sum(len(tokenize(text)) > max_length for text in texts)
+    if cut:
+        print(
+            f"{cut} captions have more than {max_length} words and are cut; "
+            "--model.max-length allows more"
+        )
+
+
+def _tell_several(images):
+    """Say how many boxes have a name that no single word of a caption is."""
+    names = {name for image in images for name in image.boxes}
+    several = sorted(name for name in names if " " in name)
+    if several:
+        print(
+            f"{len(several)} of {len(names)} names of boxes are several words, the "
+            f"first {several[0]!r}: they tell the attention nothing"
+        )
+
+
+def _fingerprint(by, *splits):
+    """What tells photographs from others, in a few words, by a function of each."""
+    digest = hashlib.blake2b(digest_size=6)
+    for images in splits:
+        for image in images:
+            digest.update(repr(by(image)).encode())
+    counts = " and ".join(str(len(images)) for images in splits)
+    return f"{counts} photographs, digest {digest.hexdigest()}"
+
+
+def _build(config, vocabulary_size):
+    """The network before training."""
+    start = config.backbone_weights
+    if start not in ("none", "imagenet") and not start.endswith(SUFFIXES):
+        raise UserError(
+            "backbone_weights must be imagenet, none, or the path of a file "
+            f"{', '.join(SUFFIXES)}. Received: {start!r}"
+        )
+    try:
+        network = ShowAttendTell(
+            config.model,
+            vocabulary_size,
+            backbone_weights=None if start == "none" else start,
+            label_smoothing=config.label_smoothing,
+            doubly_stochastic=config.doubly_stochastic,
+            supervision=config.supervision,
+            reward_weight=config.reward_weight,
+            entropy_weight=config.entropy_weight,
+            sample_temperature=config.self_critical_temperature,
+        )
+    except UserError:
+        raise
+    # Downloads and files fail in many ways; Keras does not promise which.
+    except Exception as error:
+        raise UserError(
+            f"the weights {start!r} of {config.model.backbone} cannot be loaded: "
+            f"{' '.join(str(error).split())}"
+        ) from error
+    network.build()
+    return network
+
+
+class _Phases:
+    """The three phases of a training, and the data that they share."""
+
+    def __init__(self, config, captioner, training, validation, checkpoints):
+        self.config = config
+        self.captioner = captioner
+        self.network = captioner.network
+        self.training = training
+        self.validation = validation
+        self.metric = config.validation_metric
+        if self.metric == "cider" and len(validation) == 1:
+            # What all photographs have in common says nothing to CIDEr, and BLEU-4 is
+            # noise where four words in a row are not found.
+            print("One photograph has no CIDEr: the best epoch is chosen by ROUGE-L")
+            self.metric = "rouge-l"
+        self.token_ids = [
+            [
+                captioner.tokenizer.encode(text, config.model.max_length)
+                for text in image.captions
+            ]
+            for image in training
+        ]
+        self.runner = Runner(
+            config,
+            captioner,
+            checkpoints,
+            rank=itemgetter(self.metric),
+            record=training_record(
+                config,
+                private=("data", "cache"),
+                paths=("backbone_weights", "from_preset"),
+            ),
+        )
+
+    def train_decoder(self):
+        """Phase 1: the CNN is frozen, its features are computed once."""
+        config = self.config
+        if not config.epochs:
+            return
+        self.network.backbone.trainable = False
+        self._fit_captions(
+            self._training_features("frozen"),
+            self._validation_features("frozen"),
+            epochs=config.epochs,
+            learning_rate=config.learning_rate,
+        )
+
+    def fine_tune(self):
+        """Phase 2: the upper layers of the CNN learn, too."""
+        config, backbone = self.config, self.network.backbone
+        size = config.model.image_size
+        self._load_best(config.fine_tune_dropout)
+        backbone.trainable = True
+        layers = backbone.cnn.layers
+        for layer in layers[: round(len(layers) * (1 - config.fine_tune_share))]:
+            layer.trainable = False
+        paths = [image.path for image in self.validation]
+        photographs = Photographs(paths, size, VALIDATION_BATCH)
+
+        def validation():
+            for index in range(len(photographs)):
+                yield {"images": photographs[index]}
+
+        self._fit_captions(
+            {"paths": [image.path for image in self.training], "image_size": size},
+            validation,
+            epochs=config.fine_tune_epochs,
+            learning_rate=config.fine_tune_learning_rate,
+        )
+
+    def self_criticise(self):
+        """Phase 3: the decoder learns from what its own samples are worth."""
+        config = self.config
+        if not config.self_critical_epochs:
+            return
+        # The gradient must be that of the distribution which the samples come from.
+        self._load_best(dropout_rate=0.0)
+        self.network.backbone.trainable = False
+        features = self._training_features("tuned")["features"]
+        validation = self._validation_features("tuned")
+        batches = SelfCriticalCaptions(
+            self.captioner,
+            features,
+            self._reward(),
+            batch_images=config.batch_images,
+            samples=config.captions_per_image,
+            baseline=config.self_critical_baseline,
+            seed=config.seed,
+        )
+        self._fit(
+            batches,
+            validation,
+            epochs=config.self_critical_epochs,
+            learning_rate=config.self_critical_learning_rate,
+        )
+
+    def _reward(self):
+        """What a caption is worth: CIDEr-D, and BLEU-4 if it counts."""
+        references = [image.captions for image in self.training]
+        cider, bleu = CiderReward(references), BleuReward(references)
+        weight = self.config.self_critical_bleu
+        return lambda *caption: cider(*caption) + weight * bleu(*caption)
+
+    def _training_features(self, state):
+        """Features of several views of the training photographs, and the views."""
+        count = len(self.training)
+        views = [random_views(count)]
+        for number in range(1, self.config.frozen_views):
+            random = np.random.default_rng((self.config.seed, number))
+            views.append(random_views(count, random))
+        features = [
+            self._features(self.training, f"{state}-train-{number}", views=shown)
+            for number, shown in enumerate(views)
+        ]
+        return {"features": features, "views": views}
+
+    def _validation_features(self, state):
+        """A function that yields batches of features of the dev photographs."""
+        features = self._features(self.validation, f"{state}-dev")
+
+        def batches():
+            for begin in range(0, len(features), VALIDATION_BATCH):
+                yield {"features": features[begin : begin + VALIDATION_BATCH]}
+
+        return batches
+
+    def _features(self, images, name, **options):
+        """Features of photographs by the CNN as it is; see `cached_features`."""
+        home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
+        cache = self.config.cache or home / "captioner"
+        paths = [image.path for image in images]
+        backbone = self.network.backbone
+        return cached_features(backbone, paths, cache, name=name, **options)
+
+    def _load_best(self, dropout_rate):
+        """Start a phase with the best model so far, and a dropout rate of its own."""
+        self.runner.load_best()
+        for dropout in self.network.dropouts:
+            dropout.rate = dropout_rate
+
+    def _fit_captions(self, source, validation, *, epochs, learning_rate):
+        """Train on the captions of the data by teacher forcing."""
+        config, progress = self.config, self.runner.progress
+        if not epochs:
+            return
+        boxes, backbone = None, self.network.backbone
+        if config.supervision:
+            boxes = [self._boxes(image) for image in self.training]
+            if not any(boxes):
+                raise UserError(
+                    "supervision needs photographs with boxes of words in their "
+                    f"captions. Received: none in {config.data}"
+                )
+        batches = TrainingBatches(
+            self.token_ids,
+            **source,
+            augment=config.augment,
+            boxes=boxes,
+            grid=(backbone.rows, backbone.columns),
+            batch_images=config.batch_images,
+            captions_per_image=config.captions_per_image,
+            seed=config.seed + progress.phase,
+            epoch=progress.epoch,
+        )
+        self._fit(batches, validation, epochs=epochs, learning_rate=learning_rate)
+
+    def _fit(self, batches, validation, *, epochs, learning_rate):
+        steps = len(batches) * epochs
+        momentum = self.config.ema_momentum
+        self.runner.fit(
+            batches,
+            lambda: self._validate(validation),
+            epochs=epochs,
+            schedule=WarmUp(
+                "cosine",
+                learning_rate,
+                min(len(batches), steps // 10),
+                steps,
+                start=learning_rate / 100,
+                first=0,
+            ),
+            ema_momentum=ema_momentum(momentum, len(batches), LONGEST_AVERAGE),
+        )
+
+    def _boxes(self, image):
+        """The boxes of a photograph by the numbers of the words that name them."""
+        vocabulary = self.captioner.tokenizer
+        return {
+            vocabulary.encode(word, 1)[1]: boxes
+            for word, boxes in image.boxes.items()
+            if word in vocabulary
+        }
+
+    def _validate(self, batches):
+        beam_size = self.config.validation_beam_size
+        search_model = self.captioner.search_model(beam_size=beam_size)
+        captions = []
+        for batch in batches():
+            outputs = search_model.predict_on_batch(batch)
+            captions += [best.text for [best] in self.captioner.captions_of(outputs)]
+        references = [image.captions for image in self.validation]
+        scores = caption_scores(captions, references)
+        print("\n" + "  ".join(f"{name} {x:.1f}" for name, x in scores.items()))
+        if len(captions) > 1 and len(set(captions)) == 1:
+            print(f"All photographs have the same caption: {captions[0]!r}")
+        return scores

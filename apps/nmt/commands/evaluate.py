@@ -1,0 +1,69 @@
+"""`nmt evaluate`: scores of a model on a parallel text."""
+
+import dataclasses
+import sys
+
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import atomic_path, check_file
+from keras_attention_apps.nmt.data.dataset import check_files, find_files, read_parallel
+from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.metrics import (
+    bleu_by_length,
+    lengths_of,
+    translation_scores,
+)
+
+
+def evaluate(config):
+    """Print the scores that an `EvaluateConfig` asks for; returns them as a dict."""
+    if config.output is not None:
+        check_file(config.output)
+    source, target = _files(config)
+    _check_not_read(config.output, source, target)
+    sources, references = read_parallel(source, target)
+    chosen = config.translator
+    translator = Translator.from_preset(chosen.model, precision=chosen.precision)
+    search = config.search
+    found = translator.translate(sources, **dataclasses.asdict(search))
+    translations = [translation.text for translation in found]
+    cut = sum(translation.cut for translation in found)
+    if cut:
+        print(
+            f"nmt: warning: {cut} of {len(sources)} sentences were longer than the "
+            "model reads, and cut",
+            file=sys.stderr,
+        )
+    scores, signatures = translation_scores(translations, references)
+    print(
+        f"{chosen.model} on {len(sources)} sentences of {source}, "
+        f"beam {search.beam_size}, length penalty {search.length_penalty}"
+    )
+    for name, score in scores.items():
+        print(f"{name:8} {score:6.2f}  {signatures[name]}")
+    unit, _ = lengths_of(sources)
+    for lengths, count, score in bleu_by_length(sources, translations, references):
+        about = f"{count} sentences of {lengths[0]} to {lengths[1]} {unit}"
+        print(f"bleu-lc  {score:6.2f}  {about}")
+    if config.output is not None:
+        with atomic_path(config.output) as temporary:
+            temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
+    return scores
+
+
+def _check_not_read(output, *inputs):
+    """Raise a `UserError` where what is written would replace what is read."""
+    for file in inputs:
+        if output is not None and output.resolve() == file.resolve():
+            raise UserError(
+                "expected the name of another file than those that are read. "
+                f"Received: {str(output)!r}"
+            )
+
+
+def _files(config):
+    """The files of sentences and of references."""
+    files = config.source, config.target
+    check_files(files, config.data, pair=config.pair, split=config.split)
+    if config.data is None:
+        return files
+    return find_files(config.data, config.pair, (config.split or "val",))

@@ -1,0 +1,99 @@
+"""A translator as a TensorFlow SavedModel: sentences in, translations out."""
+
+import dataclasses
+
+import keras
+from keras_attention_apps.common.export import require_tensorflow, write_archive
+from keras_attention_apps.common.files import SAVED_MODEL, check_folder
+from keras_attention_apps.common.tokens import END, PAD
+from keras_attention_apps.nmt.data.text import BLANKS
+from keras_attention_apps.nmt.inference import Translator
+
+
+def export(config):
+    """Write the SavedModel that an `ExportConfig` asks for."""
+    require_tensorflow()
+    check_folder(config.directory, SAVED_MODEL)
+    chosen = config.translator
+    translator = Translator.from_preset(chosen.model, precision=chosen.precision)
+    search_model = translator.search_model(**dataclasses.asdict(config.search))
+    save_served(translator, search_model, config.directory)
+    print(f"Wrote {config.directory}")
+
+
+def save_served(translator, search_model, directory):
+    """Write a search as a SavedModel.
+
+    Its signature takes `sentences`, strings `(B,)`, and returns a dict:
+
+    - `"translation"`, strings `(B,)`;
+    - `"score"` and `"log_probability"`, `(B,)`;
+    - `"tokens"`, the subwords of the translation, strings `(B, L)`, empty behind the
+      last one;
+    - `"source_tokens"`, those of the sentence, strings `(B, S)`;
+    - `"attention"`, `(B, L, S)`, zero behind the last subwords, and in every place of a
+      subword that looked at none.
+
+    No sentences have no translations, and an empty one has an empty translation; bytes
+    that are not UTF-8 become U+FFFD. It needs tensorflow-text to be imported where it
+    is loaded.
+
+    Args:
+        translator: The `Translator`.
+        search_model: The `SearchModel` to run.
+        directory: Folder to write; an older SavedModel there is replaced as a whole.
+    """
+    import tensorflow as tf
+    import tensorflow_text as tf_text
+
+    tokenizer = tf_text.SentencepieceTokenizer(model=translator.tokenizer.model)
+    longest = translator.config.max_length
+    attends = translator.config.attention != "none"
+    pieces = tf.constant(translator.tokenizer.pieces)
+
+    def clean(sentences):
+        text = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8")
+        text = tf_text.normalize_utf8(text, "NFC")
+        return tf.strings.strip(tf.strings.regex_replace(text, BLANKS, " "))
+
+    def spelt(token_ids, valid):
+        return tf.where(valid, tf.gather(pieces, token_ids), "")
+
+    def serve(sentences):
+        count = tf.shape(sentences)[0]
+        # Of nothing, there is no longest sentence.
+        blanks = tf.fill([tf.maximum(1 - count, 0)], "")
+        sentences = tf.concat([sentences, blanks], axis=0)
+        ragged = tokenizer.tokenize(clean(sentences))[:, : longest - 1]
+        source = tf.concat([ragged, tf.fill([tf.shape(sentences)[0], 1], END)], axis=1)
+        source = source.to_tensor(PAD)
+        found = search_model({"source": source})
+        has_text = ragged.row_lengths() > 0
+        token_ids = found["token_ids"][:, 0]
+        valid = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
+        valid = tf.logical_and(valid, has_text[:, None])
+        is_source = tf.logical_and(source != PAD, source != END)
+        weights = tf.zeros_like(token_ids, "float32")[..., None]
+        weights = weights * tf.ones_like(source, "float32")[:, None]
+        if attends:
+            seen = tf.logical_and(valid[..., None], is_source[:, None])
+            weights = tf.where(seen, found["weights"][:, 0], weights)
+        text = tokenizer.detokenize(tf.ragged.boolean_mask(token_ids, valid))
+        text = tf.strings.regex_replace(text, BLANKS, " ")
+        served = {
+            "translation": tf.strings.strip(text),
+            "score": tf.where(has_text, found["scores"][:, 0], 0.0),
+            "log_probability": tf.where(has_text, found["log_probs"][:, 0], 0.0),
+            "tokens": spelt(token_ids, valid),
+            "source_tokens": spelt(source, is_source),
+            "attention": weights,
+        }
+        return {name: x[:count] for name, x in served.items()}
+
+    archive = keras.export.ExportArchive()
+    archive.track(search_model)
+    archive.track(tokenizer)
+    archive.add_endpoint(
+        "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "sentences")]
+    )
+    write_archive(archive, directory, tf.errors.OpError)

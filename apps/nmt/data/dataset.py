@@ -1,0 +1,136 @@
+"""Sentence pairs in parallel files: line n of one translates line n of the other."""
+
+import dataclasses
+from pathlib import Path
+
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import check_text
+from keras_attention_apps.nmt.data.text import clean
+
+TRAINING_NAMES = ("train",)
+VALIDATION_NAMES = ("val", "valid", "validation", "dev")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Sentences and their translations, as many of one as of the other.
+
+    Attributes:
+        source, target: Lists of clean strings.
+        empty: Pairs that were left out because one side was empty.
+    """
+
+    source: list
+    target: list
+    empty: int = 0
+
+    def __len__(self):
+        return len(self.source)
+
+
+def read_lines(path):
+    """The lines of a UTF-8 file, or of a pipe, clean; only line feeds end lines.
+
+    Raises:
+        UserError: If the file is missing, empty, or not UTF-8.
+    """
+    check_text(path)
+    content = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
+    if not content.strip():
+        raise UserError(f"{path} is empty")
+    lines = content.removesuffix(b"\n").split(b"\n")
+    return [clean(decode_line(line, path, n)) for n, line in enumerate(lines, start=1)]
+
+
+def decode_line(line, path, number):
+    """A line of bytes as a string.
+
+    Raises:
+        UserError: If it is not UTF-8.
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {number}, is not UTF-8: byte "
+            f"0x{line[error.start]:02x} at position {error.start}"
+        ) from error
+
+
+def read_parallel(source, target):
+    """The lines of two parallel files: two lists of clean strings, some may be empty.
+
+    Raises:
+        UserError: If a file cannot be read, or has more lines than the other.
+    """
+    if source is None or target is None:
+        raise UserError(
+            "expected --source and --target, or --data and --pair. Received: "
+            f"source={source}, target={target}"
+        )
+    sources, targets = read_lines(source), read_lines(target)
+    if len(sources) != len(targets):
+        raise UserError(
+            f"both files must have as many lines. Received: {source} with "
+            f"{len(sources)}, {target} with {len(targets)}"
+        )
+    return sources, targets
+
+
+def read_pairs(source, target):
+    """The pairs of two parallel files; those with an empty side are left out.
+
+    Raises:
+        UserError: If the files are not parallel, or if nothing is left.
+    """
+    sources, targets = read_parallel(source, target)
+    kept = [pair for pair in zip(sources, targets, strict=True) if all(pair)]
+    if not kept:
+        raise UserError(f"{source} and {target} have no line with text on both sides")
+    empty = len(sources) - len(kept)
+    return Pairs(*map(list, zip(*kept, strict=True)), empty)
+
+
+def check_files(files, data, **of_data):
+    """Raise a `UserError` unless a text is given in one way.
+
+    Args:
+        files: Its files; those that are not given are `None`.
+        data: Folder of a data set, or `None`.
+        **of_data: Options that mean something with a folder only, `None` if not given.
+    """
+    if data is not None and any(files):
+        raise UserError("expected either files or --data with --pair, not both")
+    given = [f"{name}={x}" for name, x in of_data.items() if x is not None]
+    if data is None and given:
+        raise UserError(
+            f"expected --data where there is --{given[0].split('=')[0]}. "
+            f"Received: {', '.join(given)} without --data"
+        )
+
+
+def find_files(data, pair, names):
+    """The two files of one part of a data set.
+
+    Args:
+        data: Folder with files such as `train.en` and `train.de`.
+        pair: The two suffixes, source first: `"en-de"`.
+        names: What the part may be called; the first that is there counts.
+
+    Raises:
+        UserError: If `pair` is no pair, or there are no such files.
+    """
+    languages = (pair or "").split("-")
+    if len(languages) != 2 or not all(languages):
+        raise UserError(
+            "pair must be two suffixes with a hyphen, such as en-de. "
+            f"Received: {pair!r}"
+        )
+    for name in names:
+        source, target = (Path(data) / f"{name}.{language}" for language in languages)
+        if source.is_file() and target.is_file():
+            return source, target
+    expected = " or ".join(f"{name}.{languages[0]}" for name in names)
+    raise UserError(
+        f"expected {expected}, and the same in {languages[1]}, in {str(data)!r}"
+    )

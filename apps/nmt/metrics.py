@@ -1,0 +1,104 @@
+"""Metrics of translations, as translation papers print them."""
+
+import re
+
+import numpy as np
+from keras_attention_apps.common.writing_systems import HAN, KANA, UNSPACED
+
+# Chinese has at most so many kana for each Han character, and Japanese more.
+FEW_KANA = 0.1
+
+
+def tokenizer_for(texts):
+    """The tokenizer of sacrebleu that finds the words of a language.
+
+    Args:
+        texts: List of strings, all of this language.
+
+    Returns:
+        `"zh"` if most letters are Han, and few of them kana: every Han character is a
+        word. `"char"` if most are of other scripts without blanks between words, such
+        as those of Japanese or Thai: every character is one. Else `"13a"`.
+    """
+    letters = "".join(filter(str.isalpha, "".join(texts)))
+    unspaced, han, kana = (
+        len(re.findall(script, letters)) for script in (UNSPACED, HAN, KANA)
+    )
+    if unspaced <= len(letters) / 2:
+        return "13a"
+    is_chinese = han > len(letters) / 2 and kana <= FEW_KANA * han
+    return "zh" if is_chinese else "char"
+
+
+def has_four_words(references):
+    """Whether a sentence is long enough for BLEU, which counts four words in a row."""
+    from sacrebleu.metrics import BLEU
+
+    split = BLEU(tokenize=tokenizer_for(references)).tokenizer
+    return any(len(split(reference).split()) >= 4 for reference in references)
+
+
+def translation_scores(translations, references):
+    """Corpus scores of translations, one reference for each.
+
+    Args:
+        translations, references: Lists of plain strings, not split into tokens.
+
+    Returns:
+        Dict of figures in percent, `"bleu"`, `"bleu-lc"`, `"chrf"` and `"chrf-lc"`
+        (lower-cased), and dict of the signatures of sacrebleu under the same names.
+    """
+    from sacrebleu.metrics import BLEU, CHRF
+
+    tokenizer = tokenizer_for(references)
+    metrics = {
+        "bleu": BLEU(tokenize=tokenizer),
+        "bleu-lc": BLEU(lowercase=True, tokenize=tokenizer),
+        "chrf": CHRF(),
+        "chrf-lc": CHRF(lowercase=True),
+    }
+    scores = {
+        name: metric.corpus_score(translations, [references]).score
+        for name, metric in metrics.items()
+    }
+    signatures = {name: str(x.get_signature()) for name, x in metrics.items()}
+    return scores, signatures
+
+
+def bleu_by_length(sources, translations, references, parts=4):
+    """Lower-cased BLEU of short sentences, of long ones, and of those between.
+
+    Args:
+        sources, translations, references: Lists of plain strings.
+        parts: Number of parts, about equally large.
+
+    Returns:
+        List of tuples: the lengths of the shortest and the longest source of this part,
+        see `lengths_of`; the number of its sentences; and their BLEU in percent.
+    """
+    from sacrebleu.metrics import BLEU
+
+    _, lengths = lengths_of(sources)
+    bleu = BLEU(lowercase=True, tokenize=tokenizer_for(references))
+    shares = np.arange(1, parts + 1) / parts
+    edges = np.unique(np.quantile(lengths, shares, method="lower"))
+    found = []
+    for part in range(len(edges)):
+        # Every edge is the length of a sentence: no part is empty.
+        chosen = np.flatnonzero(np.searchsorted(edges, lengths) == part)
+        texts = [[side[i] for i in chosen] for side in (translations, references)]
+        score = bleu.corpus_score(texts[0], texts[1:]).score
+        ends = int(lengths[chosen].min()), int(lengths[chosen].max())
+        found.append((ends, len(chosen), score))
+    return found
+
+
+def lengths_of(texts):
+    """How long texts are, in words if there are blanks between them.
+
+    Returns:
+        `"words"` or `"characters"`, and an integer array.
+    """
+    if tokenizer_for(texts) == "13a":
+        return "words", np.array([len(text.split()) for text in texts])
+    return "characters", np.array([len("".join(text.split())) for text in texts])

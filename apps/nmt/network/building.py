@@ -1,0 +1,53 @@
+"""Building the network that a configuration describes."""
+
+import re
+import warnings
+
+from keras import ops
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.tokens import END
+from keras_attention_apps.nmt.network.recurrent import (
+    BahdanauNetwork,
+    LuongNetwork,
+    SummaryNetwork,
+)
+from keras_attention_apps.nmt.network.self_attention import SelfAttentionNetwork
+
+# Within an error that Keras passes on, the message of the layer.
+_BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
+
+
+def build_network(config, vocabulary_size, **losses):
+    """The network that a complete `ModelConfig` describes, with all its weights.
+
+    Args:
+        config: The `ModelConfig`.
+        vocabulary_size: Number of subwords N.
+        **losses: See `TranslationNetwork`.
+    """
+    kinds = {
+        "bahdanau": BahdanauNetwork,
+        "luong": LuongNetwork,
+        "self-attention": SelfAttentionNetwork,
+        "none": SummaryNetwork,
+    }
+    try:
+        with warnings.catch_warnings():
+            # Of layers that cannot be built, Keras warns before it fails.
+            warnings.filterwarnings("ignore", category=UserWarning, module="keras")
+            network = kinds[config.attention](config, vocabulary_size, **losses)
+            # No weight's shape depends on the sentences.
+            sentence = ops.full((1, 2), END, dtype="int32")
+            network({"source": sentence, "target": sentence})
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"the model cannot be built: {_reason(error)}") from error
+    return network
+
+
+def _reason(error):
+    """The message of an error as one line, without what Keras writes around it."""
+    message = str(error)
+    bold = _BOLD.search(message)
+    return " ".join((bold[1] if bold else message).split())

@@ -1,0 +1,306 @@
+"""Recurrent networks, which attend after Bahdanau or Luong, or not at all.
+
+Shapes: B sentences, K hypotheses, T target tokens, S source tokens, U units, E depth of
+an embedding.
+"""
+
+import keras
+from keras import ops, tree
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.network.readout import DeepOutput
+from keras_attention_apps.common.tokens import PAD
+from keras_attention_apps.nmt.network.base import TranslationNetwork
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LayerNormGRUCell,
+    LayerNormLSTMCell,
+    LuongAttention,
+    RecurrentEncoder,
+)
+
+
+class RecurrentNetwork(TranslationNetwork):
+    """Recurrent networks that read the source, and write the target.
+
+    Subclasses implement `_cell`, `_attention_cell`, `_initial_states` and `_hidden`.
+    """
+
+    bidirectional = True
+
+    def __init__(self, config, vocabulary_size, **losses):
+        super().__init__(config, vocabulary_size, **losses)
+        if not config.encoder_units:
+            raise UserError(
+                "encoder_units must be at least 1 for a recurrent encoder. Received: 0"
+            )
+        self.encoder = EncoderStack(
+            lambda: self._cell(config.encoder_units),
+            config.encoder_layers,
+            self.bidirectional,
+            config.dropout,
+        )
+        self.context_dropout = keras.layers.Dropout(config.context_dropout)
+        cells = [self._cell(config.units) for _ in range(config.decoder_layers)]
+        if len(cells) > 1:
+            rest = [ResidualCell(cell) for cell in cells[1:]]
+            cell = keras.layers.StackedRNNCells([cells[0], *rest])
+        else:
+            (cell,) = cells
+        self.decoder = AttentionDecoder(self._attention_cell(cell))
+
+    def _cell(self, units):
+        """A recurrent cell."""
+        raise NotImplementedError
+
+    def _attention_cell(self, cell):
+        """The `AttentionCell` of the decoder."""
+        raise NotImplementedError
+
+    def _initial_states(self, finals):
+        """States of all decoder cells in a row, from those that the encoder ends with.
+
+        Args:
+            finals: For every encoder layer, for each direction, a list of tensors.
+        """
+        raise NotImplementedError
+
+    def _hidden(self, embedded, outputs, training=None):
+        """What the output layer multiplies, before dropout."""
+        raise NotImplementedError
+
+    def _embed(self, embedding, token_ids, training=None):
+        return self.embedding_dropout(embedding(token_ids), training=training)
+
+    def encode(self, source, training=None):
+        mask = source != PAD
+        embedded = self._embed(self.source_embedding, source, training)
+        annotations, finals = self.encoder(embedded, mask, training=training)
+        cell = self.decoder.cell.cell
+        state = tree.pack_sequence_as(
+            cell.get_initial_state(batch_size=1), self._initial_states(finals)
+        )
+        values, mask = self._attended(annotations, mask, finals)
+        values = self.context_dropout(values, training=training)
+        return {"values": values, "mask": mask, "state": {"cell": state}}
+
+    def _attended(self, annotations, mask, finals):
+        """What is attended to, and its mask."""
+        return annotations, mask
+
+    def decode(self, target, memory, training=None):
+        embedded = self._embed(self.embedding, target, training)
+        steps = self.decoder(
+            embedded,
+            memory["values"],
+            memory["state"],
+            value_mask=memory["mask"],
+            training=training,
+        )
+        hidden = self._hidden(embedded, steps)
+        return self.output_dropout(hidden, training=training)
+
+    def begin(self, inputs, max_length):
+        encoded = self.encode(inputs["source"])
+        cell = self.decoder.cell
+        memory = cell.attention.memory(encoded["values"], value_mask=encoded["mask"])
+        return memory, cell.complete_state(encoded["state"], memory)
+
+    def advance(self, token_ids, state, memory):
+        embedded = self.embedding(token_ids)
+        outputs, state = self.decoder.cell(embedded, state, memory)
+        return self._hidden(embedded, outputs), state, outputs["weights"]
+
+
+class EncoderStack(keras.layers.Layer):
+    """A stack of recurrent encoders, each in one direction or both.
+
+    From the second on, each layer adds to what it reads.
+
+    Args:
+        make_cell: Function that returns a recurrent cell.
+        layers: Number of layers.
+        bidirectional: Whether half the annotation comes from behind.
+        dropout: Rate between the layers.
+
+    Call arguments:
+        inputs: `(B, S, E)`.
+        mask: Boolean `(B, S)`.
+
+    Returns:
+        annotations: `(B, S, U)` or, in both directions, `(B, S, 2 U)`.
+        finals: For each layer, for each direction, the list of the last states.
+    """
+
+    def __init__(self, make_cell, layers, bidirectional, dropout, **kwargs):
+        super().__init__(**kwargs)
+        self.directions = 1 + bidirectional
+        self.encoders = [
+            RecurrentEncoder(
+                *(make_cell() for _ in range(self.directions)), return_state=True
+            )
+            for _ in range(layers)
+        ]
+        self.dropout = keras.layers.Dropout(dropout)
+
+    def build(self, inputs_shape, mask_shape=None):
+        shape = inputs_shape
+        for encoder in self.encoders:
+            encoder.build(shape)
+            shape, *_ = encoder.compute_output_shape(shape)
+        self.built = True
+
+    def call(self, inputs, mask, training=None):
+        x, finals = inputs, []
+        for index, encoder in enumerate(self.encoders):
+            below = self.dropout(x, training=training) if index else x
+            annotations, *states = encoder(below, mask=mask, training=training)
+            count = len(states) // self.directions
+            finals.append([states[:count], states[count:]][: self.directions])
+            x = x + annotations if index else annotations
+        return x, finals
+
+
+class ResidualCell(keras.layers.Layer):
+    """A recurrent cell that adds to what it reads; both are equally deep."""
+
+    def __init__(self, cell, **kwargs):
+        super().__init__(**kwargs)
+        self.cell = cell
+        self.state_size = cell.state_size
+        self.output_size = cell.output_size
+
+    def build(self, inputs_shape, states_shape=None):
+        self.cell.build(inputs_shape)
+        self.built = True
+
+    def call(self, inputs, states, training=None):
+        output, states = self.cell(inputs, states, training=training)
+        return inputs + output, states
+
+    def get_initial_state(self, batch_size=None):
+        return self.cell.get_initial_state(batch_size=batch_size)
+
+
+class BahdanauNetwork(RecurrentNetwork):
+    """Encoder and decoder of GRUs, joined by additive attention.
+
+        h[s]    = [forward GRU; backward GRU] over the embedded source
+        s[0]    = tanh(W h[1](backward))
+        c[t]    = additive attention of s[t-1] to h
+        s[t]    = GRU([E y[t-1]; c[t]], s[t-1])
+        hidden  = tanh(E y[t-1] + U s + C c[t]), or its maxout, to be multiplied with
+                  the embeddings; s is s[t], or s[t-1] as in the paper
+
+    Reference: [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.2.
+    """
+
+    def __init__(self, config, vocabulary_size, **losses):
+        super().__init__(config, vocabulary_size, **losses)
+        self.bridges = [
+            keras.layers.Dense(config.units, "tanh", name=f"bridge_{i}")
+            for i in range(config.decoder_layers)
+        ]
+        self.readout = DeepOutput(config.embedding_units, config.readout)
+
+    def _cell(self, units):
+        cell = LayerNormGRUCell if self.config.layer_norm else keras.layers.GRUCell
+        return cell(units)
+
+    def _attention_cell(self, cell):
+        attention = AdditiveAttention(self.config.attention_units, use_bias=True)
+        return AttentionCell(cell, attention)
+
+    def _initial_states(self, finals):
+        _, (backward,) = finals[-1]
+        return [bridge(backward) for bridge in self.bridges]
+
+    def _hidden(self, embedded, outputs):
+        previous = self.config.readout_state == "previous"
+        state = outputs["query" if previous else "output"]
+        return self.readout(embedded, state, outputs["context"])
+
+
+class SummaryNetwork(BahdanauNetwork):
+    """The same without attention: the context is always the last states of the encoder.
+
+    Reference: [Cho et al., 2014](https://arxiv.org/abs/1406.1078), section 2.2.
+    """
+
+    def _attended(self, annotations, mask, finals):
+        summary = ops.concatenate([state for (state,) in finals[-1]], axis=-1)
+        # Of one position, attention gives all to it.
+        return summary[:, None], ops.ones_like(mask[:, :1])
+
+
+class LuongNetwork(RecurrentNetwork):
+    """Stacks of LSTMs; the decoder attends with its current state.
+
+        h[t]  = LSTM([E y[t-1]; h~[t-1]], h[t-1])
+        c[t]  = attention of h[t] to the annotations
+        h~[t] = tanh(W [c[t]; h[t]]), to be multiplied with the embeddings
+
+    The decoder starts where the encoder's layers of the same height end, counted from
+    the top. States that are not as deep as the decoder's are projected, with a tanh.
+
+    Reference: [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.
+    """
+
+    def __init__(self, config, vocabulary_size, **losses):
+        self.bidirectional = config.bidirectional
+        super().__init__(config, vocabulary_size, **losses)
+        depth = config.encoder_units * (1 + config.bidirectional)
+        self.bridges = [
+            keras.layers.Identity()
+            if depth == config.units
+            else keras.layers.Dense(config.units, "tanh", name=f"bridge_{i}")
+            for i in range(2 * config.decoder_layers)
+        ]
+
+    def _cell(self, units):
+        cell = LayerNormLSTMCell if self.config.layer_norm else keras.layers.LSTMCell
+        return cell(units)
+
+    def _attention_cell(self, cell):
+        config = self.config
+        if config.score == "location" and config.window != "global":
+            raise UserError(
+                "the location score has a weight for every position, and is for the "
+                f"global window. Received: score=location and window={config.window}"
+            )
+        attention = LuongAttention(
+            config.score,
+            units=config.attention_units if config.score == "concat" else None,
+            positions=config.max_length if config.score == "location" else None,
+            window=config.window,
+            half_width=config.half_width,
+        )
+        return AttentionCell(
+            cell,
+            attention,
+            order="current",
+            input_feeding=config.input_feeding,
+            attentional_vector=config.embedding_units,
+        )
+
+    def encode(self, source, training=None):
+        if self.config.score == "location":
+            # What a batch has beyond its positions is padding.
+            source = source[:, : self.config.max_length]
+        return super().encode(source, training=training)
+
+    def _initial_states(self, finals):
+        layers = self.config.decoder_layers
+        # A decoder with more layers than the encoder has its lowest ends several times.
+        chosen = [finals[max(len(finals) - layers + i, 0)] for i in range(layers)]
+        states = [
+            ops.concatenate(parts, axis=-1)
+            for directions in chosen
+            for parts in zip(*directions, strict=True)
+        ]
+        return [bridge(x) for bridge, x in zip(self.bridges, states, strict=True)]
+
+    def _hidden(self, embedded, outputs):
+        return outputs["output"]

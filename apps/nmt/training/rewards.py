@@ -1,0 +1,33 @@
+"""What a sampled translation is worth beside the one of the text."""
+
+from keras_attention_apps.nmt.metrics import tokenizer_for
+
+
+class LikenessReward:
+    """How like one another two texts are: BLEU and chrF2 of single sentences.
+
+    Args:
+        texts: Strings in the language of both.
+
+    Reference:
+        [Post, 2018](https://aclanthology.org/W18-6319), whose sacrebleu computes both.
+    """
+
+    def __init__(self, texts):
+        from sacrebleu.metrics import BLEU, CHRF
+
+        bleu = BLEU(effective_order=True, tokenize=tokenizer_for(texts))
+        self._metrics = bleu, CHRF()
+
+    def __call__(self, text, reference):
+        """Reward of a translation.
+
+        Args:
+            text: The translation.
+            reference: What it should be like.
+
+        Returns:
+            The sum of both, from 0 to 2.
+        """
+        scores = (x.sentence_score(text, [reference]).score for x in self._metrics)
+        return sum(scores) / 100

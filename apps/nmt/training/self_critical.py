@@ -1,0 +1,44 @@
+"""Self-critical training: translations that beat their fellows become more probable."""
+
+from keras_attention_apps.common.training.self_critical import SelfCritical
+from keras_attention_apps.nmt.data.batches import pad
+
+
+class SelfCriticalTranslations(SelfCritical):
+    """Trains a translator on the reward of translations that it samples.
+
+    Args:
+        translator: The `Translator`; its network must be compiled.
+        batches: The `SentenceBatches`.
+        reward: What a translation is worth: a function of it and of that of the text,
+            both strings, such as a `LikenessReward`.
+        **options: Those of `SelfCritical`.
+    """
+
+    def __init__(self, translator, batches, reward, **options):
+        super().__init__(translator.network, "target", **options)
+        self.translator = translator
+        self.batches = batches
+        self.reward = reward
+
+    def __len__(self):
+        return len(self.batches)
+
+    def plan(self, epoch):
+        return map(self.batches.filled, self.batches.plan(epoch))
+
+    def inputs(self, items, random):
+        sources = [source for source, _ in items]
+        columns = self.batches.rounded(max(map(len, sources)))
+        return {"source": pad(sources, columns=columns)}
+
+    def max_length(self, inputs):
+        return self.translator.longest(inputs["source"].shape[1])
+
+    def width(self, longest):
+        return self.batches.rounded(longest)
+
+    def reward_of(self, item, token_ids):
+        _, target = item
+        decode = self.translator.tokenizer.decode
+        return self.reward(decode(token_ids), decode(target))

@@ -1,0 +1,391 @@
+"""Training in two phases: on translations that are given, then on a reward."""
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import operator
+
+import keras
+import numpy as np
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import replaced
+from keras_attention_apps.common.files import (
+    MODEL,
+    holds,
+    recover_folder,
+    remove_folder,
+    remove_leftovers,
+)
+from keras_attention_apps.common.training.averaging import average_models
+from keras_attention_apps.common.training.checkpoints import Checkpoints
+from keras_attention_apps.common.training.devices import all_devices, seeded
+from keras_attention_apps.common.training.runner import (
+    BEST,
+    CHECKPOINTS,
+    Runner,
+    check_output,
+    training_record,
+)
+from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
+from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, TrainConfig, with_recipe
+from keras_attention_apps.nmt.data.batches import SentenceBatches
+from keras_attention_apps.nmt.data.dataset import (
+    TRAINING_NAMES,
+    VALIDATION_NAMES,
+    Pairs,
+    check_files,
+    find_files,
+    read_pairs,
+)
+from keras_attention_apps.nmt.data.text import SUBWORDS, Subwords
+from keras_attention_apps.nmt.inference import Translator, length_ratio
+from keras_attention_apps.nmt.metrics import (
+    has_four_words,
+    translation_scores,
+)
+from keras_attention_apps.nmt.network.building import build_network
+from keras_attention_apps.nmt.training.rewards import LikenessReward
+from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
+
+# Folder in the output folder: of the models to average.
+EPOCHS = "epochs"
+HELD_OUT = 1000
+# Training steps that the moving average of the weights remembers.
+LONGEST_AVERAGE = 1000
+# In self-critical epochs, where every sentence has several samples: places for its
+# tokens in a training step, and steps that the average remembers.
+SAMPLED_TOKENS = 2000
+SAMPLED_AVERAGE = 50
+VALIDATION_BATCH = 64
+
+
+def train(config: TrainConfig):
+    """Train a translator; see `TrainConfig`. Returns the folder of the best model."""
+    if config.from_preset and config.vocabulary_size is not None:
+        raise UserError(
+            "vocabulary_size is for subwords to be learned, and a preset has its own. "
+            f"Received: {config.vocabulary_size} and {config.from_preset!r}"
+        )
+    config = with_recipe(config, config.model.attention)
+    config = dataclasses.replace(
+        config,
+        model=with_recipe(config.model, config.model.attention),
+        output=config.output.resolve(),
+    )
+    check_output(config.output, config.tensorboard)
+    if not config.epochs + config.self_critical_epochs:
+        raise UserError("expected epochs of one of the phases. Received: 0 of each")
+    training, validation = read_texts(config)
+    with (
+        seeded(config.seed, config.precision),
+        all_devices(config.distribute) as devices,
+    ):
+        return _train(config, training, validation, devices)
+
+
+def read_texts(config):
+    """The pairs for training and for validation."""
+    files = [config.source, config.target, config.valid_source, config.valid_target]
+    check_files(files, config.data, pair=config.pair)
+    if any(files[2:]) and not all(files[2:]):
+        raise UserError(
+            "expected both --valid-source and --valid-target, or neither. Received: "
+            f"valid_source={config.valid_source}, valid_target={config.valid_target}"
+        )
+    if config.data is not None:
+        files = [
+            *find_files(config.data, config.pair, TRAINING_NAMES),
+            *find_files(config.data, config.pair, VALIDATION_NAMES),
+        ]
+    training = read_pairs(*files[:2])
+    if any(files[2:]):
+        return training, read_pairs(*files[2:])
+    return hold_out(training, config.seed)
+
+
+def hold_out(pairs, seed):
+    """Some pairs, drawn at random, are kept for validation, with all their copies."""
+    texts = list(zip(pairs.source, pairs.target, strict=True))
+    distinct = list(dict.fromkeys(texts))
+    count = min(HELD_OUT, len(distinct) // 10)
+    if not count:
+        raise UserError(
+            "expected at least 10 different pairs of sentences to hold some out for "
+            f"validation. Received: {len(distinct)}"
+        )
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    validation = [distinct[i] for i in order[:count]]
+    held_out = set(validation)
+    training = [text for text in texts if text not in held_out]
+    training, validation = (
+        Pairs(*map(list, zip(*x, strict=True))) for x in (training, validation)
+    )
+    return dataclasses.replace(training, empty=pairs.empty), validation
+
+
+def text_of(training, validation):
+    """A line by which the text of a training is known: other texts have others.
+
+    Args:
+        training, validation: `Pairs`.
+    """
+    digest = hashlib.sha256()
+    for pairs in (training, validation):
+        # No line has a line feed.
+        for line in (*pairs.source, *pairs.target):
+            digest.update(f"{line}\n".encode())
+    return (
+        f"{len(training):,} pairs, {len(validation):,} for validation, "
+        f"digest {digest.hexdigest()[:12]}"
+    )
+
+
+def _train(config, training, validation, devices):
+    start, depends_on = None, {}
+    if config.from_preset:
+        start = Translator.from_preset(config.from_preset)
+        changes = dataclasses.asdict(config.model)
+        model = replaced(start.config, changes, RUNTIME_OPTIONS)
+        size = len(start.tokenizer)
+        config = dataclasses.replace(config, model=model, vocabulary_size=size)
+        # A preset that was trained anew may have others, and another configuration.
+        digest = hashlib.sha256(start.tokenizer.model).hexdigest()
+        depends_on = {"from_preset's subwords": f"digest {digest[:12]}"}
+    depends_on |= dataclasses.asdict(config)
+    depends_on |= {"text": text_of(training, validation)}
+    checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
+    recover_folder(config.output / BEST)
+    subwords = start.tokenizer if start else _subwords(config, training, checkpoints)
+    model = config.model
+    if model.length_ratio is None:
+        ratio = length_ratio(subwords, training)
+        model = dataclasses.replace(model, length_ratio=ratio)
+    network = build_network(
+        model,
+        len(subwords),
+        label_smoothing=config.label_smoothing,
+        sample_temperature=config.self_critical_temperature,
+    )
+    if start:
+        network.set_weights(start.network.get_weights())
+    translator = Translator(model, subwords, network)
+    phases = _Phases(config, translator, training, validation, checkpoints, devices)
+    phases.runner.run((phases.fit, phases.average, phases.self_criticise))
+    # A finished training never averages again.
+    _remove_epochs(phases.epochs)
+    return phases.runner.best
+
+
+def _epochs(folder):
+    """The folders of the models of epochs, in order."""
+    return [
+        path
+        for path in sorted(folder.glob("epoch-*"))
+        if path.name.removeprefix("epoch-").isdecimal()
+        and holds(path, (*MODEL, SUBWORDS))
+    ]
+
+
+def _remove_epochs(folder):
+    """Remove the models of epochs, and their folder if nothing else is in it."""
+    for epoch in _epochs(folder):
+        remove_folder(epoch)
+    remove_leftovers(folder, "epoch-[0-9]*")
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _subwords(config, training, checkpoints):
+    """Those that an earlier start of this training has learned, or new ones."""
+    if checkpoints.resumed and holds(config.output, [SUBWORDS]):
+        return Subwords.load(config.output)
+    subwords = Subwords.train(
+        [*training.source, *training.target],
+        config.vocabulary_size,
+        character_coverage=config.character_coverage,
+    )
+    subwords.save(config.output)
+    return subwords
+
+
+class _Phases:
+    """The phases of a training, and the data that they share."""
+
+    def __init__(self, config, translator, training, validation, checkpoints, devices):
+        self.config = config
+        self.translator = translator
+        self.network = translator.network
+        self.training = training
+        self.validation = validation
+        self.checkpoints = checkpoints
+        # JAX compiles for every shape.
+        multiple = 8 if keras.backend.backend() == "jax" else 1
+        self.multiple = math.lcm(multiple, devices)
+        self.epochs = config.output / EPOCHS
+        self.metric = config.validation_metric
+        if self.metric == "bleu" and not has_four_words(validation.target):
+            self.metric = "chrf"
+        # BLEU is 0 where no translation has four words right: the other one decides.
+        others = {"bleu": "chrf", "chrf": "bleu"}
+        self.rank = operator.itemgetter(self.metric, others[self.metric])
+        self.runner = Runner(
+            config,
+            translator,
+            checkpoints,
+            rank=self.rank,
+            record=training_record(config, paths=("from_preset",)),
+            optimizer={"beta_2": config.beta_2},
+        )
+
+    def fit(self):
+        """Phase 1: epochs on the translations that are given."""
+        config = self.config
+        batches = self._batches(
+            config.batch_tokens,
+            subword_dropout=config.subword_dropout,
+            target_subword_dropout=config.target_subword_dropout,
+        )
+        self._report(batches)
+        if not self.checkpoints.resumed:
+            # Another training may have left some, which are not to be averaged.
+            _remove_epochs(self.epochs)
+        if not config.epochs:
+            return
+        self._fit(
+            batches,
+            self._validate_and_keep,
+            epochs=config.epochs,
+            schedule=config.schedule,
+            learning_rate=config.learning_rate,
+            momentum=ema_momentum(config.ema_momentum, len(batches), LONGEST_AVERAGE),
+        )
+
+    def average(self):
+        """After it: the mean of several epochs, if it is as good as each of them."""
+        folders = _epochs(self.epochs)
+        if len(folders) > 1:
+            history = self.checkpoints.progress.history
+            averaged = average_models(folders, Translator.from_preset)
+            scores = self._scores(averaged)
+            print(f"The average of {len(folders)} epochs: {_told(scores)}")
+            if self.rank(scores) >= max(map(self.rank, history)):
+                about = [folder.name for folder in folders]
+                self.runner.save_best(averaged, average_of=about)
+            history.append(scores)
+
+    def self_criticise(self):
+        """Phase 2: it learns from what its own samples are worth."""
+        config = self.config
+        if not config.self_critical_epochs:
+            return
+        self.runner.load_best()
+        batches = self._batches(min(config.batch_tokens, SAMPLED_TOKENS))
+        samples = SelfCriticalTranslations(
+            self.translator,
+            batches,
+            LikenessReward(self.training.target),
+            samples=config.self_critical_samples,
+            seed=config.seed,
+        )
+        momentum = ema_momentum(config.ema_momentum, len(batches), SAMPLED_AVERAGE)
+        self._fit(
+            samples,
+            self._validate,
+            epochs=config.self_critical_epochs,
+            schedule="cosine",
+            learning_rate=config.self_critical_learning_rate,
+            momentum=min(momentum, 1 - 1 / SAMPLED_AVERAGE),
+        )
+
+    def _fit(self, batches, validate, *, epochs, schedule, learning_rate, momentum):
+        steps = len(batches) * epochs
+        warm_up = min(self.config.warm_up, steps // 10)
+        self.runner.fit(
+            batches,
+            validate,
+            epochs=epochs,
+            schedule=WarmUp(schedule, learning_rate, warm_up, steps),
+            ema_momentum=momentum,
+        )
+
+    def _batches(self, batch_tokens, **dropout):
+        config = self.config
+        batches = SentenceBatches(
+            self.training,
+            self.translator.tokenizer,
+            batch_tokens=batch_tokens,
+            min_batches=config.min_steps,
+            max_length=config.model.max_length,
+            seed=config.seed,
+            epoch=self.checkpoints.progress.epoch,
+            multiple=self.multiple,
+            **dropout,
+        )
+        if not len(batches):
+            raise UserError(
+                f"no pair has at most max_length={config.model.max_length} subwords a "
+                "side"
+            )
+        return batches
+
+    def _report(self, batches):
+        training = self.training
+        said = [f"{len(batches.pairs)} pairs of sentences for training"]
+        if training.empty:
+            said.append(f"{training.empty} left out with an empty side")
+        if batches.too_long:
+            said.append(
+                f"{batches.too_long} left out with more than "
+                f"{self.config.model.max_length} subwords"
+            )
+        said.append(f"{len(self.validation)} for validation")
+        said.append(f"{len(self.translator.tokenizer)} subwords")
+        said.append(f"{self.network.count_params():,} weights")
+        print("; ".join(said))
+        if self.metric != self.config.validation_metric:
+            print(
+                "No sentence for validation has four words, so BLEU is always 0: the "
+                f"best epoch is chosen by {self.metric}"
+            )
+
+    def _validate_and_keep(self):
+        """`_validate`, and store the model if it may be averaged."""
+        scores = self._validate()
+        if self.config.average:
+            self._keep_epoch(scores)
+        return scores
+
+    def _validate(self):
+        scores = self._scores(self.translator)
+        print(f"\n{_told(scores)}")
+        return scores
+
+    def _scores(self, translator):
+        translations = translator.translate(
+            self.validation.source,
+            beam_size=self.config.validation_beam_size,
+            batch_size=VALIDATION_BATCH,
+        )
+        texts = [translation.text for translation in translations]
+        scores, _ = translation_scores(texts, self.validation.target)
+        return scores
+
+    def _keep_epoch(self, scores):
+        """Store the model of this epoch, and remove those that no average needs."""
+        config, history = self.config, self.checkpoints.progress.history
+        ranks = [self.rank(figures) for figures in (*history, scores)]
+        order = range(len(ranks))
+        if config.average_of == "best":
+            order = sorted(order, key=lambda epoch: (ranks[epoch], epoch))
+        chosen = {f"epoch-{i + 1:04}" for i in list(order)[-config.average :]}
+        name = f"epoch-{len(ranks):04}"
+        if name in chosen:
+            self.translator.save(self.epochs / name)
+        for folder in _epochs(self.epochs):
+            if folder.name not in chosen:
+                remove_folder(folder)
+
+
+def _told(scores):
+    return "  ".join(f"{name} {score:.2f}" for name, score in scores.items())
