@@ -3,7 +3,7 @@ import pickle
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.torch_checkpoints import read_checkpoint
+from keras_attention_apps.captioner.network.torch_checkpoints import read_checkpoint
 
 from .torch_files import MAGIC_NUMBER, write_checkpoint
 

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 from keras import layers
-from keras_attention_apps.captioner.weight_files import load_weights
+from keras_attention_apps.captioner.network.weight_files import load_weights
 from keras_attention_apps.common.cli import UserError
 
 from .torch_files import write_checkpoint
