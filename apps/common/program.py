@@ -19,7 +19,8 @@ class Verb:
         name: Name on the command line.
         config: Dataclass of its options.
         function: Name of the function that takes the options, `"module:function"`. It
-            is imported when the verb runs, so that `--help` need not wait for Keras.
+            is imported when the verb runs, so that `--help` need not wait for Keras. An
+            integer that it returns is the exit code; another result means success.
         training: Default options of a verb that trains, whose `model` may come from a
             preset.
         description: Text of `--help`; the docstring of `config` if omitted.
@@ -69,7 +70,8 @@ class Program:
         )
         quiet_tensorflow()
         functions = {verb.config: verb.function for verb in self.verbs}
-        return _imported(functions[type(config)])(config)
+        result = _imported(functions[type(config)])(config)
+        return result if isinstance(result, int) else 0
 
     def _commands(self, **training):
         verbs = [verb.subcommand(**training) for verb in self.verbs]

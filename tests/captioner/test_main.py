@@ -50,8 +50,8 @@ def test_pictures_that_a_folder_has_in_vain_are_counted(
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 2
     assert err == (
-        f"captioner: warning: 2 of the files in {str(photographs)!r} are pictures of "
-        "formats that are not read, the first 'a.heif'\n"
+        f"captioner: warning: 2 of the files in {str(photographs)!r} are images of "
+        "formats that cannot be read, the first 'a.heif'\n"
     )
 
 
@@ -316,7 +316,7 @@ def test_an_output_must_be_a_file(photographs, tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["caption"], "at least one photograph"),
+        (["caption"], "at least one image"),
         (["caption", "x.jpg", "--model", "nowhere"], "Received: 'nowhere'"),
         (["caption", "x.jpg", "--beam-size", "0"], "beam_size must be at least 1"),
         (["caption", "x.jpg", "--n-best", "6"], "n_best must be between 1 and"),
@@ -444,7 +444,7 @@ def test_an_interrupted_output_goes_on(
     whole = lines_of(output)
     count = len(whole)
     told = capsys.readouterr()
-    assert f"{count} photographs in" in told.out
+    assert f"{count} images in" in told.out
     assert "error: Cannot read" in told.err
     assert "caption" in whole[0] and "words" not in whole[0]
     assert whole[-1]["photo"] == str(broken)
@@ -457,13 +457,13 @@ def test_an_interrupted_output_goes_on(
     assert main(command) == 2
 
     assert lines_of(output) == whole
-    assert "2 photographs in" in capsys.readouterr().out
+    assert "2 images in" in capsys.readouterr().out
 
     # What could not be read is tried again; here from elsewhere, by other names.
     monkeypatch.chdir(photographs)
     assert main([*command[:1], ".", *command[2:]]) == 2
     assert lines_of(output) == whole
-    assert "1 photographs in" in capsys.readouterr().out
+    assert "1 images in" in capsys.readouterr().out
     shutil.copy(photographs / "red-0.png", broken)
     assert main(command) == 0
     *before, last = lines_of(output)
