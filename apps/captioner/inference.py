@@ -24,7 +24,7 @@ from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.network.search_model import hypotheses
 from keras_attention_apps.common.task import Task
 
-from keras_attention import beam_search
+from keras_attention import MinLength, NoRepeatNgrams, beam_search
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -233,15 +233,17 @@ class Captioner(Task):
             beam_search,
             beam_size=beam_size,
             length_penalty=length_penalty,
-            no_repeat_ngrams=no_repeat_ngrams or None,
             early_stopping=True,
-            # A word and the end.
-            min_length=2,
         )
+        # A word and the end.
+        constraints = [MinLength(2)]
+        if no_repeat_ngrams:
+            constraints.append(NoRepeatNgrams(no_repeat_ngrams))
         return self._cached_search_model(
             (beam_size, length_penalty, no_repeat_ngrams, maps),
             search,
             self.config.max_tokens,
+            constraints=constraints,
             step_options={"maps": maps},
         )
 

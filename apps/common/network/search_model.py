@@ -11,6 +11,8 @@ import numpy as np
 from keras_attention_apps.common.network.compiling import cast_beforehand
 from keras_attention_apps.common.tokens import END, START
 
+from keras_attention import Ban
+
 
 class SearchModel(keras.Model):
     """One call from the inputs of a network to the sequences that a search finds.
@@ -22,6 +24,7 @@ class SearchModel(keras.Model):
         search: One of the searches of `keras_attention`, with its own arguments bound.
         max_length: Maximum number of tokens of a sequence, END included.
         banned: Token ids that no sequence may contain.
+        constraints: Further constraints of the search.
         limit: Function from the inputs to the maximum length of each row, `(B,)`;
             `max_length` for all if omitted. Only `beam_search` accepts one.
         step_options: Further keyword arguments of `network.step`.
@@ -43,6 +46,7 @@ class SearchModel(keras.Model):
         max_length,
         *,
         banned=(),
+        constraints=(),
         limit=None,
         step_options=None,
         seed_generator=None,
@@ -52,7 +56,7 @@ class SearchModel(keras.Model):
         self.network = network
         self.search = search
         self.max_length = max_length
-        self.banned = tuple(banned)
+        self.constraints = (Ban(banned), *constraints)
         self.limit = limit
         self.step_options = dict(step_options or {})
         self.seed_generator = seed_generator
@@ -69,7 +73,7 @@ class SearchModel(keras.Model):
             start=START,
             end=END,
             max_length=self.max_length,
-            banned=self.banned,
+            constraints=self.constraints,
             **limit,
         )
 
