@@ -19,44 +19,44 @@ from keras_attention.split_cells import split_cell
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class RecurrentEncoder(keras.layers.Layer):
-    """Runs a recurrent cell over a sequence, and another one from its end.
+    """Recurrent encoder in one direction, or in both with two cells.
 
         forward[s]     = cell(inputs[s], forward[s-1])
         backward[s]    = backward_cell(inputs[s], backward[s+1])
         annotations[s] = [forward[s]; backward[s]]
 
-    It computes what `keras.layers.RNN` does, or `keras.layers.Bidirectional` around it,
-    and takes less time. Both directions run in one loop. Where the cell is one of
-    `keras.layers.GRUCell`, `LSTMCell`, `SimpleRNNCell`, `LayerNormGRUCell` and
-    `LayerNormLSTMCell`, without dropout, its products with the inputs are computed
-    for all steps at once, and so are the gradients of its kernels; a second derivative,
-    such as of a penalty on gradients, is then right on JAX alone. Any other cell of
-    Keras runs as it is.
+    The result equals that of `keras.layers.RNN`, or of `keras.layers.Bidirectional`
+    around it, and takes less time. Both directions run in one loop. If the cell is a
+    `keras.layers.GRUCell`, `LSTMCell`, `SimpleRNNCell`, `LayerNormGRUCell` or
+    `LayerNormLSTMCell` without dropout, its products with the inputs are computed for
+    all steps at once, and so are the gradients of its kernels. Second derivatives, such
+    as those of a gradient penalty, are then correct on JAX only. Any other Keras cell
+    runs unchanged.
 
-    Masking: a step that is masked keeps the state, so wherever padding stands, each
-    direction goes from one valid step to the next. What stands in the padding, be it
-    `NaN`, reaches no result and no gradient. The annotation of a masked step is
-    zero; `keras.layers.RNN` has it repeat the one before.
+    Masking: a masked step keeps the state, so each direction goes from one valid step
+    to the next, wherever the padding is. Values in the padding, `NaN` included, reach
+    no result and no gradient. The annotation of a masked step is zero;
+    `keras.layers.RNN` repeats the previous one.
 
     Args:
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`.
-        backward_cell: The one that reads from the end to the start; `None` for one
+        backward_cell: Cell that reads from the end to the start; `None` for one
             direction.
-        return_state: Whether to return the last states, too.
+        return_state: Whether to return the final states, too.
 
     Call arguments:
         inputs: Tensor of shape `(B, S, D)`.
-        initial_state: List of states, those of `cell` before those of `backward_cell`,
-            each `(B, U)`; those of the cells by default, which are zeros.
+        initial_state: List of states `(B, U)`, those of `cell` before those of
+            `backward_cell`; by default the initial states of the cells, mostly zeros.
         mask: Boolean `(B, S)`; the implicit Keras mask of `inputs` by default.
         training: Whether the pass trains.
 
     Returns:
         annotations: Tensor of shape `(B, S, U)`, or `(B, S, U + U_backward)`. The mask
             of the inputs is passed on with it.
-        states: The last states of `cell`, then those of `backward_cell`, which it has
-            at the start, each an output of its own, or, of stacked cells, a list of
-            each cell's; only if `return_state` is `True`.
+        states: Final states of `cell`, then those of `backward_cell`, which reaches
+            them at the first step. Each is an output of its own; stacked cells give
+            one list per cell. Only if `return_state` is `True`.
 
     Raises:
         ValueError: If a cell is no Keras RNN cell, or both are the same; if
@@ -105,8 +105,7 @@ class RecurrentEncoder(keras.layers.Layer):
     def call(
         self, inputs, initial_state=None, *, mask=None, inputs_mask=None, training=None
     ):
-        # Keras fills `mask` where there is one tensor, `inputs_mask` where there are
-        # several.
+        # Keras fills `mask` if there is one tensor, `inputs_mask` if there are several.
         mask = inputs_mask if mask is None else mask
         _check_rank(inputs.shape, mask)
         states = self._states(initial_state, ops.shape(inputs)[0])
@@ -141,7 +140,7 @@ class RecurrentEncoder(keras.layers.Layer):
         return (annotations, *(x for state in states for x in state))
 
     def _states(self, initial_state, batch):
-        """For every cell, the list of its states before the first step."""
+        """Return the list of states before the first step of every cell."""
         states = [first_state(cell, batch) for cell in self._cells]
         if initial_state is not None:
             given, expected = tree.flatten(initial_state), tree.flatten(states)
@@ -201,7 +200,7 @@ class _Pass:
         backward: Whether the last step comes first.
 
     Attributes:
-        sequences: Dict of tensors `(S, ...)`; each step is given its part.
+        sequences: Dict of tensors `(S, ...)`; each step receives its part.
     """
 
     def __init__(self, cell, inputs, mask, state, backward):
@@ -213,13 +212,13 @@ class _Pass:
         if self._split is not None:
             self.sequences = {"inputs": self._split.sequences}
         elif has_dropout(cell):
-            # Drawn inside of a loop, the masks could not be used outside.
+            # A dropout mask that is drawn inside a loop cannot be used outside of it.
             cell(inputs[0], state)
         if mask is not None:
             self.sequences["mask"] = self._in_order(mask)
 
     def step(self, state, now):
-        """The new state, and what `finish` is to be given."""
+        """Return the new state, and the dict that `finish` takes."""
         if self._split is None:
             output, new_state = self._cell(now["inputs"], state)
         else:
@@ -238,7 +237,7 @@ class _Pass:
         return new_state, found
 
     def finish(self, found):
-        """Outputs `(S, B, U)` in the order of the inputs."""
+        """Return the outputs `(S, B, U)` in the order of the inputs."""
         if "before" in found:
             self._split.see(None, found["before"])
         return self._in_order(found["output"])

@@ -1,9 +1,9 @@
-"""Recurrent cells with their products taken apart.
+"""Recurrent cells whose products with known inputs are computed outside the loop.
 
-An encoder knows all inputs of its cell beforehand, a decoder all but the context. So
-the products with them are computed at once, before the loop; and the gradients of the
-kernels that stay inside are computed at once, after it, instead of being summed up
-step by step.
+An encoder knows all inputs of its cell before the loop, a decoder all but the context.
+Their products with the kernel are computed at once, before the loop. The gradients of
+the kernels that remain in the loop are computed at once, after it, instead of being
+summed up step by step.
 
 Shapes: T steps, R rows (batch, or batch x sequences), D depth of the known inputs, V
 depth of the context, U units.
@@ -23,14 +23,14 @@ from keras_attention.layers.recurrent import (
 
 
 def split_cell(cell, inputs, dtype):
-    """A `SplitCell` for one of the cells that have one, or `None`.
+    """Return a `SplitCell` for the pass of a cell, or `None` if it cannot be split.
 
     Args:
         cell: Keras RNN cell, built for inputs of depth D + V.
         inputs: All inputs but the context, `(T, ..., D)`.
         dtype: Dtype to compute in.
     """
-    # A subclass may compute something else.
+    # A subclass may override the computation, so the type has to be exact.
     split = SPLITS.get(type(cell))
     if split is None or cell.compute_dtype != dtype:
         return None
@@ -43,12 +43,12 @@ class SplitCell:
     """One pass of a cell over known inputs.
 
     Attributes:
-        sequences: Dict of tensors `(T, ...)`; each step is given its part.
+        sequences: Dict of tensors `(T, ...)`; each step receives its part.
         adds_bias: Whether the bias of the cell is part of the sums.
 
     Call arguments:
         now: Part of `sequences`.
-        context: What the step adds to the known inputs, `(R, V)`; `None` where V is 0.
+        context: Inputs that only the step knows, `(R, V)`; `None` if V is 0.
         state: List of tensors `(R, U)`.
 
     Returns:
@@ -73,14 +73,14 @@ class SplitCell:
         self._multiply = {name: _multiplier(x) for name, x in self._kernels.items()}
 
     def _prepared(self, kernel):
-        """A kernel of the cell as it is multiplied."""
+        """Return the form of a kernel of the cell that inputs are multiplied by."""
         return kernel
 
     def see(self, contexts, states):
-        """What the steps multiplied with the kernels, for the gradients.
+        """Take the factors of the kernels in all steps, for the gradients.
 
         Args:
-            contexts: Tensor `(T, ..., V)`; `None` where V is 0.
+            contexts: Tensor `(T, ..., V)`; `None` if V is 0.
             states: Output states before every step, `(T, ..., U)`.
         """
         for name, x in {"context": contexts, "state": states}.items():
@@ -88,7 +88,7 @@ class SplitCell:
                 self._seen[name] = ops.stop_gradient(ops.cast(x, self._dtype))
 
     def _plus(self, sums, **factors):
-        """`sums` and the products of `factors` with their kernels."""
+        """Return `sums` plus the products of `factors` with their kernels."""
         for name, x in factors.items():
             if x is not None:
                 sums = sums + self._multiply[name](ops.cast(x, self._dtype))
@@ -101,10 +101,10 @@ class SplitCell:
         return sums + ops.cast(bias, self._dtype)
 
     def _plus_later(self, sums, *names):
-        """The same `sums`, to which every step adds products with kernels.
+        """Return `sums`, whose gradient is also passed on to the kernels of the steps.
 
-        The gradient of the sums is that of all their terms: so this gives its own to
-        the kernels of what the steps add, too.
+        Every step adds products with these kernels to the sums. The gradient of a sum
+        is that of each term, so it determines the gradients of the kernels.
         """
         kernels = {name: self._kernels[name] for name in names if name in self._kernels}
         if kernels and loops.looks_back():
@@ -113,15 +113,15 @@ class SplitCell:
 
 
 def _adding_later(seen, names):
-    """The function `(sums, *kernels) -> sums`, whose gradient for the kernels is late.
+    """Return a function `(sums, *kernels) -> sums` with deferred kernel gradients.
 
-    PyTorch keeps the gradient as long as what depends on the sums: so it must not know
-    any of that, or neither would ever be freed.
+    PyTorch keeps the gradient function as long as any tensor that depends on the sums.
+    If it referred to such a tensor, neither would ever be freed.
 
     Args:
-        seen: Dict which will hold what is multiplied with the kernels, without
-            gradients of its own.
-        names: The names of the kernels there.
+        seen: Dict that holds the factors of the kernels once the loop has run, without
+            gradients of their own.
+        names: Names of the kernels in `seen`.
     """
 
     def add(sums, *_):
@@ -138,11 +138,11 @@ def _adding_later(seen, names):
 
 
 def _multiplier(kernel):
-    """The function `x -> x @ kernel`, for the steps.
+    """Return the function `x -> x @ kernel` for the steps.
 
-    Where `_plus_later` cares for the kernel it is a constant. The gradient then is a
-    product with its transpose, which is laid out once: multiplying with a matrix that
-    lies the wrong way takes several times as long.
+    If gradients are needed, `_plus_later` computes that of the kernel, which is a
+    constant here. The gradient of `x` is a product with the transpose, which is laid
+    out in memory once: a product with a transposed view takes several times as long.
     """
     if not loops.looks_back():
         return lambda x: ops.matmul(x, kernel)
@@ -160,7 +160,7 @@ def _multiplier(kernel):
 
 
 class SplitSum(SplitCell):
-    """A cell that needs the sum of all products only."""
+    """A cell that only needs the sum of all products."""
 
     def __init__(self, cell, inputs, dtype):
         super().__init__(cell, inputs, dtype)
@@ -188,7 +188,7 @@ class SplitLSTM(SplitSum):
 
 
 class SplitSums(SplitCell):
-    """A cell that needs the products with inputs and with the state apart."""
+    """A cell that needs separate products with the inputs and with the state."""
 
     def __init__(self, cell, inputs, dtype):
         super().__init__(cell, inputs, dtype)
@@ -255,7 +255,7 @@ class SplitNormalized(SplitSums):
 
 
 def _deviating(shares, epsilon):
-    """The function of sums with the mean zero that divides them by their deviations."""
+    """Return a function that divides sums of mean zero by their standard deviation."""
 
     def divide(sums):
         gates = _by_gate(sums, shares)
@@ -280,7 +280,7 @@ def _by_gate(x, shares):
 
 
 def _mean(gates, shares):
-    """Mean of every gate and of those that share it, `(..., gates, 1)`."""
+    """Return the mean over each gate and those that share it, `(..., gates, 1)`."""
     return ops.matmul(ops.mean(gates, axis=-1), shares)[..., None]
 
 

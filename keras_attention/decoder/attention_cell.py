@@ -50,58 +50,57 @@ ORDERS = ("previous", "current")
 class AttentionCell(keras.layers.Layer):
     """One step of a decoder: an RNN cell, attention, and the order in which they run.
 
-    With `order="previous"` the previous state asks, and what is read enters the cell in
-    the same step (Bahdanau):
+    With `order="previous"` the previous state is the query, and the context is an input
+    of the cell in the same step (Bahdanau):
 
         context[t] = attention(h[t-1], memory)
         h[t], ...  = cell([input[t]; context[t]], h[t-1], ...)
 
-    With `order="current"` the cell runs first, and its new state asks (Luong):
+    With `order="current"` the cell runs first, and its new state is the query (Luong):
 
         h[t], ...  = cell(input[t], h[t-1], ...)
         context[t] = attention(h[t], memory)
 
-    Bahdanau's previous state has not read `input[t]`, the word before the one that is
-    looked for. Where there are several things to say, and words before it have chosen
-    one, attention may still look at another. With the input in the query, it knows:
+    Bahdanau's previous state has not read `input[t]`, the embedding of the word that
+    was generated last. With `input_in_query=True` the query contains it, so attention
+    can depend on that word:
 
         context[t] = attention([h[t-1]; input[t]], memory)
 
-    Where there is an attentional vector, the output is it, otherwise `h[t]`:
+    The output is the attentional vector, or `h[t]` without one:
 
         output[t]  = tanh(W_attentional [context[t]; h[t]])
 
     With input feeding, every input becomes `[input[t]; output[t-1]]`, or
-    `[input[t]; context[t-1]]` where there is no attentional vector; zeros come first.
-    A gate multiplies the context with `sigmoid(w_gate . query[t] + b_gate)`, where the
-    query is what asks.
+    `[input[t]; context[t-1]]` without an attentional vector; the first step receives
+    zeros. A gate multiplies the context by `sigmoid(w_gate . query[t] + b_gate)`.
 
-    There is no hidden state between calls: a cell with dropout draws another mask at
-    every step, unless within `same_dropout`. Layers for the attentional vector and for
-    the gate should draw nothing, as dropout does: inside of a loop JAX cannot.
+    There is no hidden state between calls: a cell with dropout draws a new mask at
+    every step, except within `same_dropout`. Layers for the attentional vector and for
+    the gate should have no dropout, because JAX cannot draw inside a loop.
 
     Args:
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
-            `keras.layers.StackedRNNCells`, whose topmost state asks.
+            `keras.layers.StackedRNNCells`, whose topmost state is the query.
         attention: Attention layer of this package, or a list of several. Each of
-            several has a memory of its own; their contexts are concatenated. Of a
-            `SelfAttention` the heads ask together, and `"weights"` is their mean.
-        order: `"previous"` or `"current"`: the state that asks.
-        input_in_query: Whether the input of the step asks beside the previous state;
-            the current one has read it.
-        input_feeding: Whether the cell is told the result of the previous step.
-        attentional_vector: Width of the attentional vector, which then has a tanh and
-            no bias, or the layer that computes it, such as
-            `keras.layers.Dense(512, use_bias=False)`. `None` for none.
+            several has a memory of its own; their contexts are concatenated. For a
+            `SelfAttention`, `"weights"` is the mean over its heads.
+        order: `"previous"` or `"current"`: which state is the query.
+        input_in_query: Whether the query is `[h[t-1]; input[t]]`; only for
+            `order="previous"`.
+        input_feeding: Whether the result of the previous step is an input of the cell.
+        attentional_vector: Width of the attentional vector, computed by a dense layer
+            with tanh and without bias; or the layer that computes it, such as
+            `keras.layers.Dense(512, use_bias=False)`. `None` for no such vector.
         gate: Whether a learned scalar in (0, 1) scales the context (Show, Attend
             and Tell, section 4.2.1), or the layer that computes it.
 
     Call arguments:
         inputs: Input of this step, `(B, D)` or `(B, K, D)`.
-        state: Dict of states, each `(B, ...)` or `(B, K, ...)`: what
-            `get_initial_state` or the previous step returned. `"cell"` is that of the
-            cell, `"attention"`, if there is any, that of the attention, and
-            `"fed"`, with input feeding, what is fed.
+        state: Dict of states, each `(B, ...)` or `(B, K, ...)`, as returned by
+            `get_initial_state` or by the previous step. `"cell"` is the state of the
+            cell, `"attention"` that of the attention if it has one, and `"fed"`, with
+            input feeding, the result of the previous step.
         memory: Dict that `attention.memory(value, ...)` returned, for batch B; for
             several attentions a list of dicts.
         noise: Dict as `draw` returns it, for one step; drawn if omitted in training.
@@ -109,17 +108,16 @@ class AttentionCell(keras.layers.Layer):
 
     Returns:
         outputs: Dict with `"output"`, `"cell_output"` `(B, U)`, the output of the cell,
-            `"query"`, what asked, `"context"` `(B, V)`, `"weights"`
-            `(B, S)`, and what else the attention reports, each with the axis K if the
-            inputs have it. For several attentions, `"weights"` and the reports are
-            lists.
+            `"query"`, `"context"` `(B, V)`, `"weights"` `(B, S)`, and the other
+            reports of the attention, each with the axis K if the inputs have it. For
+            several attentions, `"weights"` and the reports are lists.
         state: Dict for the next step.
 
     Raises:
         ValueError: If `cell` is no Keras RNN cell, or `attention` no attention layer
-            of this package; if another argument is none of its choices; if the input is
-            to be in the query beside the current state; if `inputs`, `state` or
-            `memory` is not as above.
+            of this package; if another argument is none of its choices; if
+            `input_in_query` is combined with `order="current"`; if `inputs`, `state`
+            or `memory` is not as above.
 
     Examples:
 
@@ -151,8 +149,8 @@ class AttentionCell(keras.layers.Layer):
         [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.2.2;
         [Luong et al., 2015](https://arxiv.org/abs/1508.04025), sections 3 and 3.3;
         [Xu et al., 2015](https://arxiv.org/abs/1502.03044), section 3.1.2. In
-        [Sennrich et al., 2017](https://arxiv.org/abs/1703.04357), section 3, the state
-        that asks has read the input, too.
+        [Sennrich et al., 2017](https://arxiv.org/abs/1703.04357), section 3, the
+        query has read the input, too.
     """
 
     def __init__(

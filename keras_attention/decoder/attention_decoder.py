@@ -1,8 +1,7 @@
 """The loop of a recurrent decoder over a whole target sequence.
 
-Shapes: B batch, T target steps, S positions, D step input, U cell units, V depth of
-what is read. An extra axis K after B holds several sequences that look at the same
-memory.
+Shapes: B batch, T target steps, S positions, D step input, U cell units, V context. An
+extra axis K after B holds several sequences that attend to the same memory.
 """
 
 import keras
@@ -36,11 +35,11 @@ from keras_attention.split_cells import split_cell
 class AttentionDecoder(keras.layers.Layer):
     """Runs an `AttentionCell` over a whole target sequence.
 
-    What does not depend on the step before is computed for all steps at once: the
-    products of the cell with its inputs, the attentional vectors unless they are fed
-    back, and the whole attention where the current state asks and nothing is fed back.
-    So are the gradients of the kernels; a second derivative, such as of a penalty on
-    gradients, is then right on JAX alone.
+    Everything that does not depend on the previous step is computed for all steps at
+    once: the products of the cell's kernel with the inputs, the attentional vectors
+    unless they are fed back, the whole attention if the current state is the query and
+    nothing is fed back, and the gradients of the kernels. Second derivatives, such as
+    those of a gradient penalty, are therefore correct on JAX only.
 
     Args:
         cell: The `AttentionCell`.
@@ -48,13 +47,13 @@ class AttentionDecoder(keras.layers.Layer):
 
     Call arguments:
         inputs: Step inputs, `(B, T, D)`, or `(B, K, T, D)` for K sequences that
-            look at the same memory.
-        value: What to look at, `(B, S, V)`; for several attentions a list of as many
-            tensors, or one for all.
-        initial_state: Dict as `cell.get_initial_state` returns it, of which `"cell"`
-            is enough; zeros if omitted.
-        inputs_mask: Boolean `(B, [K,] T)`. A step that is `False` copies the state
-            through and returns zeros.
+            attend to the same memory.
+        value: Values of the attention, `(B, S, V)`; for several attentions a list with
+            one tensor each, or one tensor for all.
+        initial_state: Dict as `cell.get_initial_state` returns it; only `"cell"` is
+            required. Zeros by default.
+        inputs_mask: Boolean `(B, [K,] T)`. A masked step keeps the state and returns
+            zeros.
         value_mask: Boolean `(B, S)`, or a list; see the attention layer.
         training: Whether the pass trains.
 
@@ -63,10 +62,10 @@ class AttentionDecoder(keras.layers.Layer):
 
     Returns:
         Dict with `"output"`, `"cell_output"` and `"query"` `(B, [K,] T, U)`,
-        `"context"` `(B, [K,] T, V)`, `"weights"` `(B, [K,] T, S)` and what else the
-        attention reports (see `AttentionCell`), and `"state"`, the state after the last
-        step. With `order="previous"`, `"query"` holds the states that a readout like
-        Bahdanau's asks for, and the inputs, if they are in the query.
+        `"context"` `(B, [K,] T, V)`, `"weights"` `(B, [K,] T, S)`, the other reports of
+        the attention (see `AttentionCell`), and `"state"`, the state after the last
+        step. With `order="previous"`, `"query"` holds the previous states, which
+        Bahdanau's readout needs, followed by the inputs if they are in the query.
 
     Raises:
         ValueError: If `cell` is no `AttentionCell`, or a call argument does not have

@@ -1,7 +1,7 @@
-"""Decoders that learn from their own words.
+"""Scheduled sampling: decoders that train on their own samples.
 
-Shapes: B batch, K sequences that look at the same memory, R rows (B, or B x K), D depth
-of an input, W words of the vocabulary.
+Shapes: B batch, K sequences that attend to the same memory, R rows (B, or B x K), D
+depth of an input, W words of the vocabulary.
 """
 
 import math
@@ -15,31 +15,31 @@ from keras_attention.ops.sampling import invert
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class ScheduledSampling(keras.layers.Layer):
-    """Now and then, a decoder in training reads its own word instead of the teacher's.
+    """Scheduled sampling: replaces teacher inputs in training by the model's samples.
 
         word[t]  ~ softmax(predict(input[t-1], output[t-1]))
-        input[t] = embed(word[t]) with probability `rate`, else what the teacher says
+        input[t] = embed(word[t]) with probability `rate`, else the teacher's input
 
     For `AttentionDecoder(cell, sampling=...)`, which calls `draw` before its loop and
-    `choose` at every step of a pass that trains.
+    `choose` at every step of a training pass.
 
-    A coin is tossed for every row and every step but the first. No gradient passes
-    through the choice of a word; `embed` learns from it as from any other word.
+    Every row and every step but the first is sampled independently. No gradient passes
+    through the sampled word; `embed` learns from it as from any other word.
 
-    `embed` and `predict` belong to the model that trains them: this layer borrows them,
-    so their weights are not among its own, and are neither frozen nor saved with it.
-    Layers have to be built before the first pass that trains; a pass that does not
-    train builds them, and so does `fit`. They run as if not in training: no dropout
-    changes the distribution. In a `.keras` file they are shared with the rest of the
-    model, if they are layers or registered functions; other functions are not kept,
-    and a model that was loaded without them has to `borrow` them to train again.
+    `embed` and `predict` belong to the model that trains them. This layer only refers
+    to them, so their weights are not among its own, and are neither frozen nor saved
+    with it. Layers have to be built before the first training pass; an inference pass
+    builds them, and so does `fit`. They run in inference mode, so dropout does not
+    change the distribution. In a `.keras` file, layers and registered functions are
+    shared with the rest of the model; other functions are not saved, and a model that
+    was loaded without them has to `borrow` them before it can train again.
 
     Args:
         embed: Layer or function from token ids `(R,)` to inputs `(R, D)`.
         predict: Layer or function `(inputs, outputs) -> logits` of one step: inputs
             `(R, D)` and the dict of outputs of the decoder, tensors `(R, ...)`, to
             logits `(R, W)`.
-        rate: Probability of a word of one's own, a number in [0, 1]; or a
+        rate: Probability of a sampled word, a number in [0, 1]; or a
             `keras.optimizers.schedules.LearningRateSchedule` of the number of training
             passes so far: `InverseSigmoidRate(k)`, or for a rate that grows linearly
             `PolynomialDecay(0.0, passes, 0.25)`.
@@ -94,7 +94,7 @@ class ScheduledSampling(keras.layers.Layer):
         self.built = True
 
     def borrow(self, embed, predict):
-        """Use these from now on; see the arguments of the layer."""
+        """Set `embed` and `predict`; see the arguments of the layer."""
         for name, given in (("embed", embed), ("predict", predict)):
             if given is not None and not callable(given):
                 raise ValueError(
@@ -104,7 +104,7 @@ class ScheduledSampling(keras.layers.Layer):
         self._borrowed = lambda: (embed, predict)
 
     def draw(self, steps, leading_shape):
-        """Noise for one training pass, which is counted.
+        """Draw the noise of one training pass, and count the pass.
 
         To be called once for each pass, outside of any loop.
 
@@ -113,12 +113,12 @@ class ScheduledSampling(keras.layers.Layer):
             leading_shape: `(B,)` or `(B, K)`.
 
         Returns:
-            Dict of tensors `(steps, B, [K])`: the boolean `"coin"`, whether to read an
-            own word, and `"uniform"`, which one.
+            Dict of tensors `(steps, B, [K])`: the boolean `"coin"`, whether the input
+            is a sample, and `"uniform"`, the number that is inverted to sample it.
 
         Raises:
-            ValueError: If `embed` or `predict` is missing, or a layer without weights
-                yet: there are none to make inside of a loop.
+            ValueError: If `embed` or `predict` is missing, or a layer that is not built
+                yet: no weights can be created inside a loop.
         """
         for name, borrowed in zip(("embed", "predict"), self._borrowed(), strict=True):
             if borrowed is None or not getattr(borrowed, "built", True):
@@ -141,25 +141,25 @@ class ScheduledSampling(keras.layers.Layer):
         }
 
     def choose(self, noise, inputs, previous_inputs, previous_outputs):
-        """The inputs of one step.
+        """Return the inputs of one step: samples, or the teacher's.
 
         Args:
             noise: Dict that `draw` returned, for this step.
-            inputs: What the teacher says, `(B, [K,] D)`.
-            previous_inputs: Inputs of the step before, `(B, [K,] D)`; any before the
-                first.
-            previous_outputs: Dict of its outputs, tensors `(B, [K,] ...)`.
+            inputs: Inputs of the teacher, `(B, [K,] D)`.
+            previous_inputs: Inputs of the previous step, `(B, [K,] D)`; any values
+                before the first.
+            previous_outputs: Dict of the previous outputs, tensors `(B, [K,] ...)`.
 
         Returns:
             Tensor like `inputs`.
         """
         own = self(previous_inputs, previous_outputs, noise["uniform"], training=False)
-        # Layers that are called next would go on without training.
+        # Keras would keep training=False for the layers that are called next.
         own = self._resume(ops.cast(own, inputs.dtype), training=True)
         return ops.where(noise["coin"][..., None], own, inputs)
 
     def call(self, inputs, outputs, uniform, training=None):
-        """Embedded words of one's own, from the step before."""
+        """Return embeddings of words sampled from the previous step."""
         embed, predict = self._borrowed()
         leading = ops.shape(uniform)
         if len(leading) == 2:
@@ -197,14 +197,14 @@ class ScheduledSampling(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class InverseSigmoidRate(keras.optimizers.schedules.LearningRateSchedule):
-    """A rate of own words that grows from near 0 to 1 along a sigmoid.
+    """Sampling rate that grows from near 0 to 1 along a sigmoid.
 
         rate(i) = 1 - k / (k + exp(i / k))
 
     It starts at `1 / (1 + k)` and passes one half at `i = k log(k)`.
 
     Args:
-        k: Number from 1 on; the larger, the slower.
+        k: Number of at least 1; the larger, the slower the growth.
 
     Raises:
         ValueError: If `k` is less than 1.
@@ -225,7 +225,7 @@ class InverseSigmoidRate(keras.optimizers.schedules.LearningRateSchedule):
         self.k = k
 
     def __call__(self, step):
-        # The same, but exp does not overflow.
+        # This form of the equation does not overflow.
         return ops.sigmoid(ops.cast(step, "float32") / self.k - math.log(self.k))
 
     def get_config(self):
@@ -233,9 +233,9 @@ class InverseSigmoidRate(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _serialize(borrowed):
-    """For the config: a layer, a function that Keras finds again, or nothing."""
+    """Return the config of a layer or of a registered function, otherwise `None`."""
     if isinstance(borrowed, keras.layers.Layer):
-        # In a file, Keras marks as shared what it has serialised before.
+        # Keras marks an object as shared when it serialises it for the second time.
         serialize_part(borrowed)
         return serialize_part(borrowed)
     if not hasattr(borrowed, "__name__"):

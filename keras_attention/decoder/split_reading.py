@@ -1,8 +1,8 @@
-"""What a decoder reads, with the gradient of the values computed once.
+"""The contexts of a decoder, with the gradient of the values computed once.
 
-Every step adds its part to the gradient of all values: summed up in the loop, these are
-as many passes over the whole memory as there are steps. Here the values are constants
-in the loop, and one product gives them their gradient after it.
+Every step contributes to the gradient of all values. Summed up in the loop, this costs
+one pass over the whole memory per step. Here the values are constants in the loop, and
+one product after the loop computes their gradient.
 
 Shapes: T steps, B batch, K sequences, S positions, V depth of the values.
 """
@@ -52,7 +52,8 @@ class SplitReading:
         self._weights += map(ops.stop_gradient, weights)
 
     def _zeros(self, index, values):
-        # What PyTorch keeps with the zeros must not know anything that depends on them.
+        # PyTorch keeps this closure with the zeros: a reference to a tensor that
+        # depends on them would be a cycle, and neither would be freed.
         seen, shape = self._weights, (*self._leading, values.shape[-1])
 
         def zeros(values):

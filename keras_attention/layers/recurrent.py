@@ -1,4 +1,4 @@
-"""Recurrent cells whose sums are normalised, and what is asked of any cell.
+"""Recurrent cells with layer normalisation, and helpers for any recurrent cell.
 
 Shapes: B batch, D depth of the inputs, U units.
 """
@@ -10,12 +10,12 @@ from keras_attention.layers.parts import check_positive_integer, exact_dtype, fr
 
 
 class NormalizedCell:
-    """What normalised cells share: their products, and how to normalise them.
+    """Mixin of the normalised cells: their products, and layer normalisation.
 
-    To be mixed into a cell of Keras, whose weights, options, states and dropout it
-    keeps. Normalised cells implement `advance(of_inputs, of_state, state)`: output and
-    new state, from the products of the inputs with `kernel` and of the output state
-    with `recurrent_kernel`, and the state, a list of tensors `(B, U)`.
+    It is mixed into a Keras cell, whose weights, options, states and dropout stay.
+    Subclasses implement `advance(of_inputs, of_state, state)`, which returns output and
+    new state. Its arguments are the product of the inputs with `kernel`, that of the
+    output state with `recurrent_kernel`, and the state, a list of tensors `(B, U)`.
     """
 
     def __init__(self, units, *, epsilon=1e-5, gain_initializer="ones", **options):
@@ -72,19 +72,20 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
         h[t]       = sigmoid(o) * tanh(LN(c[t]) + carry_bias)
         LN(s)      = gain * (s - mean(s)) / sqrt(variance(s) + epsilon)
 
-    Mean and variance are those of one row: of its `4 U` sums, which the gates share,
-    and of its U carries. Each LN has a gain of its own. What the paper adds after the
-    first two is in `bias`: there, only the sum of its three vectors counts.
+    Mean and variance are taken over one row: over its `4 U` sums, all gates together,
+    and over its U carries. Each LN has a gain of its own. The biases that the paper
+    adds after the first two are part of `bias`, because only their sum matters.
 
-    Works wherever a cell of Keras does, such as `keras.layers.RNN`, which cares for
-    masks. Half precision is left for the normalisation.
+    Works wherever a cell of Keras does, such as in `keras.layers.RNN`, which handles
+    masks. The normalisation runs in float32 under half precision.
 
     Args:
         units: Positive integer U.
-        epsilon: Positive; what keeps a row of equal sums from a division by zero.
-        gain_initializer: For the gains.
-        **options: Those of `keras.layers.LSTMCell`. `use_bias` and `bias_initializer`,
-            but not the ones of the forget gate, count for `carry_bias`, too.
+        epsilon: Positive number added to the variance.
+        gain_initializer: Initializer of the gains.
+        **options: Options of `keras.layers.LSTMCell`. `use_bias` and
+            `bias_initializer`, without the ones of the forget gate, apply to
+            `carry_bias`, too.
 
     Call arguments:
         inputs: Tensor of shape `(B, D)`.
@@ -131,7 +132,7 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
         return lstm_gates(self, ops.cast(sums, state[1].dtype), state, self.shown)
 
     def shown(self, carry):
-        """What the output shows of the carry, before its activation."""
+        """Return the normalised carry, of which the output is an activation."""
         shown = self._normalize(carry, self.carry_gain, self.carry_bias)
         return ops.cast(shown, carry.dtype)
 
@@ -145,19 +146,19 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         h[t]   = sigmoid(z) * h[t-1] + (1 - sigmoid(z)) * new
         LN(s)  = gain * (s - mean(s)) / sqrt(variance(s) + epsilon) + bias
 
-    Mean and variance are those of one row: of the `2 U` sums that `z` and `r` share,
-    and of the U sums of the candidate `new`, with kernels of its own. Each LN has a
-    gain and a bias of its own. As in all of Keras, the gate `z` says how much is
-    kept; in the paper, how much is new.
+    Mean and variance are taken over one row: over the `2 U` sums of `z` and `r`
+    together, and over the U sums of the candidate `new`. Each LN has a gain and a bias
+    of its own. As everywhere in Keras, the gate `z` is the share of the old state; in
+    the paper, it is the share of the candidate.
 
-    Works wherever a cell of Keras does, such as `keras.layers.RNN`, which cares for
-    masks. Half precision is left for the normalisation.
+    Works wherever a cell of Keras does, such as in `keras.layers.RNN`, which handles
+    masks. The normalisation runs in float32 under half precision.
 
     Args:
         units: Positive integer U.
-        epsilon: Positive; what keeps a row of equal sums from a division by zero.
-        gain_initializer: For the gains.
-        **options: Those of `keras.layers.GRUCell`.
+        epsilon: Positive number added to the variance.
+        gain_initializer: Initializer of the gains.
+        **options: Options of `keras.layers.GRUCell`.
 
     Call arguments:
         inputs: Tensor of shape `(B, D)`.
@@ -206,7 +207,7 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         )
 
     def _by_part(self, sums, gain, bias):
-        """Sums, normalised for both gates together and for the candidate."""
+        """Normalise the sums of both gates together, and those of the candidate."""
         parts = slice(2 * self.units), slice(2 * self.units, None)
         normalized = [
             self._normalize(
@@ -218,11 +219,11 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
 
 
 def lstm_gates(cell, sums, state, shown=lambda carry: carry):
-    """Output and new state of an LSTM cell.
+    """Return output and new state of an LSTM cell.
 
     Args:
         cell: `keras.layers.LSTMCell`, or one that is derived from it.
-        sums: Of all products and biases, `(..., 4 U)`.
+        sums: Sums of all products and biases, `(..., 4 U)`.
         state: `[h, c]`, tensors `(..., U)`.
         shown: Function of the new carry, applied before the activation.
     """
@@ -235,12 +236,12 @@ def lstm_gates(cell, sums, state, shown=lambda carry: carry):
 
 
 def gru_gates(cell, of_inputs, of_state, state):
-    """Output and new state of a GRU cell that resets after the product.
+    """Return output and new state of a GRU cell that resets after the product.
 
     Args:
         cell: `keras.layers.GRUCell`, or one that is derived from it.
-        of_inputs: Sums of what comes from the inputs, `(..., 3 U)`.
-        of_state: Sums of what comes from the state, `(..., 3 U)`.
+        of_inputs: Products of the inputs, with their bias, `(..., 3 U)`.
+        of_state: Products of the state, with their bias, `(..., 3 U)`.
         state: `[h]`, a tensor `(..., U)`.
     """
     (output,) = state
@@ -254,7 +255,7 @@ def gru_gates(cell, of_inputs, of_state, state):
 
 
 def _product(x, kernel, mask):
-    """`x @ kernel`; Keras has one dropout mask for everything, or one for each gate."""
+    """Return `x @ kernel`; the dropout mask is a tensor, or a list of one per gate."""
     if not isinstance(mask, list):
         return ops.matmul(x if mask is None else x * mask, kernel)
     parts = zip(mask, ops.split(kernel, len(mask), axis=1), strict=True)
@@ -262,7 +263,7 @@ def _product(x, kernel, mask):
 
 
 def check_cell(name, cell):
-    """Raise `ValueError` for what `keras.layers.RNN` would not take for its cell."""
+    """Raise `ValueError` unless `keras.layers.RNN` would accept the cell."""
     is_cell = isinstance(cell, keras.layers.Layer) and hasattr(cell, "state_size")
     if not is_cell or isinstance(cell, keras.layers.RNN):
         raise ValueError(
@@ -288,7 +289,7 @@ def forget_dropout(cell):
 
 
 def first_state(cell, batch):
-    """List of the states `(batch, units)` of a cell before its first step."""
+    """Return the list of a cell's states before its first step, `(batch, units)`."""
     if hasattr(cell, "get_initial_state"):
         return _listed(cell.get_initial_state(batch_size=batch))
     return [
