@@ -15,7 +15,6 @@ from keras_attention_apps.common.training.callbacks import (
     SaveEveryEpoch,
     ValidateDecoded,
 )
-from keras_attention_apps.common.training.schedules import WarmUp
 from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.data.text import Subwords
 from keras_attention_apps.nmt.inference import Translator
@@ -543,17 +542,6 @@ def test_no_pair_that_is_held_out_has_a_copy_in_the_training():
     assert hold_out(pairs, seed=5)[1].source != validation.source
     with pytest.raises(UserError, match=r"10 different pairs .* Received: 9"):
         hold_out(Pairs(source[:9] * 20, source[:9] * 20), seed=4)
-
-
-def test_the_rate_rises_and_falls():
-    rates = [float(WarmUp("inverse-square-root", 2.0, 4, 99)(t)) for t in (0, 3, 15)]
-    np.testing.assert_allclose(rates, [0.5, 2.0, 1.0], rtol=1e-6)
-
-    rates = [float(WarmUp("cosine", 2.0, 4, 8)(t)) for t in (1, 3, 5, 7)]
-    np.testing.assert_allclose(rates, [1.0, 2.0, 1.0, 0.0], atol=1e-6)
-
-    rates = [float(WarmUp("constant", 2.0, 0, 8)(t)) for t in (0, 7)]
-    np.testing.assert_allclose(rates, [2.0, 2.0], rtol=1e-6)
 
 
 @pytest.mark.slow

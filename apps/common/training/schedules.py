@@ -50,12 +50,13 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         step = ops.cast(step, "float32") + self.first
-        warm_up = float(max(self.warm_up, 1))
-        progress = ops.minimum(step / warm_up, 1.0)
+        warm_up = float(max(self.warm_up, self.first))
+        # Without warm-up, the first step has the peak rate.
+        progress = ops.minimum(step / warm_up, 1.0) if warm_up else 1.0
         rising = self.start + (self.peak - self.start) * progress
         falling = 1.0
         if self.kind == "inverse-square-root":
-            falling = ops.rsqrt(ops.maximum(step / warm_up, 1.0))
+            falling = ops.rsqrt(ops.maximum(step / max(warm_up, 1.0), 1.0))
         elif self.kind == "cosine":
             done = (step - warm_up) / max(self.steps - warm_up, 1.0)
             falling = (1 + ops.cos(np.pi * ops.clip(done, 0.0, 1.0))) / 2
