@@ -1,3 +1,4 @@
+import importlib
 import re
 
 import keras
@@ -7,7 +8,7 @@ from combinations import covering
 from keras import ops
 from losses.values import BATCH, STEPS, WORDS, loss_of
 
-from keras_attention import linear_crossentropy, losses, sequence_crossentropy
+from keras_attention import linear_crossentropy, sequence_crossentropy
 
 
 @pytest.fixture
@@ -39,7 +40,8 @@ def test_crossentropy_in_blocks_is_that_of_all_logits(
     readout, gradients, monkeypatch, tokens_at_once, label_smoothing, weights
 ):
     token_ids, inputs, embeddings, mask = readout
-    monkeypatch.setattr(losses, "BLOCK_ENTRIES", tokens_at_once * WORDS)
+    module = importlib.import_module("keras_attention.losses.linear_crossentropy")
+    monkeypatch.setattr(module, "BLOCK_ENTRIES", tokens_at_once * WORDS)
     token_ids, mask = ops.convert_to_tensor(token_ids), ops.convert_to_tensor(mask)
 
     known = 1.0 if weights is None else np.nan_to_num(np.array(weights, "float32"))

@@ -1,0 +1,23 @@
+"""Losses for sequences and for attention weights."""
+
+from keras_attention.losses.attention import (
+    attention_supervision,
+    coverage_loss,
+    doubly_stochastic_penalty,
+)
+from keras_attention.losses.crossentropy import (
+    SequenceCrossentropy,
+    sequence_crossentropy,
+)
+from keras_attention.losses.linear_crossentropy import linear_crossentropy
+from keras_attention.losses.reinforce import ReinforceLoss
+
+__all__ = [
+    "ReinforceLoss",
+    "SequenceCrossentropy",
+    "attention_supervision",
+    "coverage_loss",
+    "doubly_stochastic_penalty",
+    "linear_crossentropy",
+    "sequence_crossentropy",
+]

@@ -1,0 +1,135 @@
+"""Penalties on attention weights.
+
+Each is one number per sequence, summed over its steps: divide their total by the
+number of tokens to add them to a mean loss per token.
+
+Shapes: T target steps, S positions.
+"""
+
+import keras
+from keras import ops
+
+from keras_attention.layers.parts import may_be_equal
+from keras_attention.losses.masking import at_least_float32, masked
+
+
+def doubly_stochastic_penalty(weights, mask=None):
+    """How far each position's total attention is from one.
+
+        penalty = sum over s of (1 - sum over t of weights[t, s]) ** 2
+
+    Asks that every position of the source be looked at about equally often while
+    the weights of every step sum to one by construction.
+
+    Args:
+        weights: Attention weights, `(..., T, S)`.
+        mask: Boolean `(..., T)`; steps that are `False` do not count.
+
+    Returns:
+        One penalty per sequence, `(...)`, in float32 at least.
+
+    Raises:
+        ValueError: If the mask has another shape.
+
+    Example:
+
+    Two steps that look at the first of three positions:
+
+    >>> weights = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    >>> float(doubly_stochastic_penalty(weights))
+    3.0
+
+    Reference:
+        [Xu et al., 2015](https://arxiv.org/abs/1502.03044), equation 14.
+    """
+    weights = masked(at_least_float32(weights), mask, rows=True)
+    return ops.sum(ops.square(1.0 - ops.sum(weights, axis=-2)), axis=-1)
+
+
+def coverage_loss(weights, mask=None):
+    """How much attention goes to where earlier steps have looked already.
+
+        coverage[t, s] = sum over t' < t of weights[t', s]
+        loss           = sum over t, s of min(weights[t, s], coverage[t, s])
+
+    Unlike `doubly_stochastic_penalty` it leaves alone what nobody looks at: a
+    translation must read everything once, a summary only must not repeat itself.
+
+    Args:
+        weights: Attention weights, `(..., T, S)`.
+        mask: Boolean `(..., T)`; steps that are `False` neither pay nor cover.
+
+    Returns:
+        One loss per sequence, `(...)`, in float32 at least.
+
+    Raises:
+        ValueError: If the mask has another shape.
+
+    Example:
+
+    The second step spends half of its attention where the first one looked:
+
+    >>> weights = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+    >>> float(coverage_loss(weights))
+    0.5
+
+    Reference:
+        [See et al., 2017](https://arxiv.org/abs/1704.04368), section 2.3.
+    """
+    weights = masked(at_least_float32(weights), mask, rows=True)
+    # The first step has nothing before it, and nothing comes after the last one.
+    coverage = ops.cumsum(weights[..., :-1, :], axis=-2)
+    return ops.sum(ops.minimum(weights[..., 1:, :], coverage), axis=(-2, -1))
+
+
+def attention_supervision(weights, target_weights, mask=None):
+    """Cross-entropy between where to look and where the attention looked.
+
+        target[t] = target_weights[t] / sum over s of target_weights[t, s]
+        loss      = -sum over t, s of target[t, s] log weights[t, s]
+
+    The targets are word alignments or, over the regions of an image, the box of what
+    a word names. A step whose target has no mass, such as a function word without a
+    box, contributes nothing. The logarithm stops at that of 1e-30 (1e-4 for float16
+    weights, whose gradients could not hold the inverse of less): a weight of exactly
+    zero costs much and has a gradient of zero.
+
+    Args:
+        weights: Attention weights, `(..., T, S)`.
+        target_weights: Where to look, not negative, `(..., T, S)`, booleans included.
+        mask: Boolean `(..., T)`; steps that are `False` do not count.
+
+    Returns:
+        One loss per sequence, `(...)`, in float32 at least.
+
+    Raises:
+        ValueError: If the two shapes differ.
+
+    Example:
+
+    The object covers the last two of four regions; they received 1/4 each. The second
+    word names nothing:
+
+    >>> weights = np.array([[0.5, 0.0, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]])
+    >>> box = np.array([[False, False, True, True], [False] * 4])
+    >>> round(float(attention_supervision(weights, box)), 4)  # ln 4
+    1.3863
+
+    Reference:
+        [Liu et al., 2016](https://arxiv.org/abs/1609.04186), section 4, for
+        translation; [Liu et al., 2017](https://arxiv.org/abs/1605.09553), "strong
+        supervision", for captions.
+    """
+    weights, target_weights = map(ops.convert_to_tensor, (weights, target_weights))
+    if not may_be_equal(weights.shape, target_weights.shape):
+        raise ValueError(
+            "weights and target_weights must have the same shape. Received: "
+            f"{tuple(weights.shape)} and {tuple(target_weights.shape)}"
+        )
+    half = keras.backend.standardize_dtype(weights.dtype) == "float16"
+    weights = masked(at_least_float32(weights), mask, rows=True)
+    target = masked(ops.cast(target_weights, weights.dtype), mask, rows=True)
+    mass = ops.sum(target, axis=-1, keepdims=True)
+    target = target / ops.where(mass > 0, mass, 1.0)
+    log_weights = ops.log(ops.maximum(weights, 1e-4 if half else 1e-30))
+    return -ops.sum(target * log_weights, axis=(-2, -1))

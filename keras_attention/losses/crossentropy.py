@@ -1,0 +1,163 @@
+"""Cross-entropy of tokens: a function of logits, and a loss for `compile`.
+
+Shapes: B batch, T target steps, N vocabulary size.
+"""
+
+import keras
+from keras import ops
+
+from keras_attention.layers.parts import sample_weights
+from keras_attention.losses.masking import (
+    at_least_float32,
+    check_label_smoothing,
+    check_token_ids,
+    masked,
+)
+
+
+def sequence_crossentropy(token_ids, logits, mask=None, *, label_smoothing=0.0):
+    """Cross-entropy of every token, with label smoothing.
+
+        loss = -(1 - e) log p(token) - e / N * sum over n of log p(n)
+
+    Args:
+        token_ids: Target tokens, integers `(..., T)`.
+        logits: Unnormalised log-probabilities, `(..., T, N)`.
+        mask: Boolean `(..., T)`; tokens that are `False` have a loss of exactly zero,
+            whatever their identifiers and logits are.
+        label_smoothing: Share `e` in `[0, 1)` of the probability that is spread
+            evenly over the vocabulary.
+
+    Returns:
+        One loss per token, `(..., T)`, in float32 at least. How to average is for the
+        caller to decide; `SequenceCrossentropy` is the mean over valid tokens.
+
+    Raises:
+        ValueError: If `label_smoothing` is not in `[0, 1)`, or a shape does not fit.
+
+    Example:
+
+    Of two tokens with even odds:
+
+    >>> loss = sequence_crossentropy(np.array([1]), np.zeros((1, 2)))
+    >>> round(float(loss[0]), 4)  # ln 2
+    0.6931
+
+    Reference:
+        [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7.
+    """
+    check_label_smoothing(label_smoothing)
+    token_ids = ops.convert_to_tensor(token_ids)
+    logits = masked(at_least_float32(logits), mask, rows=True)
+    check_token_ids("token_ids", token_ids, "logits", logits)
+    token_ids = masked(token_ids, mask)
+    losses = ops.sparse_categorical_crossentropy(token_ids, logits, from_logits=True)
+    if label_smoothing:
+        spread = ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
+        losses = (1 - label_smoothing) * losses + label_smoothing * spread
+    return masked(losses, mask)
+
+
+class _MaskOf(keras.layers.Layer):
+    """The mask that a Keras layer has attached to a tensor, or `None`."""
+
+    def call(self, inputs, mask=None):
+        return mask
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class SequenceCrossentropy(keras.losses.Loss):
+    """Mean cross-entropy of the tokens that count, for `compile`.
+
+        loss = sum of weight * crossentropy(token) / sum of weight
+
+    over all tokens of the batch, see `sequence_crossentropy`. The weight of a token is
+    zero if it is `pad` or masked by the Keras mask of the logits, otherwise its
+    `sample_weight` or one. A long sentence therefore counts more than a short one, and
+    padding changes nothing. A batch in which nothing counts has a loss of zero.
+
+    Args:
+        pad: Token that fills up short sequences, or `None` if every token counts.
+        label_smoothing: Share in `[0, 1)` of the probability that is spread evenly
+            over the vocabulary.
+        reduction: As in `keras.losses.Loss`. The default is the mean above; `"sum"` is
+            its numerator, `None` gives the weighted losses `(B, T)`, and
+            `"sum_over_batch_size"` divides by the number of all tokens, padding
+            included.
+        name: Name of the loss.
+
+    Call arguments:
+        y_true: Target tokens, integers `(B, T)` or `(B, T, 1)`.
+        y_pred: Unnormalised log-probabilities, `(B, T, N)`.
+        sample_weight: `(B,)`, `(B, T)` or `(B, T, 1)`.
+
+    Returns:
+        A scalar, unless `reduction` is `None`; in float32 at least.
+
+    Raises:
+        ValueError: If `label_smoothing` is not in `[0, 1)`, or a shape does not fit.
+
+    Example:
+
+    >>> loss = SequenceCrossentropy(pad=0)
+    >>> token_ids = np.array([[2, 1, 0], [3, 0, 0]])
+    >>> round(float(loss(token_ids, np.zeros((2, 3, 4)))), 4)  # ln 4
+    1.3863
+
+    Reference:
+        [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7, for label
+        smoothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        pad=None,
+        label_smoothing=0.0,
+        reduction="mean_with_sample_weight",
+        name="sequence_crossentropy",
+    ):
+        check_label_smoothing(label_smoothing)
+        # Keras converts the tokens to this type, too: half precision would mix them up.
+        dtype = keras.backend.result_type(keras.config.floatx(), "float32")
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        self.pad = pad
+        self.label_smoothing = label_smoothing
+        self._mask_of = _MaskOf(autocast=False, name="mask_of")
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        mask = self._mask_of(y_pred)
+        y_true, y_pred = map(ops.convert_to_tensor, (y_true, y_pred))
+        if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == 1:
+            # As Keras has labels, too.
+            y_true = y_true[..., 0]
+        check_token_ids("y_true", y_true, "y_pred", y_pred)
+        weights = ops.cast(self._valid(y_true), self.dtype)
+        if mask is not None:
+            weights = weights * ops.cast(mask, self.dtype)
+        if sample_weight is not None:
+            weights = weights * sample_weights(sample_weight, weights)
+        # Not even NaN counts where nothing does.
+        counts = weights != 0
+        y_true, y_pred = masked(y_true, counts), masked(y_pred, counts, rows=True)
+        return super().__call__(y_true, y_pred, weights)
+
+    def call(self, y_true, y_pred):
+        return sequence_crossentropy(
+            ops.cast(y_true, "int32"), y_pred, label_smoothing=self.label_smoothing
+        )
+
+    def _valid(self, token_ids):
+        if self.pad is None:
+            return ops.ones_like(token_ids, dtype="bool")
+        return ops.not_equal(token_ids, self.pad)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "pad": self.pad,
+            "label_smoothing": self.label_smoothing,
+        }

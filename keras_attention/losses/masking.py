@@ -1,0 +1,36 @@
+"""Masks, dtypes and shapes of the arguments of losses."""
+
+import keras
+from keras import ops
+
+from keras_attention.layers.parts import check_mask, may_be_equal
+
+
+def masked(x, mask, rows=False):
+    """`x` with zeros where the mask, of its elements or of its rows, is `False`."""
+    if mask is None:
+        return x
+    check_mask("mask", mask, x.shape[:-1] if rows else x.shape, broadcasts=True)
+    return ops.where(mask[..., None] if rows else mask, x, ops.zeros_like(x))
+
+
+def at_least_float32(x):
+    x = ops.convert_to_tensor(x)
+    is_double = keras.backend.standardize_dtype(x.dtype) == "float64"
+    return x if is_double else ops.cast(x, "float32")
+
+
+def check_token_ids(name, token_ids, of, rows):
+    """Raise `ValueError` if there is not one token for every row of a tensor."""
+    if not may_be_equal(token_ids.shape, rows.shape[:-1]):
+        raise ValueError(
+            f"{name} must have the shape of {of} without the last axis, "
+            f"{tuple(rows.shape[:-1])}. Received: {tuple(token_ids.shape)}"
+        )
+
+
+def check_label_smoothing(label_smoothing):
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(
+            f"label_smoothing must lie in [0, 1). Received: {label_smoothing}"
+        )

@@ -1,0 +1,172 @@
+"""REINFORCE for hard attention.
+
+Shapes: B batch, T target steps.
+"""
+
+import keras
+from keras import ops
+
+from keras_attention.layers.parts import check_rank
+from keras_attention.losses.masking import at_least_float32, masked
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class ReinforceLoss(keras.layers.Layer):
+    """What hard attention learns from: its samples, rewarded by the words they led to.
+
+    Where one position `s[t]` is drawn at every step, the gradient cannot pass through
+    the draw. It is estimated instead, with the log-likelihood of the caption `y` as
+    the reward:
+
+        loss = -(log p(y | s, a)
+                 + reward_weight * constant(log p(y | s, a) - baseline) * log p(s | a)
+                 + entropy_weight * H[s])
+
+    `constant` has no gradient. The baseline is the running mean of the reward and only
+    lowers the variance; it is updated, in training, after it was used:
+
+        baseline <- momentum * baseline + (1 - momentum) * mean over the batch of
+                    log p(y | s, a)
+
+    With `reward_weight=1` and `entropy_weight=0` the gradient is on average that of
+    the lower bound `sum over s of p(s | a) log p(y | s, a)`. The defaults are those of
+    the authors' code, which divides the reward by the number of steps, too.
+
+    This is a layer because the baseline belongs to the model: it is saved with it and
+    is not trained. Half precision is not used, whatever the dtype policy.
+
+    Args:
+        reward_weight: Weight of the estimate, lambda_r in the paper.
+        entropy_weight: Weight of the entropy, lambda_e in the paper, which keeps the
+            attention from settling too early.
+        momentum: In `[0, 1]`, share of the baseline that an update keeps; 1 leaves it
+            as it is, zero at first or what was assigned to `baseline`.
+
+    Call arguments:
+        log_likelihood: Of the target tokens, `(B, T)`, such as the negative
+            `sequence_crossentropy`; or `(B,)`, summed already.
+        log_probability: Of the sampled positions, `(B, T)` or summed, `(B,)`. Take it
+            from a log-softmax: the logarithm of a weight may be infinite.
+        entropy: Of the distributions they were drawn from, `(B, T)` or `(B,)`.
+        mask: Boolean `(B, T)`; steps that are `False` do not count, whatever is
+            stored there.
+        sampled: Boolean `(B,)`; `False` marks examples that used the expectation
+            instead of a sample: they add nothing to the estimate or the baseline.
+        training: Whether to update the baseline.
+
+    Returns:
+        One loss per example, `(B,)`, in float32 at least. Train on its mean.
+
+    Raises:
+        ValueError: If `momentum` is not in `[0, 1]`, or if a shape does not fit.
+
+    Example:
+
+    Two captions of two words, read off regions that were drawn one out of four:
+
+    >>> reinforce = ReinforceLoss()
+    >>> log_likelihood = np.array([[-1.0, -2.0], [-3.0, -4.0]])
+    >>> log_probability = np.full((2, 2), np.log(1 / 4))
+    >>> entropy = np.full((2, 2), np.log(4))
+    >>> loss = reinforce(log_likelihood, log_probability, entropy, training=True)
+    >>> tuple(loss.shape), round(float(reinforce.baseline), 4)
+    ((2,), -0.5)
+
+    A model keeps the layer as an attribute, which makes the baseline its own, and
+    takes the mean where it computes its loss:
+
+    >>> class Captioner(keras.Model):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.reinforce = ReinforceLoss()
+    ...
+    ...     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+    ...         loss = self.reinforce(
+    ...             -sequence_crossentropy(y, y_pred["logits"]),
+    ...             y_pred["log_probability"],
+    ...             y_pred["entropy"],
+    ...             mask=y != 0,
+    ...             training=training,
+    ...         )
+    ...         return keras.ops.mean(loss)
+
+    A layer does the same with `self.add_loss(keras.ops.mean(loss))`.
+
+    Reference:
+        [Xu et al., 2015](https://arxiv.org/abs/1502.03044), section 4.1.
+    """
+
+    def __init__(
+        self, *, reward_weight=0.1, entropy_weight=0.002, momentum=0.9, **kwargs
+    ):
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"momentum must lie in [0, 1]. Received: {momentum}")
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+        self.reward_weight = reward_weight
+        self.entropy_weight = entropy_weight
+        self.momentum = momentum
+        self.baseline = self.add_weight(
+            name="baseline",
+            shape=(),
+            initializer="zeros",
+            dtype=keras.backend.result_type(self.variable_dtype, "float32"),
+            trainable=False,
+            autocast=False,
+        )
+        self.built = True
+
+    def call(
+        self,
+        log_likelihood,
+        log_probability,
+        entropy,
+        *,
+        mask=None,
+        sampled=None,
+        training=None,
+    ):
+        if sampled is not None:
+            check_rank("sampled", sampled.shape, (1,), "(batch,)")
+        if mask is not None:
+            check_rank("mask", mask.shape, (2,), "(batch, steps)")
+        log_likelihood = _total("log_likelihood", log_likelihood, mask)
+        log_probability = _total("log_probability", log_probability, mask)
+        entropy = _total("entropy", entropy, mask)
+        baseline = ops.cast(self.baseline, log_likelihood.dtype)
+        advantage = ops.stop_gradient(log_likelihood - baseline)
+        if training:
+            self._follow(masked(advantage, sampled), sampled)
+        return -(
+            log_likelihood
+            + self.reward_weight * advantage * masked(log_probability, sampled)
+            + self.entropy_weight * entropy
+        )
+
+    def _follow(self, advantage, sampled):
+        """Move the baseline; with no sample in the batch, it stays."""
+        if sampled is None:
+            mean = ops.mean(advantage)
+        else:
+            count = ops.sum(ops.cast(sampled, advantage.dtype))
+            mean = ops.sum(advantage) / ops.maximum(count, 1.0)
+        change = (1 - self.momentum) * mean
+        self.baseline.assign_add(ops.cast(change, self.baseline.dtype))
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "reward_weight": self.reward_weight,
+            "entropy_weight": self.entropy_weight,
+            "momentum": self.momentum,
+        }
+
+
+def _total(name, x, mask):
+    """One number per example, of one or of one per step."""
+    check_rank(name, x.shape, (1, 2), "(batch, steps) or (batch,)")
+    x = at_least_float32(x)
+    return x if len(x.shape) == 1 else ops.sum(masked(x, mask), axis=-1)
