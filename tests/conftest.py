@@ -29,6 +29,14 @@ def few_programs():
 
 
 @pytest.fixture
+def rng():
+    """A random number generator, the same in every test."""
+    import numpy as np
+
+    return np.random.default_rng(1)
+
+
+@pytest.fixture
 def seeded():
     """Initial weights and random draws are the same in every run."""
     import keras

@@ -23,11 +23,6 @@ ONES = {"kernel_initializer": "ones"}
 
 
 @pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
 def query(rng):
     return rng.normal(size=(BATCH, QUERIES, QUERY_DIM)).astype("float32")
 

@@ -11,11 +11,6 @@ BATCH, SENTENCES, POSITIONS, DEPTH, UNITS = 2, 3, 5, 7, 11
 
 
 @pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
 def value(rng):
     return rng.normal(size=(BATCH, POSITIONS, DEPTH)).astype("float32")
 

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from rounding import rounding_bound
 
 from keras_attention.layers.position import PositionEncoding
 
@@ -14,11 +15,6 @@ BATCH, STEPS, DEPTH, LONGEST, BEAM = 2, 5, 7, 11, 3
 WORDS = 13
 KINDS = ("sinusoidal", "learned")
 BACKEND = keras.backend.backend()
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def draw(rng, *shape):
@@ -154,7 +150,8 @@ def test_mixed_precision(half, kind):
         assert layer.embeddings.dtype == "float32"
         expected = ops.convert_to_numpy(layer.embeddings)
     found = ops.convert_to_numpy(ops.cast(found, "float32"))
-    np.testing.assert_allclose(found[0], expected[far:], atol=5e-3)
+    bound = rounding_bound(half, 1)
+    np.testing.assert_allclose(found[0], expected[far:], atol=bound)
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")

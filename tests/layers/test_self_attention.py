@@ -9,7 +9,6 @@ from layers.self_attention_reference import (
     BATCH,
     HEADS,
     KEY,
-    KEY_DEPTH,
     KEY_DIM,
     OUTPUT_DIM,
     POSITIONS,
@@ -27,11 +26,11 @@ from layers.self_attention_reference import (
     combined,
     dense,
     draw,
-    embedded,
     masks,
     numpy,
     read,
 )
+from rounding import rounding_bound
 
 from keras_attention.layers.self_attention import SelfAttention
 
@@ -39,11 +38,6 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 # JAX has no float64 by default, and keras.ops.matmul rounds to float32 on PyTorch.
 EXACT = BACKEND == "tensorflow"
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def test_worked_example():
@@ -147,108 +141,6 @@ def test_joined_heads_may_stay_unprojected(rng):
         np.testing.assert_allclose(heads @ kernel + bias, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
-def test_masks_are_combined_whatever_is_stored_behind_them(rng, value_dim):
-    layer = biased(value_dim=value_dim)
-    query, value, key = draw(rng, QUERY, VALUE, KEY)
-    given = masks(rng)
-    valid = combined(**given)
-    layer.build(QUERY, VALUE, KEY)
-    expected = as_in_the_paper(layer, query, value, key, valid)
-    query[~given["query_mask"]] = np.nan
-    value[~given["value_mask"]] = np.inf
-    key[~given["key_mask"]] = np.nan
-
-    _, weights = attend(layer, query, value, key, **given)
-
-    np.testing.assert_allclose(weights, expected[1], atol=1e-5)
-    seen = np.broadcast_to(valid[:, None], weights.shape)
-    np.testing.assert_array_equal(weights != 0, seen)
-    for output in both_ways(layer, query, value, key, **given):
-        np.testing.assert_allclose(output, expected[0], atol=1e-5)
-        assert (output[~valid.any(-1)] == 0).all()
-    assert not valid[1, 0].any()
-
-
-@pytest.mark.parametrize("name", ["query", "value", "key", "attention"])
-def test_each_mask_works_alone(rng, name):
-    layer = biased()
-    tensors = draw(rng, QUERY, VALUE, KEY)
-    given = masks(rng)
-    everything = {each: np.ones_like(mask) for each, mask in given.items()}
-    name = f"{name}_mask"
-    valid = combined(**{**everything, name: given[name]})
-
-    for mask in (given[name], given[name].astype("int32")):
-        output, weights = attend(layer, *tensors, **{name: mask})
-
-        expected = as_in_the_paper(layer, *tensors, valid)
-        np.testing.assert_allclose(output, expected[0], atol=1e-5)
-        np.testing.assert_allclose(weights, expected[1], atol=1e-5)
-    np.testing.assert_allclose(
-        read(layer, *tensors, **{name: given[name]}), expected[0], atol=1e-5
-    )
-
-
-@pytest.mark.parametrize("name", ["query_mask", "mask"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_mask_of_a_sequence_hides_its_queries_and_its_values(rng, name, causal):
-    layer = biased(causal=causal)
-    x = draw(rng, SEQUENCE)
-    mask = np.array([[0, 1, 1, 0, 1], [0, 0, 0, 0, 0]], "bool")
-    valid = mask[:, :, None] & mask[:, None, :]
-    if causal:
-        valid = valid & np.tri(POSITIONS, dtype="bool")
-    layer.build(SEQUENCE)
-    expected = as_in_the_paper(layer, x, valid=valid)
-    x[~mask] = np.nan
-
-    _, weights = attend(layer, x, **{name: mask})
-
-    np.testing.assert_allclose(weights, expected[1], atol=1e-5)
-    for output in both_ways(layer, x, **{name: mask}):
-        np.testing.assert_allclose(output, expected[0], atol=1e-5)
-        assert (output[~mask] == 0).all()
-
-
-def test_mask_of_the_values_of_a_sequence_may_differ_from_its_queries(rng):
-    layer = biased()
-    x = draw(rng, SEQUENCE)
-    query_mask = np.array([[1, 1, 0, 1, 1], [0, 1, 1, 1, 1]], "bool")
-    value_mask = ~query_mask
-
-    output, _ = attend(layer, x, query_mask=query_mask, value_mask=value_mask)
-
-    valid = query_mask[:, :, None] & value_mask[:, None, :]
-    expected, _ = as_in_the_paper(layer, x, valid=valid)
-    np.testing.assert_allclose(output, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("scores", [False, True])
-@pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
-def test_gradients_are_finite_behind_every_mask(rng, gradients, value_dim, scores):
-    layer = biased(value_dim=value_dim)
-    layer.build(QUERY, VALUE, KEY)
-    arrays = draw(rng, QUERY, VALUE, KEY)
-    given = masks(rng)
-    hidden = given["query_mask"], given["value_mask"], given["key_mask"]
-    for array, mask in zip(arrays, hidden, strict=True):
-        array[~mask] = np.nan
-
-    def loss(query, value, key):
-        output = layer(query, value, key, return_attention_scores=scores, **given)
-        return ops.sum((output[0] if scores else output) ** 2)
-
-    found = gradients(loss, arrays, layer.trainable_variables)
-
-    assert len(found) == 3 + 8
-    for gradient in found:
-        assert np.isfinite(gradient).all()
-        assert (gradient != 0).any()
-    for gradient, mask in zip(found[:3], hidden, strict=True):
-        assert (gradient[~mask] == 0).all()
-
-
 def test_gradients_are_the_same_whichever_way_they_are_taken(rng, gradients):
     layer = biased(causal=True)
     layer.build(SEQUENCE)
@@ -298,24 +190,6 @@ def test_a_graph_sums_up_few_scores_itself(rng, queries):
         assert kinds.isdisjoint({"BatchMatMulV2", "Softmax"}) == sums
         for x, wanted in zip(function(query, value), expected, strict=True):
             np.testing.assert_allclose(x, wanted, atol=1e-6)
-
-
-def test_without_any_valid_position_nothing_is_read(rng, gradients):
-    layer = biased()
-    query, value = draw(rng, QUERY, VALUE)
-    layer.build(QUERY, VALUE)
-    nothing = np.zeros((BATCH, POSITIONS), "bool")
-
-    found = gradients(
-        lambda query, value: ops.sum(layer(query, value, value_mask=nothing)),
-        [query, value],
-        layer.trainable_variables,
-    )
-
-    assert (attend(layer, query, value, value_mask=nothing)[1] == 0).all()
-    for output in both_ways(layer, query, value, value_mask=nothing):
-        assert (output == 0).all()
-    assert all((gradient == 0).all() for gradient in found)
 
 
 def test_batch_may_be_empty(rng):
@@ -381,53 +255,6 @@ def test_causal_queries_see_as_much_of_another_sequence(rng):
     for output in both_ways(layer, query, value):
         expected, _ = as_in_the_paper(layer, query, value, valid=valid)
         np.testing.assert_allclose(output, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("queries", [HEADS, QUERIES])
-def test_a_mask_of_all_sentences_is_that_of_each(rng, queries):
-    layer = biased()
-    query, value = draw(rng, (BATCH, queries, QUERY_DIM), VALUE)
-    mask = rng.random((queries, POSITIONS)) < 0.6
-
-    everywhere = np.broadcast_to(mask, (BATCH, queries, POSITIONS))
-    found = both_ways(layer, query, value, attention_mask=mask)
-    expected = both_ways(layer, query, value, attention_mask=everywhere)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "query, shape",
-    [
-        (QUERY, (2, 3, 5, 7)),
-        (QUERY, (2, 5)),
-        (QUERY, (2, 5, 3)),
-        (QUERY[::2], (2,)),
-        (QUERY[::2], (2, 3)),
-    ],
-)
-def test_attention_masks_of_another_shape_are_named(rng, query, shape):
-    query, value = draw(rng, query, VALUE)
-
-    with pytest.raises(ValueError, match=r"attention_mask must .* Received: \(2,"):
-        biased()(query, value, attention_mask=np.ones(shape, "bool"))
-
-
-@pytest.mark.parametrize("name", ["mask", "query_mask", "value_mask", "key_mask"])
-@pytest.mark.parametrize("shape", [(POSITIONS,), (BATCH, 1), (1, POSITIONS)])
-def test_masks_of_another_shape_are_named(rng, name, shape):
-    message = r"_mask must have the shape \(2, 5\). Received: \("
-
-    with pytest.raises(ValueError, match=message):
-        biased()(draw(rng, SEQUENCE), **{name: np.ones(shape, "bool")})
-
-
-@pytest.mark.parametrize("name", ["mask", "query_mask", "attention_mask"])
-def test_masks_that_are_lists_are_named(rng, name):
-    # Keras does not see them: it would take an implicit mask instead.
-    mask = np.ones((BATCH, POSITIONS), "bool").tolist()
-    with pytest.raises(ValueError, match=r"_mask must be a tensor or an array\. Rec"):
-        biased()(draw(rng, SEQUENCE), **{name: mask})
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -507,70 +334,16 @@ def test_fused_attention_works_where_it_can(rng, monkeypatch):
     assert len(calls) == (2 if BACKEND == "jax" else 3)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
-@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
-def test_implicit_mask_of_a_sequence_is_honoured(rng, dtype, options):
-    layer = biased(dtype=dtype)
-    token_ids, x = embedded(rng, QUERY_DIM, BATCH, POSITIONS)
-    mask, plain = token_ids != 0, ops.convert_to_numpy(x)
-    attention_mask = rng.random((BATCH, POSITIONS, POSITIONS)) < 0.8
-
-    # With another tensor, Keras fills another argument.
-    for more in ({}, {"attention_mask": attention_mask}):
-        implicit = layer(x, **more, **options)
-        explicit = layer(plain, query_mask=mask, **more, **options)
-        for found, wanted in zip(implicit, explicit, strict=True):
-            np.testing.assert_array_equal(*numpy([found, wanted]))
-        first = implicit[0] if options else implicit
-        assert (ops.convert_to_numpy(first)[~mask] == 0).all()
-
-
-def test_implicit_masks_of_several_sequences_are_honoured(rng):
-    layer = biased()
-    query_ids, query = embedded(rng, QUERY_DIM, BATCH, QUERIES)
-    value_ids, value = embedded(rng, VALUE_DEPTH, BATCH, POSITIONS)
-    key_ids, key = embedded(rng, KEY_DEPTH, BATCH, POSITIONS)
-
-    _, weights = attend(layer, query, value, key)
-
-    valid = (query_ids != 0)[:, :, None] & ((value_ids * key_ids) != 0)[:, None]
-    seen = np.broadcast_to(valid[:, None], weights.shape)
-    np.testing.assert_array_equal(weights != 0, seen)
-
-
-@pytest.mark.parametrize("name", ["query_mask", "mask"])
-def test_explicit_mask_wins_over_an_implicit_one(rng, name):
-    layer = biased()
-    _, x = embedded(rng, QUERY_DIM, BATCH, POSITIONS)
-    everything = np.ones((BATCH, POSITIONS), "bool")
-    wanted = attend(layer, ops.convert_to_numpy(x))
-
-    found = attend(layer, x, **{name: everything})
-
-    np.testing.assert_allclose(found[0], wanted[0], atol=1e-6)
-    np.testing.assert_allclose(found[1], wanted[1], atol=1e-6)
-
-
-@pytest.mark.parametrize("cross", [False, True])
-def test_mask_of_the_query_is_passed_on(rng, cross):
-    token_ids, query = embedded(rng, QUERY_DIM, BATCH, QUERIES)
-    value = [draw(rng, VALUE)] if cross else []
-
-    output = biased()(query, *value)
-    # A layer that honours masks averages over the valid queries alone.
-    average = keras.layers.GlobalAveragePooling1D()(output)
-
-    valid = (token_ids != 0)[..., None]
-    expected = (ops.convert_to_numpy(output) * valid).sum(1) / valid.sum(1)
-    np.testing.assert_allclose(ops.convert_to_numpy(average), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
+@pytest.mark.parametrize("value_dim", [None, 5])
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 def test_mixed_precision(rng, half, value_dim):
-    tensors = draw(rng, QUERY, VALUE, KEY)
+    # Small enough that nothing on the way to the output exceeds 1.
+    tensors = [x / 4 for x in draw(rng, QUERY, VALUE, KEY)]
     given = masks(rng)
-    layer = biased(value_dim=value_dim, dtype=f"mixed_{half}")
+    layer = biased(2, 3, value_dim=value_dim, dtype=f"mixed_{half}")
+    # The depths of all products, and a rounding of each operand.
+    products = VALUE_DEPTH + 3 + POSITIONS + 2 * (value_dim or 3)
+    bound = rounding_bound(half, products + 10)
 
     outputs = [
         *layer(*tensors, return_attention_scores=True, **given),
@@ -581,7 +354,7 @@ def test_mixed_precision(rng, half, value_dim):
     for found, wanted in zip(outputs, (*expected, expected[0]), strict=True):
         assert keras.backend.standardize_dtype(found.dtype) == half
         found = ops.convert_to_numpy(ops.cast(found, "float32"))
-        np.testing.assert_allclose(found, wanted, atol=8e-2)
+        np.testing.assert_allclose(found, wanted, atol=bound)
         np.testing.assert_array_equal(found[wanted == 0], 0)
     assert {v.dtype for v in layer.variables} == {"float32"}
 
@@ -601,7 +374,8 @@ def test_large_numbers_do_not_overflow_in_half_precision(half):
     np.testing.assert_allclose(weights, [[[0.5, 0, 0.5]]])
     for found in (output, layer(query, value)):
         found = ops.convert_to_numpy(ops.cast(found, "float32"))
-        np.testing.assert_allclose(found, [[4 * 150.0]], rtol=1e-2)
+        # All products and sums are numbers of the format.
+        np.testing.assert_array_equal(found, [[4 * 150.0]])
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")

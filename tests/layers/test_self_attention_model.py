@@ -39,11 +39,6 @@ from keras_attention.layers.self_attention import SelfAttention
 pytestmark = pytest.mark.usefixtures("seeded")
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
 # Every argument with a value that is not its default.
 ARGUMENTS = {
     "num_heads": HEADS,

@@ -22,11 +22,6 @@ BATCH, QUERIES, POSITIONS, DEPTH = 2, 3, 5, 7
 
 
 @pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
 def value(rng):
     return rng.normal(size=(BATCH, POSITIONS, DEPTH)).astype("float32")
 

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from keras import ops
 
 from keras_attention.ops.windows import (
@@ -11,11 +10,6 @@ from keras_attention.ops.windows import (
 )
 
 BATCH, QUERIES, POSITIONS, WIDTH, DEPTH = 2, 3, 7, 5, 11
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def numpy(tensor):

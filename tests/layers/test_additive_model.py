@@ -1,0 +1,368 @@
+"""Additive attention in models: configuration, saving, training, shapes, errors."""
+
+import inspect
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from combinations import quick_first
+from layers.additive_reference import (
+    BATCH,
+    KEY,
+    KEY_DIM,
+    POSITIONS,
+    QUERIES,
+    QUERY,
+    QUERY_DIM,
+    UNITS,
+    VALUE,
+    VALUE_DIM,
+    WORDS,
+    draw,
+    masks,
+    numpy,
+    weights_of_the_paper,
+)
+
+from keras_attention import (
+    AdditiveAttention,
+    AdditiveScore,
+    Attention,
+    SparsemaxWeighting,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+COMPILES = keras.backend.backend() != "torch"
+
+
+# Every argument with a value that is not its default.
+ARGUMENTS = {
+    "units": UNITS,
+    "weighting": SparsemaxWeighting(0.5),
+    "coverage": True,
+    "normalize": True,
+    "use_bias": True,
+    "kernel_initializer": keras.initializers.RandomNormal(stddev=0.3, seed=2),
+    "kernel_regularizer": keras.regularizers.L2(0.5),
+    "kernel_constraint": keras.constraints.MaxNorm(3.0),
+    "bias_initializer": keras.initializers.Constant(-0.25),
+    "bias_regularizer": keras.regularizers.L1(0.75),
+    "bias_constraint": keras.constraints.NonNeg(),
+    "scale_initializer": keras.initializers.Constant(1.5),
+    "scale_regularizer": keras.regularizers.L1L2(0.125, 0.25),
+    "scale_constraint": keras.constraints.UnitNorm(),
+    "dtype": "mixed_bfloat16",
+    "name": "reader",
+    "trainable": False,
+}
+
+
+def test_config_names_every_argument():
+    signature = inspect.signature(AdditiveAttention).parameters
+    assert set(signature) - {"kwargs"} <= set(ARGUMENTS)
+    layer = AdditiveAttention(**ARGUMENTS)
+
+    config = layer.get_config()
+
+    assert set(config) == set(ARGUMENTS)
+    for name, argument in ARGUMENTS.items():
+        if name == "weighting":
+            assert config[name]["class_name"] == "SparsemaxWeighting"
+            assert config[name]["config"]["temperature"] == 0.5
+        elif hasattr(argument, "get_config"):
+            assert config[name]["class_name"] == type(argument).__name__
+            for setting, number in argument.get_config().items():
+                assert config[name]["config"][setting] == pytest.approx(number)
+        elif name != "dtype":
+            assert config[name] == argument
+
+
+def test_layer_comes_back_from_its_config():
+    layer = AdditiveAttention(**ARGUMENTS)
+    config = json.loads(json.dumps(layer.get_config()))
+
+    restored = AdditiveAttention.from_config(config)
+
+    assert restored.get_config() == layer.get_config()
+    assert restored.dtype_policy.name == "mixed_bfloat16"
+    restored.build(QUERY, VALUE)
+    assert {v.dtype for v in restored.variables} == {"float32"}
+    parts = restored.step, restored.step.score, restored.memory
+    assert [part.compute_dtype for part in parts] == ["bfloat16"] * 3
+
+
+def test_defaults_come_back_from_their_config():
+    layer = AdditiveAttention(UNITS)
+
+    restored = AdditiveAttention.from_config(layer.get_config())
+
+    assert restored.get_config() == layer.get_config()
+
+
+def test_initializers_take_effect():
+    layer = AdditiveAttention(
+        UNITS,
+        use_bias=True,
+        kernel_initializer=keras.initializers.Constant(2.0),
+        bias_initializer=keras.initializers.Constant(3.0),
+        scale_initializer=keras.initializers.Constant(5.0),
+    )
+    layer.build(QUERY, VALUE)
+
+    w_a, u_a, v_a, bias = weights_of_the_paper(layer)
+
+    assert w_a.shape == (UNITS, QUERY_DIM)
+    assert u_a.shape == (UNITS, VALUE_DIM)
+    assert (w_a == 2).all()
+    assert (u_a == 2).all()
+    assert (bias == 3).all()
+    assert (v_a == 5).all()
+
+
+def test_regularizers_take_effect():
+    layer = AdditiveAttention(
+        UNITS,
+        use_bias=True,
+        kernel_initializer="ones",
+        kernel_regularizer=keras.regularizers.L1(1.0),
+        bias_initializer="ones",
+        bias_regularizer=keras.regularizers.L1(10.0),
+        scale_initializer="ones",
+        scale_regularizer=keras.regularizers.L1(100.0),
+    )
+    layer.build(QUERY, VALUE)
+
+    losses = sorted(numpy(layer.losses))
+
+    kernels = [QUERY_DIM * UNITS, VALUE_DIM * UNITS]
+    assert losses == pytest.approx(sorted([*kernels, 10 * UNITS, 100 * UNITS]))
+
+
+def functional(layer, query, value, **options):
+    """A model of the layer for inputs of these shapes, given without the batch."""
+    query, value = keras.Input(query), keras.Input(value)
+    return keras.Model([query, value], layer(query, value, **options))
+
+
+def test_constraints_take_effect(rng):
+    minus_one = keras.initializers.Constant(-1.0)
+    layer = AdditiveAttention(
+        UNITS,
+        use_bias=True,
+        kernel_initializer=minus_one,
+        kernel_constraint="non_neg",
+        bias_initializer=minus_one,
+        bias_constraint="non_neg",
+        scale_initializer=minus_one,
+        scale_constraint="non_neg",
+    )
+    model = functional(layer, QUERY[1:], VALUE[1:])
+    model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=COMPILES)
+
+    model.fit(draw(rng, QUERY, VALUE), np.zeros((BATCH, QUERIES, VALUE_DIM)), verbose=0)
+
+    assert all((array == 0).all() for array in layer.get_weights())
+
+
+@pytest.mark.parametrize("queries", [(), (QUERIES,), (None,)])
+@pytest.mark.parametrize(("batch", "positions"), [(BATCH, POSITIONS), (None, None)])
+def test_shapes_and_dtypes_are_known_before_anything_is_computed(
+    rng, batch, positions, queries
+):
+    layer = AdditiveAttention(UNITS, dtype="mixed_float16")
+    shapes = (
+        (batch, *queries, QUERY_DIM),
+        (batch, positions, VALUE_DIM),
+        (batch, positions, KEY_DIM),
+    )
+    symbols = [keras.KerasTensor(shape) for shape in shapes]
+
+    context, weights = layer(*symbols, return_attention_scores=True)
+
+    known = (batch, *queries)
+    assert context.shape == layer(*symbols).shape == (*known, VALUE_DIM)
+    assert layer.compute_output_shape(*shapes) == (*known, VALUE_DIM)
+    assert layer.compute_output_shape(*shapes[:2]) == (*known, VALUE_DIM)
+    assert weights.shape == (*known, positions)
+    assert context.dtype == weights.dtype == "float16"
+
+    fill = {None: 7, **{size: size for size in (*QUERY, *VALUE, *KEY)}}
+    arrays = [draw(rng, tuple(fill[size] for size in shape)) for shape in shapes]
+    real = layer(*arrays, return_attention_scores=True)
+    for symbol, tensor in zip((context, weights), real, strict=True):
+        assert tuple(tensor.shape) == tuple(fill[size] for size in symbol.shape)
+        assert keras.backend.standardize_dtype(tensor.dtype) == symbol.dtype
+
+
+def test_functional_model_comes_back_from_its_file(rng, tmp_path):
+    query_ids = keras.Input((None,), dtype="int32", name="query_ids")
+    value_ids = keras.Input((None,), dtype="int32", name="value_ids")
+    key = keras.Input((None, KEY_DIM), name="key")
+    seen = keras.Input((None, None), dtype="bool", name="seen")
+    arguments = {**ARGUMENTS, "dtype": "float32"}
+    outputs = AdditiveAttention(**arguments)(
+        keras.layers.Embedding(WORDS, QUERY_DIM, mask_zero=True)(query_ids),
+        keras.layers.Embedding(WORDS, VALUE_DIM, mask_zero=True)(value_ids),
+        key,
+        attention_mask=seen,
+        return_attention_scores=True,
+    )
+    model = keras.Model([query_ids, value_ids, key, seen], list(outputs))
+    given = masks(rng)
+    data = [
+        rng.integers(WORDS, size=(BATCH, QUERIES)) * given["query_mask"],
+        rng.integers(WORDS, size=(BATCH, POSITIONS)) * given["value_mask"],
+        draw(rng, KEY),
+        given["attention_mask"],
+    ]
+    expected = model.predict(data, verbose=0)
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    found = restored.predict(data, verbose=0)
+    for array, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(array, wanted, atol=1e-6)
+    valid = (data[0] != 0)[..., None] & (data[1] != 0)[:, None] & data[3]
+    np.testing.assert_array_equal(found[1] != 0, valid)
+    assert restored.get_layer("reader").get_config() == (
+        model.get_layer("reader").get_config()
+    )
+
+
+def test_model_of_one_query_comes_back_from_its_file(rng, tmp_path):
+    model = functional(AdditiveAttention(UNITS), (QUERY_DIM,), (None, VALUE_DIM))
+    data = draw(rng, (BATCH, QUERY_DIM), VALUE)
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    expected = model.predict(data, verbose=0)
+    assert expected.shape == (BATCH, VALUE_DIM)
+    np.testing.assert_allclose(restored.predict(data, verbose=0), expected, atol=1e-6)
+
+
+@keras.saving.register_keras_serializable(package="keras_attention_tests")
+class Reader(keras.Model):
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.attention = AdditiveAttention(units)
+        self.readout = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        context = self.attention(
+            inputs["query"], inputs["value"], value_mask=inputs["mask"]
+        )
+        return self.readout(context)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+def test_subclassed_model_trains_and_comes_back_from_its_file(rng, tmp_path):
+    query, value = draw(rng, QUERY, VALUE)
+    data = {"query": query, "value": value, "mask": masks(rng)["value_mask"]}
+    model = Reader(UNITS)
+    model.compile("sgd", "mse", jit_compile=COMPILES)
+    model.fit(data, np.zeros((BATCH, QUERIES, 1)), verbose=0)
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    np.testing.assert_allclose(
+        restored.predict(data, verbose=0), model.predict(data, verbose=0), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("dtype", quick_first(["float32", "mixed_float16"]))
+def test_compiled_training_moves_every_weight(rng, dtype):
+    layer = AdditiveAttention(UNITS, use_bias=True, dtype=dtype)
+    model = functional(layer, (None, QUERY_DIM), (None, VALUE_DIM))
+    before = layer.get_weights()
+    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=COMPILES)
+
+    history = model.fit(
+        draw(rng, QUERY, VALUE), draw(rng, (BATCH, QUERIES, VALUE_DIM)), verbose=0
+    )
+
+    assert np.isfinite(history.history["loss"]).all()
+    assert len(before) == 4
+    for old, new in zip(before, layer.get_weights(), strict=True):
+        assert np.isfinite(new).all()
+        assert (old != new).any()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("queries", [(), (QUERIES,)])
+def test_passes_the_contract_test_of_keras(queries):
+    from keras.src.testing import TestCase
+
+    # The training check knows layers of one input only.
+    TestCase().run_layer_test(
+        AdditiveAttention,
+        init_kwargs={"units": UNITS, "use_bias": True},
+        input_shape={
+            "query_shape": (BATCH, *queries, QUERY_DIM),
+            "value_shape": VALUE,
+            "key_shape": KEY,
+        },
+        expected_output_shape=(BATCH, *queries, VALUE_DIM),
+        expected_num_trainable_weights=4,
+        expected_num_non_trainable_weights=0,
+        expected_num_seed_generators=0,
+        expected_num_losses=0,
+        supports_masking=True,
+        run_training_check=False,
+    )
+
+
+@pytest.mark.parametrize("units", [0, -1, 2.5, True, "8", None, [8]])
+def test_units_must_be_a_positive_integer(units):
+    with pytest.raises(ValueError, match="units must be a positive integer") as caught:
+        AdditiveAttention(units)
+
+    assert str(caught.value).endswith(f"Received: {units!r}")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "shapes"),
+    [
+        ("query", [(2,), VALUE]),
+        ("query", [(2, 3, 5, 7), VALUE]),
+        ("value", [QUERY, (2, 13)]),
+        ("value", [QUERY, (2, 5, 7, 13)]),
+        ("key", [QUERY, VALUE, (2, 11)]),
+    ],
+)
+def test_shape_of_the_wrong_rank_is_named(wrong, shapes):
+    received = shapes[["query", "value", "key"].index(wrong)]
+    message = rf"{wrong} must have the shape \(batch.*{re.escape(str(received))}"
+
+    with pytest.raises(ValueError, match=message):
+        AdditiveAttention(UNITS)(*(np.zeros(shape, "float32") for shape in shapes))
+    with pytest.raises(ValueError, match=message):
+        AdditiveAttention(UNITS)(*(keras.KerasTensor(shape) for shape in shapes))
+
+
+def test_key_and_value_of_different_lengths_are_named():
+    shapes = [(2, 3, 7), (2, 5, 13), (2, 17, 11)]
+    message = "same number of positions. Received: key (2, 17, 11), value (2, 5, 13)"
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        AdditiveAttention(UNITS)(*(np.zeros(shape, "float32") for shape in shapes))
+
+
+@pytest.mark.parametrize("depth", [1, UNITS + 1])
+def test_keys_that_are_not_projected_are_as_deep_as_the_hidden_layer(depth):
+    attention = Attention(AdditiveScore(UNITS))
+    query, value = np.zeros((2, 3, 4), "float32"), np.zeros((2, 5, depth), "float32")
+
+    with pytest.raises(
+        ValueError, match=rf"{UNITS} deep.* key_projection.*: .* {depth}"
+    ):
+        attention(query, value)

@@ -1,0 +1,95 @@
+"""Weightings by their definitions, one row at a time, and helpers of their tests."""
+
+import warnings
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attention.ops.weightings import (
+    masked_entmax15,
+    masked_hardmax,
+    masked_softmax,
+    masked_sparsemax,
+)
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, QUERIES, POSITIONS = 2, 3, 5
+DTYPES = ["float16", "bfloat16", "float32", "float64"]
+INF, NAN = np.inf, np.nan
+# JAX has no float64 by default.
+EXACT = keras.backend.backend() != "jax"
+SPARSE = [masked_sparsemax, masked_entmax15]
+WEIGHTINGS = [masked_softmax, *SPARSE, masked_hardmax]
+
+
+def tensor(array, dtype="float32"):
+    with warnings.catch_warnings():
+        # JAX has no float64 by default, says so, and computes in float32.
+        warnings.filterwarnings("ignore", "Explicitly requested dtype")
+        return ops.cast(array, dtype)
+
+
+def weights_of(scores, mask=None, dtype="float32", weighting=masked_softmax):
+    mask = None if mask is None else np.asarray(mask, "bool")
+    return ops.convert_to_numpy(weighting(tensor(scores, dtype), mask))
+
+
+def by_the_formula(scores, mask):
+    """The softmax of the valid scores of every row, one row at a time."""
+    weights = np.zeros(scores.shape)
+    for row in np.ndindex(*scores.shape[:-1]):
+        valid = mask[row]
+        if valid.any():
+            odds = np.exp(scores[row][valid] - scores[row][valid].max())
+            weights[row][valid] = odds / odds.sum()
+    return weights
+
+
+def sparsemax_of_the_paper(z):
+    """Algorithm 1: sort, find the support, find the threshold."""
+    total, threshold = 0, None
+    for k, z_k in enumerate(sorted(z, reverse=True), start=1):
+        total += z_k
+        if 1 + k * z_k > total:
+            threshold = (total - 1) / k
+    return np.maximum(z - threshold, 0)
+
+
+def entmax_of_the_paper(z):
+    """The root of sum [z / 2 - threshold]_+^2 = 1, by bisection."""
+    low, high = z.max() / 2 - 1, z.max() / 2
+    for _ in range(60):
+        threshold = (low + high) / 2
+        if (np.maximum(z / 2 - threshold, 0) ** 2).sum() > 1:
+            low = threshold
+        else:
+            high = threshold
+    return np.maximum(z / 2 - low, 0) ** 2
+
+
+OF_THE_PAPER = {
+    masked_sparsemax: sparsemax_of_the_paper,
+    masked_entmax15: entmax_of_the_paper,
+}
+
+
+def by_the_paper(weighting, scores, mask):
+    weights = np.zeros(scores.shape)
+    for row in np.ndindex(*scores.shape[:-1]):
+        if mask[row].any():
+            weights[row][mask[row]] = OF_THE_PAPER[weighting](scores[row][mask[row]])
+    return weights
+
+
+def finite_differences(function, point, step=1e-5):
+    """The gradient of a scalar function of a float64 array, entry by entry."""
+    gradient = np.zeros(point.shape)
+    for place in np.ndindex(*point.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = point.copy()
+            moved[place] += sign * step
+            ends.append(function(moved))
+        gradient[place] = (ends[0] - ends[1]) / (2 * step)
+    return gradient
