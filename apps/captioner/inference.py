@@ -1,4 +1,4 @@
-"""Captions for photographs: a trained network, its words, and the search."""
+"""Captions for images: a trained network, its vocabulary, and the search."""
 
 import dataclasses
 import functools
@@ -28,19 +28,19 @@ from keras_attention import MinLength, NoRepeatNgrams, beam_search
 
 PRESETS = Path(__file__).parent / "presets"
 
-# Photographs that go through the CNN together: of more, what a layer hands on to the
-# next leaves the caches of a processor. A search has little to hand on.
+# Batch size of the CNN. The activations of larger batches do not fit the caches of a
+# processor; a search has small activations and takes larger batches.
 CNN_BATCH = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class Caption:
-    """What a captioner says about one photograph.
+    """A caption of one image.
 
     Attributes:
         text: The caption.
         words: Its words.
-        score: By which captions are ranked.
+        score: Score by which captions are ranked.
         log_probability: Natural logarithm of the caption's probability.
         weights: Attention maps `(len(words), rows, columns)`, each summing to one.
     """
@@ -53,12 +53,12 @@ class Caption:
 
 
 class Captioner(Task):
-    """Captions photographs and tells where it looked for every word.
+    """Captions images and tells where it looked for every word.
 
     Args:
         config: The `ModelConfig` of the network.
         tokenizer: Its `Vocabulary`.
-        network: The `ShowAttendTell`. Its CNN is frozen when the first photograph is
+        network: The `ShowAttendTell`. Its CNN is frozen when the first image is
             captioned, with the weights of that time.
         jit_compile: Whether XLA compiles the search, as it always does on JAX. That
             takes seconds for every batch size, and is faster from then on. To keep
@@ -96,12 +96,16 @@ class Captioner(Task):
         return network
 
     def take_over(self, other):
-        """Copy the weights of another captioner of the same sizes.
+        """Copy the weights of another captioner with layers of the same sizes.
 
-        The embeddings of words are found by the words, of which it may have others.
+        Embeddings are matched by word, as the vocabularies may differ.
         """
         embeddings = self.network.embedding.embeddings
-        pairs = zip(_lasting(self.network), _lasting(other.network), strict=True)
+        pairs = zip(
+            _inference_weights(self.network),
+            _inference_weights(other.network),
+            strict=True,
+        )
         for ours, theirs in pairs:
             if ours is not embeddings:
                 ours.assign(theirs)
@@ -113,18 +117,18 @@ class Captioner(Task):
         embeddings.assign(keras.ops.where(known, copied, embeddings))
 
     def caption(self, images, **options):
-        """Caption one photograph or several.
+        """Caption one image or several.
 
         Args:
-            images: One photograph, or a list of them: paths, raw bytes, Pillow
+            images: One image, or a list of them: paths, raw bytes, Pillow
                 images or arrays `(height, width, 3)`.
             **options: Those of `caption_each`, but `n_best`.
 
         Returns:
-            A `Caption`, or a list of them for a list of photographs.
+            A `Caption`, or a list of them for a list of images.
 
         Raises:
-            ImageError: If a photograph cannot be read.
+            ImageError: If an image cannot be read.
         """
         single = not isinstance(images, (list, tuple))
         best = []
@@ -145,24 +149,26 @@ class Captioner(Task):
         n_best=1,
         maps="weights",
     ):
-        """Caption any number of photographs, a batch at a time.
+        """Caption any number of images, a batch at a time.
 
         Args:
-            images: Iterable of photographs, as for `caption`. Those of a list are read
-                while the ones before them are captioned.
-            beam_size: Hypotheses that are kept at every step; 1 is greedy search.
+            images: Iterable of images, as for `caption`. The images of a list are read
+                ahead, while those before them are captioned.
+            beam_size: Beam width: number of hypotheses kept at each step; 1 is greedy
+                search.
             length_penalty: Hypotheses are ranked by log-probability divided by
                 `length ** length_penalty`.
-            no_repeat_ngrams: No caption says so many words in a row twice; 0 lets it.
-            batch_size: Photographs that are captioned together.
-            n_best: Captions of a photograph, at most `beam_size`. There are fewer where
+            no_repeat_ngrams: N-gram blocking: no caption repeats an n-gram of this
+                length (0 disables it).
+            batch_size: Batch size, in images.
+            n_best: Captions of an image, at most `beam_size`. There are fewer where
                 the search finds fewer.
             maps: `"weights"`, or `"probabilities"`: what the attention maps show.
                 They differ for hard attention, whose weights are the region that was
                 chosen.
 
         Yields:
-            Pairs of a photograph as it was given, in order, and the list of its
+            Pairs of an image as it was given, in order, and the list of its
             `Caption`s, best first, or the `ImageError` that says why it could not be
             read.
         """
@@ -175,7 +181,7 @@ class Captioner(Task):
             no_repeat_ngrams=no_repeat_ngrams,
             maps=maps,
         )
-        # What else may come can depend on what is said of these.
+        # A generator may produce its next image from the captions of these.
         ahead = isinstance(images, Sequence)
         images = iter(images)
         readers = ThreadPoolExecutor(os.cpu_count())
@@ -202,18 +208,18 @@ class Captioner(Task):
             readers.shutdown(cancel_futures=True)
 
     def _read(self, image):
-        """A photograph as an array, or the `ImageError` that says why it is none."""
+        """Read an image as an array, or return the `ImageError`."""
         try:
             return image_to_array(read_image(image), self.config.image_size)
         except ImageError as error:
             return error
 
     def _search(self, search_model, images, batch_size):
-        """Search for captions of an array of photographs, perhaps padded with more."""
+        """Search for captions of an array of images, padded if XLA compiles."""
         if self.jit_compile:
             rows = power_of_two(len(images), batch_size)
             images = np.resize(images, (rows, *images.shape[1:]))
-        # Nor has XLA quick convolutions for CPUs.
+        # The CNN runs outside XLA, whose convolutions are slow on CPUs.
         features = [
             self._cnn.predict_on_batch(images[first : first + CNN_BATCH])
             for first in range(0, len(images), CNN_BATCH)
@@ -222,7 +228,7 @@ class Captioner(Task):
 
     @functools.cached_property
     def _cnn(self):
-        """The CNN alone as a Keras model."""
+        """The CNN as a Keras model of its own."""
         return feature_model(self.network.backbone)
 
     def search_model(
@@ -248,7 +254,7 @@ class Captioner(Task):
         )
 
     def captions_of(self, outputs, n_best=1):
-        """Return, for every photograph of a search, its best `Caption`s."""
+        """Return, for every image of a search, its best `Caption`s."""
         return [
             list(map(self._caption, found)) for found in hypotheses(outputs, n_best)
         ]
@@ -272,8 +278,8 @@ class Captioner(Task):
         )
 
 
-def _lasting(network):
-    """The weights of a network, but those of its loss: soft attention has none."""
+def _inference_weights(network):
+    """Return the weights of a network without those of its loss."""
     of_loss = network.reinforce.weights if network.reinforce else []
-    passing = {id(weight) for weight in of_loss}
-    return [weight for weight in network.weights if id(weight) not in passing]
+    excluded = {id(weight) for weight in of_loss}
+    return [weight for weight in network.weights if id(weight) not in excluded]

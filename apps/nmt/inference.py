@@ -13,7 +13,7 @@ from keras_attention_apps.common.network.search_model import hypotheses
 from keras_attention_apps.common.task import Task
 from keras_attention_apps.common.tokens import END, PAD
 from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, ModelConfig
-from keras_attention_apps.nmt.data.batches import pad, windows
+from keras_attention_apps.nmt.data.batches import chunks, pad
 from keras_attention_apps.nmt.data.text import Subwords, alignment_of, merge_weights
 from keras_attention_apps.nmt.network.building import build_network
 
@@ -21,11 +21,11 @@ from keras_attention import beam_search
 
 PRESETS = Path(__file__).parent / "presets"
 
-# Sentences are sorted by length among so many batches.
+# Sentences are sorted by length within this many batches.
 SORTED_BATCHES = 16
-# Largest lengths, of translations at least, are multiples: each is compiled on its own.
+# Maximum lengths are rounded up to multiples, as XLA compiles each length on its own.
 LENGTH_STEP = 16
-# Tokens by which a short sentence may outgrow what is usual.
+# Extra tokens that the translation of a short sentence may have.
 LENGTH_SLACK = 5
 
 
@@ -37,7 +37,7 @@ class Translation:
         text: The translation.
         source_words, words: The words of the sentence and of the translation, as they
             stand between blanks; in scripts that put none there, subwords.
-        score: By which translations are ranked.
+        score: Score by which translations are ranked.
         log_probability: Natural logarithm of the translation's probability.
         weights: Attention `(len(words), len(source_words))`; all are zero for a model
             without attention.
@@ -59,7 +59,7 @@ class Translation:
     def alignment(self):
         """Pairs of a source word and a target word, counted from 0.
 
-        A word that looked at no word, or most of all at the end, has none.
+        A word without weights, or with its largest weight on the end token, has none.
         """
         return alignment_of(self.weights, self.end_weights)
 
@@ -118,10 +118,11 @@ class Translator(Task):
 
         Args:
             sentences: Iterable of strings.
-            beam_size: Hypotheses that are kept at every step; 1 is greedy search.
+            beam_size: Beam width: number of hypotheses kept at each step; 1 is greedy
+                search.
             length_penalty: Hypotheses are ranked by log-probability divided by
                 `length ** length_penalty`.
-            batch_size: Sentences that are translated together.
+            batch_size: Batch size, in sentences.
             n_best: Translations of a sentence, at most `beam_size`. There are fewer
                 where the search finds fewer.
 
@@ -136,12 +137,12 @@ class Translator(Task):
         options = {"beam_size": beam_size, "length_penalty": length_penalty}
         # One by one, their order makes no difference.
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
-        for window in windows(sentences, batch_size * sorted_batches):
-            encoded = [self._encode(sentence) for sentence in window]
+        for chunk in chunks(sentences, batch_size * sorted_batches):
+            encoded = [self._encode(sentence) for sentence in chunk]
             found = [[_nothing()] if len(ids) == 1 else None for ids, _ in encoded]
             waiting = [i for i, translations in enumerate(found) if not translations]
             waiting.sort(key=lambda i: len(encoded[i][0]))
-            for batch in windows(waiting, batch_size):
+            for batch in chunks(waiting, batch_size):
                 source = [encoded[i][0] for i in batch]
                 outputs = self._search(source, batch_size, options)
                 for i, ranked in zip(batch, hypotheses(outputs, n_best), strict=False):
@@ -149,7 +150,7 @@ class Translator(Task):
             yield from found
 
     def _encode(self, sentence):
-        """Token ids, and whether some are missing."""
+        """Return token ids, and whether the sentence was cut."""
         token_ids = self.tokenizer.encode(sentence)
         longest = self.config.max_length
         if len(token_ids) <= longest:
@@ -168,13 +169,13 @@ class Translator(Task):
         return search_model.predict_on_batch({"source": source})
 
     def longest(self, length):
-        """Largest number of tokens that a translation of so many may have."""
+        """Return the maximum number of tokens of a translation of `length` tokens."""
         ratio = self.config.length_ratio
         ratio = 2.0 if ratio is None else ratio
         return self._rounded(ratio * (length + LENGTH_SLACK))
 
     def _rounded(self, length):
-        """One of a few lengths, up to the largest."""
+        """Round a length up to one of a few, at most the maximum length."""
         rounded = max(math.ceil(length / LENGTH_STEP), 1) * LENGTH_STEP
         return min(rounded, self.config.max_length)
 
@@ -210,9 +211,9 @@ class Translator(Task):
         words, places = self.tokenizer.words(hypothesis.token_ids)
         weights = hypothesis.weights
         if self.config.attention == "none":
-            # There is one weight, of everything.
+            # The only weight is that of the summary vector.
             weights = np.zeros((len(places), len(source_places)))
-        # As if the end were one more word.
+        # The end token counts as one more word.
         merged = merge_weights(weights, [*source_places, len(source_words)], places)
         return Translation(
             text=self.tokenizer.decode(hypothesis.token_ids),
@@ -231,7 +232,7 @@ def _nothing():
 
 
 def length_ratio(subwords, pairs):
-    """By how much translations may outgrow their sentences, as almost all pairs do.
+    """Measure how much longer translations are than their sentences.
 
     Returns:
         The ratio r with which a sentence of n tokens has a translation of at most

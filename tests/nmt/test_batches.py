@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from keras_attention_apps.common.tokens import END, PAD, START
-from keras_attention_apps.nmt.data.batches import SentenceBatches, cut_batches, so_many
+from keras_attention_apps.nmt.data.batches import SentenceBatches, cut_batches, to_count
 from keras_attention_apps.nmt.data.dataset import Pairs, read_pairs
 
 
@@ -105,7 +105,7 @@ def test_so_many_batches():
     found = [[1, 2, 3], [4], [5], [6, 7, 8, 9]]
 
     for count in (1, 2, 3, 4, 5, 9):
-        changed = so_many(found, count)
+        changed = to_count(found, count)
         assert len(changed) == count
         assert sorted(i for batch in changed for i in batch) == list(range(1, 10))
 

@@ -1,4 +1,4 @@
-"""A file that grows by a line for every photograph, and a display of how fast."""
+"""An output file that a run can resume, and a throughput display."""
 
 import contextlib
 import json
@@ -9,15 +9,15 @@ import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path, to_json
 
-# Of every line.
+# The beginning of every line.
 BEGINNING = b'{"photo": "'
 
 
 class Records:
-    """A file of JSON lines that goes on where an interruption left it.
+    """A file of JSON lines that resumes after an interruption.
 
-    A context manager. A line of ours that was cut off in the middle is removed, and so
-    are those with an error: their photographs may be tried again.
+    A context manager. An incomplete last line is removed, and so are lines with an
+    error, so that their images are tried again.
 
     Args:
         path: The file; made if it is not there.
@@ -29,14 +29,14 @@ class Records:
 
     def __init__(self, path, model):
         self.path = path
-        # Who lets the shell complete the name of a folder has a slash behind it.
+        # Shell completion appends a slash to the name of a folder.
         self.model = model.rstrip("/" + os.sep)
         self._photos = set()
-        # The names in a line, by which those of other options are known.
+        # The keys of a line, which depend on the options.
         self._names = None
 
     def __contains__(self, photo):
-        """Whether a photograph has its captions already."""
+        """Whether an image has captions already."""
         return os.path.abspath(photo) in self._photos
 
     def __enter__(self):
@@ -57,26 +57,26 @@ class Records:
         return self
 
     def _read(self, line, number):
-        """Take in a line of an earlier start; returns whether it has captions."""
-        told = None
+        """Read a line of an earlier run, and return whether it has captions."""
+        entry = None
         with contextlib.suppress(ValueError):
-            told = json.loads(line)
-        photo = told.get("photo") if isinstance(told, dict) else None
+            entry = json.loads(line)
+        photo = entry.get("photo") if isinstance(entry, dict) else None
         where = f"{self.path}, line {number}: expected"
         if not isinstance(photo, str) or not line.endswith(b"\n"):
             raise UserError(
                 f"{where} a JSON object with the key 'photo', as an earlier start has "
                 f"written it. Received: {line[:60]!r}"
             )
-        if told.get("model") != self.model:
+        if entry.get("model") != self.model:
             raise UserError(
                 f"{where} captions of {self.model!r}. Received: those of "
-                f"{told.get('model')!r}"
+                f"{entry.get('model')!r}"
             )
-        if "error" in told:
+        if "error" in entry:
             return False
         self._photos.add(os.path.abspath(photo))
-        self._names = _names(told)
+        self._names = _names(entry)
         return True
 
     def _remove_errors(self):
@@ -88,10 +88,10 @@ class Records:
             kept.writelines(x for x in file if "error" not in json.loads(x))
 
     def add(self, photo, described):
-        """Write one more line, of a photograph and what there is to say about it.
+        """Write the line of an image.
 
         Raises:
-            UserError: If there is something else to say than about those before.
+            UserError: If the line has other keys than those before.
         """
         if "error" not in described:
             names = _names(described)
@@ -103,28 +103,28 @@ class Records:
                 )
             self._names = names
             self._photos.add(os.path.abspath(photo))
-        told = {"photo": str(photo), "model": self.model, **described}
-        self._file.write(f"{to_json(told)}\n".encode())
+        entry = {"photo": str(photo), "model": self.model, **described}
+        self._file.write(f"{to_json(entry)}\n".encode())
         self._file.flush()
 
     def __exit__(self, *error):
         self._file.close()
 
 
-def _names(told):
-    """The names of what a line tells of a caption."""
-    [first, *_] = told.get("captions", [told])
+def _names(entry):
+    """Return the keys of a caption in a line."""
+    [first, *_] = entry.get("captions", [entry])
     return set(first) - {"photo", "model"}
 
 
 class Throughput:
-    """A progress bar that tells in the end how many there were in a second.
+    """A progress bar that prints the throughput at the end.
 
     A context manager.
 
     Args:
-        count: How many there will be.
-        name: Of one of them.
+        count: Number of items.
+        name: Name of an item.
     """
 
     def __init__(self, count, name):

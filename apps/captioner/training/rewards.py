@@ -1,4 +1,4 @@
-"""What a sampled caption is worth beside the references of its photograph."""
+"""Rewards of sampled captions, from the references of their images."""
 
 import collections
 import math
@@ -6,8 +6,8 @@ import math
 import numpy as np
 from keras_attention_apps.captioner.data.text import SPECIAL, tokenize
 
-LONGEST = 4
-# Width of the penalty for a caption that is longer or shorter than a reference.
+MAX_N = 4
+# Standard deviation of CIDEr-D's Gaussian length penalty.
 SIGMA = 6.0
 _END = SPECIAL[2]
 
@@ -19,7 +19,7 @@ class CiderReward:
     "with a" is worth less than one that ends well.
 
     Args:
-        references: For each photograph, its captions as strings.
+        references: For each image, its captions as strings.
 
     Reference:
         [Vedantam et al., 2015](https://arxiv.org/abs/1411.5726); the end token as in
@@ -31,38 +31,38 @@ class CiderReward:
             [_count((*tokenize(text), _END)) for text in texts] for texts in references
         ]
         documents = collections.Counter()
-        for photograph in counts:
-            documents.update(set().union(*photograph))
+        for image in counts:
+            documents.update(set().union(*image))
         self._log_documents = math.log(max(len(counts), 2))
         self._idf = {
             ngram: self._log_documents - math.log(count)
             for ngram, count in documents.items()
         }
         self._references = [
-            [self._vector(count) for count in photograph] for photograph in counts
+            [self._vector(count) for count in image] for image in counts
         ]
 
-    def __call__(self, words, photograph):
+    def __call__(self, words, image):
         """Reward of a caption.
 
         Args:
             words: The words of a caption that has ended.
-            photograph: Index of its photograph.
+            image: Index of its image.
 
         Returns:
             CIDEr-D, from 0 to 10.
         """
         caption = self._vector(_count((*words, _END)))
-        references = self._references[photograph]
+        references = self._references[image]
         return 10 * sum(_similarity(caption, r) for r in references) / len(references)
 
     def _vector(self, counts):
-        """Weights of the n-grams, their norm for each n, and the caption's length."""
+        """Return TF-IDF weights of n-grams, their norm for each n, and the length."""
         weights = {
             ngram: count * self._idf.get(ngram, self._log_documents)
             for ngram, count in counts.items()
         }
-        squares = np.zeros(LONGEST)
+        squares = np.zeros(MAX_N)
         for ngram, weight in weights.items():
             squares[len(ngram) - 1] += weight**2
         length = sum(count for ngram, count in counts.items() if len(ngram) == 2)
@@ -72,11 +72,11 @@ class CiderReward:
 class BleuReward:
     """BLEU-4 of single captions.
 
-    Of two words and more, one n-gram more counts as found, and as told: else a caption
-    without four right words in a row would be worth nothing.
+    Add-one smoothing for n >= 2: otherwise the reward of a caption without a correct
+    4-gram would be zero.
 
     Args:
-        references: For each photograph, its captions as strings.
+        references: For each image, its captions as strings.
 
     Reference:
         [Papineni et al., 2002](https://aclanthology.org/P02-1040), smoothed as in
@@ -93,53 +93,52 @@ class BleuReward:
             self._most.append(most)
             self._lengths.append(sorted(_words(count) for count in counts))
 
-    def __call__(self, words, photograph):
+    def __call__(self, words, image):
         """Reward of a caption.
 
         Args:
             words: The words of a caption that has ended.
-            photograph: Index of its photograph.
+            image: Index of its image.
 
         Returns:
             BLEU-4, from 0 to 1.
         """
-        counts, most = _count(tuple(words)), self._most[photograph]
-        found, told = [0, 1, 1, 1], [0, 1, 1, 1]
+        counts, most = _count(tuple(words)), self._most[image]
+        matches, totals = [0, 1, 1, 1], [0, 1, 1, 1]
         for ngram, count in counts.items():
-            found[len(ngram) - 1] += min(count, most[ngram])
-            told[len(ngram) - 1] += count
-        if not found[0]:
+            matches[len(ngram) - 1] += min(count, most[ngram])
+            totals[len(ngram) - 1] += count
+        if not matches[0]:
             return 0.0
-        shares = [right / all_ for right, all_ in zip(found, told, strict=True)]
+        pairs = zip(matches, totals, strict=True)
+        precisions = [match / total for match, total in pairs]
         length = _words(counts)
-        # Of the references, the one whose length is closest; of two, the shorter.
-        closest = min(self._lengths[photograph], key=lambda x: abs(x - length))
+        # The closest reference length; of two equally close ones, the shorter.
+        closest = min(self._lengths[image], key=lambda x: abs(x - length))
         brevity = math.exp(min(0.0, 1 - closest / length))
-        return brevity * math.prod(shares) ** (1 / LONGEST)
+        return brevity * math.prod(precisions) ** (1 / MAX_N)
 
 
 def _words(counts):
-    """How many words there were."""
+    """Return the number of words."""
     return sum(count for ngram, count in counts.items() if len(ngram) == 1)
 
 
 def _count(words):
-    """How often each n-gram of one to four words occurs."""
+    """Count the n-grams of one to four words."""
     return collections.Counter(
-        words[i : i + n]
-        for n in range(1, LONGEST + 1)
-        for i in range(len(words) - n + 1)
+        words[i : i + n] for n in range(1, MAX_N + 1) for i in range(len(words) - n + 1)
     )
 
 
 def _similarity(caption, reference):
     weights, norms, length = caption
     other_weights, other_norms, other_length = reference
-    products = [0.0] * LONGEST
+    products = [0.0] * MAX_N
     for ngram, weight in weights.items():
         other = other_weights.get(ngram)
         if other is not None:
-            # Repeating a word does not pay: more than the reference has is not counted.
+            # Clipping: repetitions beyond those of the reference do not count.
             products[len(ngram) - 1] += min(weight, other) * other
     cosine = products / np.maximum(norms * other_norms, 1e-12)
     return cosine.mean() * math.exp(-((length - other_length) ** 2) / (2 * SIGMA**2))

@@ -1,4 +1,4 @@
-"""Training in three phases: the decoder alone, the CNN with it, then on a reward."""
+"""Training in three phases: decoder, fine-tuning, and self-critical training."""
 
 import dataclasses
 import hashlib
@@ -37,10 +37,10 @@ from keras_attention_apps.common.training.runner import (
 from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
 
 VALIDATION_BATCH = 50
-# Training steps that the moving average of the weights remembers.
+# Maximum number of steps of the EMA of the weights.
 LONGEST_AVERAGE = 500
 
-# Where there are fewer captions, every word counts.
+# For fewer captions, every word is in the vocabulary.
 FEW_CAPTIONS = 5000
 MIN_COUNT = 5
 # An epoch has this many steps at least, as far as there are photographs: from 300, the
@@ -98,10 +98,10 @@ def _train(config):
         f"{len(training)} photographs with {len(texts)} captions, {len(vocabulary)} "
         f"words; {len(validation)} photographs for validation"
     )
-    _tell_unknown(texts, vocabulary, config.min_count)
-    _tell_cut(texts, config.model.max_length)
+    _report_unknown(texts, vocabulary, config.min_count)
+    _report_cut(texts, config.model.max_length)
     if config.supervision:
-        _tell_several(training)
+        _report_phrases(training)
     text, boxes = attrgetter("path.name", "captions"), attrgetter("boxes")
     checkpoints = Checkpoints(
         config.output / CHECKPOINTS,
@@ -120,8 +120,8 @@ def _train(config):
     return phases.runner.best
 
 
-def _tell_unknown(texts, vocabulary, min_count):
-    """Say how many of the words the network will not learn."""
+def _report_unknown(texts, vocabulary, min_count):
+    """Print the share of unknown words."""
     words = [word for text in texts for word in tokenize(text)]
     unknown = sum(word not in vocabulary for word in words)
     if unknown:
@@ -131,8 +131,8 @@ def _tell_unknown(texts, vocabulary, min_count):
         )
 
 
-def _tell_cut(texts, max_length):
-    """Say how many captions are longer than the network may learn."""
+def _report_cut(texts, max_length):
+    """Print how many captions exceed the maximum length."""
     cut = sum(len(tokenize(text)) > max_length for text in texts)
     if cut:
         print(
@@ -141,8 +141,8 @@ def _tell_cut(texts, max_length):
         )
 
 
-def _tell_several(images):
-    """Say how many boxes have a name that no single word of a caption is."""
+def _report_phrases(images):
+    """Print how many names of boxes are phrases, which match no single word."""
     names = {name for image in images for name in image.boxes}
     several = sorted(name for name in names if " " in name)
     if several:
@@ -153,7 +153,7 @@ def _tell_several(images):
 
 
 def _fingerprint(by, *splits):
-    """What tells photographs from others, in a few words, by a function of each."""
+    """Return a line that identifies images by a function of each."""
     digest = hashlib.blake2b(digest_size=6)
     for images in splits:
         for image in images:
@@ -163,7 +163,7 @@ def _fingerprint(by, *splits):
 
 
 def _build(config, vocabulary_size):
-    """The network before training."""
+    """Build the network with its initial weights."""
     start = config.backbone_weights
     if start not in ("none", "imagenet") and not start.endswith(SUFFIXES):
         raise UserError(
@@ -242,7 +242,7 @@ class _Phases:
         )
 
     def fine_tune(self):
-        """Phase 2: the upper layers of the CNN learn, too."""
+        """Phase 2: fine-tuning of the upper layers of the CNN, with the decoder."""
         config, backbone = self.config, self.network.backbone
         size = config.model.image_size
         self._load_best(config.fine_tune_dropout)
@@ -265,11 +265,11 @@ class _Phases:
         )
 
     def self_criticise(self):
-        """Phase 3: the decoder learns from what its own samples are worth."""
+        """Phase 3: self-critical training of the decoder."""
         config = self.config
         if not config.self_critical_epochs:
             return
-        # The gradient must be that of the distribution which the samples come from.
+        # Samples are drawn without dropout, so the gradient is computed without it.
         self._load_best(dropout_rate=0.0)
         self.network.backbone.trainable = False
         features = self._training_features("tuned")["features"]
@@ -291,7 +291,7 @@ class _Phases:
         )
 
     def _reward(self):
-        """What a caption is worth: CIDEr-D, and BLEU-4 if it counts."""
+        """Return the reward of a caption: CIDEr-D plus weighted BLEU-4."""
         references = [image.captions for image in self.training]
         cider, bleu = CiderReward(references), BleuReward(references)
         weight = self.config.self_critical_bleu

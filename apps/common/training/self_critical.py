@@ -1,4 +1,4 @@
-"""Self-critical training: what beats its fellows becomes more probable."""
+"""Self-critical training: policy gradient on sampled sequences."""
 
 import functools
 
@@ -13,23 +13,22 @@ from keras_attention import greedy_search, sample_search
 class SelfCritical:
     """Trains a network on the reward of the sequences that it samples.
 
-    The advantage of a sample is its reward less a baseline that knows nothing of it, so
-    that the estimate of the gradient of the expected reward is unbiased: of samples at
-    the `sample_temperature` of the network. At temperature 1, a model that has learned
-    with label smoothing often draws words that no search would find, and much of what
-    it learns from them is to be surer.
+    The advantage of a sample is its reward minus a baseline that does not depend on the
+    sample, so the estimate of the gradient of the expected reward is unbiased. Samples
+    are drawn at the `sample_temperature` of the network. At temperature 1, a model
+    trained with label smoothing often samples words that no search would find.
 
     Subclasses implement `__len__`, `plan`, `inputs`, `max_length`, `width` and
     `reward_of`.
-    What is trained on, an item, may be anything.
+    An item is one training example, of any type.
 
     Args:
         network: A compiled Keras model with a `sample_temperature`, which takes token
             ids `(B, K, T + 1)` from START on, and `"advantages"` `(B, K)`.
-        sequences: Under which name it takes the token ids.
+        sequences: Name of its input of token ids.
         samples: Samples of each item, at least 2.
         baseline: `"samples"`, the mean reward of the other samples of the item, or
-            `"greedy"`, the reward of what greedy search finds.
+            `"greedy"`, the reward of the result of greedy search.
         banned: Token ids that no sample may contain.
         seed: Seed of the order and the samples.
 
@@ -64,18 +63,18 @@ class SelfCritical:
         )
 
     def __len__(self):
-        """Training steps of an epoch."""
+        """Return the number of training steps of an epoch."""
         raise NotImplementedError
 
     def plan(self, epoch):
-        """For each training step of an epoch, its items: `len(self)` sequences."""
+        """Return the items of each training step of an epoch."""
         raise NotImplementedError
 
     def inputs(self, items, random):
-        """What the network is given of these items: a dict of arrays `(B, ...)`.
+        """Return the network's inputs for these items, a dict of arrays `(B, ...)`.
 
         Args:
-            items: Of one step.
+            items: Items of one step.
             random: The `numpy.random.Generator` of the step.
         """
         raise NotImplementedError
@@ -85,18 +84,18 @@ class SelfCritical:
         raise NotImplementedError
 
     def width(self, longest):
-        """To how many tokens all samples are padded; the longest has so many."""
+        """Return the padded length of samples, the longest of which has `longest`."""
         raise NotImplementedError
 
     def reward_of(self, item, token_ids):
-        """What a sequence of token ids is worth for an item, as a number."""
+        """Return the reward of a sequence of token ids for an item, a number."""
         raise NotImplementedError
 
     def fit(self, *, epochs, initial_epoch=0, callbacks=()):
         """Train like `keras.Model.fit`, with a new sample at every step."""
         network = self.network
         network.stop_training = False
-        # Keras tells nothing of a single epoch.
+        # For a single epoch, Keras prints no header.
         print(f"Self-critical training, epochs: {epochs}")
         callbacks = keras.callbacks.CallbackList(
             list(callbacks),
@@ -126,8 +125,8 @@ class SelfCritical:
         callbacks.on_train_end()
 
     def sample(self, items, step):
-        """A training batch of samples for these items, and their mean reward."""
-        # What is drawn depends on the seed and the step alone, also after a restart.
+        """Return a training batch of samples for these items, and their mean reward."""
+        # Samples depend on the seed and the step alone, also after a restart.
         self._generator.state.assign([self.seed, step])
         random = np.random.default_rng((self.seed, step))
         inputs = self.inputs(items, random)
@@ -136,9 +135,9 @@ class SelfCritical:
         )
         rewards = self._rewards(token_ids, items)
         token_ids = token_ids[..., : self.width(lengths.max())]
-        behind = np.arange(token_ids.shape[-1]) >= lengths[..., None]
+        is_after = np.arange(token_ids.shape[-1]) >= lengths[..., None]
         starts = np.full((*lengths.shape, 1), START)
-        sampled = np.concatenate([starts, np.where(behind, PAD, token_ids)], axis=-1)
+        sampled = np.concatenate([starts, np.where(is_after, PAD, token_ids)], axis=-1)
         batch = {
             **inputs,
             self.sequences: sampled.astype("int32"),
@@ -156,7 +155,7 @@ class SelfCritical:
         """Token ids `(items, K, T)` and their lengths, as arrays."""
         search_model = self._search_model(search, self.max_length(inputs), **options)
         outputs = search_model.predict_on_batch(inputs)
-        # Where devices share batches, TensorFlow gives all of a single one to each.
+        # On several devices, TensorFlow gives each device the whole batch.
         return [
             keras.ops.convert_to_numpy(outputs[name])[: len(items)]
             for name in ("token_ids", "lengths")

@@ -1,4 +1,4 @@
-"""What a network is fed with: batches of sentences that are about equally long."""
+"""Training batches of sentences of similar length."""
 
 import itertools
 import math
@@ -7,28 +7,28 @@ import keras
 import numpy as np
 from keras_attention_apps.common.tokens import PAD, START
 
-# Sentences are sorted by length among so many batches, which stay random otherwise.
+# Sentences are sorted by length within buckets of this many batches.
 BUCKET_BATCHES = 100
 
 
 class SentenceBatches(keras.utils.PyDataset):
     """Shuffled batches of sentence pairs with about as many tokens each.
 
-    Everything depends on the seed and the epoch alone, so an interrupted training
-    continues with the same batches. A batch has at most `batch_tokens` places, on
-    either side: rows times the longest sentence, padding included; a little more where
-    an epoch would have more batches than the first.
+    The batches depend on the seed and the epoch alone, so an interrupted training
+    continues with the same batches. A batch has at most `batch_tokens` tokens on either
+    side, padding included; slightly more if an epoch would otherwise have more batches
+    than the first.
 
     Args:
         pairs: The `Pairs`.
         subwords: The `Subwords`.
-        batch_tokens: Places in a batch. A longer sentence is a batch of its own.
-        min_batches: Batches of an epoch, about, at least: of few pairs, batches are
-            smaller.
+        batch_tokens: Tokens in a batch. A longer sentence is a batch of its own.
+        min_batches: Approximate minimum number of batches of an epoch; for few pairs,
+            batches are smaller.
         max_length: Pairs with more tokens on one side are left out.
-        subword_dropout, target_subword_dropout: Dropout in the texts of either side;
-            see `Subwords.encode_all`. A text that it would make longer than
-            `max_length` is split without it.
+        subword_dropout, target_subword_dropout: BPE-dropout of source and target; see
+            `Subwords.encode_all`. A text that would exceed `max_length` is split
+            without it.
         seed: Seed of the order and of the subwords.
         epoch: First epoch.
         multiple: Lengths and rows are padded to multiples of this, so that what
@@ -84,7 +84,7 @@ class SentenceBatches(keras.utils.PyDataset):
         self._batches = self.plan(self.epoch)
 
     def plan(self, epoch):
-        """The batches of an epoch: lists of pairs of token ids."""
+        """Return the batches of an epoch: lists of pairs of token ids."""
         random = np.random.default_rng((self.seed, epoch))
         encoded = [
             self._encode(side, dropout, int(random.integers(1 << 31)))
@@ -100,12 +100,12 @@ class SentenceBatches(keras.utils.PyDataset):
             chosen = order[begin : begin + bucket]
             chosen = chosen[np.lexsort((lengths[chosen, 0], lengths[chosen, 1]))]
             batches += cut_batches(chosen, lengths, self.batch_tokens)
-        batches = so_many(batches, self._count or len(batches))
+        batches = to_count(batches, self._count or len(batches))
         batches = [batches[i] for i in random.permutation(len(batches))]
         return [[pairs[i] for i in batch] for batch in batches]
 
     def _encode(self, side, dropout, seed):
-        """Token ids of all texts of one side, none longer than `max_length`."""
+        """Return token ids of all texts of one side, none longer than `max_length`."""
         texts = [pair[side] for pair in self.pairs]
         encoded = self.subwords.encode_all(texts, dropout=dropout, seed=seed)
         long = [i for i, ids in enumerate(encoded) if len(ids) > self.max_length]
@@ -133,7 +133,7 @@ class SentenceBatches(keras.utils.PyDataset):
         )
 
     def _largest(self):
-        """Sizes of all pairs in one batch, however their words are split."""
+        """Return the sizes of a batch of all pairs, however their words are split."""
         longest = [
             # With every merge left out, there are most subwords.
             self.subwords.encode_all([pair[side] for pair in self.pairs], dropout=most)
@@ -143,21 +143,21 @@ class SentenceBatches(keras.utils.PyDataset):
         return self._sizes(list(zip(*cut, strict=True)))
 
     def _sizes(self, batch):
-        """Rows, and columns of the source and of the target."""
+        """Return the rows, and the columns of source and target."""
         longest = [max(len(pair[side]) for pair in batch) for side in (0, 1)]
         return list(map(self.rounded, (len(batch), longest[0], longest[1] + 1)))
 
     def rounded(self, size):
-        """To how many rows or columns so many are padded."""
+        """Return the number of rows or columns after padding."""
         return -(-size // self.multiple) * self.multiple
 
     def filled(self, batch):
-        """The pairs of a batch, the last of them repeated in the rows of padding."""
+        """Return the pairs of a batch; padding rows repeat the last one."""
         return batch + batch[-1:] * (self.rounded(len(batch)) - len(batch))
 
 
 def cut_batches(chosen, lengths, batch_tokens):
-    """Cut a sequence of sentences into batches of at most so many places.
+    """Cut a sequence of sentences into batches of at most `batch_tokens`.
 
     Args:
         chosen: Indices of sentences.
@@ -178,8 +178,8 @@ def cut_batches(chosen, lengths, batch_tokens):
         yield batch
 
 
-def so_many(batches, count):
-    """The same sentences in exactly so many batches.
+def to_count(batches, count):
+    """Return the same sentences in exactly `count` batches.
 
     The largest are cut in two if there are too few batches, and the smallest are joined
     if there are too many.
@@ -195,7 +195,7 @@ def so_many(batches, count):
 
 
 def pad(token_ids, rows=None, columns=None):
-    """Lists of token ids as one array, filled with PAD."""
+    """Return lists of token ids as one array, padded with PAD."""
     rows = len(token_ids) if rows is None else rows
     columns = max(map(len, token_ids)) if columns is None else columns
     padded = np.full((rows, columns), PAD, "int32")
@@ -204,8 +204,8 @@ def pad(token_ids, rows=None, columns=None):
     return padded
 
 
-def windows(items, size):
-    """Lists of `size` successive items; the last may be shorter."""
+def chunks(items, size):
+    """Yield lists of `size` successive items; the last may be shorter."""
     items = iter(items)
-    while window := list(itertools.islice(items, size)):
-        yield window
+    while chunk := list(itertools.islice(items, size)):
+        yield chunk

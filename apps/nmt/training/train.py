@@ -1,4 +1,4 @@
-"""Training in two phases: on translations that are given, then on a reward."""
+"""Training in two phases: teacher forcing, then self-critical training."""
 
 import contextlib
 import dataclasses
@@ -51,10 +51,10 @@ from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslat
 # Folder in the output folder: of the models to average.
 EPOCHS = "epochs"
 HELD_OUT = 1000
-# Training steps that the moving average of the weights remembers.
+# Maximum number of steps of the EMA of the weights.
 LONGEST_AVERAGE = 1000
-# In self-critical epochs, where every sentence has several samples: places for its
-# tokens in a training step, and steps that the average remembers.
+# In self-critical training, where every sentence has several samples: tokens in a
+# batch, and steps of the EMA.
 SAMPLED_TOKENS = 2000
 SAMPLED_AVERAGE = 50
 VALIDATION_BATCH = 64
@@ -105,7 +105,7 @@ def read_texts(config):
 
 
 def hold_out(pairs, seed):
-    """Some pairs, drawn at random, are kept for validation, with all their copies."""
+    """Hold out random pairs for validation, with all their copies."""
     texts = list(zip(pairs.source, pairs.target, strict=True))
     distinct = list(dict.fromkeys(texts))
     count = min(HELD_OUT, len(distinct) // 10)
@@ -125,14 +125,14 @@ def hold_out(pairs, seed):
 
 
 def text_of(training, validation):
-    """A line by which the text of a training is known: other texts have others.
+    """Return a line that identifies the text of a training.
 
     Args:
         training, validation: `Pairs`.
     """
     digest = hashlib.sha256()
     for pairs in (training, validation):
-        # No line has a line feed.
+        # Lines contain no line feeds, so they separate the lines.
         for line in (*pairs.source, *pairs.target):
             digest.update(f"{line}\n".encode())
     return (
@@ -149,7 +149,7 @@ def _train(config, training, validation, devices):
         model = replaced(start.config, changes, RUNTIME_OPTIONS)
         size = len(start.tokenizer)
         config = dataclasses.replace(config, model=model, vocabulary_size=size)
-        # A preset that was trained anew may have others, and another configuration.
+        # A preset that was trained again may have another vocabulary.
         digest = hashlib.sha256(start.tokenizer.model).hexdigest()
         depends_on = {"from_preset's subwords": f"digest {digest[:12]}"}
     depends_on |= dataclasses.asdict(config)
@@ -197,7 +197,7 @@ def _remove_epochs(folder):
 
 
 def _subwords(config, training, checkpoints):
-    """Those that an earlier start of this training has learned, or new ones."""
+    """Return the subwords of the interrupted training, or learn new ones."""
     if checkpoints.resumed and holds(config.output, [SUBWORDS]):
         return Subwords.load(config.output)
     subwords = Subwords.train(
@@ -219,14 +219,14 @@ class _Phases:
         self.training = training
         self.validation = validation
         self.checkpoints = checkpoints
-        # JAX compiles for every shape.
+        # JAX compiles every shape, so shapes are rounded up.
         multiple = 8 if keras.backend.backend() == "jax" else 1
         self.multiple = math.lcm(multiple, devices)
         self.epochs = config.output / EPOCHS
         self.metric = config.validation_metric
         if self.metric == "bleu" and not has_four_words(validation.target):
             self.metric = "chrf"
-        # BLEU is 0 where no translation has four words right: the other one decides.
+        # BLEU is 0 without a correct 4-gram: the other metric breaks ties.
         others = {"bleu": "chrf", "chrf": "bleu"}
         self.rank = operator.itemgetter(self.metric, others[self.metric])
         self.runner = Runner(
@@ -239,7 +239,7 @@ class _Phases:
         )
 
     def fit(self):
-        """Phase 1: epochs on the translations that are given."""
+        """Phase 1: teacher forcing on the reference translations."""
         config = self.config
         batches = self._batches(
             config.batch_tokens,
@@ -248,7 +248,7 @@ class _Phases:
         )
         self._report(batches)
         if not self.checkpoints.resumed:
-            # Another training may have left some, which are not to be averaged.
+            # Epochs of another training must not be averaged.
             _remove_epochs(self.epochs)
         if not config.epochs:
             return
@@ -262,20 +262,20 @@ class _Phases:
         )
 
     def average(self):
-        """After it: the mean of several epochs, if it is as good as each of them."""
+        """Average the weights of several epochs, and keep the average if it is best."""
         folders = _epochs(self.epochs)
         if len(folders) > 1:
             history = self.checkpoints.progress.history
             averaged = average_models(folders, Translator.from_preset)
             scores = self._scores(averaged)
-            print(f"The average of {len(folders)} epochs: {_told(scores)}")
+            print(f"The average of {len(folders)} epochs: {_formatted(scores)}")
             if self.rank(scores) >= max(map(self.rank, history)):
                 about = [folder.name for folder in folders]
                 self.runner.save_best(averaged, average_of=about)
             history.append(scores)
 
     def self_criticise(self):
-        """Phase 2: it learns from what its own samples are worth."""
+        """Phase 2: self-critical training."""
         config = self.config
         if not config.self_critical_epochs:
             return
@@ -358,7 +358,7 @@ class _Phases:
 
     def _validate(self):
         scores = self._scores(self.translator)
-        print(f"\n{_told(scores)}")
+        print(f"\n{_formatted(scores)}")
         return scores
 
     def _scores(self, translator):
@@ -387,5 +387,5 @@ class _Phases:
                 remove_folder(folder)
 
 
-def _told(scores):
+def _formatted(scores):
     return "  ".join(f"{name} {score:.2f}" for name, score in scores.items())
