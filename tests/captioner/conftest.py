@@ -1,6 +1,7 @@
 """A data set of coloured squares and an untrained captioner, both tiny."""
 
 import dataclasses
+import functools
 import warnings
 
 import keras
@@ -33,6 +34,14 @@ def write_square(path, colour, place):
 def warnings_are_errors():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        yield
+
+
+@pytest.fixture(scope="module")
+def loaded_once():
+    """Load every model once in a module, so that its searches are traced once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Captioner, "from_preset", functools.cache(Captioner.from_preset))
         yield
 
 

@@ -29,7 +29,7 @@ def test_one_map_for_every_word(captioner, photograph):
     assert caption.log_probability < 0
 
 
-def test_a_caption_has_a_word(model_folder, photograph, monkeypatch):
+def test_a_caption_has_a_word(eager, model_folder, photograph, monkeypatch):
     captioner = Captioner.from_preset(model_folder)
     network = captioner.network
     [vectors] = network.embedding.get_weights()
@@ -119,7 +119,7 @@ def test_what_comes_of_something_else_is_waited_for_only_when_it_is_needed(
     assert len(list(results)) == 1
 
 
-def test_its_network_is_frozen_when_it_captions(photograph):
+def test_its_network_is_frozen_when_it_captions(eager, photograph):
     load = functools.partial(Captioner.from_preset, "flickr8k-soft", image_size=64)
     captioner = load()
     before = captioner.caption(photograph).log_probability
@@ -147,7 +147,7 @@ def test_the_best_of_several_come_first(captioner, photograph):
         next(captioner.caption_each([photograph], beam_size=2, n_best=3))
 
 
-def test_half_precision_says_about_the_same(model_folder, photograph):
+def test_half_precision_says_about_the_same(eager, model_folder, photograph):
     full = Captioner.from_preset(model_folder)
     half = Captioner.from_preset(model_folder, precision="mixed_bfloat16")
 
@@ -200,7 +200,7 @@ def test_a_bad_photograph_raises_and_a_stream_goes_on(captioner, photograph):
     assert results[0][1][0].words == results[2][1][0].words
 
 
-def test_a_saved_model_says_the_same(captioner, model_folder, photograph):
+def test_a_saved_model_says_the_same(eager, captioner, model_folder, photograph):
     again = Captioner.from_preset(model_folder)
 
     assert again.config == captioner.config
@@ -211,7 +211,7 @@ def test_a_saved_model_says_the_same(captioner, model_folder, photograph):
     np.testing.assert_allclose(ours.weights, theirs.weights, atol=5e-2)
 
 
-def test_hard_attention_may_be_given_something_else(hard_captioner, tmp_path):
+def test_hard_attention_may_be_given_something_else(eager, hard_captioner, tmp_path):
     hard_captioner.save(tmp_path / "hard")
     images = {"images": np.zeros((1, 16, 16, 3), "uint8")}
 
@@ -230,7 +230,7 @@ def test_hard_attention_may_be_given_something_else(hard_captioner, tmp_path):
 
 
 def test_photographs_may_be_resized_to_something_else(
-    captioner, model_folder, photograph
+    eager, captioner, model_folder, photograph
 ):
     larger = Captioner.from_preset(model_folder, image_size=24)
 

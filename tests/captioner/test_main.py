@@ -12,6 +12,8 @@ from keras_attention_apps.captioner.inference import Caption, Captioner
 from keras_attention_apps.captioner.main import main
 from PIL import Image
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 
 @pytest.fixture
 def photographs(squares, tmp_path):
@@ -421,8 +423,9 @@ def test_models_are_averaged(model_folder, tmp_path, capsys):
 
 
 def test_models_of_other_words_are_not_averaged(model_folder, tmp_path, capsys):
-    other = Captioner.from_preset(model_folder)
-    other.tokenizer = Vocabulary([*other.tokenizer.words[4:-1], "unheard-of"])
+    model = Captioner.from_preset(model_folder)
+    vocabulary = Vocabulary([*model.tokenizer.words[4:-1], "unheard-of"])
+    other = Captioner(model.config, vocabulary, model.network)
     other.save(tmp_path / "other")
     models = [str(model_folder), str(tmp_path / "other")]
 

@@ -5,6 +5,7 @@ from keras_attention_apps.captioner.inference import PRESETS, Captioner
 
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("loaded_once", "eager")
 
 
 def test_there_is_one_of_each_kind():

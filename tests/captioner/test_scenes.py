@@ -74,12 +74,13 @@ def test_what_is_in_a_folder_stays(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("attention", quick_first(["hard", "soft"]))
-def test_a_captioner_learns_from_scenes(attention, tmp_path, capsys):
+def test_a_captioner_learns_from_scenes(eager, attention, tmp_path, capsys):
     folder, output = tmp_path / "scenes", tmp_path / "run"
-    assert main(["scenes", str(folder), "--count", "30", "--image-size", "32"]) == 0
+    assert main(["scenes", str(folder), "--count", "20", "--image-size", "32"]) == 0
     command = ["train-scenes", "--data", str(folder), "--output", str(output)]
     command += ["--attention", attention, "--supervision", "0.5"]
-    command += ["--model.image-size", "32", "--fine-tune-epochs", "1"]
+    command += ["--batch-images", "16"]
+    command += ["--model.image-size", "32", "--epochs", "0", "--fine-tune-epochs", "1"]
     command += ["--model.units", "8", "--model.attention-units", "8"]
     command += ["--model.region-units", "8", "--model.embedding-units", "8"]
     assert main(command) == 0

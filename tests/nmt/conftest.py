@@ -1,5 +1,6 @@
 """A toy language in which adjectives follow their nouns, and its tiny translator."""
 
+import functools
 import itertools
 
 import keras
@@ -120,6 +121,16 @@ def untrained(subwords, attention, **changes):
 def translator(subwords):
     """An untrained translator."""
     return untrained(subwords, "bahdanau")
+
+
+@pytest.fixture(scope="module")
+def loaded_once():
+    """Load every model once in a module, so that its searches are traced once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Translator, "from_preset", functools.cache(Translator.from_preset)
+        )
+        yield
 
 
 @pytest.fixture(scope="session")

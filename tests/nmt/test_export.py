@@ -80,6 +80,7 @@ def test_a_served_model_says_what_the_python_path_says(model_folder, tmp_path, c
         assert log_probability == pytest.approx(found.log_probability, abs=1e-2)
 
 
+@pytest.mark.exhaustive
 @tensorflow_only
 def test_a_served_translation_is_as_long_as_the_python_path_lets_it(
     translator, tmp_path

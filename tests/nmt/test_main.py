@@ -13,6 +13,8 @@ from PIL import Image
 
 from .conftest import untrained
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 
 def translate(*arguments, model):
     return main(["translate", *map(str, arguments), "--model", str(model)])

@@ -2,6 +2,7 @@ import pytest
 from keras_attention_apps.nmt.inference import PRESETS, Translator
 
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
+pytestmark = pytest.mark.usefixtures("loaded_once", "eager")
 
 
 def test_there_is_one_of_each_kind():

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from combinations import quick_first
 from keras_attention_apps.common.tokens import END, PAD, START
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.data.dataset import Pairs, read_pairs
@@ -27,7 +28,7 @@ def self_critical(translator, corpus, reward=None, *, samples=4, **options):
     )
 
 
-@pytest.fixture(params=["bahdanau", "self-attention"])
+@pytest.fixture(params=quick_first(["bahdanau", "self-attention"]))
 def learning(request, subwords):
     translator = untrained(subwords, request.param)
     translator.network.compile(keras.optimizers.Adam(0.02), jit_compile=False)
