@@ -1,4 +1,4 @@
-"""What every program of this package does around its own work."""
+"""Errors, exit codes and output streams of every program."""
 
 import contextlib
 import io

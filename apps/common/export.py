@@ -1,4 +1,4 @@
-"""What every SavedModel needs."""
+"""Writing SavedModels."""
 
 import keras
 from keras_attention_apps.common.cli import UserError

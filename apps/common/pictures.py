@@ -1,18 +1,18 @@
-"""Writing figures of attention as pictures."""
+"""Writing figures of attention as image files."""
 
 import warnings
 
 from keras_attention_apps.common.files import atomic_path
 
-# Formats of pictures that plots are written in.
+# Image formats of plots.
 PICTURES = (".png", ".jpg", ".pdf", ".svg")
 
 
 def write_figure(path, draw, *, dpi):
-    """Draw a figure, and write it as a picture.
+    """Draw a figure, and write it as an image file.
 
     Args:
-        path: Name of the picture.
+        path: Name of the file.
         draw: Function without arguments that returns a matplotlib figure.
         dpi: Dots per inch.
     """

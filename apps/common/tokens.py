@@ -1,3 +1,3 @@
-"""The numbers of the tokens that are no words; the same in every vocabulary."""
+"""Ids of the special tokens, the same in every vocabulary."""
 
 PAD, START, END, UNKNOWN = range(4)

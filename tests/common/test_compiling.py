@@ -1,7 +1,10 @@
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.network.compiling import cast_beforehand, computing_in
+from keras_attention_apps.common.network.compiling import (
+    cast_beforehand,
+    computing_in,
+)
 
 
 def layer_in(precision):

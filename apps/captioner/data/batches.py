@@ -1,4 +1,4 @@
-"""What a network is fed with: batches of photographs, and of their captions."""
+"""Batches of images and their captions."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -9,21 +9,21 @@ from keras_attention_apps.captioner.data.boxes import WHOLE, coverage, viewed
 from keras_attention_apps.captioner.images.reading import image_to_array, read_image
 from keras_attention_apps.common.tokens import PAD
 
-# Photographs whose longest captions are compared to form batches of similar length.
+# Images are sorted by the length of their captions within buckets of this many batches.
 BUCKET_BATCHES = 8
 
-# Smallest share of a photograph's width, and of its height, that a crop keeps.
+# Minimum share of an image's width, and of its height, that a crop keeps.
 SMALLEST_CROP = 0.8
 
 
 class Photographs(keras.utils.PyDataset):
-    """Batches of photographs, in order, as the network reads them.
+    """Batches of images, in order, as inputs of the network.
 
     Args:
-        paths: Paths of the photographs.
+        paths: Paths of the images.
         size: Side of the square in pixels.
-        batch_size: Photographs in a batch.
-        views: For each photograph, the view of it to show; all of it if omitted.
+        batch_size: Batch size.
+        views: For each image, its view; the whole image if omitted.
     """
 
     def __init__(self, paths, size, batch_size=32, views=None):
@@ -42,13 +42,12 @@ class Photographs(keras.utils.PyDataset):
 
 
 def load_images(paths, size, views):
-    """Photographs as one array `(B, size, size, 3)` of uint8.
+    """Load images as one array `(B, size, size, 3)` of uint8.
 
     Args:
-        paths: Paths of the photographs.
+        paths: Paths of the images.
         size: Side of the square in pixels.
-        views: For each, what part of it is shown, and whether it is mirrored; see
-            `random_views`.
+        views: For each image, the crop and whether it is mirrored; see `random_views`.
     """
 
     def load(path, view):
@@ -62,12 +61,12 @@ def load_images(paths, size, views):
 
 
 def random_views(count, random=None):
-    """Views of photographs: for each a box, and whether it is mirrored.
+    """Return random views of images: for each a crop, and whether it is mirrored.
 
     Args:
-        count: Number of photographs.
-        random: Random generator. Without it, all of every photograph is shown, as it
-            is; with it, a box that keeps most of it, mirrored half of the time.
+        count: Number of images.
+        random: Random generator. Without it, every view is the whole image; with it, a
+            random crop, mirrored with probability 0.5.
 
     Returns:
         List of pairs: the box, `(left, top, right, bottom)` in shares of width and
@@ -85,26 +84,25 @@ def random_views(count, random=None):
 
 
 class TrainingBatches(keras.utils.PyDataset):
-    """Shuffled batches of photographs, each with several of its captions.
+    """Shuffled batches of images, each with several of its captions.
 
     The order depends on the seed and the epoch alone, so an interrupted training
-    continues with the same batches. Photographs whose longest captions are about equal
-    share a batch, which saves steps of padding.
+    continues with the same batches. Images whose longest captions have similar lengths
+    share a batch, which saves padding.
 
     Args:
-        captions: For each photograph, its captions as lists of token ids.
-        features: Arrays `(photographs, S, D)`, of which every epoch draws one for each
-            photograph; or `None` to read the photographs.
-        views: For each of these arrays, what views of the photographs it is of; see
-            `random_views`.
+        captions: For each image, its captions as lists of token ids.
+        features: Arrays `(images, S, D)`, of which every epoch draws one for each
+            image; or `None` to read the images.
+        views: For each of these arrays, the views of its images; see `random_views`.
         paths: Their paths.
         image_size: Side of the square in pixels.
-        augment: Whether photographs are cropped a little and mirrored, at random.
-        boxes: For each photograph, a dict from token ids to boxes, to tell the
-            attention where to look; `None` not to.
+        augment: Whether images are cropped and mirrored at random.
+        boxes: For each image, a dict from token ids to boxes, for attention
+            supervision; `None` for none.
         grid: Rows and columns of the regions.
-        batch_images: Photographs in a batch.
-        captions_per_image: Largest number of captions of a photograph in an epoch.
+        batch_images: Batch size, in images.
+        captions_per_image: Maximum number of captions of an image in an epoch.
         seed: Seed of the order.
         epoch: First epoch.
     """
@@ -149,7 +147,7 @@ class TrainingBatches(keras.utils.PyDataset):
         self._batches = self._plan()
 
     def _plan(self):
-        """The photographs of every batch of this epoch."""
+        """Return the images of every batch of this epoch."""
         random = np.random.default_rng((self.seed, self.epoch))
         order = random.permutation(len(self.captions))
         longest = np.array([max(map(len, texts)) for texts in self.captions])
@@ -185,7 +183,7 @@ class TrainingBatches(keras.utils.PyDataset):
         return (batch,)
 
     def _regions(self, chosen, views, captions):
-        """Where what every word names is, `(B, K, T, S)`."""
+        """Return the share of each region that the boxes of each word cover."""
         rows, columns = self.grid
         targets = captions[..., 1:]
         regions = np.zeros((*targets.shape, rows * columns), "float32")

@@ -1,4 +1,4 @@
-"""Features of a frozen CNN, computed once for every photograph."""
+"""Features of a frozen CNN, computed once for every image."""
 
 import contextlib
 import hashlib
@@ -15,20 +15,19 @@ ABANDONED = 24 * 3600
 
 
 def cached_features(backbone, paths, cache, *, name, views=None):
-    """Features of photographs, from the cache if nothing has changed.
+    """Return features of images, from the cache if nothing has changed.
 
     The cache is one float16 file for each name and key. The key is a digest of the
-    photographs' contents and order, their views, the backbone's weights and precision,
+    images' contents and order, their views, the backbone's weights and precision,
     and the image size. A file of that key will do, whatever its name; a new one
     replaces the old one of the same name only when it is complete.
 
     Args:
         backbone: A `Backbone`.
-        paths: Paths of the photographs.
+        paths: Paths of the images.
         cache: Folder of the cache.
-        name: What the photographs are, such as `"train"`.
-        views: What is shown of each photograph, see `random_views`; all of it if
-            omitted.
+        name: Name of the images, such as `"train"`.
+        views: The view of each image, see `random_views`; the whole image if omitted.
 
     Returns:
         Memory-mapped array `(len(paths), S, D)`, float16.
@@ -60,7 +59,7 @@ def cached_features(backbone, paths, cache, *, name, views=None):
 
 
 def _abandoned(cache):
-    """What trainings that were killed have left, half-written."""
+    """Yield incomplete files of killed trainings."""
     for file in cache.glob(".part-*"):
         with contextlib.suppress(OSError):
             if time.time() - file.stat().st_mtime > ABANDONED:

@@ -24,21 +24,21 @@ from keras_attention import (
 
 
 class ShowAttendTell(keras.Model):
-    """The network: photographs or their features in, word scores and maps out.
+    """The network: images or their features in, logits and attention maps out.
 
     Args:
         config: A `ModelConfig`.
         vocabulary_size: Number of words N.
         backbone_weights: See `Backbone`.
         label_smoothing, doubly_stochastic, supervision, reward_weight, entropy_weight:
-            Of the training loss.
-        sample_temperature: By which scores are divided before captions are sampled in
-            self-critical training.
+            Options of the training loss.
+        sample_temperature: Softmax temperature for sampling captions in self-critical
+            training.
 
     Call arguments:
         inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
             `(B, S, D)`, and `"captions"`, token ids `(B, K, T + 1)` from START to
-            END, filled with PAD. For self-critical training also `"advantages"`
+            END, padded with PAD. For self-critical training also `"advantages"`
             `(B, K)`: how much better than expected each caption, a sample, is. To
             supervise the attention also `"regions"` `(B, K, T, S)`: where the object is
             that a word names, zero for other words.
@@ -134,20 +134,20 @@ class ShowAttendTell(keras.Model):
         self.readout.build(embedded, (*embedded[:2], config.units), regions)
 
     def regions(self, inputs, training=None):
-        """What is attended to, `(B, S, region_units)`."""
+        """Return the regions, the values of the attention, `(B, S, region_units)`."""
         features = inputs.get("features")
         if features is None:
             features = self.backbone(inputs["images"])
         return self.region_dropout(self.region_projection(features), training=training)
 
     def initial_state(self, regions):
-        """State of the LSTM from the mean region, each `(B, units)`."""
+        """Return the initial state of the LSTM, from the mean region."""
         mean = ops.mean(regions, axis=1)
         return {"cell": [self.initial_output(mean), self.initial_carry(mean)]}
 
     def call(self, inputs, training=None):
         if "advantages" in inputs:
-            # Samples come from the network as it is when it does not train.
+            # Samples are drawn in inference mode, without dropout.
             training = False
         regions = self.regions(inputs, training)
         words = inputs["captions"][..., :-1]
@@ -192,12 +192,12 @@ class ShowAttendTell(keras.Model):
         return ops.log_softmax(logits, axis=-1), state, weights
 
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
-        """Per word: cross-entropy plus lambda times the doubly stochastic penalty.
+        """Return cross-entropy plus weighted doubly stochastic penalty, per word.
 
-        Where regions are given, and supervision is wanted, the attention is told them.
-        Where regions are drawn, what `ReinforceLoss` adds to the likelihood is there,
-        too. With advantages, the cross-entropy of each sampled caption counts as much
-        as its advantage: the gradient is an estimate of that of the expected reward
+        With `"regions"` and a weight of supervision, the loss of attention supervision
+        is added; with sampled regions, that of `ReinforceLoss`. With advantages, the
+        cross-entropy of each sampled caption is weighted by its advantage: the gradient
+        is an estimate of that of the expected reward
         ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
         """
         targets = x["captions"][..., 1:]
@@ -218,7 +218,7 @@ class ShowAttendTell(keras.Model):
         words = ops.maximum(ops.sum(ops.cast(mask, losses.dtype)), 1.0)
         self.words_loss.update_state(ops.sum(losses) / words)
         if self.reinforce and advantages is None:
-            # The likelihood that it rewards is not smoothed.
+            # The reward is the likelihood without label smoothing.
             likelihood = -captions_loss()
             reinforced = self._reinforced(likelihood, mask, y_pred, training)
             losses = losses + likelihood + reinforced
@@ -233,13 +233,13 @@ class ShowAttendTell(keras.Model):
         return ops.sum(losses) / words
 
     def _logits_of_samples(self, logits):
-        """What samples are drawn by: sharper scores, of all words but the banned."""
+        """Return the logits of sampling, with temperature and without banned words."""
         banned = ops.sum(ops.one_hot(Vocabulary.banned, logits.shape[-1]), axis=0)
         logits = ops.cast(logits, "float32") / self.sample_temperature
         return logits - 1e9 * banned
 
     def _reinforced(self, likelihood, mask, y_pred, training):
-        """Losses of captions `(B, K)` with what teaches hard attention to choose.
+        """Return the REINFORCE losses of hard attention, `(B, K)`.
 
         Args:
             likelihood: Log-likelihoods of the captions, `(B, K)`.
@@ -254,7 +254,7 @@ class ShowAttendTell(keras.Model):
             flat(y_pred["log_probability"]),
             flat(y_pred["entropy"]),
             mask=flat(mask),
-            # All steps of a caption are drawn, or none; captions may be missing.
+            # All steps of a caption are sampled, or none; captions may be missing.
             sampled=ops.logical_and(
                 flat(y_pred["sampled"])[:, 0], ops.any(flat(mask), axis=-1)
             ),

@@ -1,4 +1,4 @@
-"""Self-critical training: captions that beat their fellows become more probable."""
+"""Self-critical training on sampled captions."""
 
 import numpy as np
 from keras_attention_apps.common.training.self_critical import SelfCritical
@@ -9,11 +9,10 @@ class SelfCriticalCaptions(SelfCritical):
 
     Args:
         captioner: The `Captioner`; its network must be compiled.
-        features: Arrays `(photographs, S, D)`, of which every step draws one for each
-            photograph.
-        reward: What a caption is worth: a function of its list of words and the index
-            of its photograph, such as a `CiderReward`.
-        batch_images: Photographs in a step.
+        features: Arrays `(images, S, D)`, of which every step draws one for each image.
+        reward: Function of the list of words of a caption and the index of its image
+            to its reward, such as a `CiderReward`.
+        batch_images: Batch size, in images.
         **options: Those of `SelfCritical`.
     """
 

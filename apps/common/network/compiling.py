@@ -1,4 +1,4 @@
-"""How models are made to compute: compiled by XLA, or in half precision."""
+"""XLA compilation and half precision."""
 
 import contextlib
 
@@ -8,10 +8,10 @@ from keras_attention_apps.common.cli import UserError
 
 
 def compiles(jit_compile):
-    """Whether to compile: where it is asked for, and always on JAX.
+    """Return whether to compile: if requested, and always on JAX.
 
     Raises:
-        UserError: If it is asked for on PyTorch.
+        UserError: If it is requested on PyTorch.
     """
     backend = keras.backend.backend()
     if jit_compile and backend == "torch":
@@ -35,7 +35,7 @@ def computing_in(precision):
 
 
 def cast_beforehand(step, network):
-    """The step of a search, with weights that are in half precision already.
+    """Return the step of a search with weights that are cast once.
 
     In mixed precision a layer casts its weights whenever it is called: in a search at
     every step, which for few rows takes longer than to multiply with them.

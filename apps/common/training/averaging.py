@@ -1,4 +1,4 @@
-"""One model of several: the mean of their weights."""
+"""Averages of the weights of several models."""
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
@@ -6,8 +6,8 @@ from keras_attention_apps.common.files import check_folder
 
 
 def average(config, load):
-    """Write the average that an `AverageConfig` asks for; see `average_models`."""
-    # The first of the models, if the output was forgotten, is not to be replaced.
+    """Write the average of several models, as an `AverageConfig` describes it."""
+    # If the output was forgotten, the first model must not be overwritten.
     check_folder(config.output)
     averaged = average_models(config.models, load)
     averaged.save(config.output, average_of=[path.name for path in config.models])
@@ -15,15 +15,15 @@ def average(config, load):
 
 
 def average_models(folders, load):
-    """A model whose weights are the mean of those of several.
+    """Return a model whose weights are the mean of those of several models.
 
     Args:
-        folders: Their folders.
+        folders: Folders of the models.
         load: Function from a folder to a model: its `network` has the weights, its
             `kind` must be that of the others.
 
     Raises:
-        UserError: If there are none, or they are no models of one kind.
+        UserError: If there are none, or they are not of one kind.
     """
     if not folders:
         raise UserError("expected at least one folder of a model, got none")

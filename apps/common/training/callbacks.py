@@ -15,7 +15,7 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         loss = float(logs["loss"])
         if not math.isfinite(loss):
-            # Behind the bar of the progress.
+            # The progress bar has not ended its line.
             print(flush=True)
             raise UserError(
                 f"the loss of epoch {epoch + 1} is {loss}, so that nothing can be "
@@ -37,7 +37,7 @@ class SaveEveryEpoch(keras.callbacks.Callback):
 
 
 class ValidateDecoded(keras.callbacks.Callback):
-    """Scores decoded output, with averaged weights if the optimiser has them.
+    """Validates decoded output, with the EMA of the weights if there is one.
 
     Keeps the best model, and stops early.
 
@@ -47,7 +47,7 @@ class ValidateDecoded(keras.callbacks.Callback):
         keep: Function without arguments that stores the model as the best.
         progress: The `Progress` of the training: a model must be as good as those of
             all finished epochs to be kept.
-        patience: Epochs in a row, worse than the best of a phase, before it ends.
+        patience: Patience: epochs without improvement before a phase stops early.
     """
 
     def __init__(self, score, rank, keep, *, progress, patience):
@@ -68,20 +68,20 @@ class ValidateDecoded(keras.callbacks.Callback):
 
     @property
     def exhausted(self):
-        """Whether it has been too long since the best epoch of this phase."""
+        """Whether patience has run out since the best epoch of this phase."""
         latest = self.ranks[::-1]
         return bool(latest) and latest.index(max(latest)) >= self.patience
 
     def on_epoch_end(self, epoch, logs=None):
         optimizer = self.model.optimizer
-        # In float16, one that scales the loss is around it.
+        # In float16, it is wrapped by an optimiser that scales the loss.
         averages = getattr(optimizer, "inner_optimizer", optimizer).use_ema
         if averages:
             self.averages.on_test_begin()
         figures = self.score()
         logs.update(figures)
         self.ranks.append(self.rank(figures))
-        # Of equals the latest has learned most.
+        # Of equally good epochs, the latest is kept.
         if self.best is None or self.ranks[-1] >= self.best:
             self.best = self.ranks[-1]
             self.keep()

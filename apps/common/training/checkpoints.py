@@ -9,7 +9,7 @@ from keras_attention_apps.common.files import WeightsInMemory, read_json, write_
 
 PROGRESS = "progress.json"
 
-# Options that say where something is: a training goes on wherever it was moved.
+# Options that are paths: a training can be moved and resumed.
 PLACES = (
     "data",
     "source",
@@ -24,7 +24,7 @@ PLACES = (
 
 @dataclasses.dataclass
 class Progress:
-    """Where a training stands; what is not in the weights.
+    """Progress of a training, beside its weights.
 
     Attributes:
         phase: Index of the phase that runs.

@@ -1,4 +1,4 @@
-"""What all networks share: embeddings, the output layer and the loss.
+"""The base of all networks: embeddings, the output layer and the loss.
 
 Shapes: B sentences, K hypotheses, T target tokens, S source tokens, E depth of an
 embedding, N vocabulary size.
@@ -12,25 +12,25 @@ from keras_attention import linear_crossentropy
 
 
 class TranslationNetwork(keras.Model):
-    """A network that translates, as far as all kinds of them are alike.
+    """Base class of the translation networks.
 
     Subclasses implement `encode`, `decode`, `begin` and `step`.
 
     Args:
         config: A complete `ModelConfig`.
         vocabulary_size: Number of subwords N.
-        label_smoothing: Of the training loss.
-        sample_temperature: By which scores are divided where the targets are samples,
-            as they were when these were drawn.
+        label_smoothing: Label smoothing of the training loss.
+        sample_temperature: Softmax temperature of sampled targets, the same as in
+            sampling.
 
     Call arguments:
-        inputs: Dict with token ids, filled with PAD: `"source"` `(B, S)`, and
+        inputs: Dict with token ids, padded with PAD: `"source"` `(B, S)`, and
             `"target"` `(B, T + 1)` from START to END; of samples `(B, K, T + 1)`, K of
             each sentence, with `"advantages"` `(B, K)`.
 
     Returns:
-        What the output layer multiplies, `(B, T, E)` or `(B * K, T, E)`, for the tokens
-        behind START.
+        Inputs of the output layer, `(B, T, E)` or `(B * K, T, E)`, for the tokens after
+        START.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TranslationNetwork(keras.Model):
         if "advantages" not in inputs:
             memory = self.encode(inputs["source"], training=training)
             return self.decode(target[:, :-1], memory, training=training)
-        # Samples come from the network as it is when it does not train.
+        # Samples are drawn in inference mode, without dropout.
         memory = self.encode(inputs["source"], training=False)
         memory = tree.map_structure(
             lambda x: ops.repeat(x, ops.shape(target)[1], axis=0), memory
@@ -77,11 +77,11 @@ class TranslationNetwork(keras.Model):
         return self.decode(_rows(target)[:, :-1], memory, training=False)
 
     def encode(self, source, training=None):
-        """What a decoder must know of the source: a dict of tensors `(B, ...)`."""
+        """Return the memory of the decoder: a dict of tensors `(B, ...)`."""
         raise NotImplementedError
 
     def decode(self, target, memory, training=None):
-        """What the output layer multiplies, `(B, T, E)`, for token ids `(B, T)`."""
+        """Return inputs of the output layer, `(B, T, E)`, for token ids `(B, T)`."""
         raise NotImplementedError
 
     def begin(self, inputs, max_length):
@@ -99,17 +99,17 @@ class TranslationNetwork(keras.Model):
         return ops.log_softmax(self.logits(hidden), axis=-1), state, weights
 
     def logits(self, hidden):
-        """The output layer: `(..., N)`, in float32."""
+        """Return the logits `(..., N)`, in float32."""
         return ops.cast(self.embedding(hidden, reverse=True), "float32")
 
     def advance(self, token_ids, state, memory):
-        """What the output layer multiplies, `(B, K, E)`, the state and the weights."""
+        """Return inputs of the output layer `(B, K, E)`, the state and the weights."""
         raise NotImplementedError
 
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
-        """Cross-entropy of a token, on average over the batch.
+        """Return the mean cross-entropy of a token.
 
-        With advantages, that of each sample counts as much as its advantage: the
+        With advantages, the loss of each sample is weighted by its advantage: the
         gradient is an estimate of that of the expected reward
         ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
         """
@@ -124,5 +124,5 @@ class TranslationNetwork(keras.Model):
 
 
 def _rows(target):
-    """Token ids `(B, T)` or `(B, K, T)` as `(rows, T)`."""
+    """Reshape token ids `(B, T)` or `(B, K, T)` to `(rows, T)`."""
     return ops.reshape(target, (-1, ops.shape(target)[-1]))

@@ -1,4 +1,4 @@
-"""Recurrent networks, which attend after Bahdanau or Luong, or not at all.
+"""Recurrent networks after Bahdanau and Luong, and one without attention.
 
 Shapes: B sentences, K hypotheses, T target tokens, S source tokens, U units, E depth of
 an embedding.
@@ -23,7 +23,7 @@ from keras_attention import (
 
 
 class RecurrentNetwork(TranslationNetwork):
-    """Recurrent networks that read the source, and write the target.
+    """Base class of recurrent encoders and decoders.
 
     Subclasses implement `_cell`, `_attention_cell`, `_initial_states` and `_hidden`.
     """
@@ -52,15 +52,15 @@ class RecurrentNetwork(TranslationNetwork):
         self.decoder = AttentionDecoder(self._attention_cell(cell))
 
     def _cell(self, units):
-        """A recurrent cell."""
+        """Return a recurrent cell."""
         raise NotImplementedError
 
     def _attention_cell(self, cell):
-        """The `AttentionCell` of the decoder."""
+        """Return the `AttentionCell` of the decoder."""
         raise NotImplementedError
 
     def _initial_states(self, finals):
-        """States of all decoder cells in a row, from those that the encoder ends with.
+        """Return the initial states of all decoder cells.
 
         Args:
             finals: For every encoder layer, for each direction, a list of tensors.
@@ -68,7 +68,7 @@ class RecurrentNetwork(TranslationNetwork):
         raise NotImplementedError
 
     def _hidden(self, embedded, outputs, training=None):
-        """What the output layer multiplies, before dropout."""
+        """Return the inputs of the output layer, before dropout."""
         raise NotImplementedError
 
     def _embed(self, embedding, token_ids, training=None):
@@ -87,7 +87,7 @@ class RecurrentNetwork(TranslationNetwork):
         return {"values": values, "mask": mask, "state": {"cell": state}}
 
     def _attended(self, annotations, mask, finals):
-        """What is attended to, and its mask."""
+        """Return the values of the attention, and their mask."""
         return annotations, mask
 
     def decode(self, target, memory, training=None):
@@ -117,13 +117,13 @@ class RecurrentNetwork(TranslationNetwork):
 class EncoderStack(keras.layers.Layer):
     """A stack of recurrent encoders, each in one direction or both.
 
-    From the second on, each layer adds to what it reads.
+    From the second on, each layer has a residual connection.
 
     Args:
         make_cell: Function that returns a recurrent cell.
         layers: Number of layers.
-        bidirectional: Whether half the annotation comes from behind.
-        dropout: Rate between the layers.
+        bidirectional: Whether each layer also reads backward.
+        dropout: Dropout rate between the layers.
 
     Call arguments:
         inputs: `(B, S, E)`.
@@ -164,7 +164,7 @@ class EncoderStack(keras.layers.Layer):
 
 
 class ResidualCell(keras.layers.Layer):
-    """A recurrent cell that adds to what it reads; both are equally deep."""
+    """A recurrent cell with a residual connection, whose input and output are alike."""
 
     def __init__(self, cell, **kwargs):
         super().__init__(**kwargs)
@@ -224,14 +224,14 @@ class BahdanauNetwork(RecurrentNetwork):
 
 
 class SummaryNetwork(BahdanauNetwork):
-    """The same without attention: the context is always the last states of the encoder.
+    """Bahdanau's network without attention: the context is the encoder's final state.
 
     Reference: [Cho et al., 2014](https://arxiv.org/abs/1406.1078), section 2.2.
     """
 
     def _attended(self, annotations, mask, finals):
         summary = ops.concatenate([state for (state,) in finals[-1]], axis=-1)
-        # Of one position, attention gives all to it.
+        # With a single position, its attention weight is 1.
         return summary[:, None], ops.ones_like(mask[:, :1])
 
 
@@ -287,13 +287,13 @@ class LuongNetwork(RecurrentNetwork):
 
     def encode(self, source, training=None):
         if self.config.score == "location":
-            # What a batch has beyond its positions is padding.
+            # Beyond the maximum length, a batch has padding alone.
             source = source[:, : self.config.max_length]
         return super().encode(source, training=training)
 
     def _initial_states(self, finals):
         layers = self.config.decoder_layers
-        # A decoder with more layers than the encoder has its lowest ends several times.
+        # Surplus decoder layers start from the lowest layer of the encoder.
         chosen = [finals[max(len(finals) - layers + i, 0)] for i in range(layers)]
         states = [
             ops.concatenate(parts, axis=-1)

@@ -1,4 +1,4 @@
-"""A network of self-attention.
+"""The self-attention network (Transformer).
 
 Shapes: B sentences, K hypotheses, S source tokens, E depth of an embedding.
 """
@@ -82,7 +82,7 @@ class SelfAttentionNetwork(TranslationNetwork):
         x = ops.reshape(x, (*several, x.shape[-1]))
         caches, weights = [], []
         for index, layer in enumerate(self.decoder_layers):
-            # The lowest layer looks at what was written last, and not at what comes.
+            # The lowest layer attends to the last word rather than the next one.
             aligns = index > 0 or len(self.decoder_layers) == 1
             x, cache, looked = layer.step(x, flat[index], memory[index], aligns)
             caches.append(cache)
@@ -95,7 +95,7 @@ class SelfAttentionNetwork(TranslationNetwork):
 
 
 class AttentionLayer(keras.layers.Layer):
-    """What the layers of encoder and decoder share: norms, dropout and feed-forward."""
+    """Base of encoder and decoder layers: norms, dropout and feed-forward network."""
 
     def __init__(self, config, sublayers, **kwargs):
         super().__init__(**kwargs)
@@ -106,7 +106,7 @@ class AttentionLayer(keras.layers.Layer):
         self.narrow = keras.layers.Dense(config.embedding_units, name="narrow")
 
     def attention(self, config, **options):
-        """A `SelfAttention` of this configuration."""
+        """Return a `SelfAttention` of this configuration."""
         return SelfAttention(
             config.heads,
             config.embedding_units // config.heads,
@@ -115,7 +115,7 @@ class AttentionLayer(keras.layers.Layer):
         )
 
     def add(self, x, index, sublayer, training=None):
-        """`x` and what a sublayer makes of it, normalised before or behind."""
+        """Apply a sublayer with residual connection and pre-norm or post-norm."""
         norm = self.norms[index]
         if self.pre_norm:
             return x + self.dropout(sublayer(norm(x)), training=training)
@@ -126,7 +126,7 @@ class AttentionLayer(keras.layers.Layer):
 
 
 class EncoderLayer(AttentionLayer):
-    """Self-attention and a feed-forward network, each added to what it reads."""
+    """Self-attention and a feed-forward network, with residual connections."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, 2, **kwargs)
@@ -138,7 +138,7 @@ class EncoderLayer(AttentionLayer):
 
 
 class DecoderLayer(AttentionLayer):
-    """Self-attention to what is written, attention to the source, feed-forward."""
+    """Causal self-attention, attention to the source, and a feed-forward network."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, 3, **kwargs)
@@ -154,7 +154,7 @@ class DecoderLayer(AttentionLayer):
         return self.add(x, 2, self.feed_forward, training)
 
     def step(self, x, cache, memory, return_attention_scores):
-        """The same for one step of K hypotheses.
+        """Run one step of K hypotheses.
 
         Args:
             x: `(B, K, E)`.

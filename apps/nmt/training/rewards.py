@@ -1,10 +1,10 @@
-"""What a sampled translation is worth beside the one of the text."""
+"""Rewards of sampled translations, from their references."""
 
 from keras_attention_apps.nmt.metrics import tokenizer_for
 
 
 class LikenessReward:
-    """How like one another two texts are: BLEU and chrF2 of single sentences.
+    """Sentence-level BLEU plus chrF2.
 
     Args:
         texts: Strings in the language of both.
@@ -24,7 +24,7 @@ class LikenessReward:
 
         Args:
             text: The translation.
-            reference: What it should be like.
+            reference: The reference translation.
 
         Returns:
             The sum of both, from 0 to 2.

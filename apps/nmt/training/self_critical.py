@@ -1,4 +1,4 @@
-"""Self-critical training: translations that beat their fellows become more probable."""
+"""Self-critical training on sampled translations."""
 
 from keras_attention_apps.common.training.self_critical import SelfCritical
 from keras_attention_apps.nmt.data.batches import pad
@@ -10,8 +10,8 @@ class SelfCriticalTranslations(SelfCritical):
     Args:
         translator: The `Translator`; its network must be compiled.
         batches: The `SentenceBatches`.
-        reward: What a translation is worth: a function of it and of that of the text,
-            both strings, such as a `LikenessReward`.
+        reward: Function of a translation and its reference, both strings, to its
+            reward, such as a `LikenessReward`.
         **options: Those of `SelfCritical`.
     """
 
