@@ -6,15 +6,16 @@ Shapes: B batch, S steps, D depth of the inputs, U units.
 import keras
 from keras import ops, tree
 
-from keras_attention import loops
-from keras_attention.layers.parts import check_mask, deserialize_parts, serialize_part
+from keras_attention import acceleration, loops
 from keras_attention.layers.recurrent import (
     check_cell,
     first_state,
     forget_dropout,
     has_dropout,
 )
+from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
+from keras_attention.validation import check_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -224,7 +225,7 @@ class _Pass:
         else:
             output, new_state = self._split(now["inputs"], None, state)
         found = {"output": output}
-        if self._split is not None and loops.looks_back():
+        if self._split is not None and acceleration.looks_back():
             found["before"] = state[0]
         new_state = tree.pack_sequence_as(state, tree.flatten(new_state))
         new_state = tree.map_structure(

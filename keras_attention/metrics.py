@@ -6,7 +6,7 @@ Shapes: B batch, T target steps, S positions.
 import keras
 from keras import ops
 
-from keras_attention.layers.parts import sample_weights
+from keras_attention.sample_weights import broadcast_sample_weights
 
 
 class _Share(keras.metrics.Metric):
@@ -22,7 +22,7 @@ class _Share(keras.metrics.Metric):
     def _count(self, part, whole, sample_weight):
         """Add the counts of every row, `(B, ...)`."""
         if sample_weight is not None:
-            weight = sample_weights(sample_weight, part)
+            weight = broadcast_sample_weights(sample_weight, part)
             part, whole = weight * part, weight * whole
         self.part.assign_add(ops.sum(part))
         self.whole.assign_add(ops.sum(whole))

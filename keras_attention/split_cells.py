@@ -12,8 +12,8 @@ depth of the context, U units.
 import keras
 from keras import ops
 
-from keras_attention import loops
-from keras_attention.layers.parts import exact_dtype
+from keras_attention import acceleration
+from keras_attention.layers.part import exact_dtype
 from keras_attention.layers.recurrent import (
     LayerNormGRUCell,
     LayerNormLSTMCell,
@@ -107,7 +107,7 @@ class SplitCell:
         is that of each term, so it determines the gradients of the kernels.
         """
         kernels = {name: self._kernels[name] for name in names if name in self._kernels}
-        if kernels and loops.looks_back():
+        if kernels and acceleration.looks_back():
             sums = _adding_later(self._seen, list(kernels))(sums, *kernels.values())
         return ops.reshape(sums, (*self._leading, sums.shape[-1]))
 
@@ -144,7 +144,7 @@ def _multiplier(kernel):
     constant here. The gradient of `x` is a product with the transpose, which is laid
     out in memory once: a product with a transposed view takes several times as long.
     """
-    if not loops.looks_back():
+    if not acceleration.looks_back():
         return lambda x: ops.matmul(x, kernel)
     kernel = ops.stop_gradient(kernel)
     transposed = ops.transpose(kernel)

@@ -7,23 +7,31 @@ import pytest
 
 LIBRARY, APPS = "keras_attention", "keras_attention_apps"
 
+# What knows nothing of attention.
+BASICS = {"acceleration", "loops", "sample_weights", "serialization", "validation"}
+
 # What each part of the library may import of the library, besides itself.
 BELOW = {
     "version": set(),
+    "validation": set(),
+    "serialization": set(),
+    "acceleration": set(),
     "loops": set(),
-    "ops": {"loops"},
-    "layers": {"loops", "ops"},
-    "split_cells": {"loops", "ops", "layers"},
-    "encoder": {"loops", "ops", "layers", "split_cells"},
-    "decoder": {"loops", "ops", "layers", "split_cells"},
-    "search": {"loops", "ops", "layers"},
-    "losses": {"loops", "ops", "layers"},
-    "metrics": {"loops", "ops", "layers"},
-    "plots": {"loops", "ops", "layers"},
+    "sample_weights": {"validation"},
+    "ops": {"loops", "acceleration"},
+    "layers": BASICS | {"ops"},
+    "split_cells": BASICS | {"ops", "layers"},
+    "encoder": BASICS | {"ops", "layers", "split_cells"},
+    "decoder": BASICS | {"ops", "layers", "split_cells"},
+    "search": BASICS | {"ops"},
+    "losses": BASICS | {"ops"},
+    "metrics": BASICS | {"ops"},
+    "plots": set(),
 }
 
 # Where TensorFlow may be imported, and whether at the top of the file.
 TENSORFLOW = {
+    f"{LIBRARY}.acceleration": False,
     f"{LIBRARY}.loops": False,
     f"{APPS}.common.training.devices": False,
     f"{APPS}.captioner.commands.export": True,

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops, tree
 
-from keras_attention import loops
+from keras_attention import acceleration, loops
 
 # Every dimension is a different prime, so that no two axes can be confused.
 STEPS, BATCH, DIM, UNITS = 5, 2, 3, 7
@@ -233,13 +233,13 @@ def test_a_sequence_has_steps():
 
 
 def test_a_graph_for_a_cpu_is_known(monkeypatch):
-    assert not loops.traces_for_cpu()
+    assert not acceleration.traces_for_cpu()
     if BACKEND != "tensorflow":
         return
     import tensorflow as tf
 
     def told():
-        return tf.function(lambda: tf.constant(loops.traces_for_cpu()))().numpy()
+        return tf.function(lambda: tf.constant(acceleration.traces_for_cpu()))().numpy()
 
     for devices in ([], ["GPU:0"]):
         monkeypatch.setattr(

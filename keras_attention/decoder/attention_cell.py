@@ -27,21 +27,16 @@ from keras_attention.decoder.states import (
     topmost_state,
     topmost_units,
 )
-from keras_attention.layers.parts import (
-    check_choice,
-    check_positive_integer,
-    check_rank,
-    deserialize_parts,
-    project_rows,
-    serialize_part,
-    stay_frozen,
-)
+from keras_attention.layers.base import stay_frozen
+from keras_attention.layers.projections import project_rows
 from keras_attention.layers.recurrent import (
     check_cell,
     first_state,
     forget_dropout,
     has_dropout,
 )
+from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.validation import check_choice, check_positive_integer, check_rank
 
 ORDERS = ("previous", "current")
 

@@ -7,7 +7,7 @@ extra axis K after B holds several sequences that attend to the same memory.
 import keras
 from keras import ops, tree
 
-from keras_attention import loops
+from keras_attention import acceleration, loops
 from keras_attention.decoder.attention_cell import AttentionCell
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
 from keras_attention.decoder.split_reading import SplitReading
@@ -20,15 +20,11 @@ from keras_attention.decoder.states import (
     check_state,
     joined,
 )
-from keras_attention.layers.parts import (
-    check_mask,
-    check_rank,
-    deserialize_parts,
-    serialize_part,
-    stay_frozen,
-)
+from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.recurrent import first_state
+from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
+from keras_attention.validation import check_mask, check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -323,7 +319,7 @@ class _Recurrence:
 
     def factors(self, state):
         """Return the factors of the kernels in this step, if `see` needs them."""
-        if self._split is None or not loops.looks_back():
+        if self._split is None or not acceleration.looks_back():
             return {}
         fed = [state["fed"]] if "fed" in state else []
         return {"state": tree.flatten(state["cell"])[0], "fed": fed}

@@ -9,8 +9,9 @@ import math
 import keras
 from keras import ops, tree
 
-from keras_attention.layers.parts import deserialize_parts, exact_dtype, serialize_part
+from keras_attention.layers.part import exact_dtype
 from keras_attention.ops.sampling import invert
+from keras_attention.serialization import deserialize_parts, serialize_part
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -9,7 +9,7 @@ Shapes: T steps, B batch, K sequences, S positions, V depth of the values.
 
 from keras import ops
 
-from keras_attention import loops
+from keras_attention import acceleration
 
 
 class SplitReading:
@@ -33,7 +33,7 @@ class SplitReading:
         self._leading = leading
         self._weights = []
         values = [memory["values"] for memory in memories]
-        if loops.looks_back() and all(len(x.shape) == 3 for x in values):
+        if acceleration.looks_back() and all(len(x.shape) == 3 for x in values):
             self.sequences = [self._zeros(i, x) for i, x in enumerate(values)]
             self.memories = [
                 {**memory, "values": ops.stop_gradient(memory["values"])}

@@ -3,8 +3,10 @@
 import keras
 
 from keras_attention.layers.attention import ComposedAttention
-from keras_attention.layers.parts import check_positive_integer, serialize_part
-from keras_attention.layers.scores import AdditiveScore, fresh_options
+from keras_attention.layers.projections import fresh_options
+from keras_attention.layers.scores import AdditiveScore
+from keras_attention.serialization import serialize_part
+from keras_attention.validation import check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -12,19 +12,16 @@ from keras_attention.layers.base import (
     BaseMemory,
     BaseStep,
     check_shapes,
-)
-from keras_attention.layers.coverage import Coverage
-from keras_attention.layers.parts import (
-    check_mask,
-    deserialize_parts,
-    serialize_part,
     stay_frozen,
 )
+from keras_attention.layers.coverage import Coverage
 from keras_attention.layers.scores import Score
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.windows import LocalWindow
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.windows import spread_window
+from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.validation import check_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -5,8 +5,8 @@ Shapes: B batch, T queries, S positions, N heads, Q query depth, V value depth.
 
 import keras
 
-from keras_attention.layers.parts import check_mask, stay_frozen
 from keras_attention.ops.masks import clear_masked, combine_masks
+from keras_attention.validation import check_mask
 
 
 class BaseMemory(keras.layers.Layer):
@@ -172,3 +172,11 @@ def check_shapes(query_shape, value_shape, key_shape=None):
             f"{', '.join(given)} must have the same batch size. Received: "
             f"{', '.join(f'{name} {shape}' for name, shape in given.items())}"
         )
+
+
+def stay_frozen(layer):
+    """Freeze what was made since a layer was frozen: Keras freezes what there is."""
+    if not layer.trainable:
+        # TensorFlow ignores an assignment that changes nothing.
+        layer.trainable = True
+        layer.trainable = False

@@ -6,7 +6,7 @@ Shapes: B batch, T queries, S positions.
 import keras
 from keras import ops
 
-from keras_attention.layers.parts import AttentionPart, exact_dtype
+from keras_attention.layers.part import AttentionPart, exact_dtype
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -3,21 +3,20 @@
 import keras
 
 from keras_attention.layers.attention import ComposedAttention
-from keras_attention.layers.parts import (
-    check_choice,
-    check_positive_integer,
-    serialize_part,
+from keras_attention.layers.projections import (
+    dense_options,
+    fresh_options,
+    serialize_options,
 )
 from keras_attention.layers.scores import (
     AdditiveScore,
     DotScore,
     GeneralScore,
     LocationScore,
-    dense_options,
-    fresh_options,
-    serialize_options,
 )
 from keras_attention.layers.windows import LocalMonotonicWindow, LocalPredictiveWindow
+from keras_attention.serialization import serialize_part
+from keras_attention.validation import check_choice, check_positive_integer
 
 SCORES = ("dot", "scaled-dot", "general", "concat", "location")
 WINDOWS = ("global", "local-m", "local-p")

@@ -7,16 +7,16 @@ import keras
 from keras import ops, tree
 
 from keras_attention.layers.attention import read
-from keras_attention.layers.parts import (
-    check_mask,
-    check_positive_integer,
+from keras_attention.layers.base import stay_frozen
+from keras_attention.layers.projections import (
+    dense_options,
     fresh,
     project_rows,
-    serialize_part,
-    stay_frozen,
+    serialize_options,
 )
-from keras_attention.layers.scores import dense_options, serialize_options
 from keras_attention.layers.weightings import get_weighting
+from keras_attention.serialization import serialize_part
+from keras_attention.validation import check_mask, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

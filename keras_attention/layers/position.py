@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import constraints, initializers, ops, regularizers
 
-from keras_attention.layers.parts import check_positive_integer
+from keras_attention.validation import check_positive_integer
 
 KINDS = ("sinusoidal", "learned")
 

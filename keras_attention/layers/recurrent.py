@@ -6,7 +6,9 @@ Shapes: B batch, D depth of the inputs, U units.
 import keras
 from keras import ops, tree
 
-from keras_attention.layers.parts import check_positive_integer, exact_dtype, fresh
+from keras_attention.layers.part import exact_dtype
+from keras_attention.layers.projections import fresh
+from keras_attention.validation import check_positive_integer
 
 
 class NormalizedCell:

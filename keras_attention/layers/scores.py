@@ -9,8 +9,15 @@ import math
 import keras
 from keras import constraints, initializers, ops, regularizers
 
-from keras_attention.layers.parts import AttentionPart, fresh, project_rows
-from keras_attention.ops.scores import additive_scores, dot_scores
+from keras_attention.layers.part import AttentionPart
+from keras_attention.layers.projections import (
+    dense_options,
+    fresh,
+    project_rows,
+    serialize_options,
+)
+from keras_attention.ops.fast_scores import fast_additive_scores
+from keras_attention.ops.scores import dot_scores
 
 
 class Score(AttentionPart):
@@ -239,7 +246,7 @@ class AdditiveScore(Score):
             scale = self.gain * scale / ops.norm(scale)
         if self.takes_coverage:
             shift = coverage[..., None] * self.coverage_kernel
-        return additive_scores(query, keys, scale, shift)
+        return fast_additive_scores(query, keys, scale, shift)
 
     def get_config(self):
         projection = self.query_projection.get_config()
@@ -331,35 +338,3 @@ class LocationScore(Score):
             "use_bias": self.use_bias,
             **serialize_options(self.options),
         }
-
-
-_KINDS = {
-    "initializer": initializers,
-    "regularizer": regularizers,
-    "constraint": constraints,
-}
-
-
-def dense_options(*values):
-    """What a `Dense` layer takes for its kernel and its bias, as objects."""
-    names = [f"{part}_{kind}" for part in ("kernel", "bias") for kind in _KINDS]
-    return {
-        name: _KINDS[name.split("_")[1]].get(value)
-        for name, value in zip(names, values, strict=True)
-    }
-
-
-def fresh_options(options):
-    """The same for another layer, whose weights are drawn anew."""
-    return {
-        name: fresh(value) if name.endswith("initializer") else value
-        for name, value in options.items()
-    }
-
-
-def serialize_options(options):
-    """What `dense_options` returned, for a config."""
-    return {
-        name: _KINDS[name.split("_")[1]].serialize(value)
-        for name, value in options.items()
-    }

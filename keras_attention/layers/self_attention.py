@@ -9,25 +9,21 @@ import numbers
 import keras
 from keras import ops
 
-from keras_attention import loops
+from keras_attention import acceleration
 from keras_attention.layers.base import (
     BaseAttention,
     BaseMemory,
     BaseStep,
     check_shapes,
 )
-from keras_attention.layers.parts import (
-    check_choice,
-    check_mask,
-    check_positive_integer,
-    project_rows,
-)
+from keras_attention.layers.projections import project_rows
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.weightings import (
     masked_entmax15,
     masked_softmax,
     masked_sparsemax,
 )
+from keras_attention.validation import check_choice, check_mask, check_positive_integer
 
 # What a name stands for: a function `(scores, mask) -> weights` over the last axis.
 WEIGHTINGS = {
@@ -627,14 +623,14 @@ def _join_heads(x):
 
 def _scores(query, keys):
     """`query @ keys^T` of `(B, N, T, D)` and `(B, N, S, D)`."""
-    if loops.is_handful((*query.shape[:3], keys.shape[2]), query.dtype):
+    if acceleration.is_handful((*query.shape[:3], keys.shape[2]), query.dtype):
         return ops.sum(query[:, :, :, None] * keys[:, :, None], axis=-1)
     return ops.matmul(query, ops.transpose(keys, (0, 1, 3, 2)))
 
 
 def _read(weights, values):
     """`weights @ values` of `(B, N, T, S)` and `(B, N, S, D)`."""
-    if loops.is_handful(weights.shape, weights.dtype):
+    if acceleration.is_handful(weights.shape, weights.dtype):
         return ops.sum(weights[..., None] * values[:, :, None], axis=-2)
     return ops.matmul(weights, values)
 

@@ -6,7 +6,7 @@ Shapes: B batch, T queries, S scores of a query.
 import keras
 from keras import ops
 
-from keras_attention.layers.parts import AttentionPart, check_choice, exact_dtype
+from keras_attention.layers.part import AttentionPart, exact_dtype
 from keras_attention.ops.weightings import (
     entropy,
     log_probability,
@@ -22,6 +22,7 @@ from keras_attention.ops.weightings import (
     monotonic_recursive,
     straight_through,
 )
+from keras_attention.validation import check_choice
 
 
 class Weighting(AttentionPart):

@@ -7,13 +7,8 @@ U depth of the keys, V depth of the values.
 import keras
 from keras import ops
 
-from keras_attention.layers.parts import (
-    AttentionPart,
-    check_positive_integer,
-    exact_dtype,
-    fresh,
-    project_rows,
-)
+from keras_attention.layers.part import AttentionPart, exact_dtype
+from keras_attention.layers.projections import fresh, project_rows
 from keras_attention.ops.weightings import highest
 from keras_attention.ops.windows import (
     gaussian,
@@ -21,6 +16,7 @@ from keras_attention.ops.windows import (
     take_window,
     window_positions,
 )
+from keras_attention.validation import check_positive_integer
 
 
 class LocalWindow(AttentionPart):

@@ -9,8 +9,8 @@ Shapes: T target steps, S positions.
 import keras
 from keras import ops
 
-from keras_attention.layers.parts import may_be_equal
 from keras_attention.losses.masking import at_least_float32, masked
+from keras_attention.validation import may_be_equal
 
 
 def doubly_stochastic_penalty(weights, mask=None):

@@ -6,13 +6,13 @@ Shapes: B batch, T target steps, N vocabulary size.
 import keras
 from keras import ops
 
-from keras_attention.layers.parts import sample_weights
 from keras_attention.losses.masking import (
     at_least_float32,
     check_label_smoothing,
     check_token_ids,
     masked,
 )
+from keras_attention.sample_weights import broadcast_sample_weights
 
 
 def sequence_crossentropy(token_ids, logits, mask=None, *, label_smoothing=0.0):
@@ -139,7 +139,7 @@ class SequenceCrossentropy(keras.losses.Loss):
         if mask is not None:
             weights = weights * ops.cast(mask, self.dtype)
         if sample_weight is not None:
-            weights = weights * sample_weights(sample_weight, weights)
+            weights = weights * broadcast_sample_weights(sample_weight, weights)
         # Not even NaN counts where nothing does.
         counts = weights != 0
         y_true, y_pred = masked(y_true, counts), masked(y_pred, counts, rows=True)

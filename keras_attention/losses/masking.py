@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_attention.layers.parts import check_mask, may_be_equal
+from keras_attention.validation import check_mask, may_be_equal
 
 
 def masked(x, mask, rows=False):

@@ -6,8 +6,8 @@ Shapes: B batch, T target steps.
 import keras
 from keras import ops
 
-from keras_attention.layers.parts import check_rank
 from keras_attention.losses.masking import at_least_float32, masked
+from keras_attention.validation import check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

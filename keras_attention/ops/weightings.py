@@ -10,7 +10,7 @@ float64 for float64 scores.
 import keras
 from keras import ops
 
-from keras_attention import loops
+from keras_attention import acceleration
 
 # Far below any score, yet finite in float32, so that differences stay finite.
 LOWEST = -1e30
@@ -38,7 +38,7 @@ def masked_softmax(scores, mask=None):
     if bounded.shape[-1] == 1:
         # Keras warns of the softmax of one number. What is none must be seen.
         weights = ops.ones_like(bounded) + 0 * bounded
-    elif loops.is_handful(bounded.shape, bounded.dtype):
+    elif acceleration.is_handful(bounded.shape, bounded.dtype):
         weights = ops.exp(ops.log_softmax(bounded, axis=-1))
     else:
         weights = ops.softmax(bounded, axis=-1)

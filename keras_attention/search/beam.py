@@ -6,7 +6,6 @@ import numpy as np
 from keras import ops, tree
 
 from keras_attention import loops
-from keras_attention.layers.parts import check_positive_integer
 from keras_attention.search.constraints import (
     IMPOSSIBLE,
     check_integer,
@@ -25,6 +24,7 @@ from keras_attention.search.nested import (
 from keras_attention.search.ranking import Ranking
 from keras_attention.search.step import check_keywords, constrain
 from keras_attention.search.top_k import top_k
+from keras_attention.validation import check_positive_integer
 
 
 def beam_search(step, state, **options):

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.layers.parts import check_positive_integer
 from keras_attention.search.nested import check_rows, values_of
+from keras_attention.validation import check_positive_integer
 
 # The log-probability of a hypothesis that does not exist; finite, so that sums are.
 IMPOSSIBLE = -1e9

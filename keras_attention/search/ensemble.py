@@ -4,9 +4,9 @@ import math
 
 from keras import ops
 
-from keras_attention.layers.parts import check_choice
 from keras_attention.search.constraints import IMPOSSIBLE, is_possible
 from keras_attention.search.step import ask
+from keras_attention.validation import check_choice
 
 
 def ensemble_step(steps, *, weights=None, combine="probabilities"):

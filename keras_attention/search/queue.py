@@ -3,9 +3,9 @@
 import numpy as np
 from keras import ops, tree
 
-from keras_attention.layers.parts import check_positive_integer
 from keras_attention.search.beam import Beam, check_limit
 from keras_attention.search.step import check_keywords
+from keras_attention.validation import check_positive_integer
 
 
 class BeamSearchQueue:

@@ -3,7 +3,6 @@
 import keras
 from keras import ops
 
-from keras_attention.layers.parts import check_positive_integer
 from keras_attention.ops.sampling import invert
 from keras_attention.search.constraints import (
     IMPOSSIBLE,
@@ -12,6 +11,7 @@ from keras_attention.search.constraints import (
 )
 from keras_attention.search.nested import batch_of, spread, write
 from keras_attention.search.step import checks_keywords, constrain
+from keras_attention.validation import check_positive_integer
 
 # The lowest temperature that no backend takes for zero in float32.
 LEAST_TEMPERATURE = 1e-37

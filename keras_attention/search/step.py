@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from keras import ops
 
-from keras_attention.layers.parts import may_be_equal
 from keras_attention.search.constraints import (
     IMPOSSIBLE,
     Constraint,
@@ -14,6 +13,7 @@ from keras_attention.search.constraints import (
     check_integer,
 )
 from keras_attention.search.nested import batch_of
+from keras_attention.validation import may_be_equal
 
 
 def constrain(step, state, constraints, *, end, max_length):

@@ -5,9 +5,9 @@ from combinations import covering, quick_first
 from keras import ops
 from rounding import rounding_bound
 
-from keras_attention import loops
-from keras_attention.ops import scores as scores_module
-from keras_attention.ops.scores import additive_scores
+from keras_attention import acceleration
+from keras_attention.ops import fast_scores
+from keras_attention.ops.fast_scores import fast_additive_scores
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, QUERIES, POSITIONS, UNITS = 2, 3, 5, 7
@@ -21,7 +21,7 @@ def arrays():
 
 
 def scores_of(*arrays):
-    scores = additive_scores(*(ops.convert_to_tensor(x) for x in arrays))
+    scores = fast_additive_scores(*(ops.convert_to_tensor(x) for x in arrays))
     return ops.convert_to_numpy(scores)
 
 
@@ -51,11 +51,11 @@ def test_follows_the_formula(arrays):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_rounded_at_the_end_alone(arrays, dtype):
     half = [ops.cast(x, dtype) for x in arrays]
-    exact = additive_scores(*(ops.cast(x, "float32") for x in half))
+    exact = fast_additive_scores(*(ops.cast(x, "float32") for x in half))
 
     found, expected = (
         ops.convert_to_numpy(ops.cast(x, "float32"))
-        for x in (additive_scores(*half), ops.cast(exact, dtype))
+        for x in (fast_additive_scores(*half), ops.cast(exact, dtype))
     )
     np.testing.assert_array_equal(found, expected)
 
@@ -80,7 +80,7 @@ def test_opposite_inputs_give_opposite_scores(arrays):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_keeps_the_dtype(arrays, dtype):
-    scores = additive_scores(*(ops.cast(x, dtype) for x in arrays))
+    scores = fast_additive_scores(*(ops.cast(x, dtype) for x in arrays))
 
     assert keras.backend.standardize_dtype(scores.dtype) == dtype
 
@@ -97,7 +97,7 @@ def test_batch_and_lengths_may_be_unknown(arrays, queries, jit_compile):
 
     shapes = (None, queries, UNITS), (None, None, UNITS), (UNITS,)
     compiled = tf.function(
-        additive_scores,
+        fast_additive_scores,
         input_signature=list(map(tf.TensorSpec, shapes)),
         jit_compile=jit_compile,
     )
@@ -113,7 +113,7 @@ def test_batch_and_lengths_may_be_unknown(arrays, queries, jit_compile):
 def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch, dtype):
     import tensorflow as tf
 
-    monkeypatch.setattr(scores_module, "BLOCK", QUERIES * POSITIONS * UNITS)
+    monkeypatch.setattr(fast_scores, "BLOCK", QUERIES * POSITIONS * UNITS)
     arrays = [tf.cast(x, dtype) for x in arrays]
     query, keys, scale = arrays
 
@@ -127,7 +127,7 @@ def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch,
     def scores_and_gradients(*arrays):
         with tf.GradientTape() as tape:
             tape.watch(arrays)
-            scores = additive_scores(*arrays)
+            scores = fast_additive_scores(*arrays)
         return scores, tape.gradient(scores, arrays)
 
     found, gradients = scores_and_gradients(*arrays)
@@ -152,8 +152,8 @@ def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch,
 @pytest.fixture
 def blocks(monkeypatch):
     """Work in blocks of two queries, however small the tensors are."""
-    monkeypatch.setattr(scores_module, "LARGE", 0)
-    monkeypatch.setattr(scores_module, "BLOCK", 2 * POSITIONS * UNITS)
+    monkeypatch.setattr(fast_scores, "LARGE", 0)
+    monkeypatch.setattr(fast_scores, "BLOCK", 2 * POSITIONS * UNITS)
 
 
 def exact_scores(query, keys, scale):
@@ -174,12 +174,12 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
     upstream = rng.normal(size=(BATCH, queries, POSITIONS)).astype("float32")
     if lengths == "unknown but small":
         # Nothing is compiled for them, as it is for the others.
-        usual = loops.USUAL_LENGTH**2 * UNITS
-        monkeypatch.setattr(scores_module, "LARGE", usual - 1)
+        usual = acceleration.USUAL_LENGTH**2 * UNITS
+        monkeypatch.setattr(fast_scores, "LARGE", usual - 1)
 
     def total(query, keys, scale):
         if lengths == "known":
-            scores = additive_scores(query, keys, scale)
+            scores = fast_additive_scores(query, keys, scale)
         else:
             scores = _of_unknown_length(query, keys, scale)
         return ops.sum(ops.multiply(scores, upstream))
@@ -197,7 +197,7 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
 
 
 def _of_unknown_length(query, keys, scale):
-    forward, backward = scores_module._plain
+    forward, backward = fast_scores._plain
 
     @ops.custom_gradient
     def scores(query, keys, scale):
@@ -238,14 +238,16 @@ def test_blocks_do_not_clamp(blocks):
 @pytest.mark.parametrize("dtype", quick_first(["float16", "bfloat16"]))
 def test_blocks_sum_up_half_precision_exactly(arrays, blocks, gradients, dtype):
     def total(query, keys, scale):
-        scores = additive_scores(*(ops.cast(x, dtype) for x in (query, keys, scale)))
+        scores = fast_additive_scores(
+            *(ops.cast(x, dtype) for x in (query, keys, scale))
+        )
         assert keras.backend.standardize_dtype(scores.dtype) == dtype
         return ops.sum(ops.cast(scores, "float32"))
 
     for gradient in gradients(total, arrays):
         assert np.isfinite(gradient).all()
     half = [ops.cast(x, dtype) for x in arrays]
-    found = ops.cast(additive_scores(*half), "float32")
+    found = ops.cast(fast_additive_scores(*half), "float32")
     exact = exact_scores(*(ops.convert_to_numpy(ops.cast(x, "float32")) for x in half))
     np.testing.assert_allclose(
         ops.convert_to_numpy(found),

@@ -1,0 +1,244 @@
+"""Additive scores, computed the quickest way for their sizes and the backend.
+
+Shapes: B batch, T queries, S positions, U depth of projected queries and keys.
+"""
+
+import functools
+
+from keras import ops
+
+from keras_attention import acceleration, loops
+from keras_attention.ops.scores import (
+    additive_scores,
+    in_full_precision,
+    project_to_scalars,
+)
+
+# Elements of the hidden layer: in a block, which is worth compiling; and in an example
+# for which blocks pay.
+BLOCK = 2**21
+LARGE = 2**22
+
+# What is assumed of a number of examples that is not known.
+USUAL_BATCH = 32
+
+# Up to this |x|, neither exp(x) nor its inverse leaves the range of float32.
+SMALL = 80.0
+
+
+def fast_additive_scores(query, keys, scale, shift=None):
+    """Compute `additive_scores` at once, compiled, or in blocks.
+
+    Many queries are handled in blocks, forwards and backwards, so that the hidden
+    layer `(B, T, S, U)` never exists as a whole: the memory that is needed beside the
+    operands and the scores does not grow with T.
+
+    Args, Returns: As for `additive_scores`.
+    """
+    # TensorFlow must know of every variable; a reshaped one is a tensor.
+    scale = ops.reshape(scale, (-1,))
+    if shift is not None or len(keys.shape) == 4:
+        return additive_scores(query, keys, scale, shift)
+    if _is_large(query, keys):
+        return _in_blocks(query, keys, scale)
+    return _fused_where_large(query, keys, scale)
+
+
+_at_once_fused = acceleration.fused(additive_scores)
+
+
+def _fused_where_large(query, keys, scale):
+    """Compute all scores at once, compiled if a graph has a large hidden layer.
+
+    Compiled, the hidden layer is never written to memory, which would take CPUs longer
+    than computing it. A search over many hypotheses gains the most.
+    """
+    (batch, queries, units), positions = query.shape, keys.shape[1]
+    if (
+        not acceleration.traces_for_cpu()
+        or None in (queries, positions)
+        or queries == 1
+    ):
+        # Every length would be compiled anew; gradients of one query are no quicker.
+        return additive_scores(query, keys, scale)
+    is_large = (batch or USUAL_BATCH) * queries * positions * units > BLOCK
+    return (_at_once_fused if is_large else additive_scores)(query, keys, scale)
+
+
+def _is_large(query, keys):
+    (_, queries, units), positions = query.shape, keys.shape[1]
+    lengths = [
+        acceleration.USUAL_LENGTH if n is None else n for n in (queries, positions)
+    ]
+    # JAX infers shapes with symbols for lengths.
+    if queries == 1 or not all(isinstance(n, int) for n in lengths):
+        return False
+    return lengths[0] * lengths[1] * units > LARGE
+
+
+def _in_blocks(query, keys, scale):
+    """Compute `additive_scores` block by block, with an explicit backward pass.
+
+    It works with `r = (1 - tanh(x)) / 2 = sigmoid(-2 x)`: tanh is `1 - 2 r` then, and
+    its slope `4 r (1 - r)`.
+    """
+    known = None not in (query.shape[1], keys.shape[1])
+    fused = _fused if known else _fused_if_large
+    forward, backward = fused if acceleration.fuses() else _plain
+
+    @ops.custom_gradient
+    def scores(query, keys, scale):
+        def gradient(*upstreams, upstream=None):
+            upstream = upstreams[0] if upstream is None else upstream
+            return backward(query, keys, scale, upstream)
+
+        # The backward pass is explicit, so gradients stop at the loop.
+        constants = (ops.stop_gradient(x) for x in (query, keys, scale))
+        return forward(*constants), gradient
+
+    return scores(query, keys, scale)
+
+
+def _forward(query, keys, scale, sigmoid):
+    dtype, scale = query.dtype, in_full_precision(scale)
+
+    def example(_, now):
+        keys = sigmoid.prepare(-2 * now["keys"])
+
+        def block(_, now):
+            r = sigmoid(-2 * now["query"], keys)
+            return {}, ops.sum(scale) - 2 * project_to_scalars(r, scale)
+
+        return loops.scan(block, {}, {"query": now["query"]})
+
+    blocks = _in_examples(keys, query=query)
+    _, scores = loops.scan(example, {}, blocks)
+    return ops.cast(_join(scores, query), dtype)
+
+
+def _backward(query, keys, scale, upstream, sigmoid):
+    """Gradients for query, keys and scale."""
+    dtypes = [x.dtype for x in (query, keys, scale)]
+    scale = in_full_precision(scale)
+
+    def example(_, now):
+        keys = sigmoid.prepare(-2 * now["keys"])
+
+        def block(of_keys, now):
+            up = now["upstream"]
+            r = sigmoid(-2 * now["query"], keys)
+            slope = r * (1 - r)
+            of_keys = of_keys + ops.sum(up[..., None] * slope, axis=0)
+            sums = {"query": slope, "r": r}
+            return of_keys, {k: ops.matmul(up[:, None], x) for k, x in sums.items()}
+
+        blocks = {name: now[name] for name in ("query", "upstream")}
+        of_keys, sums = loops.scan(block, ops.zeros_like(now["keys"]), blocks)
+        return {}, {"keys": of_keys, **sums}
+
+    blocks = _in_examples(keys, query=query, upstream=upstream)
+    _, sums = loops.scan(example, {}, blocks)
+    gradients = (
+        4 * scale * _join(sums["query"], query),
+        4 * scale * sums["keys"],
+        ops.sum(in_full_precision(upstream))
+        - 2 * ops.sum(sums["r"], axis=(0, 1, 2, 3)),
+    )
+    return tuple(ops.cast(x, t) for x, t in zip(gradients, dtypes, strict=True))
+
+
+class _Sigmoid:
+    """`sigmoid(query + keys)` by its definition, for `(T, U)` and `(S, U)`."""
+
+    def prepare(self, keys):
+        return (keys,)
+
+    def __call__(self, query, keys):
+        return ops.sigmoid(query[:, None] + keys[0])
+
+
+class _FactorisedSigmoid(_Sigmoid):
+    """`1 / (1 + exp(-query) exp(-keys))`: no exponential for every element.
+
+    Right only while both factors stay within the range of the numbers; a block with
+    larger ones goes by the definition. Pays where a compiler makes one loop of it.
+    """
+
+    def prepare(self, keys):
+        return keys, ops.exp(-keys), ops.max(ops.abs(keys)) <= SMALL
+
+    def __call__(self, query, keys):
+        _, exp_keys, small_keys = keys
+        small = ops.logical_and(small_keys, ops.max(ops.abs(query)) <= SMALL)
+        exp_query = ops.exp(-query)
+        return ops.cond(
+            small,
+            lambda: 1 / (1 + exp_query[:, None] * exp_keys),
+            lambda: _Sigmoid.__call__(self, query, keys),
+        )
+
+
+def _of(sigmoid):
+    return (
+        functools.partial(_forward, sigmoid=sigmoid),
+        functools.partial(_backward, sigmoid=sigmoid),
+    )
+
+
+_plain = _of(_Sigmoid())
+_fused = tuple(acceleration.fused(function) for function in _of(_FactorisedSigmoid()))
+
+
+def _if_large(fused, plain):
+    """For lengths that are not known before: compiling for new ones has to pay."""
+
+    def run(query, keys, *others):
+        pairs = ops.shape(query)[1] * ops.shape(keys)[1]
+        return ops.cond(
+            pairs > LARGE // keys.shape[2],
+            lambda: fused(query, keys, *others),
+            lambda: plain(query, keys, *others),
+        )
+
+    return run
+
+
+_fused_if_large = tuple(
+    _if_large(*functions) for functions in zip(_fused, _plain, strict=True)
+)
+
+
+def _in_examples(keys, **sequences):
+    """Keys `(B, S, U)`, and blocks `(B, blocks, queries of a block, ...)`.
+
+    Examples one by one, each in its blocks: so nothing has to be laid out anew, and
+    the scores of the last block end where those of all of them do.
+    """
+    positions = keys.shape[1] or acceleration.USUAL_LENGTH
+    size = max(1, BLOCK // (positions * keys.shape[2]))
+    queries = sequences["query"].shape[1]
+    if queries is not None:
+        # As few blocks, but equal ones.
+        size = -(-queries // -(-queries // size))
+
+    def split(x):
+        batch, queries, depth = ops.shape(x)
+        x = in_full_precision(x)
+        padding = -queries % size
+        if not isinstance(padding, int) or padding:
+            x = ops.pad(x, ((0, 0), (0, padding), (0, 0)))
+        return ops.reshape(x, (batch, -1, size, depth))
+
+    return {
+        "keys": in_full_precision(keys),
+        **{name: split(x) for name, x in sequences.items()},
+    }
+
+
+def _join(blocks, query):
+    """What had been split, `(B, T, ...)` with the T queries of `query`."""
+    batch, queries, _ = ops.shape(query)
+    joined = ops.reshape(blocks, (batch, -1, ops.shape(blocks)[-1]))
+    if joined.shape[1] is not None and joined.shape[1] == query.shape[1]:
+        return joined
+    return joined[:, :queries]

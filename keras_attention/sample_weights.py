@@ -1,0 +1,24 @@
+"""Sample weights in the shapes that Keras accepts."""
+
+from keras import ops
+
+from keras_attention.validation import check_mask
+
+
+def broadcast_sample_weights(given, weighed):
+    """Weights of rows as Keras takes them, for every entry of a tensor `(B, ...)`.
+
+    Args:
+        given: Tensor `(B,)`, `(B, ...)`, or with one more axis of size 1.
+        weighed: What they weigh, in the dtype of the result.
+
+    Raises:
+        ValueError: If the shape does not fit.
+    """
+    weights, rank = ops.cast(given, weighed.dtype), len(weighed.shape)
+    if len(weights.shape) == rank + 1 and weights.shape[-1] == 1:
+        weights = weights[..., 0]
+    while len(weights.shape) < rank:
+        weights = weights[..., None]
+    check_mask("sample_weight", weights, weighed.shape, broadcasts=True)
+    return weights

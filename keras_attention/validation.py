@@ -1,0 +1,56 @@
+"""Checks of arguments and shapes that raise `ValueError`."""
+
+
+def check_positive_integer(name, value, *, optional=False):
+    """Raise `ValueError` for an argument that is no positive integer, or `None`."""
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        either = " or None" if optional else ""
+        raise ValueError(
+            f"{name} must be a positive integer{either}. Received: {value!r}"
+        )
+
+
+def check_choice(name, value, choices):
+    """Raise `ValueError` for an argument that is none of its choices."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(
+            f"{name} must be one of {', '.join(map(repr, choices))}. "
+            f"Received: {value!r}"
+        )
+
+
+def may_be_equal(shape, other):
+    """Whether two shapes differ in no size that is known."""
+    return len(shape) == len(other) and all(
+        a == b or a is None or b is None for a, b in zip(shape, other, strict=True)
+    )
+
+
+def check_rank(name, shape, ranks, expected):
+    """Raise `ValueError` for a shape that has none of these numbers of axes."""
+    if len(shape) not in ranks:
+        raise ValueError(
+            f"{name} must have the shape {expected}. Received: {tuple(shape)}"
+        )
+
+
+def check_mask(name, mask, *shapes, broadcasts=False):
+    """Raise `ValueError` for a mask that is known to have none of these shapes.
+
+    Nor may it be a list: Keras does not count these among the tensors of a call, and
+    gives what it knows of the masks to other arguments then.
+
+    Args:
+        broadcasts: Whether any axis of the mask may be of size 1.
+    """
+    if mask is None:
+        return
+    if not hasattr(mask, "shape"):
+        raise ValueError(f"{name} must be a tensor or an array. Received: {mask!r}")
+    found = tuple(mask.shape)
+    sizes = [None if broadcasts and size == 1 else size for size in found]
+    if not any(may_be_equal(sizes, shape) for shape in shapes):
+        expected = " or ".join(str(tuple(shape)) for shape in shapes)
+        raise ValueError(f"{name} must have the shape {expected}. Received: {found}")
