@@ -1,4 +1,4 @@
-"""Whether attention looks in the right place.
+"""Metrics of attention weights against a reference.
 
 Shapes: B batch, T target steps, S positions.
 """
@@ -10,11 +10,11 @@ from keras_attention.sample_weights import broadcast_sample_weights
 
 
 class _Share(keras.metrics.Metric):
-    """Base of metrics that are a share of counts, over everything seen so far."""
+    """Base class of metrics that are a quotient of two sums over all batches."""
 
     def __init__(self, name, dtype=None):
         super().__init__(name=name, dtype=dtype)
-        # In half precision, counting by ones stops at 2048 or 256.
+        # In half precision, a count by ones stops at 2048 (float16) or 256 (bfloat16).
         dtype = keras.backend.result_type(self.dtype, "float32")
         self.part = self.add_variable((), "zeros", dtype=dtype, name="part")
         self.whole = self.add_variable((), "zeros", dtype=dtype, name="whole")
@@ -28,7 +28,7 @@ class _Share(keras.metrics.Metric):
         self.whole.assign_add(ops.sum(whole))
 
     def merge_state(self, metrics):
-        """Add what other metrics of the same kind have counted."""
+        """Add the counts of other metrics of the same class."""
         for metric in metrics:
             self.part.assign_add(metric.part)
             self.whole.assign_add(metric.whole)
@@ -39,37 +39,37 @@ class _Share(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class AlignmentErrorRate(_Share):
-    """How far attention is from the word alignments that people drew.
+    """Alignment error rate of attention against reference word alignments.
 
         AER = 1 - (|A and S| + |A and P|) / (|A| + |S|)
 
-    over a whole corpus. `A` links every target word to the source position that it
-    looked at most; a word that looked nowhere, its weights all zero, has no link.
-    `S` are the sure and `P` the possible links of the reference; sure links are
-    possible, too. Zero is best, and what an empty corpus gets.
+    over a whole corpus. `A` links every target word to the source position with the
+    largest weight; a word whose weights are all zero has no link. `S` are the sure and
+    `P` the possible links of the reference, sure links included. Zero is best; the rate
+    of an empty corpus is zero.
 
-    Padding, and tokens that nobody aligned, such as the end of a sentence, belong under
-    a `sample_weight` of zero. In `compile`, list the metric under `weighted_metrics`
-    if there are sample weights.
+    Give a `sample_weight` of zero to padding and to tokens without a reference, such as
+    the end of a sentence. In `compile`, metrics with sample weights are
+    `weighted_metrics`.
 
     Args:
         name: Name of the metric.
-        dtype: Dtype of the result; it is counted in float32 at least.
+        dtype: Dtype of the result; counts are float32 at least.
 
     Call arguments:
-        y_true: Reference, `(B, T, S)`: 2 for a sure link, 1 for one that is possible
-            only, 0 for none. Booleans are sure links.
+        y_true: Reference, `(B, T, S)`: 2 for a sure link, 1 for a link that is only
+            possible, 0 for none. If boolean, `True` is a sure link.
         y_pred: Attention weights, `(B, T, S)`.
-        sample_weight: `(B,)` or `(B, T)`, booleans included.
+        sample_weight: `(B,)` or `(B, T)`, numbers or booleans.
 
     Raises:
-        ValueError: If the shapes of `y_true` and `y_pred` differ, or that of
-            `sample_weight` does not fit.
+        ValueError: If the shapes of `y_true` and `y_pred` differ, or `sample_weight`
+            has another shape.
 
     Example:
 
-    The first word is right, the second one is at least possible, and the third one
-    misses its sure link:
+    The link of the first word is sure, that of the second one possible, and that of the
+    third one wrong:
 
     >>> reference = np.array([[[2, 0, 0], [0, 2, 1], [0, 0, 2]]])
     >>> weights = np.array([[[0.8, 0.1, 0.1], [0.1, 0.4, 0.5], [0.0, 0.7, 0.3]]])
@@ -97,27 +97,27 @@ class AlignmentErrorRate(_Share):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class PointingAccuracy(_Share):
-    """How often attention points into the object that it should look at.
+    """Pointing game: how often the largest weight lies inside the object.
 
         accuracy = hits / maps that are not empty
 
-    A hit is a map, such as the regions that the box of a word's object covers, with the
-    position of the largest weight inside. Rows with an empty map are not counted;
-    weights that are all zero point nowhere and hit nothing. Without any map to count,
+    A map marks the positions of an object, such as the regions in the box of the object
+    that a word names. It is a hit if it includes the position of the largest weight.
+    Empty maps do not count; weights that are all zero are never a hit. Without maps,
     the accuracy is zero.
 
     Args:
         name: Name of the metric.
-        dtype: Dtype of the result; it is counted in float32 at least.
+        dtype: Dtype of the result; counts are float32 at least.
 
     Call arguments:
-        y_true: What is inside the object, boolean `(B, ..., S)`.
+        y_true: Maps, boolean `(B, ..., S)`, `True` inside the object.
         y_pred: Attention weights, `(B, ..., S)`.
-        sample_weight: `(B,)` or `(B, ...)`, booleans included.
+        sample_weight: `(B,)` or `(B, ...)`, numbers or booleans.
 
     Raises:
-        ValueError: If the shapes of `y_true` and `y_pred` differ, or that of
-            `sample_weight` does not fit.
+        ValueError: If the shapes of `y_true` and `y_pred` differ, or `sample_weight`
+            has another shape.
 
     Example:
 
@@ -145,7 +145,7 @@ class PointingAccuracy(_Share):
 
 
 def _reference_and_links(y_true, y_pred):
-    """The reference as it is, and the largest weight of every row as a one-hot."""
+    """Return the reference, and the largest weight of every row as a one-hot."""
     y_true, weights = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
     if len(y_true.shape) != len(weights.shape) or any(
         None not in pair and pair[0] != pair[1]

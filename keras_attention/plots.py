@@ -1,30 +1,30 @@
-"""Pictures of attention, good enough for a paper. They return the figure."""
+"""Figures of attention weights, as matplotlib figures."""
 
 import math
 
 import numpy as np
 from keras import ops
 
-# Height of a panel in widths; a taller image is shown smaller.
+# Maximum height of a panel, relative to its width; taller images are scaled down.
 TALLEST = 4
-# Enlarged maps are smoothed by this share of a region's width.
+# Standard deviation of the Gaussian that smooths maps, relative to a region.
 SMOOTHING = 0.5
 
 
 def attention_overlay(image, words, weights, *, title=None, columns=5, width=12.0):
-    """Show where a model looked in an image for each word.
+    """Overlay the attention weights of each word on an image.
 
-    The first panel is the image; every word gets one panel, in which the image is
-    as bright as the attention that its region received, relative to the word's maximum.
+    The first panel is the image. Each word has a panel in which the brightness of a
+    region is its attention weight, relative to the maximum of the word.
 
     Args:
-        image: Array `(height, width, 3)`, integers up to 255 or floats up to 1, or a
-            picture that NumPy can read as such.
+        image: Array `(height, width, 3)`, integers up to 255 or floats up to 1, or an
+            object that NumPy converts to one, such as a Pillow image.
         words: The words, one for each map.
         weights: Attention weights, `(len(words), rows, columns)`, or
             `(len(words), rows * columns)` for a square grid.
-        title: Text above the image; the words joined by blanks if omitted.
-        columns: Number of panels in a row.
+        title: Title of the figure; the words, separated by spaces, if omitted.
+        columns: Number of panels per row.
         width: Width of the figure in inches.
 
     Returns:
@@ -65,27 +65,27 @@ def attention_overlay(image, words, weights, *, title=None, columns=5, width=12.
 
 
 def attention_heatmap(weights, source_words, target_words, *, title=None):
-    """Show which source words every target word looked at.
+    """Heat map of the attention weights of target words over source words.
 
-    Source words are the columns and target words the rows of a grid of squares, the
-    darker the larger the weight. The scale is always 0 to 1, so that pictures can be
-    compared. Source words that are wider than their column are written upwards; 60
-    words a side are readable. Words in a script that the default font lacks are
-    drawn in an installed font that has it, if there is one.
+    Columns are source words and rows are target words; larger weights are darker. The
+    colour scale is always 0 to 1, so that figures can be compared. Source words wider
+    than their column are rotated. Up to about 60 words per side are legible. Characters
+    that the default font lacks are drawn in another installed font that has them.
 
     Args:
         weights: Attention weights in `[0, 1]`,
             `(len(target_words), len(source_words))`.
-        source_words: The words that were looked at.
-        target_words: The words that looked.
-        title: Text above the words, if any.
+        source_words: Words of the source, one for each column.
+        target_words: Words of the target, one for each row.
+        title: Title of the figure, if any.
 
     Returns:
-        A `matplotlib.figure.Figure` as large as the words need, not registered with
+        A `matplotlib.figure.Figure` whose size fits the words, not registered with
         pyplot: write it with `figure.savefig(path)`.
 
     Raises:
-        ValueError: If there are no words, or the weights do not fit them or do not lie
+        ValueError: If there are no words, or the weights have another shape or do not
+        lie
             in `[0, 1]`.
 
     Example:
@@ -103,7 +103,7 @@ def attention_heatmap(weights, source_words, target_words, *, title=None):
 
     source_words, target_words = list(source_words), list(target_words)
     weights = _as_grid(weights, len(target_words), len(source_words))
-    # Cells shrink with the number of words until their labels are as small as may be.
+    # Cells shrink with the number of words, down to the smallest legible labels.
     cell = float(np.clip(5.0 / max(weights.shape), 0.16, 0.36))
     height, width = cell * weights.shape[0], cell * weights.shape[1]
     figure = Figure(figsize=(width, height))
@@ -156,7 +156,7 @@ def _as_maps(weights, count):
 
 
 def _enlarge(weight, height, width):
-    """A smooth map of the image's size in [0, 1], from one weight per region."""
+    """Upsample the weights of regions to a smooth map of the image's size in [0, 1]."""
     across = _blend(weight.shape[1], width)
     down = _blend(weight.shape[0], height)
     smooth = down @ weight @ across.T
@@ -164,7 +164,7 @@ def _enlarge(weight, height, width):
 
 
 def _blend(cells, pixels):
-    """Gaussian interpolation from cell centres to pixels, `(pixels, cells)`."""
+    """Return Gaussian interpolation weights from cells to pixels, `(pixels, cells)`."""
     positions = (np.arange(pixels) + 0.5) * cells / pixels
     distance = positions[:, None] - (np.arange(cells) + 0.5)
     blend = np.exp(-0.5 * (distance / SMOOTHING) ** 2)
@@ -172,7 +172,7 @@ def _blend(cells, pixels):
 
 
 def _highlight(image, brightness):
-    """The image, washed out towards grey where nobody looked."""
+    """Blend the image towards dark grey where the brightness is low."""
     image = image / 255.0 if np.issubdtype(image.dtype, np.integer) else image
     grey = 0.25 * image.mean(axis=-1, keepdims=True) + 0.05
     share = brightness[..., None]
@@ -187,7 +187,7 @@ def _as_grid(weights, rows, columns):
             f"source word, at least one of each, here the shape ({rows}, {columns}). "
             f"Received: {weights.shape}"
         )
-    # Written so that a weight that is not a number does not pass.
+    # NaN fails this comparison, too.
     if not (weights.min() >= 0 and weights.max() <= 1 + 1e-6):
         raise ValueError(
             "weights must lie between 0 and 1. "
@@ -197,7 +197,7 @@ def _as_grid(weights, rows, columns):
 
 
 def _font_families(texts):
-    """The default font, and others that have the characters which it lacks."""
+    """Return the default font, and fonts with the characters that it lacks."""
     import matplotlib
     from matplotlib import font_manager
 
@@ -211,14 +211,14 @@ def _font_families(texts):
         return families
     found = {}
     for entry in font_manager.fontManager.ttflist:
-        # Its glyphs stand for characters that no font has.
+        # The glyphs of Last Resort only name the script of a character.
         if entry.name.startswith("Last Resort"):
             continue
         try:
             font = font_manager.get_font(entry.fname)
         except (OSError, RuntimeError):
             continue
-        # Fonts of pictures, such as emoji, cannot be drawn at any size.
+        # Bitmap fonts, such as emoji, cannot be scaled.
         if font.scalable:
             has = {c for c in missing if font.get_char_index(ord(c))}
             found[entry.name] = found.get(entry.name, set()) | has
@@ -232,7 +232,7 @@ def _font_families(texts):
 
 
 def _fit_figure(figure, renderer):
-    """Enlarge a figure to all that is drawn, its axes as large as before."""
+    """Resize a figure to fit all artists, without resizing its axes."""
     margin = 0.08
     width, height = figure.get_size_inches()
     drawn = figure.get_tightbbox(renderer).padded(margin)

@@ -1,7 +1,7 @@
 """Penalties on attention weights.
 
-Each is one number per sequence, summed over its steps: divide their total by the
-number of tokens to add them to a mean loss per token.
+Each penalty is one number per sequence, summed over its steps. To add it to a mean loss
+per token, divide the sum over the batch by the number of tokens.
 
 Shapes: T target steps, S positions.
 """
@@ -14,12 +14,12 @@ from keras_attention.validation import may_be_equal
 
 
 def doubly_stochastic_penalty(weights, mask=None):
-    """How far each position's total attention is from one.
+    """Doubly stochastic attention: squared distance of total attention from one.
 
         penalty = sum over s of (1 - sum over t of weights[t, s]) ** 2
 
-    Asks that every position of the source be looked at about equally often while
-    the weights of every step sum to one by construction.
+    The penalty is zero if the attention that each position receives over time sums to
+    one. The weights of each step sum to one by construction.
 
     Args:
         weights: Attention weights, `(..., T, S)`.
@@ -33,7 +33,7 @@ def doubly_stochastic_penalty(weights, mask=None):
 
     Example:
 
-    Two steps that look at the first of three positions:
+    Two steps that attend to the first of three positions only:
 
     >>> weights = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     >>> float(doubly_stochastic_penalty(weights))
@@ -47,17 +47,18 @@ def doubly_stochastic_penalty(weights, mask=None):
 
 
 def coverage_loss(weights, mask=None):
-    """How much attention goes to where earlier steps have looked already.
+    """Coverage loss: attention to positions that earlier steps attended to.
 
         coverage[t, s] = sum over t' < t of weights[t', s]
         loss           = sum over t, s of min(weights[t, s], coverage[t, s])
 
-    Unlike `doubly_stochastic_penalty` it leaves alone what nobody looks at: a
-    translation must read everything once, a summary only must not repeat itself.
+    Unlike `doubly_stochastic_penalty`, it does not penalise positions that no step
+    attends to: a translation has to cover its source, a summary only must not repeat
+    itself.
 
     Args:
         weights: Attention weights, `(..., T, S)`.
-        mask: Boolean `(..., T)`; steps that are `False` neither pay nor cover.
+        mask: Boolean `(..., T)`; steps that are `False` have no loss and no coverage.
 
     Returns:
         One loss per sequence, `(...)`, in float32 at least.
@@ -67,7 +68,7 @@ def coverage_loss(weights, mask=None):
 
     Example:
 
-    The second step spends half of its attention where the first one looked:
+    The second step gives half of its attention to the position of the first step:
 
     >>> weights = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
     >>> float(coverage_loss(weights))
@@ -83,20 +84,21 @@ def coverage_loss(weights, mask=None):
 
 
 def attention_supervision(weights, target_weights, mask=None):
-    """Cross-entropy between where to look and where the attention looked.
+    """Supervised attention: cross-entropy between target and attention weights.
 
         target[t] = target_weights[t] / sum over s of target_weights[t, s]
         loss      = -sum over t, s of target[t, s] log weights[t, s]
 
-    The targets are word alignments or, over the regions of an image, the box of what
-    a word names. A step whose target has no mass, such as a function word without a
-    box, contributes nothing. The logarithm stops at that of 1e-30 (1e-4 for float16
-    weights, whose gradients could not hold the inverse of less): a weight of exactly
-    zero costs much and has a gradient of zero.
+    Targets are word alignments or, for an image, the regions in the box of the object
+    that a word names. A step whose target is zero everywhere, such as a function word
+    without a box, contributes nothing. Weights below 1e-30 count as 1e-30 and have a
+    gradient of zero; for float16 weights the limit is 1e-4, because gradients of
+    smaller ones overflow.
 
     Args:
         weights: Attention weights, `(..., T, S)`.
-        target_weights: Where to look, not negative, `(..., T, S)`, booleans included.
+        target_weights: Target distribution, not negative, not necessarily normalised,
+            `(..., T, S)`; may be boolean.
         mask: Boolean `(..., T)`; steps that are `False` do not count.
 
     Returns:
@@ -107,8 +109,8 @@ def attention_supervision(weights, target_weights, mask=None):
 
     Example:
 
-    The object covers the last two of four regions; they received 1/4 each. The second
-    word names nothing:
+    The object covers the last two of four regions, which have a weight of 1/4 each. The
+    second word names no object:
 
     >>> weights = np.array([[0.5, 0.0, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]])
     >>> box = np.array([[False, False, True, True], [False] * 4])

@@ -24,20 +24,20 @@ def sequence_crossentropy(token_ids, logits, mask=None, *, label_smoothing=0.0):
         token_ids: Target tokens, integers `(..., T)`.
         logits: Unnormalised log-probabilities, `(..., T, N)`.
         mask: Boolean `(..., T)`; tokens that are `False` have a loss of exactly zero,
-            whatever their identifiers and logits are.
+            even if their token ids or logits are invalid.
         label_smoothing: Share `e` in `[0, 1)` of the probability that is spread
             evenly over the vocabulary.
 
     Returns:
-        One loss per token, `(..., T)`, in float32 at least. How to average is for the
-        caller to decide; `SequenceCrossentropy` is the mean over valid tokens.
+        One loss per token, `(..., T)`, in float32 at least. `SequenceCrossentropy` is
+        the mean over valid tokens.
 
     Raises:
         ValueError: If `label_smoothing` is not in `[0, 1)`, or a shape does not fit.
 
     Example:
 
-    Of two tokens with even odds:
+    Two tokens of equal probability:
 
     >>> loss = sequence_crossentropy(np.array([1]), np.zeros((1, 2)))
     >>> round(float(loss[0]), 4)  # ln 2
@@ -59,7 +59,7 @@ def sequence_crossentropy(token_ids, logits, mask=None, *, label_smoothing=0.0):
 
 
 class _MaskOf(keras.layers.Layer):
-    """The mask that a Keras layer has attached to a tensor, or `None`."""
+    """Layer that returns the Keras mask of a tensor, or `None`."""
 
     def call(self, inputs, mask=None):
         return mask
@@ -70,21 +70,22 @@ class _MaskOf(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class SequenceCrossentropy(keras.losses.Loss):
-    """Mean cross-entropy of the tokens that count, for `compile`.
+    """Mean cross-entropy of valid tokens, for `compile`.
 
         loss = sum of weight * crossentropy(token) / sum of weight
 
     over all tokens of the batch, see `sequence_crossentropy`. The weight of a token is
     zero if it is `pad` or masked by the Keras mask of the logits, otherwise its
-    `sample_weight` or one. A long sentence therefore counts more than a short one, and
-    padding changes nothing. A batch in which nothing counts has a loss of zero.
+    `sample_weight` or one. Every token counts the same, in long and in short sequences,
+    and padding does not change the loss. A batch without valid tokens has a loss of
+    zero.
 
     Args:
-        pad: Token that fills up short sequences, or `None` if every token counts.
+        pad: Padding token, or `None` if there is no padding.
         label_smoothing: Share in `[0, 1)` of the probability that is spread evenly
             over the vocabulary.
         reduction: As in `keras.losses.Loss`. The default is the mean above; `"sum"` is
-            its numerator, `None` gives the weighted losses `(B, T)`, and
+            its numerator, `None` returns the weighted losses `(B, T)`, and
             `"sum_over_batch_size"` divides by the number of all tokens, padding
             included.
         name: Name of the loss.
@@ -121,7 +122,7 @@ class SequenceCrossentropy(keras.losses.Loss):
         name="sequence_crossentropy",
     ):
         check_label_smoothing(label_smoothing)
-        # Keras converts the tokens to this type, too: half precision would mix them up.
+        # Keras casts the token ids to this dtype, too; half precision would round them.
         dtype = keras.backend.result_type(keras.config.floatx(), "float32")
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         self.pad = pad
@@ -132,7 +133,7 @@ class SequenceCrossentropy(keras.losses.Loss):
         mask = self._mask_of(y_pred)
         y_true, y_pred = map(ops.convert_to_tensor, (y_true, y_pred))
         if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == 1:
-            # As Keras has labels, too.
+            # Keras allows labels with one more axis.
             y_true = y_true[..., 0]
         check_token_ids("y_true", y_true, "y_pred", y_pred)
         weights = ops.cast(self._valid(y_true), self.dtype)
@@ -140,7 +141,7 @@ class SequenceCrossentropy(keras.losses.Loss):
             weights = weights * ops.cast(mask, self.dtype)
         if sample_weight is not None:
             weights = weights * broadcast_sample_weights(sample_weight, weights)
-        # Not even NaN counts where nothing does.
+        # A token of weight zero may have logits of NaN.
         counts = weights != 0
         y_true, y_pred = masked(y_true, counts), masked(y_pred, counts, rows=True)
         return super().__call__(y_true, y_pred, weights)

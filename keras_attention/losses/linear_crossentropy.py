@@ -13,35 +13,36 @@ from keras_attention.losses.masking import (
     masked,
 )
 
-# Logits of so many entries, 16 MB, are computed at once: they stay in the cache.
+# Number of logits of one block: 16 MB, which stay in the cache.
 BLOCK_ENTRIES = 1 << 22
 
 
 def linear_crossentropy(
     token_ids, inputs, embeddings, mask=None, *, weights=None, label_smoothing=0.0
 ):
-    """Mean cross-entropy of tokens whose logits are never held all at once.
+    """Mean cross-entropy of tokens, without all logits in memory at once.
 
         logits = inputs @ embeddings^T
         losses = sequence_crossentropy(token_ids, logits)
         loss   = mean over valid tokens of weights * losses
 
     Logits and their gradient are the largest tensors of a model with a vocabulary.
-    Here they are computed for some tokens at a time, and the gradients of `inputs` and
-    `embeddings` along with them, so the memory needed does not grow with the number of
-    tokens, and on a CPU the whole takes about half the time. A second derivative, such
-    as of a penalty on gradients, is not right on PyTorch.
+    This function computes them for a block of tokens at a time, together with the
+    gradients of `inputs` and `embeddings`. So memory does not grow with the number of
+    tokens, and on a CPU the loss takes about half the time. Second derivatives, such as
+    of a gradient penalty, are wrong on PyTorch.
 
     Args:
         token_ids: Target tokens, integers `(..., T)`.
-        inputs: What the output layer multiplies, `(..., T, D)`.
-        embeddings: Its kernel, `(N, D)`, a row for each token of the vocabulary: as in
-            `keras.layers.ReversibleEmbedding`, or a transposed `Dense` kernel.
-        mask: Boolean `(..., T)`; tokens that are `False` do not count, whatever their
-            identifiers and inputs are.
-        weights: What each token counts, broadcast to `(..., T)`, such as the advantage
-            of a sample, also below zero; 1 by default. No gradient flows into them, and
-            the mean divides by the number of valid tokens, whatever they weigh.
+        inputs: Inputs of the output layer, `(..., T, D)`.
+        embeddings: Transposed kernel of the output layer, `(N, D)`, such as the
+            embeddings of `keras.layers.ReversibleEmbedding`.
+        mask: Boolean `(..., T)`; tokens that are `False` do not count, even if their
+            token ids or inputs are invalid.
+        weights: Weight of each token, broadcast to `(..., T)`, positive or negative,
+            such as the advantage of a sample; 1 by default. They are constants without
+            gradient. The mean divides by the number of valid tokens, not by the sum of
+            the weights.
         label_smoothing: Share `e` in `[0, 1)` of the probability that is spread
             evenly over the vocabulary.
 
@@ -49,20 +50,20 @@ def linear_crossentropy(
         A scalar in float32 at least; zero if no token counts.
 
     Raises:
-        ValueError: If `label_smoothing` is not in `[0, 1)`, or `token_ids` has not the
-            shape of `inputs` without the last axis.
+        ValueError: If `label_smoothing` is not in `[0, 1)`, or `token_ids` does not
+            have the shape of `inputs` without the last axis.
 
     Example:
 
-    Of two tokens with even odds:
+    Two tokens of equal probability:
 
     >>> loss = linear_crossentropy(np.array([1]), np.zeros((1, 3)), np.ones((2, 3)))
     >>> round(float(loss), 4)  # ln 2
     0.6931
 
     Reference:
-        [Wijmans et al., 2025](https://arxiv.org/abs/2411.09009), section 4, whose
-        blocks are finer.
+        [Wijmans et al., 2025](https://arxiv.org/abs/2411.09009), section 4, with
+        smaller blocks.
     """
     check_label_smoothing(label_smoothing)
     inputs = ops.convert_to_tensor(inputs)
@@ -82,8 +83,9 @@ def linear_crossentropy(
         weights = ops.stop_gradient(ops.cast(weights, counts.dtype))
         weights = masked(ops.broadcast_to(weights, several), mask)
         counts = counts * ops.reshape(weights, (-1,))
-    # The loss is the log-partition less a logit; what is smooth is a mean of logits.
-    # The gradients of a token that comes often are many: half precision cannot sum up.
+    # loss = log-partition - target logit; with smoothing, the target is partly the mean
+    # of all rows. Gathering from the table in its own dtype sums the gradients of a
+    # frequent token in that dtype, not in half precision.
     targets = ops.take(table, token_ids, axis=0)
     if label_smoothing:
         mean = ops.mean(table, axis=0)
@@ -94,7 +96,7 @@ def linear_crossentropy(
 
 
 def _log_partition(rows, embeddings, weights):
-    """`sum over r of weights[r] * logsumexp(rows[r] @ embeddings^T)`, block by block.
+    """Return `sum over r of weights[r] * logsumexp(rows[r] @ embeddings^T)` in blocks.
 
     Args:
         rows: `(R, D)`.
@@ -103,15 +105,15 @@ def _log_partition(rows, embeddings, weights):
     """
     count = ops.shape(rows)[0]
     blocks = count // max(BLOCK_ENTRIES // embeddings.shape[0], 1) + 1
-    # At least one row, though there may be none.
+    # A block has at least one row, even if there are no tokens.
     size = count // blocks + 1
 
     def cut(x):
         padding = [[0, blocks * size - count], [0, 0]]
         return ops.reshape(ops.pad(x, padding), (blocks, size, x.shape[-1]))
 
-    # In half precision, what is small because there are many tokens would vanish: the
-    # gradients are multiplied with it in the end.
+    # A mean over many tokens has small weights, which underflow in half precision. So
+    # gradients are divided by the largest weight and multiplied by it at the end.
     scale = ops.max(ops.pad(ops.abs(weights), [[0, 1]], constant_values=1e-30))
 
     def log_partition(rows, embeddings):

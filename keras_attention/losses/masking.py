@@ -1,4 +1,4 @@
-"""Masks, dtypes and shapes of the arguments of losses."""
+"""Masks, dtypes and checks of the arguments of losses."""
 
 import keras
 from keras import ops
@@ -7,7 +7,7 @@ from keras_attention.validation import check_mask, may_be_equal
 
 
 def masked(x, mask, rows=False):
-    """`x` with zeros where the mask, of its elements or of its rows, is `False`."""
+    """Return `x` with zeros where the mask of its elements, or rows, is `False`."""
     if mask is None:
         return x
     check_mask("mask", mask, x.shape[:-1] if rows else x.shape, broadcasts=True)
@@ -21,7 +21,7 @@ def at_least_float32(x):
 
 
 def check_token_ids(name, token_ids, of, rows):
-    """Raise `ValueError` if there is not one token for every row of a tensor."""
+    """Raise `ValueError` unless there is one token for every row of a tensor."""
     if not may_be_equal(token_ids.shape, rows.shape[:-1]):
         raise ValueError(
             f"{name} must have the shape of {of} without the last axis, "

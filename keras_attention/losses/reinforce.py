@@ -12,46 +12,47 @@ from keras_attention.validation import check_rank
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class ReinforceLoss(keras.layers.Layer):
-    """What hard attention learns from: its samples, rewarded by the words they led to.
+    """REINFORCE loss for hard attention.
 
-    Where one position `s[t]` is drawn at every step, the gradient cannot pass through
-    the draw. It is estimated instead, with the log-likelihood of the caption `y` as
-    the reward:
+    Hard attention draws one position `s[t]` at every step, and no gradient passes
+    through the draw. This loss estimates the gradient, with the log-likelihood of the
+    caption `y` as the reward:
 
         loss = -(log p(y | s, a)
                  + reward_weight * constant(log p(y | s, a) - baseline) * log p(s | a)
                  + entropy_weight * H[s])
 
-    `constant` has no gradient. The baseline is the running mean of the reward and only
-    lowers the variance; it is updated, in training, after it was used:
+    `constant` stops the gradient. The baseline, a moving average of the reward, lowers
+    the variance. In training, it is updated after its use:
 
         baseline <- momentum * baseline + (1 - momentum) * mean over the batch of
                     log p(y | s, a)
 
-    With `reward_weight=1` and `entropy_weight=0` the gradient is on average that of
-    the lower bound `sum over s of p(s | a) log p(y | s, a)`. The defaults are those of
-    the authors' code, which divides the reward by the number of steps, too.
+    With `reward_weight=1` and `entropy_weight=0`, the gradient is an unbiased estimate
+    of the gradient of the lower bound `sum over s of p(s | a) log p(y | s, a)`. The
+    defaults are those of the authors' code, which also divides the reward by the number
+    of steps.
 
-    This is a layer because the baseline belongs to the model: it is saved with it and
-    is not trained. Half precision is not used, whatever the dtype policy.
+    The loss is a layer so that the baseline, a non-trainable weight, is saved with the
+    model. It computes in float32 at least under every dtype policy.
 
     Args:
-        reward_weight: Weight of the estimate, lambda_r in the paper.
+        reward_weight: Weight of the reward, lambda_r in the paper.
         entropy_weight: Weight of the entropy, lambda_e in the paper, which keeps the
-            attention from settling too early.
-        momentum: In `[0, 1]`, share of the baseline that an update keeps; 1 leaves it
-            as it is, zero at first or what was assigned to `baseline`.
+            attention from becoming deterministic too early.
+        momentum: Momentum of the baseline, in `[0, 1]`. With 1 the baseline keeps its
+            initial value, zero, or the value assigned to `baseline`.
 
     Call arguments:
-        log_likelihood: Of the target tokens, `(B, T)`, such as the negative
-            `sequence_crossentropy`; or `(B,)`, summed already.
-        log_probability: Of the sampled positions, `(B, T)` or summed, `(B,)`. Take it
-            from a log-softmax: the logarithm of a weight may be infinite.
-        entropy: Of the distributions they were drawn from, `(B, T)` or `(B,)`.
-        mask: Boolean `(B, T)`; steps that are `False` do not count, whatever is
-            stored there.
-        sampled: Boolean `(B,)`; `False` marks examples that used the expectation
-            instead of a sample: they add nothing to the estimate or the baseline.
+        log_likelihood: Log-likelihood of the target tokens, `(B, T)`, such as the
+            negative `sequence_crossentropy`; or its sum over steps, `(B,)`.
+        log_probability: Log-probability of the sampled positions, `(B, T)` or `(B,)`.
+            Take it from a log-softmax: the logarithm of a weight may be infinite.
+        entropy: Entropy of the distributions of the positions, `(B, T)` or `(B,)`.
+        mask: Boolean `(B, T)`; steps that are `False` do not count, even if they hold
+            NaN.
+        sampled: Boolean `(B,)`; `False` for examples with soft attention, which add
+            nothing to the estimate and the baseline.
         training: Whether to update the baseline.
 
     Returns:
@@ -62,7 +63,7 @@ class ReinforceLoss(keras.layers.Layer):
 
     Example:
 
-    Two captions of two words, read off regions that were drawn one out of four:
+    Two captions of two words, whose positions were drawn from four regions uniformly:
 
     >>> reinforce = ReinforceLoss()
     >>> log_likelihood = np.array([[-1.0, -2.0], [-3.0, -4.0]])
@@ -72,8 +73,7 @@ class ReinforceLoss(keras.layers.Layer):
     >>> tuple(loss.shape), round(float(reinforce.baseline), 4)
     ((2,), -0.5)
 
-    A model keeps the layer as an attribute, which makes the baseline its own, and
-    takes the mean where it computes its loss:
+    A model keeps the layer as an attribute, so that the baseline is one of its weights:
 
     >>> class Captioner(keras.Model):
     ...     def __init__(self):
@@ -90,7 +90,7 @@ class ReinforceLoss(keras.layers.Layer):
     ...         )
     ...         return keras.ops.mean(loss)
 
-    A layer does the same with `self.add_loss(keras.ops.mean(loss))`.
+    A layer calls `self.add_loss(keras.ops.mean(loss))` instead.
 
     Reference:
         [Xu et al., 2015](https://arxiv.org/abs/1502.03044), section 4.1.
@@ -144,7 +144,7 @@ class ReinforceLoss(keras.layers.Layer):
         )
 
     def _follow(self, advantage, sampled):
-        """Move the baseline; with no sample in the batch, it stays."""
+        """Update the baseline, unless no example of the batch was sampled."""
         if sampled is None:
             mean = ops.mean(advantage)
         else:
@@ -166,7 +166,7 @@ class ReinforceLoss(keras.layers.Layer):
 
 
 def _total(name, x, mask):
-    """One number per example, of one or of one per step."""
+    """Return one number per example, `(B,)`, summed over steps if there are any."""
     check_rank(name, x.shape, (1, 2), "(batch, steps) or (batch,)")
     x = at_least_float32(x)
     return x if len(x.shape) == 1 else ops.sum(masked(x, mask), axis=-1)

@@ -1,19 +1,24 @@
-"""Finding sequences: greedy, sampling and beam search over any step function.
+"""Greedy search, sampling and beam search over any step function.
 
-A step is all that a model has to offer:
+A model provides a step function:
 
     step(token_ids, state) -> (log_probs, state, weights)
 
-with `token_ids` `(B, K)`, the last token of each of K hypotheses; `log_probs`
-`(B, K, N)` over the next token; `weights` `(B, K, S)`, where the step looked; and
-`state` any nested structure of at least one tensor `(B, K, ...)`. Other shapes are a
-`ValueError`, as is an `end` that is no token. What all hypotheses share, such as a
-memory, stays in the step's closure and is never copied. Shapes inside the loops never
-change, so the searches run eagerly, compiled, and inside an exported graph.
+with
 
-Every search takes a list of `constraints`, whatever a hypothesis may not contain:
-`Ban`, `MinLength`, `NoRepeatNgrams`, `Prefix`, or a `Constraint` of your own. Scores
-stay those of the model.
+    token_ids `(B, K)`: last token of each of K hypotheses;
+    log_probs `(B, K, N)`: log-probabilities of the next token;
+    weights `(B, K, S)`: attention weights;
+    state: nested structure of at least one tensor `(B, K, ...)`.
+
+Other shapes, or an `end` outside the vocabulary, raise `ValueError`. Tensors that all
+hypotheses share, such as the memory of an attention, stay in the closure of the step
+and are never copied. Shapes inside the loops are constant, so the searches run eagerly,
+compiled, and in an exported graph.
+
+Every search takes a list of `constraints`, which rule out tokens: `Ban`, `MinLength`,
+`NoRepeatNgrams`, `Prefix`, or a subclass of `Constraint`. They do not change the
+scores of the tokens that remain.
 
 Shapes: B batch, K hypotheses, N vocabulary size, L maximum length, S positions.
 """

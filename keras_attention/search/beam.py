@@ -1,4 +1,4 @@
-"""Beam search, in one call or in pieces."""
+"""Beam search."""
 
 import inspect
 
@@ -28,7 +28,7 @@ from keras_attention.validation import check_positive_integer
 
 
 def beam_search(step, state, **options):
-    """Keep the most probable hypotheses at every step and return the best finished.
+    """Beam search over a step function.
 
     Hypotheses are ranked by
 
@@ -37,70 +37,71 @@ def beam_search(step, state, **options):
         penalty(length) = ((5 + length) / 6) ** length_penalty          ("gnmt")
         cover = coverage_penalty * sum over s of log min(sum over t of weights[t, s], 1)
 
-    where the length counts the end token: 0 ranks by probability, and 1, in the first
-    form, by the average per token. The second term, 0 or less, is for hypotheses that
-    leave out no position of the source. A position that was looked at by less than
-    1e-10 in sum counts as 1e-10, so that none costs more than 23.1 times the penalty.
+    where the length includes the end token. A length penalty of 0 ranks by the
+    log-probability, and one of 1, in the form `"power"`, by its average per token.
+    Coverage lowers the score of hypotheses that attended little to some position.
+    Attention of less than 1e-10 to a position counts as 1e-10, so a position costs at
+    most 23.1 times `coverage_penalty`.
 
-    At every step, the continuations of all hypotheses compete. Those among the
-    `beam_size` best that end leave the beam for a pool of the `beam_size` best finished
-    ones; the best that do not end go on. So a beam of one without length penalty is
-    greedy search. A row is done when no unfinished hypothesis can enter its pool any
-    more, or, with `early_stopping`, as soon as the pool is full; the loop ends when all
-    rows are done. If fewer than `beam_size` have finished at `max_length`, unfinished
-    ones follow behind them.
+    At every step, the search compares all continuations of all hypotheses. Those of the
+    `beam_size` best that end with `end` are finished and enter a pool of the
+    `beam_size` best finished hypotheses; the best others form the next beam. A beam of
+    one without length penalty is greedy search. A row is done when no unfinished
+    hypothesis can enter its pool any more, or, with `early_stopping`, as soon as the
+    pool is full; the loop ends when all rows are done. If fewer than `beam_size`
+    hypotheses have finished at `max_length`, unfinished ones follow after them.
 
     Args:
-        step: Step function (see the package).
+        step: Step function, see `keras_attention.search`.
         state: Initial state, nested tensors `(B, ...)`.
-        start: Token that the first step is given.
+        start: Token that the first step receives.
         end: Token that ends a sequence.
-        max_length: Largest number of tokens, `end` included.
-        beam_size: Number of hypotheses K that are kept and returned.
+        max_length: Maximum number of tokens L, `end` included.
+        beam_size: Beam width K: number of hypotheses that are kept and returned.
         length_penalty: Exponent of the length, not negative.
         length_penalty_form: `"power"` or `"gnmt"`.
-        coverage_penalty: Factor of the second term, not negative. Without it,
-            coverage costs nothing.
+        coverage_penalty: Factor of the coverage term, not negative. At 0, the search
+            does not track coverage.
         coverage_mask: Boolean `(B, S)`, `True` for positions that should be covered;
             `None` for all.
         early_stopping: Whether a row is done when `beam_size` hypotheses have finished.
-            With a length penalty a longer one may always be better, so that otherwise
-            most searches last until `max_length`.
-        limit: How many tokens are enough this time, if `max_length` is more: a positive
-            integer, or one for every row, `(B,)`. In a graph, it may depend on what is
-            searched; less than one counts as one there.
+            Otherwise, with a length penalty, most searches run until `max_length`,
+            because a longer hypothesis may still have a better score.
+        limit: Maximum number of tokens of this call, if less than `max_length`: a
+            positive integer, or one for each row, `(B,)`. In a graph, it may be a
+            tensor; values below 1 count as 1 there.
         constraints: List of `Constraint` objects, such as `Ban` and `MinLength`.
 
     Returns:
         Dict of tensors, best hypothesis first:
-        `"token_ids"` `(B, K, L)`, filled with `end` behind the last token;
-        `"lengths"` `(B, K)`, tokens including `end`; 0 where the vocabulary does not
-        allow as many different hypotheses;
-        `"scores"` `(B, K)`, by which they are ranked;
+        `"token_ids"` `(B, K, L)`, padded with `end` after the last token;
+        `"lengths"` `(B, K)`, number of tokens including `end`; 0 for a hypothesis that
+        does not exist, where fewer than `beam_size` different ones are possible;
+        `"scores"` `(B, K)`;
         `"log_probs"` `(B, K)`, the sum over the tokens;
-        `"token_log_probs"` `(B, K, L)`, zero behind the last token;
-        `"weights"` `(B, K, L, S)`, where the model looked for each token.
+        `"token_log_probs"` `(B, K, L)`, zero after the last token;
+        `"weights"` `(B, K, L, S)`, attention weights of the step that chose each token.
 
     Raises:
         ValueError: If `beam_size` or `max_length` is not a positive integer, a penalty
-            is negative or infinite, what `max_length` tokens are divided by is more
-            than float32 holds, the form of `length_penalty` is unknown,
-            `coverage_mask` has not the shape of the positions, `limit` is not as above,
-            or a constraint cannot be met.
+            is negative or infinite, the length penalty of `max_length` tokens exceeds
+            float32, `length_penalty_form` is unknown, `coverage_mask` or `limit` has a
+            wrong shape or value, or a constraint cannot be met.
+        TypeError: If the search does not have a keyword argument.
 
     Example:
 
     >>> def counting(token_ids, state):
     ...     logits = 9 * keras.ops.one_hot((token_ids + 1) % 5, 5)
-    ...     looked = keras.ops.ones((*token_ids.shape, 3)) / 3
-    ...     return keras.ops.log_softmax(logits), state, looked
+    ...     weights = keras.ops.ones((*token_ids.shape, 3)) / 3
+    ...     return keras.ops.log_softmax(logits), state, weights
     >>> found = beam_search(counting, np.zeros((2, 1)), start=0, end=4, max_length=6)
     >>> keras.ops.convert_to_numpy(found["token_ids"][:, 0]).tolist()
     [[1, 2, 3, 4, 4, 4], [1, 2, 3, 4, 4, 4]]
 
     Reference:
-        [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, equation 14, for
-        `"gnmt"` and the coverage.
+        [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, equation 14:
+        `"gnmt"` and the coverage penalty.
     """
     check_keywords("beam_search", options, Beam)
     beam = Beam(step, state, **options)
@@ -108,16 +109,17 @@ def beam_search(step, state, **options):
 
 
 class Beam:
-    """The pieces of a beam search: it can rest between two steps.
+    """Beam search in three parts, so that a caller may stop between two steps.
 
         carry = beam.begin()
         carry = beam.advance(carry)
         found = beam.hypotheses(carry)
 
-    The carry is a nested dict of tensors: `"t"` `(B,)`, how many tokens every row has;
-    `"alive"`, `"finished"`, `"coverage"`, each `(B, K, ...)`; and `"history"`
-    `(L, B, K, ...)`, from which hypotheses are traced back. Each row has a clock of its
-    own, so it may begin anew beside others that go on. Arguments as for `beam_search`.
+    The carry is a nested dict of tensors: `"t"` `(B,)`, the number of steps of every
+    row; `"alive"`, `"finished"`, `"coverage"`, each `(B, K, ...)`; and `"history"`
+    `(L, B, K, ...)`, from which hypotheses are traced back. Rows count their steps
+    independently, so one row may restart while others continue. Arguments are those of
+    `beam_search`.
     """
 
     def __init__(
@@ -156,7 +158,7 @@ class Beam:
         self.limit = max_length if limit is None else self._checked_limit(limit)
 
     def begin(self):
-        """A carry before the first step."""
+        """Return the carry before the first step."""
         first = self._first()
         _, _, weights = self.step(first["alive"]["token_ids"], first["alive"]["state"])
         self.ranking.check_coverage_mask(weights, batch_of(self.state))
@@ -178,8 +180,8 @@ class Beam:
         return {**first, "coverage": coverage, "history": history}
 
     def restart(self, carry, rows):
-        """The carry, but the rows that are true `(B,)` are before the first step."""
-        # What a history holds beyond the clock is never read.
+        """Return the carry with the rows of a mask `(B,)` before their first step."""
+        # Entries of the history after step `t` are never read.
         first = {
             **self._first(),
             "coverage": tree.map_structure(ops.zeros_like, carry["coverage"]),
@@ -188,7 +190,7 @@ class Beam:
         return {**choose(rows, first, others), "history": carry["history"]}
 
     def _first(self):
-        """What a carry holds of every row before the first step, but for shapes."""
+        """Return the parts of the first carry that need no call of the step."""
         batch, beam_size = batch_of(self.state), self.beam_size
         only_first = np.full((1, beam_size), IMPOSSIBLE, dtype="float32")
         only_first[:, 0] = 0.0
@@ -212,9 +214,9 @@ class Beam:
         }
 
     def done(self, carry):
-        """Whether a row will not change any more: `(B,)`."""
-        # Sums only fall, nothing is divided by more, and all may yet be covered.
-        # `ops.max` refuses a batch without rows.
+        """Return whether each row is done, `(B,)`."""
+        # The bound holds because log-probabilities only fall, no divisor is larger, and
+        # coverage costs nothing at best. `ops.max` fails on a batch without rows.
         best = ops.top_k(carry["alive"]["log_probs"], 1)[0][:, 0]
         hope = ops.where(
             is_possible(best), best / self.ranking.divisor(self.max_length), IMPOSSIBLE
@@ -224,14 +226,14 @@ class Beam:
         return ops.logical_or(settled, carry["t"] >= self.limit)
 
     def _stopped(self, carry):
-        """Whether nothing may finish any more because enough has: `(B,)`."""
+        """Return whether early stopping has ended each row, `(B,)`."""
         full = is_possible(carry["finished"]["log_probs"][:, -1])
         return ops.logical_and(full, self.early_stopping)
 
     def advance(self, carry, *, active=None, unfinished=0):
-        """Go on until at most so many of the active rows are not done.
+        """Run steps until at most `unfinished` of the active rows are not done.
 
-        It also ends when any row, active or not, has as many tokens as are allowed.
+        The loop also ends when any row, active or not, has `max_length` tokens.
         """
 
         def proceed(carry):
@@ -252,13 +254,13 @@ class Beam:
         return carry
 
     def _next(self, carry):
-        """The carry after one more step."""
+        """Return the carry after one more step."""
         end, beam_size = self.end, self.beam_size
         t, alive, coverage = carry["t"], carry["alive"], carry["coverage"]
         log_probs, state, weights = self.step(alive["token_ids"], alive["state"])
         weights = ops.cast(weights, "float32")
         coverage = tree.map_structure(lambda x: x + weights, coverage)
-        # Twice the beam, so that enough go on when a whole beam ends at once.
+        # Twice the beam, so that a full beam is left if all of the best ones end.
         size = log_probs.shape[-1]
         candidates = min(2 * beam_size, beam_size * size)
         ranks = self.ranking.undivided(alive["log_probs"], coverage, t + 1)
@@ -273,7 +275,7 @@ class Beam:
             token_ids == end, ops.arange(candidates, dtype="int32") < beam_size
         )
         ended = ops.logical_and(ended, is_possible(totals))
-        # Rows do not depend on how long others of their batch go on.
+        # A row that has stopped ignores the further steps of its batch.
         ended = ops.logical_and(ended, ~self._stopped(carry)[:, None])
 
         scores = ranks / self.ranking.divisor(t + 1)
@@ -294,11 +296,11 @@ class Beam:
         going, totals = gather((going, totals), best)
         alive = {
             "token_ids": going["token_ids"],
-            # Kept finite: the impossible may not add up.
+            # Keeps sums of impossible log-probabilities finite.
             "log_probs": ops.maximum(totals, IMPOSSIBLE),
             "state": gather(state, going["parents"]),
         }
-        # Weights are in the order in which the step was asked, not that of the beam.
+        # The weights are those of the parents, in the order before the selection.
         now = {"going": going, "weights": weights}
         after = {
             "t": t + 1,
@@ -310,9 +312,9 @@ class Beam:
         return self._limited(carry, after)
 
     def _limited(self, before, after):
-        """The carry after a step, but rows with enough tokens keep their hypotheses."""
+        """Return the carry after a step; rows at their limit keep their hypotheses."""
         if isinstance(self.limit, int):
-            # Nothing goes on behind it.
+            # The loop ends there.
             return after
 
         def found(carry):
@@ -324,7 +326,7 @@ class Beam:
         return {**after, "alive": alive, "finished": finished, "coverage": coverage}
 
     def hypotheses(self, carry):
-        """Finished hypotheses, then unfinished ones, each traced back to its start."""
+        """Trace hypotheses back to their start, the finished ones first."""
         alive, history = carry["alive"], carry["history"]
         length = ops.minimum(carry["t"], self.limit)
         t = length[:, None]
@@ -333,7 +335,7 @@ class Beam:
             ops.arange(beam_size, dtype="int32"), ops.shape(alive["token_ids"])
         )
         ranks = self.ranking.undivided(alive["log_probs"], carry["coverage"], length)
-        # The end is one more token of those that have finished.
+        # Finished hypotheses have one more token, the end.
         finished = {**carry["finished"], "lengths": carry["finished"]["steps"] + 1}
         unfinished = {
             "scores": ranks / self.ranking.divisor(length),
@@ -344,7 +346,7 @@ class Beam:
             "lengths": ops.broadcast_to(t, ops.shape(slots)),
         }
         pool = concatenate(finished, unfinished)
-        # Both halves are sorted: the first that exist are the best.
+        # Both halves are sorted, so the best are the first ones that exist.
         places = ops.arange(2 * beam_size, dtype="int32")
         places = ops.where(
             is_possible(pool["log_probs"]), places, places + 2 * beam_size
@@ -357,7 +359,7 @@ class Beam:
             within = step["t"] < lengths
             before = ops.logical_and(within, step["t"] < chosen["steps"])
             going = gather(step["going"], slots)
-            # The end of a hypothesis is not in the history of those that went on.
+            # The history holds unfinished hypotheses only, without the end token.
             token_ids = ops.where(before, going["token_ids"], self.end)
             gains = ops.where(before, going["gains"], chosen["gains"])
             slots = ops.where(before, going["parents"], slots)
@@ -383,10 +385,10 @@ class Beam:
         }
 
     def _checked_limit(self, limit):
-        """A limit as int32, `()` or `(B,)`, and at most `max_length`."""
+        """Return a limit as int32, `()` or `(B,)`, at most `max_length`."""
         check_limit(limit)
         limit = ops.cast(ops.minimum(limit, self.max_length), "int32")
-        # What is not known, in a graph, may be anything.
+        # In a graph, the value is not known and cannot be checked.
         limit = ops.maximum(limit, 1)
         if len(limit.shape) > 1:
             raise ValueError(
@@ -399,7 +401,7 @@ class Beam:
 
 
 def check_limit(limit):
-    """Raise `ValueError` for limits that are known, and no positive integers."""
+    """Raise `ValueError` if a known limit is not a positive integer."""
     values = values_of(limit)
     if values is not None and not np.all((values >= 1) & (values % 1 == 0)):
         raise ValueError(f"limit must be a positive integer. Received: {limit}")

@@ -13,7 +13,7 @@ from keras_attention.validation import check_positive_integer
 
 # The log-probability of a hypothesis that does not exist; finite, so that sums are.
 IMPOSSIBLE = -1e9
-# Lower than IMPOSSIBLE: where every other token is impossible, none of these is chosen.
+# Less than IMPOSSIBLE, so that a forbidden token never replaces an impossible one.
 FORBIDDEN = 2 * IMPOSSIBLE
 
 
@@ -37,18 +37,17 @@ class SearchStep:
 
 
 class Constraint:
-    """Base class of constraints: which tokens may follow in a hypothesis.
+    """Base class of constraints, which rule out next tokens of a hypothesis.
 
     A search calls `begin` once, then `mask` at every step. A constraint may keep a
     state of its own for each hypothesis; the search carries it along. Constraints apply
     in the order of their list; those with `overrides = True` apply after all others.
 
-    A subclass defines `mask` and, if it has a state or can be impossible to meet,
-    `begin`.
+    A subclass defines `mask`, and `begin` if it has a state or arguments to check.
 
     Example:
 
-    A token that may occur a few times only, by a state that counts:
+    Limit how often a token may occur, with a state that counts:
 
     >>> class AtMost(Constraint):
     ...     def __init__(self, token, times):
@@ -83,7 +82,7 @@ class Constraint:
         Args:
             batch_size: Number of rows B; a tensor in a graph that takes any batch.
             end: The end token.
-            max_length: Largest number of tokens, `end` included.
+            max_length: Maximum number of tokens, `end` included.
 
         Raises:
             ValueError: If the search cannot meet the constraint.
@@ -94,8 +93,8 @@ class Constraint:
         """Return log-probabilities with tokens forbidden, and the next state.
 
         Args:
-            log_probs: Log-probabilities of the next token, `(B, K, N)`, in which
-                constraints that were applied before have forbidden tokens.
+            log_probs: Log-probabilities of the next token, `(B, K, N)`, masked by the
+                constraints that were applied before.
             state: State of this constraint, nested tensors `(B, K, ...)`.
             step: `SearchStep` with the attributes `token_ids`, `length`, `log_probs`,
                 `vocabulary` and `end`.
@@ -108,7 +107,7 @@ class Constraint:
 
     @staticmethod
     def forbid(log_probs, tokens):
-        """Return `log_probs` with the tokens forbidden where a boolean mask is true."""
+        """Return `log_probs` with `FORBIDDEN` where the mask `tokens` is `True`."""
         return ops.where(tokens, FORBIDDEN, log_probs)
 
 
@@ -146,7 +145,7 @@ class Ban(Constraint):
 
 
 class MinLength(Constraint):
-    """Smallest number of tokens, `end` included.
+    """Minimum number of tokens, `end` included.
 
     Args:
         min_length: Integer, not negative and at most `max_length` of the search.
@@ -174,7 +173,7 @@ class MinLength(Constraint):
 
 
 class NoRepeatNgrams(Constraint):
-    """No n-gram occurs twice in a hypothesis (n-gram blocking).
+    """N-gram blocking: no n-gram occurs twice in a hypothesis.
 
     Args:
         n: Positive integer, number of tokens of an n-gram.
@@ -206,16 +205,17 @@ class NoRepeatNgrams(Constraint):
 
 
 class Prefix(Constraint):
-    """First tokens of all hypotheses of a row (prefix-constrained decoding).
+    """Given first tokens of all hypotheses of a row.
 
     A prefix overrides the other constraints.
 
     Args:
-        token_ids: Integers `(B, P)`; where one is negative, the search is free.
+        token_ids: Integers `(B, P)`; a negative one leaves its position free.
 
     Raises:
-        ValueError: If `token_ids` are no integers `(B, P)`, or, in the search, not for
-            all rows, more than `max_length`, or not in the vocabulary.
+        ValueError: If `token_ids` are not integers `(B, P)`, or, in the search, if they
+            have another number of rows, exceed `max_length`, or are not in the
+            vocabulary.
     """
 
     overrides = True
@@ -258,7 +258,7 @@ class Prefix(Constraint):
                 f"token_ids of Prefix must be below {size}, or negative. "
                 f"Received: {self.highest}"
             )
-        # After the prefix, the search is free.
+        # Positions after the prefix are free.
         token_ids = ops.pad(self.token_ids, ((0, 0), (0, 1)), constant_values=-1)
         place = ops.minimum(step.length, self.length)
         forced = ops.take_along_axis(token_ids, place, axis=1)[..., None]

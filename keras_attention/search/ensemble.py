@@ -1,4 +1,4 @@
-"""Several models that decide together."""
+"""Ensembles: several models that decide together."""
 
 import math
 
@@ -10,39 +10,39 @@ from keras_attention.validation import check_choice
 
 
 def ensemble_step(steps, *, weights=None, combine="probabilities"):
-    """Make one step of the steps of several models, for any of the searches.
+    """Step function of an ensemble of models, for any of the searches.
 
     With model weights w that sum to one, the next token has the distribution
 
         p(n) = sum over m of w[m] * p[m](n)               ("probabilities")
         p(n) ~ product over m of p[m](n) ** w[m]      ("log-probabilities")
 
-    A token that one model rules out is only less probable in the first, the
-    arithmetic mean, and impossible in the second, the normalised geometric mean.
+    The first is the arithmetic mean, in which a token that one model rules out remains
+    possible; the second is the normalised geometric mean, in which it does not.
 
     Args:
         steps: List of step functions (see `beam_search`) over the same vocabulary
             and the same positions.
-        weights: A positive number for every step, divided by their sum; `None` for
-            all alike.
+        weights: Positive number for each step, divided by their sum; equal weights
+            if `None`.
         combine: `"probabilities"` or `"log-probabilities"`.
 
     Returns:
-        A step function. Its state is the list of the states of `steps`, its attention
-        weights are the mean of theirs, weighted in the same way.
+        A step function. Its state is the list of the states of `steps`; its attention
+        weights are their mean, with the weights of the models.
 
     Raises:
-        ValueError: If there are no steps, the weights are not a positive number for
-            each, `combine` is unknown; or, in the search, if the state is not one for
-            each step, or the models' vocabularies or positions differ.
+        ValueError: If there are no steps, `weights` are not one positive number for
+            each, or `combine` is unknown; in the search, if there is not one state for
+            each step, or vocabularies or positions differ.
 
     Example:
 
     >>> def counting(by):
     ...     def step(token_ids, state):
     ...         logits = 9 * keras.ops.one_hot((token_ids + by) % 7, 7)
-    ...         looked = keras.ops.ones((*token_ids.shape, 3)) / 3
-    ...         return keras.ops.log_softmax(logits), state, looked
+    ...         weights = keras.ops.ones((*token_ids.shape, 3)) / 3
+    ...         return keras.ops.log_softmax(logits), state, weights
     ...     return step
     >>> step = ensemble_step([counting(by=1), counting(by=2)], weights=[1, 2])
     >>> state = [np.zeros((1, 1)), np.zeros((1, 1))]
@@ -51,8 +51,8 @@ def ensemble_step(steps, *, weights=None, combine="probabilities"):
     [[[2, 4, 6, 6, 6]]]
 
     Reference:
-        [Sutskever et al., 2014](https://arxiv.org/abs/1409.3215), section 3.6, whose
-        translations are found by an ensemble.
+        [Sutskever et al., 2014](https://arxiv.org/abs/1409.3215), section 3.6:
+        translation by an ensemble.
     """
     steps = list(steps)
     check_choice("combine", combine, ("probabilities", "log-probabilities"))
@@ -89,7 +89,7 @@ def ensemble_step(steps, *, weights=None, combine="probabilities"):
             share * ops.cast(x, "float32")
             for share, x in zip(shares, looked, strict=True)
         ]
-        # In a loop, a state keeps its structure.
+        # A loop needs the structure that it started with, a tuple or a list.
         states = states if isinstance(state, tuple) else list(states)
         return mean(log_probs, shares), states, sum(looked)
 
@@ -104,5 +104,5 @@ def _arithmetic(log_probs, shares):
 def _geometric(log_probs, shares):
     joint = sum(share * x for share, x in zip(shares, log_probs, strict=True))
     normalizer = ops.logsumexp(joint, axis=-1, keepdims=True)
-    # Where nothing is possible there is nothing to divide by.
+    # Where no token is possible, the normalizer is -inf.
     return ops.where(is_possible(joint), joint - normalizer, IMPOSSIBLE)

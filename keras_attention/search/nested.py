@@ -1,4 +1,4 @@
-"""Nested structures of tensors, whose first axes are rows and hypotheses."""
+"""Nested structures of tensors whose first axes are rows and hypotheses."""
 
 import numpy as np
 from keras import ops, tree
@@ -15,7 +15,7 @@ def batch_of(nested):
 
 
 def values_of(x):
-    """The values of a tensor, or `None` in a graph, where they are not known."""
+    """Return the values of a tensor, or `None` in a graph, where they are not known."""
     try:
         return np.asarray(ops.convert_to_numpy(x))
     except (NotImplementedError, TypeError, RuntimeError):
@@ -33,7 +33,7 @@ def check_rows(name, x, batch_size):
 
 
 def spread(state, size):
-    """The same state for every hypothesis: `(B, ...)` to `(B, K, ...)`."""
+    """Repeat a state for every hypothesis: `(B, ...)` to `(B, K, ...)`."""
     return tree.map_structure(lambda x: ops.repeat(x[:, None], size, axis=1), state)
 
 
@@ -44,21 +44,21 @@ def concatenate(first, second):
 
 
 def gather(nested, index):
-    """Pick along axis 1: `(B, M, ...)` and `(B, K)` give `(B, K, ...)`."""
+    """Take entries along axis 1: `(B, M, ...)` and `(B, K)` give `(B, K, ...)`."""
 
     def pick(x):
         batch, size, *rest = ops.shape(x)
         rows = ops.arange(batch, dtype="int32")
         flat = ops.reshape(x, (-1, *rest))
         picked = ops.take(flat, index + size * rows[:, None], axis=0)
-        # What JAX takes of nothing has lost its axes.
+        # JAX drops the other axes when it takes from an empty batch.
         return ops.reshape(picked, (*ops.shape(index), *rest))
 
     return tree.map_structure(pick, nested)
 
 
 def choose(rows, first, second):
-    """The first where `rows` `(B,)` is true, else the second; each `(B, ...)`."""
+    """Return `first` where `rows` `(B,)` is true, else `second`; each `(B, ...)`."""
 
     def pick(x, y):
         return ops.where(ops.reshape(rows, (-1, *[1] * (len(x.shape) - 1))), x, y)
@@ -67,9 +67,9 @@ def choose(rows, first, second):
 
 
 def write(history, t, now):
-    """Put what is `now` `(B, ...)` into the places t of a nested history `(L, B, ...)`.
+    """Write `now` `(B, ...)` into step t of a nested history `(L, B, ...)`.
 
-    The places are one for every row, `(B,)`, or one for all.
+    `t` is one step for each row, `(B,)`, or one for all.
     """
     rows = ops.arange(batch_of(now), dtype="int32")
     places = ops.stack([ops.broadcast_to(t, ops.shape(rows)), rows], axis=-1)

@@ -9,37 +9,39 @@ from keras_attention.validation import check_positive_integer
 
 
 class BeamSearchQueue:
-    """Beam search over a list of any length, which never waits for the longest row.
+    """Beam search over a list of any length, with continuous batching.
 
-    A search of a batch ends when all its rows are done. Here a row that is done leaves
-    its place to the next of the list: the search runs in rounds at a fixed batch size,
-    each of which ends when an eighth of the places is free, or, when nothing is left to
-    begin, when all are done. Every row finds what `beam_search` finds for it.
+    A search of a batch ends when all its rows are done. Here, the next row of the list
+    takes the place of a row that is done. The search runs in rounds at a fixed batch
+    size. A round ends when an eighth of the places is free, or, if no row is waiting,
+    when all rows are done. The result of each row is that of `beam_search`.
 
     Args:
-        make_step: Function `(memory) -> step`: the step function (see `beam_search`)
-            over what all hypotheses of a row share, nested tensors
-            `(batch_size, ...)`.
+        make_step: Function `(memory) -> step`, which returns a step function (see
+            `keras_attention.search`) for a memory, nested tensors `(batch_size, ...)`
+            that all hypotheses of a row share.
         batch_size: Number of rows that are searched together.
-        compiler: What compiles functions of nested tensors, such as `tf.function` or
-            `jax.jit`; `None` runs them as they are. Nothing is compiled twice.
+        compiler: Function that compiles functions of nested tensors, such as
+            `tf.function` or `jax.jit`; `None` runs eagerly. Each function is compiled
+            once.
         constraints: List of `Constraint` objects for all rows, or a function
             `(memory) -> constraints` for those that differ from row to row, such as
             `lambda memory: [Prefix(memory["prefix"])]`.
-        **options: Those of `beam_search`, but for those below.
+        **options: Further options of `beam_search`, except the call arguments below.
 
     Call arguments:
-        memory: Nested arrays `(R, ...)`, of the R rows of the list.
+        memory: Nested arrays `(R, ...)` for the R rows of the list.
         state: Initial state, nested arrays `(R, ...)`.
         coverage_mask: Boolean `(R, S)`, as for `beam_search`.
         limit: Integers `(R,)`, as for `beam_search`.
 
     Returns:
-        Dict of NumPy arrays, the results of `beam_search` for all rows in their order.
+        Dict of NumPy arrays: the result of `beam_search` for all rows, in their order.
 
     Raises:
-        ValueError: If `batch_size` is not a positive integer, the list is empty, the
-            arrays are not of as many rows, or as `beam_search` raises.
+        ValueError: If `batch_size` is not a positive integer, the list is empty, arrays
+            differ in the number of rows, or as in `beam_search`.
+        TypeError: If the search does not have an option.
 
     Example:
 
@@ -49,8 +51,8 @@ class BeamSearchQueue:
     ...     def step(token_ids, state):
     ...         following = keras.ops.where(token_ids < last[:, None], token_ids + 1, 9)
     ...         logits = 20 * keras.ops.one_hot(following, 10)
-    ...         looked = keras.ops.ones((*token_ids.shape, 3)) / 3
-    ...         return keras.ops.log_softmax(logits), state, looked
+    ...         weights = keras.ops.ones((*token_ids.shape, 3)) / 3
+    ...         return keras.ops.log_softmax(logits), state, weights
     ...     return step
     >>> search = BeamSearchQueue(
     ...     make_step, batch_size=2, start=0, end=9, max_length=8, beam_size=3
@@ -77,7 +79,7 @@ class BeamSearchQueue:
 
     def __call__(self, memory, state, *, coverage_mask=None, limit=None):
         if limit is not None:
-            # Compiled functions do not know it.
+            # Inside a compiled function, the values are not known.
             check_limit(limit)
         rows = {"memory": memory, "state": state}
         by_row = {"coverage_mask": coverage_mask, "limit": limit}
@@ -91,13 +93,13 @@ class BeamSearchQueue:
             )
         (count,) = counts
         queue, found = iter(range(count)), [None] * count
-        # Which row is searched at each place; -1 where none is.
+        # Row of the list that is searched at each place; -1 for none.
         places = np.full(self.batch_size, -1)
         free, carry, left = places < 0, None, count
         while left:
             places[free] = [next(queue, -1) for _ in range(free.sum())]
             active = places >= 0
-            # A place without a row of its own searches in vain.
+            # A place without a row repeats the first row, and its result is dropped.
             index = np.maximum(places, 0).astype("int32")
             here = tree.map_structure(lambda x, i=index: ops.take(x, i, axis=0), rows)
             if carry is None:

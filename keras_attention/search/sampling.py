@@ -1,4 +1,4 @@
-"""Greedy search and sampling: hypotheses that know nothing of each other."""
+"""Greedy search and sampling, whose hypotheses are independent of each other."""
 
 import keras
 from keras import ops
@@ -13,26 +13,26 @@ from keras_attention.search.nested import batch_of, spread, write
 from keras_attention.search.step import checks_keywords, constrain
 from keras_attention.validation import check_positive_integer
 
-# The lowest temperature that no backend takes for zero in float32.
+# The lowest temperature that is positive in float32 on every backend.
 LEAST_TEMPERATURE = 1e-37
-# Below, the odds of what is impossible are zero in float32.
+# Below this temperature, exp(IMPOSSIBLE / temperature) is zero in float32.
 HOT = 1e6
 
 
 @checks_keywords
 def greedy_search(step, state, *, start, end, max_length, constraints=()):
-    """Take the most probable token at every step.
+    """Greedy search: the most probable token at every step.
 
-    The loop ends when every row has produced `end`. A row in which no token is possible
-    any more ends there, without `end`: what stands before is its hypothesis, unless
-    that is nothing, which has the length and the score that `beam_search` gives it.
+    The loop ends when every row has produced `end`. A row also ends, without `end`,
+    where no token is possible. If that is the first step, there is no hypothesis: its
+    length is 0 and its score -1e9, as in `beam_search`.
 
     Args:
-        step: Step function (see the package).
+        step: Step function, see `keras_attention.search`.
         state: Initial state, nested tensors `(B, ...)`.
-        start: Token that the first step is given.
+        start: Token that the first step receives.
         end: Token that ends a sequence.
-        max_length: Largest number of tokens, `end` included.
+        max_length: Maximum number of tokens L, `end` included.
         constraints: List of `Constraint` objects, such as `Ban` and `MinLength`.
 
     Returns:
@@ -42,6 +42,7 @@ def greedy_search(step, state, *, start, end, max_length, constraints=()):
     Raises:
         ValueError: If `max_length` is not a positive integer, or a constraint cannot
             be met, such as a banned token that is not in the vocabulary.
+        TypeError: If the search does not have a keyword argument.
     """
 
     def most_probable(log_probs, t):
@@ -65,46 +66,46 @@ def sample_search(
     seed=None,
     constraints=(),
 ):
-    """Draw every token from the model's distribution.
+    """Sampling: every token is drawn from the distribution of the model.
 
-    Tokens are drawn by inversion: with `u` uniform in [0, 1), the first token at which
-    the cumulated probability exceeds `u`. All `u` are drawn before the loop, which
-    ends when every row has produced `end`, or, as in `greedy_search`, no token is
-    possible any more. An impossible one is drawn at no temperature.
+    Tokens are drawn by inversion: the first token whose cumulative probability exceeds
+    `u`, uniform in [0, 1). All `u` are drawn before the loop. The loop ends as in
+    `greedy_search`. A token of probability zero is not drawn at any temperature.
 
-    `top_k` and `top_p` cut off the improbable, whose sum is not small: what is left
-    is drawn in proportion. First comes the temperature, then `top_k`, then, of the
-    distribution over those, the nucleus: the smallest set of tokens whose probability
-    reaches `top_p`. It always holds the most probable token.
+    The temperature applies first, then `top_k`, then `top_p`, which keeps the nucleus
+    of the remaining distribution: the smallest set of tokens whose probability reaches
+    `top_p`. The nucleus always holds the most probable token. The tokens that are left
+    are drawn in proportion to their probabilities.
 
     Args:
-        step: Step function (see the package).
+        step: Step function, see `keras_attention.search`.
         state: Initial state, nested tensors `(B, ...)`.
-        start: Token that the first step is given.
+        start: Token that the first step receives.
         end: Token that ends a sequence.
-        max_length: Largest number of tokens, `end` included.
-        samples: Number of independent samples K of every row.
-        temperature: Positive; log-probabilities are divided by it before drawing. Near
-            zero the most probable token is drawn, below 1e-37 as at 1e-37.
-        top_k: Number of most probable tokens to draw from; `None` for all.
-        top_p: Probability of the nucleus, at most 1; `None` for all.
+        max_length: Maximum number of tokens L, `end` included.
+        samples: Number of independent samples K for every row.
+        temperature: Softmax temperature, positive. Near zero, the most probable token
+            is drawn. Values below 1e-37 count as 1e-37.
+        top_k: Number of most probable tokens to sample from; `None` for all.
+        top_p: Probability of the nucleus, in `(0, 1]`; `None` for all tokens.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.
         constraints: List of `Constraint` objects, such as `Ban` and `MinLength`.
 
     Returns:
-        Dict of tensors, with the same keys and shapes as `beam_search`; the samples
-        are in no order. Scores are log-probabilities of the model, at temperature 1
-        and before anything was cut off.
+        Dict of tensors, with the same keys and shapes as `beam_search`; samples are not
+        sorted. Scores are log-probabilities of the model, at temperature 1 and before
+        `top_k` and `top_p`.
 
     Raises:
         ValueError: If `samples`, `max_length` or `top_k` is not a positive integer,
             the temperature is not positive, `top_p` is not above 0 and at most 1, or
             a constraint cannot be met.
+        TypeError: If the search does not have a keyword argument.
 
     Reference:
-        [Fan et al., 2018](https://arxiv.org/abs/1805.04833), section 5.4, for `top_k`;
-        [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section 3.1, for
-        `top_p`.
+        [Fan et al., 2018](https://arxiv.org/abs/1805.04833), section 5.4: top-k
+        sampling; [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), section
+        3.1: nucleus (top-p) sampling.
     """
     check_positive_integer("samples", samples)
     check_positive_integer("max_length", max_length)
@@ -144,7 +145,7 @@ def sample_search(
 
 
 def _follow(step, state, size, choose, start, end, max_length, constraints):
-    """Run `size` hypotheses of every row to their end, each on its own.
+    """Extend `size` hypotheses of every row, independently, until all have ended.
 
     `choose(log_probs, t)` returns the next tokens `(B, K)`.
     """

@@ -65,7 +65,7 @@ def test_penalty_without_any_step_is_the_number_of_positions(weights):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_penalty_of_half_precision_is_summed_in_float32(dtype):
-    # 4099 positions that were never looked at.
+    # 4099 positions without any attention.
     weights = ops.cast(np.zeros((STEPS, 4099)), dtype)
 
     assert float(doubly_stochastic_penalty(weights)) == 4099

@@ -1,4 +1,4 @@
-"""A toy language in which a search can be checked, and searches without tensors."""
+"""A toy language for tests of searches, and searches without tensors."""
 
 import functools
 import itertools
@@ -48,7 +48,7 @@ def random_table(seed, vocabulary=VOCABULARY, sharpness=2.0):
 
 
 def random_state(seed, batch=BATCH, vocabulary=VOCABULARY):
-    """Each row begins with another code, so that it speaks another language."""
+    """Return a state whose rows begin with different codes: different languages."""
     codes = np.random.default_rng(seed).permutation(HISTORIES)[:batch]
     rows = np.arange(batch)[:, None]
     return {
@@ -59,7 +59,7 @@ def random_state(seed, batch=BATCH, vocabulary=VOCABULARY):
 
 
 def random_looks(seed):
-    """Where the step looks after each history: sparse weights, some exactly zero."""
+    """Attention weights after each history: sparse, some exactly zero."""
     rng = np.random.default_rng(seed)
     looks = rng.dirichlet(np.full(POSITIONS, 0.3), size=HISTORIES)
     return np.where(looks < 0.01, 0.0, looks).astype("float32")
@@ -69,11 +69,11 @@ LOOKS = random_looks(1)
 
 
 def make_step(table, looks=None):
-    """A step whose answer depends on all tokens so far, and that shows them.
+    """Return a step whose result depends on all tokens so far.
 
-    The whole history is one code, which selects a row of the table; the row's own
-    offset is added. Without looks, the weights are the last tokens that the step was
-    given, so that they betray a hypothesis that got the state of another.
+    The whole history is one code, which selects a row of the table, to which the offset
+    of the batch row is added. Without looks, the weights are the last tokens that the
+    step received, so that they reveal a hypothesis with the state of another.
     """
 
     def step(token_ids, state):
@@ -95,7 +95,7 @@ def code_after(table, state, row, tokens):
 
 
 def next_log_probs(table, state, row, tokens):
-    """What `make_step` answers after these tokens, without tensors."""
+    """Return what `make_step` returns as log-probabilities, without tensors."""
     code = code_after(table, state, row, tokens)
     return np.float64(table[code]) + state["offset"][row]
 
@@ -119,7 +119,7 @@ def score(
     coverage_penalty=0.0,
     coverage_mask=None,
 ):
-    """By what beam search ranks, as its docstring tells it."""
+    """Return the score of beam search, as its docstring defines it."""
     length = len(tokens)
     base = length if length_penalty_form == "power" else (5 + length) / 6
     result = log_prob / base**length_penalty
@@ -171,7 +171,7 @@ CONSTRAINTS = {
 
 @functools.cache
 def ready(search, how, **options):
-    """The search; where coverage counts, over a step that looks at positions."""
+    """Return the search, over a step with attention weights if coverage counts."""
     looks = LOOKS if options.get("coverage_penalty") else None
     names = [name for name in options if name in CONSTRAINTS]
     given = {name: options.pop(name) for name in names}
@@ -203,7 +203,7 @@ def run_sample(table, state, *, max_length=LENGTH, how=quickly, **options):
 
 
 def hypotheses(result, row):
-    """The tokens of a row's hypotheses, best first, each as long as it is."""
+    """Return the tokens of the hypotheses of a row, best first, without padding."""
     pairs = zip(result["token_ids"][row], result["lengths"][row], strict=True)
     return [tuple(map(int, tokens[:length])) for tokens, length in pairs]
 
@@ -219,7 +219,7 @@ def assert_sound(
     early_stopping=False,
     **penalties,
 ):
-    """What holds for every search, whichever hypotheses it found."""
+    """Assert the properties of every search result."""
     batch = len(state["code"])
     assert result["token_ids"].shape == (batch, beam_size, max_length)
     assert result["weights"].shape == (batch, beam_size, max_length, POSITIONS)
@@ -286,7 +286,7 @@ def assert_sound(
 
 
 def expected_weights(tokens, seen, max_length):
-    """For each token what the step had seen of it, then zeros."""
+    """Return the weights of `make_step` for each token, then zeros."""
     weights = np.zeros((max_length, POSITIONS))
     for t in range(len(tokens)):
         weights[t] = [*seen, START, *tokens[:t]][-POSITIONS:]
@@ -302,7 +302,7 @@ def assert_agree(first, second):
 
 
 def all_hypotheses(table, state, row, max_length=LENGTH, **penalties):
-    """Every sequence there is: the finished, best first, then the unfinished."""
+    """Return every sequence: the finished, best first, then the unfinished."""
     others = [token for token in range(table.shape[-1]) if token != END]
     finished = [
         (*tokens, END)
@@ -344,7 +344,7 @@ PENALTIES = {
 
 
 def plain_beam_search(table, state, row, *, beam_size, early_stopping=False, **options):
-    """The search as its docstring tells it, for one row, to the last step.
+    """Beam search for one row as its docstring defines it, to the last step.
 
     Hypotheses are pairs of tokens and log-probability. The second result is the
     smallest difference that decided anything.
@@ -398,7 +398,7 @@ def plain_greedy_search(table, state, row, **constraints):
 
 
 def random_language(seed, sharpness, hurry):
-    """A table, and a state whose rows are in a hurry to end, or reluctant."""
+    """Return a table and a state whose rows favour an early or a late end."""
     state = random_state(seed)
     for row in range(BATCH):
         state["offset"][row] = min(-hurry[row], 0.0)

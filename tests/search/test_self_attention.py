@@ -1,4 +1,4 @@
-"""A decoder of self-attention, with its cache, in the same search."""
+"""Searches over a self-attention decoder with a cache."""
 
 import keras
 import numpy as np
@@ -81,5 +81,5 @@ def test_a_search_with_a_cache_finds_what_the_whole_pass_says(search):
         np.testing.assert_allclose(
             found["weights"][:, k], weights * exists[..., None], atol=1e-5
         )
-    # Otherwise nothing would have been told apart.
+    # Otherwise all results would be equal.
     assert len(np.unique(found["token_ids"])) > 2
