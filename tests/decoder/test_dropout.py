@@ -27,7 +27,7 @@ from keras_attention import (
     AttentionCell,
     AttentionDecoder,
 )
-from keras_attention.ops import scores
+from keras_attention.ops import fast_scores
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -158,12 +158,12 @@ def test_training_with_dropout_leaves_nothing_behind(rng, compiles):
 
 
 @pytest.mark.parametrize("compiles", quick_first([False, COMPILES]))
-@pytest.mark.parametrize("block", quick_first([0, scores.BLOCK]))
+@pytest.mark.parametrize("block", quick_first([0, fast_scores.BLOCK]))
 def test_training_with_dropout_runs_several_sequences(
     rng, monkeypatch, block, compiles
 ):
     # With 0 scores are compiled in graphs that do not know how many examples there are.
-    monkeypatch.setattr(scores, "BLOCK", block)
+    monkeypatch.setattr(fast_scores, "BLOCK", block)
     decoder = decoder_of("lstm", dropout=0.3, recurrent_dropout=0.3)
     inputs = keras.Input((SEQUENCES, STEPS, INPUT_DIM))
     value = keras.Input((POSITIONS, VALUE_DIM))
