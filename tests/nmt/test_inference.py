@@ -147,7 +147,7 @@ def test_half_precision_is_saved_and_loaded(translator, model_folder):
     loaded = Translator.from_preset(model_folder)
 
     assert loaded.config == translator.config
-    assert loaded.subwords.model == translator.tokenizer.model
+    assert loaded.tokenizer.model == translator.tokenizer.model
     for one, other in zip(
         loaded.network.get_weights(), translator.network.get_weights(), strict=True
     ):
