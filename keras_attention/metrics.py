@@ -9,7 +9,7 @@ from keras import ops
 from keras_attention.sample_weights import broadcast_sample_weights
 
 
-class _Share(keras.metrics.Metric):
+class _Quotient(keras.metrics.Metric):
     """Base class of metrics that are a quotient of two sums over all batches."""
 
     def __init__(self, name, dtype=None):
@@ -38,7 +38,7 @@ class _Share(keras.metrics.Metric):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AlignmentErrorRate(_Share):
+class AlignmentErrorRate(_Quotient):
     """Alignment error rate of attention against reference word alignments.
 
         AER = 1 - (|A and S| + |A and P|) / (|A| + |S|)
@@ -96,7 +96,7 @@ class AlignmentErrorRate(_Share):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class PointingAccuracy(_Share):
+class PointingAccuracy(_Quotient):
     """Pointing game: how often the largest weight lies inside the object.
 
         accuracy = hits / maps that are not empty

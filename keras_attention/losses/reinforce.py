@@ -136,14 +136,14 @@ class ReinforceLoss(keras.layers.Layer):
         baseline = ops.cast(self.baseline, log_likelihood.dtype)
         advantage = ops.stop_gradient(log_likelihood - baseline)
         if training:
-            self._follow(masked(advantage, sampled), sampled)
+            self._update_baseline(masked(advantage, sampled), sampled)
         return -(
             log_likelihood
             + self.reward_weight * advantage * masked(log_probability, sampled)
             + self.entropy_weight * entropy
         )
 
-    def _follow(self, advantage, sampled):
+    def _update_baseline(self, advantage, sampled):
         """Update the baseline, unless no example of the batch was sampled."""
         if sampled is None:
             mean = ops.mean(advantage)

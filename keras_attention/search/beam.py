@@ -317,17 +317,20 @@ class Beam:
             # The loop ends there.
             return after
 
-        def found(carry):
+        def kept(carry):
             return carry["finished"], carry["coverage"], carry["alive"]["log_probs"]
 
         going = before["t"] < self.limit
-        finished, coverage, log_probs = choose(going, found(after), found(before))
+        finished, coverage, log_probs = choose(going, kept(after), kept(before))
         alive = {**after["alive"], "log_probs": log_probs}
         return {**after, "alive": alive, "finished": finished, "coverage": coverage}
 
-    def hypotheses(self, carry):
-        """Trace hypotheses back to their start, the finished ones first."""
-        alive, history = carry["alive"], carry["history"]
+    def _best_of_all(self, carry):
+        """Return the finished hypotheses, then unfinished ones, each `(B, K)`.
+
+        Entries that do not exist have an `IMPOSSIBLE` log-probability.
+        """
+        alive = carry["alive"]
         length = ops.minimum(carry["t"], self.limit)
         t = length[:, None]
         beam_size = self.beam_size
@@ -351,7 +354,11 @@ class Beam:
         places = ops.where(
             is_possible(pool["log_probs"]), places, places + 2 * beam_size
         )
-        chosen = gather(pool, ops.argsort(places, axis=-1)[:, :beam_size])
+        return gather(pool, ops.argsort(places, axis=-1)[:, :beam_size])
+
+    def hypotheses(self, carry):
+        """Return the result of the search, traced back from the last tokens."""
+        chosen = self._best_of_all(carry)
         exists = is_possible(chosen["log_probs"])
         lengths = ops.where(exists, chosen["lengths"], 0)
 
@@ -371,8 +378,10 @@ class Beam:
             }
             return slots, outputs
 
-        backwards = {**history, "t": ops.arange(self.max_length, dtype="int32")}
-        backwards = tree.map_structure(lambda x: ops.flip(x, axis=0), backwards)
+        steps = ops.arange(self.max_length, dtype="int32")
+        backwards = tree.map_structure(
+            lambda x: ops.flip(x, axis=0), {**carry["history"], "t": steps}
+        )
         _, found = loops.scan(trace, chosen["parents"], backwards)
         found = tree.map_structure(lambda x: ops.flip(x, axis=0), found)
         return {
@@ -393,7 +402,7 @@ class Beam:
         if len(limit.shape) > 1:
             raise ValueError(
                 "limit must be an integer, or one for every row, (batch,). Received: "
-                f"the shape {tuple(limit.shape)}"
+                f"shape {tuple(limit.shape)}"
             )
         if len(limit.shape):
             check_rows("limit", limit, batch_of(self.state))

@@ -75,8 +75,8 @@ def ensemble_step(steps, *, weights=None, combine="probabilities"):
         answers = [
             ask(one, token_ids, its) for one, its in zip(steps, state, strict=True)
         ]
-        log_probs, states, looked = zip(*answers, strict=True)
-        for name, found in (("vocabulary", log_probs), ("positions", looked)):
+        log_probs, states, attention = zip(*answers, strict=True)
+        for name, found in (("vocabulary", log_probs), ("positions", attention)):
             sizes = [x.shape[-1] for x in found]
             if len(set(sizes)) > 1:
                 raise ValueError(
@@ -85,13 +85,13 @@ def ensemble_step(steps, *, weights=None, combine="probabilities"):
         log_probs = [ops.cast(x, "float32") for x in log_probs]
         log_probs = [ops.where(is_possible(x), x, -math.inf) for x in log_probs]
         mean = _arithmetic if combine == "probabilities" else _geometric
-        looked = [
+        attention = [
             share * ops.cast(x, "float32")
-            for share, x in zip(shares, looked, strict=True)
+            for share, x in zip(shares, attention, strict=True)
         ]
         # A loop needs the structure that it started with, a tuple or a list.
         states = states if isinstance(state, tuple) else list(states)
-        return mean(log_probs, shares), states, sum(looked)
+        return mean(log_probs, shares), states, sum(attention)
 
     return step
 

@@ -8,8 +8,8 @@ def batch_of(nested):
     tensors = tree.flatten(nested)
     if not tensors or not getattr(tensors[0], "shape", ()):
         raise ValueError(
-            "state must hold at least one tensor (batch, ...): it says how many rows "
-            f"there are. Received: {nested!r}"
+            "state must hold at least one tensor (batch, ...), which tells the number "
+            f"of rows. Received: {nested!r}"
         )
     return ops.shape(tensors[0])[0]
 

@@ -88,8 +88,8 @@ class BeamSearchQueue:
         counts = sorted({x.shape[0] for x in tree.flatten(rows)})
         if len(counts) != 1 or not counts[0]:
             raise ValueError(
-                "memory, state and all else must hold the same number of rows, at "
-                f"least one. Received: {counts}"
+                "memory, state and the other arguments must have the same number of "
+                f"rows, at least one. Received: {counts}"
             )
         (count,) = counts
         queue, found = iter(range(count)), [None] * count

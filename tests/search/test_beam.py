@@ -91,13 +91,13 @@ def test_beam_worked_by_hand():
     totals = np.log([[0.4 * 0.9, 0.6 * 0.35 * 0.9]])
     np.testing.assert_allclose(result["log_probs"], totals, rtol=1e-6)
     np.testing.assert_allclose(result["scores"], totals / [2, 3], rtol=1e-6)
-    # They have changed places on the way, and took with them where they looked.
-    looked = [[[3, 2], [3, 1, 2]]]
-    for place, asked in enumerate(looked[0]):
+    # The hypotheses have changed places and kept their weights.
+    previous = [[[3, 2], [3, 1, 2]]]
+    for place, tokens in enumerate(previous[0]):
         np.testing.assert_array_equal(
             result["weights"][0, place],
-            np.eye(4)[asked + [0] * (3 - len(asked))]
-            * (np.arange(3) < len(asked))[:, None],
+            np.eye(4)[tokens + [0] * (3 - len(tokens))]
+            * (np.arange(3) < len(tokens))[:, None],
         )
 
 
@@ -116,7 +116,7 @@ def test_wide_beam_finds_what_enumeration_finds(penalties):
         assert hypotheses(result, row) == expected[:EXACT_BEAM]
 
 
-# The plain search goes on to the last step: what is hoped for must never be too little.
+# The plain search runs to the last step: the bound of a row must never be too low.
 @pytest.mark.parametrize(
     "options",
     quick_first(
@@ -338,7 +338,7 @@ def test_a_long_hypothesis_that_begins_badly_may_still_win():
         assert hypotheses(result, row) == [(END,), (b, END), (c, END)]
 
 
-def test_unfinished_hypotheses_fill_up_behind_finished_ones():
+def test_unfinished_hypotheses_follow_finished_ones():
     table, state = random_table(13), random_state(13)
     # The end comes third as the first token, and not at all as a later one.
     table[:, END] = -np.inf

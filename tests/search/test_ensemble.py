@@ -36,7 +36,7 @@ SHARES = 0.75, 0.25
 
 
 def together(table, state, *, weights=None, combine="probabilities", search, **options):
-    """Search with two models: they speak different languages and look elsewhere."""
+    """Search with two models of different languages and attention weights."""
 
     @quickly
     def run(tables, states):
@@ -144,8 +144,8 @@ def test_weights_are_the_mean_of_where_the_models_look():
         (tokens,) = hypotheses(result, row)
         seen = expected_weights(tokens, states[0]["seen"][row], LENGTH)
         for t in range(len(tokens)):
-            looked = LOOKS[code_after(tables[1], states[1], row, tokens[:t])]
-            expected = SHARES[0] * seen[t] + SHARES[1] * looked
+            attention = LOOKS[code_after(tables[1], states[1], row, tokens[:t])]
+            expected = SHARES[0] * seen[t] + SHARES[1] * attention
             np.testing.assert_allclose(result["weights"][row, 0, t], expected, 1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Lists that are longer than a batch; `test_beam.py` has what each row finds."""
+"""Lists that are longer than a batch; `test_beam.py` tests the results of a row."""
 
 import functools
 
@@ -55,7 +55,7 @@ BY_ROW = {"plain": {}, "all": {"coverage_mask": MASK, "limit": LIMIT}}
 
 
 def make_step_over(memory):
-    """What the rows prefer is their memory, which no hypothesis carries."""
+    """Return a step whose log-probabilities depend on the memory of each row."""
     step = make_step(TABLE, LOOKS)
 
     def step_over(token_ids, state):
@@ -66,7 +66,7 @@ def make_step_over(memory):
 
 
 def long_list():
-    """Memory and state of rows of very different lengths."""
+    """Return memory and state of rows of very different lengths."""
     hurry = np.random.default_rng(3).permutation(ROWS)[:, None] - 6.0
     to_end = np.arange(VOCABULARY) == END
     offset = np.where(to_end, np.minimum(hurry, 0), np.minimum(-hurry, 0))
@@ -89,7 +89,7 @@ def queue_of(options, how):
 
 @functools.cache
 def all_at_once(options):
-    """What one call of `beam_search` finds for the whole list."""
+    """Return the result of one call of `beam_search` for the whole list."""
 
     @quickly
     def run(memory, state, by_row):
@@ -164,13 +164,13 @@ def test_nobody_waits_for_the_longest(long_rows, at_most):
     memory, state = long_list()
     for row in range(ROWS):
         (never_ends if row in long_rows else ends_at_once)(memory, row)
-    asked = []
+    calls = []
 
     def make_counted(memory):
         step = make_step_over(memory)
 
         def counted(token_ids, state):
-            asked.append(token_ids)
+            calls.append(token_ids)
             return step(token_ids, state)
 
         return counted
@@ -178,7 +178,7 @@ def test_nobody_waits_for_the_longest(long_rows, at_most):
     options = {"start": START, "end": END, "max_length": 11, "length_penalty": 0.0}
     found = BeamSearchQueue(make_counted, batch_size=PLACES, **options)(memory, state)
 
-    assert len(asked) <= at_most
+    assert len(calls) <= at_most
     lengths = [11 if row in long_rows else 1 for row in range(ROWS)]
     assert found["lengths"][:, 0].tolist() == lengths
 
