@@ -43,13 +43,16 @@ def beam_search(step, state, **options):
     Attention of less than 1e-10 to a position counts as 1e-10, so a position costs at
     most 23.1 times `coverage_penalty`.
 
-    At every step, the search compares all continuations of all hypotheses. Those of the
-    `beam_size` best that end with `end` are finished and enter a pool of the
-    `beam_size` best finished hypotheses; the best others form the next beam. A beam of
-    one without length penalty is greedy search. A row is done when no unfinished
-    hypothesis can enter its pool any more, or, with `early_stopping`, as soon as the
-    pool is full; the loop ends when all rows are done. If fewer than `beam_size`
-    hypotheses have finished at `max_length`, unfinished ones follow after them.
+    At every step, the continuations of all hypotheses of a row are ranked together.
+    Continuations among the best `beam_size` whose last token is `end` are finished; a
+    pool keeps the `beam_size` best finished hypotheses of the row. The `beam_size` best
+    unfinished continuations form the next beam. A beam of one without length penalty is
+    greedy search.
+
+    A row is done when no unfinished hypothesis can enter its pool any more, or, with
+    `early_stopping`, when the pool is full. The loop ends when all rows are done. If
+    fewer than `beam_size` hypotheses have finished at `max_length`, the best unfinished
+    ones follow after them.
 
     Args:
         step: Step function, see `keras_attention.search`.
@@ -87,7 +90,7 @@ def beam_search(step, state, **options):
             is negative or infinite, the length penalty of `max_length` tokens exceeds
             float32, `length_penalty_form` is unknown, `coverage_mask` or `limit` has a
             wrong shape or value, or a constraint cannot be met.
-        TypeError: If the search does not have a keyword argument.
+        TypeError: For an unknown or missing keyword argument.
 
     Example:
 
@@ -195,8 +198,8 @@ class Beam:
         only_first = np.full((1, beam_size), IMPOSSIBLE, dtype="float32")
         only_first[:, 0] = 0.0
         only_first = ops.convert_to_tensor(only_first, dtype="float32")
-        nobody = ops.zeros((batch, beam_size), dtype="int32")
-        never = ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32")
+        zeros = ops.zeros((batch, beam_size), dtype="int32")
+        impossible = ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32")
         return {
             "t": ops.zeros((batch,), dtype="int32"),
             "alive": {
@@ -205,23 +208,24 @@ class Beam:
                 "state": spread(self.state, beam_size),
             },
             "finished": {
-                "scores": never,
-                "log_probs": never,
+                "scores": impossible,
+                "log_probs": impossible,
                 "gains": ops.zeros((batch, beam_size), dtype="float32"),
-                "steps": nobody,
-                "parents": nobody,
+                "steps": zeros,
+                "parents": zeros,
             },
         }
 
     def done(self, carry):
         """Return whether each row is done, `(B,)`."""
-        # The bound holds because log-probabilities only fall, no divisor is larger, and
-        # coverage costs nothing at best. `ops.max` fails on a batch without rows.
+        # No score can exceed `bound`: log-probabilities only fall, the divisor is
+        # largest at `max_length`, and coverage adds at most zero. `ops.max` would fail
+        # on a batch without rows.
         best = ops.top_k(carry["alive"]["log_probs"], 1)[0][:, 0]
-        hope = ops.where(
+        bound = ops.where(
             is_possible(best), best / self.ranking.divisor(self.max_length), IMPOSSIBLE
         )
-        settled = carry["finished"]["scores"][:, -1] >= hope
+        settled = carry["finished"]["scores"][:, -1] >= bound
         settled = ops.logical_or(settled, self._stopped(carry))
         return ops.logical_or(settled, carry["t"] >= self.limit)
 
@@ -326,9 +330,9 @@ class Beam:
         return {**after, "alive": alive, "finished": finished, "coverage": coverage}
 
     def _best_of_all(self, carry):
-        """Return the finished hypotheses, then unfinished ones, each `(B, K)`.
+        """Return the K best hypotheses of each row, finished ones first.
 
-        Entries that do not exist have an `IMPOSSIBLE` log-probability.
+        Where there are fewer, the others have the log-probability `IMPOSSIBLE`.
         """
         alive = carry["alive"]
         length = ops.minimum(carry["t"], self.limit)

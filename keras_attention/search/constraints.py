@@ -13,7 +13,7 @@ from keras_attention.validation import check_positive_integer
 
 # The log-probability of a hypothesis that does not exist; finite, so that sums are.
 IMPOSSIBLE = -1e9
-# Less than IMPOSSIBLE, so that a forbidden token never replaces an impossible one.
+# Less than IMPOSSIBLE: even if all other tokens are impossible, a constraint holds.
 FORBIDDEN = 2 * IMPOSSIBLE
 
 

@@ -41,7 +41,7 @@ class BeamSearchQueue:
     Raises:
         ValueError: If `batch_size` is not a positive integer, the list is empty, arrays
             differ in the number of rows, or as in `beam_search`.
-        TypeError: If the search does not have an option.
+        TypeError: For an unknown or missing option.
 
     Example:
 

@@ -55,10 +55,10 @@ class Ranking:
         self.coverage_mask = coverage_mask
 
     def undivided(self, log_probs, coverage, length):
-        """Return the scores of hypotheses `(B, K)`, times their divisor.
+        """Return scores without the division by the length penalty, `(B, K)`.
 
-        Hypotheses of the same length have the order of their scores. Without a coverage
-        penalty the result is `log_probs`.
+        They rank hypotheses of the same length. Without a coverage penalty, they are
+        the log-probabilities.
 
         Args:
             log_probs: `(B, K)`.

@@ -42,7 +42,7 @@ def greedy_search(step, state, *, start, end, max_length, constraints=()):
     Raises:
         ValueError: If `max_length` is not a positive integer, or a constraint cannot
             be met, such as a banned token that is not in the vocabulary.
-        TypeError: If the search does not have a keyword argument.
+        TypeError: For an unknown or missing keyword argument.
     """
 
     def most_probable(log_probs, t):
@@ -100,7 +100,7 @@ def sample_search(
         ValueError: If `samples`, `max_length` or `top_k` is not a positive integer,
             the temperature is not positive, `top_p` is not above 0 and at most 1, or
             a constraint cannot be met.
-        TypeError: If the search does not have a keyword argument.
+        TypeError: For an unknown or missing keyword argument.
 
     Reference:
         [Fan et al., 2018](https://arxiv.org/abs/1805.04833), section 5.4: top-k

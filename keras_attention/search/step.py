@@ -1,4 +1,4 @@
-"""Step functions: what they return, and how constraints wrap them."""
+"""Checks of step functions, and constraints as wrappers of a step function."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ def constrain(step, state, constraints, *, end, max_length):
         state: The state of the model, the length, and the state of each constraint.
     """
     check_integer("end", end)
-    # Stable: constraints of equal rank keep their order.
+    # The sort is stable: apart from `overrides`, the order of the list is kept.
     constraints = sorted(_checked(constraints), key=lambda x: x.overrides)
     batch_size = batch_of(state)
     state = {
@@ -74,7 +74,7 @@ def ask(step, token_ids, state):
     count = len(answer) if isinstance(answer, (tuple, list)) else 1
     if count != 3:
         raise ValueError(
-            "step must return three things, log_probs, state and weights. "
+            "step must return three values, log_probs, state and weights. "
             f"Received: {count}"
         )
     log_probs, _, weights = answer
@@ -93,10 +93,10 @@ def ask(step, token_ids, state):
 
 
 def check_keywords(name, keywords, function):
-    """Raise `TypeError`, in the name of a search, for keywords unknown or missing.
+    """Raise `TypeError` for unknown or missing keywords of a search.
 
     Args:
-        name: Name of the search.
+        name: Name of the search, for the message.
         keywords: Keywords of the caller.
         function: Function whose keyword-only parameters are those of the search.
     """
@@ -115,7 +115,7 @@ def check_keywords(name, keywords, function):
 
 
 def checks_keywords(search):
-    """Decorate a search so that wrong keywords are named with those that exist."""
+    """Decorate a search with `check_keywords`."""
 
     @functools.wraps(search)
     def checked(step, state, **options):

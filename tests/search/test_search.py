@@ -428,8 +428,8 @@ def test_wrong_arguments_are_named_with_what_came(run, options, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda answer: answer[:2], "three things, log_probs, state and .*: 2"),
-        (lambda answer: answer[0], "three things, log_probs, state and .*: 1"),
+        (lambda answer: answer[:2], "three values, log_probs, state and .*: 2"),
+        (lambda answer: answer[0], "three values, log_probs, state and .*: 1"),
         (lambda answer: (answer[0][:, 0], *answer[1:]), r"log_probs of .*: \(2, 11\)"),
         (lambda answer: (*answer[:2], answer[2][:, 0]), r"weights of .*: \(2, 7\)"),
         (lambda answer: (*answer[:2], None), "weights of the shape .*: None"),
