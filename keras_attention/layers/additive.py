@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention.layers.attention import ComposedAttention
-from keras_attention.layers.projections import fresh_options
+from keras_attention.layers.projections import serialize_options, weight_options
 from keras_attention.layers.scores import AdditiveScore
 from keras_attention.serialization import serialize_part
 from keras_attention.validation import check_positive_integer
@@ -104,50 +104,27 @@ class AdditiveAttention(ComposedAttention):
         **kwargs,
     ):
         check_positive_integer("units", units)
-        kernel = {
-            "kernel_initializer": kernel_initializer,
-            "kernel_regularizer": kernel_regularizer,
-            "kernel_constraint": kernel_constraint,
-        }
+        options = weight_options(locals())
         score = AdditiveScore(
             units,
             coverage=coverage,
             normalize=normalize,
-            **kernel,
-            scale_initializer=scale_initializer,
-            scale_regularizer=scale_regularizer,
-            scale_constraint=scale_constraint,
+            use_bias=use_bias,
+            **options,
             dtype=dtype,
             name="score",
         )
-        key_projection = keras.layers.Dense(
-            units,
-            use_bias=use_bias,
-            **fresh_options(kernel),
-            bias_initializer=bias_initializer,
-            bias_regularizer=bias_regularizer,
-            bias_constraint=bias_constraint,
-            dtype=dtype,
-            name="key_projection",
-        )
-        super().__init__(
-            score, key_projection, weighting=weighting, dtype=dtype, **kwargs
-        )
+        super().__init__(score, weighting=weighting, dtype=dtype, **kwargs)
         self.units = units
 
     def get_config(self):
-        dense = self.memory.key_projection.get_config()
-        score = self.step.score.get_config()
-        config = {
+        score = self.step.score
+        return {
             **super().get_config(),
             "units": self.units,
             "weighting": serialize_part(self.step.weighting),
-            "coverage": score["coverage"],
-            "normalize": score["normalize"],
-            "use_bias": dense["use_bias"],
+            "coverage": score.takes_coverage,
+            "normalize": score.normalize,
+            "use_bias": score.use_bias,
+            **serialize_options(score.options),
         }
-        for part in ("kernel", "bias", "scale"):
-            for kind in ("initializer", "regularizer", "constraint"):
-                name = f"{part}_{kind}"
-                config[name] = score[name] if part == "scale" else dense[name]
-        return config

@@ -295,15 +295,25 @@ class ComposedAttention(BaseAttention):
     """
 
     def __init__(
-        self, score, key_projection=None, *, weighting="softmax", window=None, **kwargs
+        self,
+        score,
+        key_projection="score",
+        *,
+        weighting="softmax",
+        window=None,
+        **kwargs,
     ):
         super().__init__(**kwargs)
+        step = AttentionStep(
+            score, weighting, window, dtype=self.dtype_policy, name="step"
+        )
+        if key_projection == "score":
+            key_projection = score.make_key_projection()
+        # The weights of the memory come first.
         self.memory = AttentionMemory(
             key_projection, dtype=self.dtype_policy, name="memory"
         )
-        self.step = AttentionStep(
-            score, weighting, window, dtype=self.dtype_policy, name="step"
-        )
+        self.step = step
 
     def call(
         self,
@@ -427,7 +437,8 @@ class Attention(ComposedAttention):
     Args:
         score: How well a query fits a key, such as `DotScore()`; a part of your own
             derives from `Score`.
-        key_projection: Layer applied to the keys, once, or `None`.
+        key_projection: Layer applied to the keys, once: `"score"` for the one that the
+            score makes, if any, or `None` to keep the keys as they are.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
         window: What a query looks at: `None` for everything, or a window such as

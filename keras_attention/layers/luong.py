@@ -4,9 +4,10 @@ import keras
 
 from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.projections import (
-    dense_options,
     fresh_options,
+    options_of,
     serialize_options,
+    weight_options,
 )
 from keras_attention.layers.scores import (
     AdditiveScore,
@@ -115,17 +116,9 @@ class LuongAttention(ComposedAttention):
                 "coverage is defined inside the tanh of the concat score only. "
                 f"Received: score={score!r}"
             )
-        options = dense_options(
-            kernel_initializer,
-            kernel_regularizer,
-            kernel_constraint,
-            bias_initializer,
-            bias_regularizer,
-            bias_constraint,
-        )
-        kernel = {k: v for k, v in options.items() if k.startswith("kernel")}
+        options = weight_options(locals())
+        kernel = options_of(options, "kernel")
         common = {"dtype": dtype, "name": "score"}
-        key_projection = None
         if score in ("dot", "scaled-dot"):
             part = DotScore(scaled=score == "scaled-dot", **common)
         elif score == "general":
@@ -134,19 +127,17 @@ class LuongAttention(ComposedAttention):
             part = LocationScore(positions, use_bias=use_bias, **options, **common)
         else:
             # W [query; key] is the sum of two projections.
-            scale = fresh_options(kernel)
-            scale = {name.replace("kernel", "scale"): x for name, x in scale.items()}
-            part = AdditiveScore(units, coverage=coverage, **kernel, **scale, **common)
-            key_projection = keras.layers.Dense(
+            scale = {name.replace("kernel", "scale"): x for name, x in kernel.items()}
+            part = AdditiveScore(
                 units,
+                coverage=coverage,
                 use_bias=use_bias,
-                **fresh_options(options),
-                dtype=dtype,
-                name="key_projection",
+                **options,
+                **fresh_options(scale),
+                **common,
             )
         super().__init__(
             part,
-            key_projection,
             weighting=weighting,
             window=_build_window(window, half_width, kernel, dtype),
             dtype=dtype,

@@ -9,10 +9,10 @@ from keras import ops, tree
 from keras_attention.layers.attention import read
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.projections import (
-    dense_options,
-    fresh,
     project_rows,
     serialize_options,
+    weight_arguments,
+    weight_options,
 )
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.serialization import serialize_part
@@ -119,14 +119,7 @@ class AttentionPooling(keras.layers.Layer):
                 f"follow. Received: weighting={weighting!r}"
             )
         self.use_bias = use_bias
-        self.options = dense_options(
-            kernel_initializer,
-            kernel_regularizer,
-            kernel_constraint,
-            bias_initializer,
-            bias_regularizer,
-            bias_constraint,
-        )
+        self.options = weight_options(locals())
         self.supports_masking = True
 
     def build(self, value_shape):
@@ -146,9 +139,7 @@ class AttentionPooling(keras.layers.Layer):
         self.scale = self.add_weight(
             name="scale",
             shape=(self.units or depth, self.hops),
-            initializer=fresh(self.options["kernel_initializer"]),
-            regularizer=self.options["kernel_regularizer"],
-            constraint=self.options["kernel_constraint"],
+            **weight_arguments(self.options, "kernel"),
         )
         if not self.weighting.built:
             self.weighting.build((None, self.hops, None))

@@ -5,8 +5,13 @@ Shapes: B batch, T steps, D depth.
 
 import keras
 import numpy as np
-from keras import constraints, initializers, ops, regularizers
+from keras import ops
 
+from keras_attention.layers.projections import (
+    serialize_options,
+    weight_arguments,
+    weight_options,
+)
 from keras_attention.validation import check_positive_integer
 
 KINDS = ("sinusoidal", "learned")
@@ -86,18 +91,14 @@ class PositionEncoding(keras.layers.Layer):
         self.supports_masking = True
         self.kind = kind
         self.max_length = max_length
-        self.embeddings_initializer = initializers.get(embeddings_initializer)
-        self.embeddings_regularizer = regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = constraints.get(embeddings_constraint)
+        self.options = weight_options(locals())
 
     def build(self, inputs_shape):
         if self.kind == "learned":
             self.embeddings = self.add_weight(
                 name="embeddings",
                 shape=(self.max_length, inputs_shape[-1]),
-                initializer=self.embeddings_initializer,
-                regularizer=self.embeddings_regularizer,
-                constraint=self.embeddings_constraint,
+                **weight_arguments(self.options, "embeddings"),
             )
         self.built = True
 
@@ -156,13 +157,7 @@ class PositionEncoding(keras.layers.Layer):
             **super().get_config(),
             "kind": self.kind,
             "max_length": self.max_length,
-            "embeddings_initializer": initializers.serialize(
-                self.embeddings_initializer
-            ),
-            "embeddings_regularizer": regularizers.serialize(
-                self.embeddings_regularizer
-            ),
-            "embeddings_constraint": constraints.serialize(self.embeddings_constraint),
+            **serialize_options(self.options),
         }
 
 

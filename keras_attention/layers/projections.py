@@ -1,6 +1,65 @@
-"""`Dense` layers as projections: their options, their copies, their use."""
+"""Options of weights (initializers, regularizers, constraints), and projections.
+
+A layer collects the options among its arguments once, with `weight_options(locals())`;
+`kernel_initializer`, `bias_regularizer` and the like are then entries of one dict.
+"""
 
 from keras import constraints, initializers, ops, regularizers
+
+_KINDS = {
+    "initializer": initializers,
+    "regularizer": regularizers,
+    "constraint": constraints,
+}
+
+
+def weight_options(arguments):
+    """Return the options of weights among the arguments of a layer, as objects.
+
+    Args:
+        arguments: Dict by name; entries that are no options are ignored.
+    """
+    return {
+        name: _KINDS[_kind(name)].get(value)
+        for name, value in arguments.items()
+        if _kind(name) in _KINDS
+    }
+
+
+def options_of(options, *weights):
+    """Return the options of some weights, such as `"kernel"`, under the same names."""
+    return {k: v for k, v in options.items() if k.rpartition("_")[0] in weights}
+
+
+def weight_arguments(options, weight):
+    """Return the arguments of `add_weight` for one weight, with a fresh initializer."""
+    own = fresh_options(options_of(options, weight))
+    return {_kind(name): value for name, value in own.items()}
+
+
+def fresh_options(options):
+    """Return the same options for another layer, whose weights are drawn anew."""
+    return {
+        name: fresh(value) if _kind(name) == "initializer" else value
+        for name, value in options.items()
+    }
+
+
+def fresh(initializer):
+    """Return a copy of an initializer: Keras warns where one is used twice."""
+    clone = getattr(initializer, "clone", None)
+    return clone() if clone else initializer
+
+
+def serialize_options(options):
+    """Return options as entries of a config."""
+    return {
+        name: _KINDS[_kind(name)].serialize(value) for name, value in options.items()
+    }
+
+
+def _kind(name):
+    return name.rpartition("_")[2]
 
 
 def project_rows(dense, x):
@@ -13,41 +72,3 @@ def project_rows(dense, x):
         return dense(x)
     rows = dense(ops.reshape(x, (-1, x.shape[-1])))
     return ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
-
-
-def fresh(initializer):
-    """A copy of an initializer that draws anew: Keras warns where one is used twice."""
-    clone = getattr(initializer, "clone", None)
-    return clone() if clone else initializer
-
-
-_KINDS = {
-    "initializer": initializers,
-    "regularizer": regularizers,
-    "constraint": constraints,
-}
-
-
-def dense_options(*values):
-    """What a `Dense` layer takes for its kernel and its bias, as objects."""
-    names = [f"{part}_{kind}" for part in ("kernel", "bias") for kind in _KINDS]
-    return {
-        name: _KINDS[name.split("_")[1]].get(value)
-        for name, value in zip(names, values, strict=True)
-    }
-
-
-def fresh_options(options):
-    """The same for another layer, whose weights are drawn anew."""
-    return {
-        name: fresh(value) if name.endswith("initializer") else value
-        for name, value in options.items()
-    }
-
-
-def serialize_options(options):
-    """What `dense_options` returned, for a config."""
-    return {
-        name: _KINDS[name.split("_")[1]].serialize(value)
-        for name, value in options.items()
-    }

@@ -7,14 +7,16 @@ are `(B, S, U)`, or `(B, T, S, U)` where every query has a window of its own.
 import math
 
 import keras
-from keras import constraints, initializers, ops, regularizers
+from keras import initializers, ops
 
 from keras_attention.layers.part import AttentionPart
 from keras_attention.layers.projections import (
-    dense_options,
-    fresh,
+    fresh_options,
+    options_of,
     project_rows,
     serialize_options,
+    weight_arguments,
+    weight_options,
 )
 from keras_attention.ops.fast_scores import fast_additive_scores
 from keras_attention.ops.scores import dot_scores
@@ -44,6 +46,10 @@ class Score(AttentionPart):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.autocast = True
+
+    def make_key_projection(self):
+        """Return a new layer that projects the keys for this score, or `None`."""
+        return None
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -114,14 +120,7 @@ class GeneralScore(Score):
     ):
         super().__init__(**kwargs)
         self.use_bias = use_bias
-        self.options = dense_options(
-            kernel_initializer,
-            kernel_regularizer,
-            kernel_constraint,
-            bias_initializer,
-            bias_regularizer,
-            bias_constraint,
-        )
+        self.options = weight_options(locals())
 
     def build(self, query_shape, keys_shape):
         self.query_projection = keras.layers.Dense(
@@ -148,19 +147,24 @@ class GeneralScore(Score):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class AdditiveScore(Score):
-    """The query's half of the additive score, and the vector that reads it.
+    """Additive score: a small network of one query and one key.
 
         scores[t, s] = scale . tanh(W_query query[t] + keys[s])
+        keys[s]      = W_key key[s] + bias
 
-    With coverage, `w_coverage * coverage[t, s]` is added inside the tanh. Normalised,
-    `scale` is `gain * scale / |scale|` with a learned gain, `sqrt(1 / units)` at first.
+    `make_key_projection` returns the layer for `W_key`, which the memory of the
+    attention applies once. With coverage, `w_coverage * coverage[t, s]` is added inside
+    the tanh. Normalised, `scale` is `gain * scale / |scale|` with a learned gain,
+    `sqrt(1 / units)` at first.
 
     Args:
         units: Positive integer, depth of the shared projection.
         coverage: Whether the score uses how much attention a position has had.
         normalize: Whether the length of `scale` is a weight of its own.
-        kernel_initializer, kernel_regularizer, kernel_constraint: For `W_query`
-            and `w_coverage`.
+        use_bias: Whether the projection of the keys has a bias.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For `W_query`,
+            `W_key` and `w_coverage`.
+        bias_initializer, bias_regularizer, bias_constraint: For the bias.
         scale_initializer, scale_regularizer, scale_constraint: For `scale`.
 
     Call arguments:
@@ -183,9 +187,13 @@ class AdditiveScore(Score):
         *,
         coverage=False,
         normalize=False,
+        use_bias=False,
         kernel_initializer="glorot_uniform",
         kernel_regularizer=None,
         kernel_constraint=None,
+        bias_initializer="zeros",
+        bias_regularizer=None,
+        bias_constraint=None,
         scale_initializer="glorot_uniform",
         scale_regularizer=None,
         scale_constraint=None,
@@ -195,18 +203,24 @@ class AdditiveScore(Score):
         self.units = units
         self.takes_coverage = coverage
         self.normalize = normalize
+        self.use_bias = use_bias
+        self.options = weight_options(locals())
         self.query_projection = keras.layers.Dense(
             units,
             use_bias=False,
-            kernel_initializer=kernel_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
+            **options_of(self.options, "kernel"),
             dtype=self.dtype_policy,
             name="query_projection",
         )
-        self.scale_initializer = initializers.get(scale_initializer)
-        self.scale_regularizer = regularizers.get(scale_regularizer)
-        self.scale_constraint = constraints.get(scale_constraint)
+
+    def make_key_projection(self):
+        return keras.layers.Dense(
+            self.units,
+            use_bias=self.use_bias,
+            **fresh_options(options_of(self.options, "kernel", "bias")),
+            dtype=self.dtype_policy,
+            name="key_projection",
+        )
 
     def build(self, query_shape, keys_shape):
         if keys_shape[-1] != self.units:
@@ -218,9 +232,7 @@ class AdditiveScore(Score):
         self.scale = self.add_weight(
             name="scale",
             shape=(self.units,),
-            initializer=self.scale_initializer,
-            regularizer=self.scale_regularizer,
-            constraint=self.scale_constraint,
+            **weight_arguments(self.options, "scale"),
         )
         if self.normalize:
             self.gain = self.add_weight(
@@ -229,13 +241,10 @@ class AdditiveScore(Score):
                 initializer=initializers.Constant(math.sqrt(1 / self.units)),
             )
         if self.takes_coverage:
-            dense = self.query_projection
             self.coverage_kernel = self.add_weight(
                 name="coverage_kernel",
                 shape=(self.units,),
-                initializer=fresh(dense.kernel_initializer),
-                regularizer=dense.kernel_regularizer,
-                constraint=dense.kernel_constraint,
+                **weight_arguments(self.options, "kernel"),
             )
         self.built = True
 
@@ -249,18 +258,13 @@ class AdditiveScore(Score):
         return fast_additive_scores(query, keys, scale, shift)
 
     def get_config(self):
-        projection = self.query_projection.get_config()
         return {
             **super().get_config(),
             "units": self.units,
             "coverage": self.takes_coverage,
             "normalize": self.normalize,
-            "kernel_initializer": projection["kernel_initializer"],
-            "kernel_regularizer": projection["kernel_regularizer"],
-            "kernel_constraint": projection["kernel_constraint"],
-            "scale_initializer": initializers.serialize(self.scale_initializer),
-            "scale_regularizer": regularizers.serialize(self.scale_regularizer),
-            "scale_constraint": constraints.serialize(self.scale_constraint),
+            "use_bias": self.use_bias,
+            **serialize_options(self.options),
         }
 
 
@@ -298,14 +302,7 @@ class LocationScore(Score):
         super().__init__(**kwargs)
         self.positions = positions
         self.use_bias = use_bias
-        self.options = dense_options(
-            kernel_initializer,
-            kernel_regularizer,
-            kernel_constraint,
-            bias_initializer,
-            bias_regularizer,
-            bias_constraint,
-        )
+        self.options = weight_options(locals())
         self.projection = keras.layers.Dense(
             positions,
             use_bias=use_bias,

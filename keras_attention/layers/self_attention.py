@@ -9,250 +9,12 @@ import numbers
 import keras
 from keras import ops
 
-from keras_attention import acceleration
-from keras_attention.layers.base import (
-    BaseAttention,
-    BaseMemory,
-    BaseStep,
-    check_shapes,
-)
-from keras_attention.layers.projections import project_rows
-from keras_attention.ops.masks import clear_masked, combine_masks
-from keras_attention.ops.weightings import (
-    masked_entmax15,
-    masked_softmax,
-    masked_sparsemax,
-)
+from keras_attention.layers.base import BaseAttention, check_shapes
+from keras_attention.layers.cache import remember
+from keras_attention.layers.multi_head import WEIGHTINGS, MultiHeadMemory, MultiHeadStep
+from keras_attention.layers.projections import serialize_options, weight_options
+from keras_attention.ops.masks import combine_masks
 from keras_attention.validation import check_choice, check_mask, check_positive_integer
-
-# What a name stands for: a function `(scores, mask) -> weights` over the last axis.
-WEIGHTINGS = {
-    "softmax": masked_softmax,
-    "sparsemax": masked_sparsemax,
-    "entmax": masked_entmax15,
-}
-
-# Arguments of the layer that describe its projections; each is one of `Dense`, too.
-PROJECTION = (
-    "use_bias",
-    "kernel_initializer",
-    "kernel_regularizer",
-    "kernel_constraint",
-    "bias_initializer",
-    "bias_regularizer",
-    "bias_constraint",
-)
-
-
-@keras.saving.register_keras_serializable(package="keras_attention")
-class MultiHeadMemory(BaseMemory):
-    """Memory of an attention of several heads; see `BaseMemory` for the call.
-
-    Args:
-        num_heads: Number of heads N.
-        key_dim, value_dim: Depth of a key and of a value in one head.
-        projection: Dict of `keras.layers.Dense` arguments, for both projections.
-
-    Returns:
-        Dict with `"keys"` `(B, N, S, key_dim)`, `"values"` `(B, N, S, value_dim)`
-        and, if there is a mask, the boolean `"mask"` `(B, S)`.
-    """
-
-    def __init__(self, num_heads, key_dim, value_dim, projection, **kwargs):
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
-        self.projection = projection
-        self.key_projection = _projection(self, "key_projection", num_heads * key_dim)
-        self.value_projection = _projection(
-            self, "value_projection", num_heads * value_dim
-        )
-
-    def build(self, value_shape, key_shape=None):
-        self.key_projection.build((None, (key_shape or value_shape)[-1]))
-        self.value_projection.build((None, value_shape[-1]))
-        self.built = True
-
-    def project(self, value, key):
-        keys = project_rows(self.key_projection, key)
-        values = project_rows(self.value_projection, value)
-        return {
-            "keys": _split_heads(keys, self.num_heads),
-            "values": _split_heads(values, self.num_heads),
-        }
-
-    def shapes(self, value_shape, key_shape=None):
-        heads = (*value_shape[:1], self.num_heads, *value_shape[1:2])
-        return {"values": (*heads, self.value_dim), "keys": (*heads, self.key_dim)}
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "projection": dict(self.projection),
-        }
-
-
-@keras.saving.register_keras_serializable(package="keras_attention")
-class MultiHeadStep(BaseStep):
-    """Projects queries, looks at a memory with every head, and joins what they read.
-
-    Without weights in the outputs, the backend's fused attention may do the work.
-    See `BaseStep` for the call.
-
-    Args:
-        num_heads: Number of heads N.
-        key_dim: Depth of a query in one head.
-        output_dim: Depth of the output; `None` for the depth of the queries.
-        use_output_projection: Whether the joined heads are projected.
-        scale: Number that multiplies the scores.
-        weighting: Name of what turns scores into weights.
-        dropout: Rate at which weights are dropped in training.
-        seed: Integer, for the dropout.
-        projection: Dict of `keras.layers.Dense` arguments, for both projections.
-
-    Call arguments:
-        causal: Whether query t sees the positions up to t only.
-        average_heads: Whether `"weights"` is the mean over the heads `(B, T, S)`, or
-            the weights of each head `(B, N, T, S)`.
-    """
-
-    def __init__(
-        self,
-        num_heads,
-        key_dim,
-        output_dim,
-        use_output_projection,
-        scale,
-        weighting,
-        dropout,
-        seed,
-        projection,
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.output_dim = output_dim
-        self.use_output_projection = use_output_projection
-        self.scale = scale
-        self.weighting = weighting
-        self.dropout = dropout
-        self.seed = seed
-        self.projection = projection
-        self.query_projection = _projection(
-            self, "query_projection", num_heads * key_dim
-        )
-        self.weight_dropout = keras.layers.Dropout(
-            dropout, seed=seed, dtype=self.dtype_policy, name="weight_dropout"
-        )
-
-    def build(self, query_shape, memory_shape):
-        self.query_projection.build((None, query_shape[-1]))
-        if self.use_output_projection:
-            depth = self.context_depth(query_shape[-1], memory_shape)
-            self.output_projection = _projection(self, "output_projection", depth)
-            joined = self.num_heads * memory_shape["values"][-1]
-            self.output_projection.build((None, joined))
-        self.built = True
-
-    def call(
-        self,
-        query,
-        memory,
-        state=None,
-        *,
-        query_mask=None,
-        mask=None,
-        noise=None,
-        causal=False,
-        return_weights=True,
-        average_heads=True,
-        training=None,
-    ):
-        keys, values = memory["keys"], memory["values"]
-        positions = memory.get("mask")
-        mask = combine_masks(mask, None if positions is None else positions[:, None])
-        if query_mask is not None:
-            query = clear_masked(query, query_mask)
-        query = _split_heads(project_rows(self.query_projection, query), self.num_heads)
-        # Scaled before the product, which might overflow in half precision.
-        query = query * self.scale
-        fused = not return_weights and self._fuses(keys, values, training)
-        if causal and not (fused and mask is None):
-            mask = combine_masks(mask, _up_to_each_query(query, keys))
-        outputs = {}
-        if fused:
-            context = ops.dot_product_attention(
-                *(ops.transpose(x, (0, 2, 1, 3)) for x in (query, keys, values)),
-                mask=None if mask is None else mask[:, None],
-                scale=1.0,
-                is_causal=causal and mask is None,
-                flash_attention=keras.config.is_flash_attention_enabled(),
-            )
-            context = ops.transpose(context, (0, 2, 1, 3))
-        else:
-            queries = None if query_mask is None else query_mask[..., None]
-            weights = self._weigh(query, keys, combine_masks(mask, queries), training)
-            context = _read(weights, values)
-            if return_weights:
-                average = average_heads
-                outputs["weights"] = ops.mean(weights, axis=1) if average else weights
-        output = _join_heads(context)
-        if self.use_output_projection:
-            output = project_rows(self.output_projection, output)
-        has_position = None if mask is None else ops.any(mask, axis=-1)
-        has_position = combine_masks(has_position, query_mask)
-        if has_position is not None:
-            output = clear_masked(output, has_position)
-        # On PyTorch, Keras multiplies float64 in float32.
-        outputs["context"] = ops.cast(output, self.compute_dtype)
-        return outputs, {}
-
-    def context_depth(self, query_depth, memory_shapes):
-        if self.use_output_projection:
-            return self.output_dim or query_depth
-        return self.num_heads * memory_shapes["values"][-1]
-
-    def _fuses(self, keys, values, training):
-        """Whether the backend's fused attention computes the same as `_weigh`."""
-        backend = keras.backend.backend()
-        on_jax = backend == "jax"
-        return (
-            self.weighting == "softmax"
-            and not (self.dropout and training)
-            # TensorFlow has none, and what Keras does there is slower than `_weigh`.
-            and backend != "tensorflow"
-            # JAX takes one depth for keys and values, its softmax is in float32 for
-            # float64, too, and what it asks for in float16 fails on CPUs.
-            and not (on_jax and keys.shape[-1] != values.shape[-1])
-            and not (on_jax and self.compute_dtype in ("float16", "float64"))
-        )
-
-    def _weigh(self, query, keys, mask, training):
-        """Weights `(B, N, T, S)` of scaled queries `(B, N, T, D)`."""
-        scores = _scores(query, keys)
-        mask = None if mask is None else mask[:, None]
-        weights = WEIGHTINGS[self.weighting](scores, mask)
-        weights = ops.cast(weights, self.compute_dtype)
-        return self.weight_dropout(weights, training=training)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "output_dim": self.output_dim,
-            "use_output_projection": self.use_output_projection,
-            "scale": self.scale,
-            "weighting": self.weighting,
-            "dropout": self.dropout,
-            "seed": self.seed,
-            "projection": dict(self.projection),
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -412,17 +174,8 @@ class SelfAttention(BaseAttention):
         self.seed = seed
         # From a configuration, every projection makes an initializer of its own: two
         # that share one would start with the same weights.
-        dense = keras.layers.Dense(
-            1,
-            use_bias=use_bias,
-            kernel_initializer=kernel_initializer,
-            kernel_regularizer=kernel_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_initializer=bias_initializer,
-            bias_regularizer=bias_regularizer,
-            bias_constraint=bias_constraint,
-        ).get_config()
-        self.projection = {name: dense[name] for name in PROJECTION}
+        options = serialize_options(weight_options(locals()))
+        self.projection = {"use_bias": use_bias, **options}
         common = {
             "projection": self.projection,
             "dtype": self.dtype_policy,
@@ -490,7 +243,7 @@ class SelfAttention(BaseAttention):
             value_mask = query_mask if value_mask is None else value_mask
         memory = self.memory(value, key, value_mask=value_mask, key_mask=key_mask)
         if cache is not None:
-            cache, seen = _remember(cache, memory)
+            cache, seen = remember(cache, memory)
             memory = {"keys": cache["keys"], "values": cache["values"]}
             attention_mask = combine_masks(attention_mask, seen)
         found, _ = self.step(
@@ -592,49 +345,6 @@ class SelfAttention(BaseAttention):
         }
 
 
-def _projection(layer, name, units):
-    """One of a layer's projections, frozen if the layer is."""
-    return keras.layers.Dense(
-        units,
-        **layer.projection,
-        dtype=layer.dtype_policy,
-        trainable=layer.trainable,
-        name=name,
-    )
-
-
-def _split_heads(x, num_heads):
-    """`(B, T, N * D)` to `(B, N, T, D)`."""
-    batch, length = ops.shape(x)[:2]
-    depth = x.shape[-1] // num_heads
-    if x.shape[1] == 1:
-        return ops.reshape(x, (batch, num_heads, 1, depth))
-    x = ops.reshape(x, (batch, length, num_heads, depth))
-    return ops.transpose(x, (0, 2, 1, 3))
-
-
-def _join_heads(x):
-    """`(B, N, T, D)` to `(B, T, N * D)`."""
-    batch, num_heads, length, depth = ops.shape(x)
-    if x.shape[2] != 1:
-        x = ops.transpose(x, (0, 2, 1, 3))
-    return ops.reshape(x, (batch, length, num_heads * depth))
-
-
-def _scores(query, keys):
-    """`query @ keys^T` of `(B, N, T, D)` and `(B, N, S, D)`."""
-    if acceleration.is_handful((*query.shape[:3], keys.shape[2]), query.dtype):
-        return ops.sum(query[:, :, :, None] * keys[:, :, None], axis=-1)
-    return ops.matmul(query, ops.transpose(keys, (0, 1, 3, 2)))
-
-
-def _read(weights, values):
-    """`weights @ values` of `(B, N, T, S)` and `(B, N, S, D)`."""
-    if acceleration.is_handful(weights.shape, weights.dtype):
-        return ops.sum(weights[..., None] * values[:, :, None], axis=-2)
-    return ops.matmul(weights, values)
-
-
 def _of_each_sentence(attention_mask, shape):
     """An attention mask as `(B, T, S)` or `(1, T, S)`; of one query `(B, 1, S)`."""
     if attention_mask is None:
@@ -645,52 +355,3 @@ def _of_each_sentence(attention_mask, shape):
     if single:
         return attention_mask[:, None]
     return attention_mask if len(attention_mask.shape) == 3 else attention_mask[None]
-
-
-def _up_to_each_query(query, keys):
-    """Mask `(1, T, S)` of the positions that are not after the query's."""
-    t, s = (ops.arange(ops.shape(x)[2], dtype="int32") for x in (query, keys))
-    return t[None, :, None] >= s
-
-
-def _remember(cache, memory):
-    """Write the steps of a memory into the next free places of a cache.
-
-    Returns the cache, and which of its places each step may see, `(B, T, L)`.
-    """
-    batch, _, steps, _ = ops.shape(memory["keys"])
-    kept = memory.get("mask", ops.ones((batch, steps), "bool"))
-    counted = ops.cast(ops.cumsum(ops.cast(kept, "int32"), axis=1), "int32")
-    last = cache["length"][:, None] + counted - 1
-    length = ops.minimum(cache["length"] + counted[:, -1], cache["keys"].shape[2])
-    remembered = {"length": length}
-    write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
-    for name in ("keys", "values"):
-        fresh = ops.cast(memory[name], cache[name].dtype)
-        remembered[name] = write(cache[name], fresh, last, kept)
-    places = ops.arange(cache["keys"].shape[2], dtype="int32")
-    return remembered, places <= last[..., None]
-
-
-def _write_steps(cache, fresh, places, kept):
-    """Write steps `(B, N, T, D)` that are kept to their places, both `(B, T)`."""
-    # Not a slice: rows of different lengths are written at different places.
-    written = ops.arange(cache.shape[2], dtype="int32") == places[..., None]
-    written = ops.logical_and(written, kept[..., None])
-    writer = ops.argmax(ops.cast(written, "int32"), axis=1)[:, None, :, None]
-    written = ops.any(written, axis=1)[:, None, :, None]
-    return ops.where(written, ops.take_along_axis(fresh, writer, axis=2), cache)
-
-
-def _write_step(cache, fresh, places, kept):
-    """The same for one step: what lies at the other places is not touched."""
-    batch, heads, length, depth = ops.shape(cache)
-    kept = ops.logical_and(kept, places < length)
-    places = ops.where(kept, places, 0)
-    rows = length * ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads))
-    rows = ops.reshape(rows + places, (-1,))
-    flat = ops.reshape(cache, (-1, depth))
-    old = ops.reshape(ops.take(flat, rows, axis=0), ops.shape(fresh))
-    fresh = ops.where(kept[..., None, None], fresh, old)
-    flat = ops.scatter_update(flat, rows[:, None], ops.reshape(fresh, (-1, depth)))
-    return ops.reshape(flat, ops.shape(cache))

@@ -7,20 +7,24 @@ import keras
 from keras import ops
 
 from keras_attention.layers.part import AttentionPart, exact_dtype
-from keras_attention.ops.weightings import (
+from keras_attention.ops.choices import (
     entropy,
     log_probability,
-    masked_entmax15,
     masked_gumbel_max,
     masked_gumbel_softmax,
     masked_hardmax,
-    masked_sigmoid,
-    masked_softmax,
-    masked_sparsemax,
+    straight_through,
+)
+from keras_attention.ops.monotonic import (
     monotonic_hard,
     monotonic_parallel,
     monotonic_recursive,
-    straight_through,
+)
+from keras_attention.ops.weightings import (
+    masked_entmax15,
+    masked_sigmoid,
+    masked_softmax,
+    masked_sparsemax,
 )
 from keras_attention.validation import check_choice
 

@@ -8,8 +8,13 @@ import keras
 from keras import ops
 
 from keras_attention.layers.part import AttentionPart, exact_dtype
-from keras_attention.layers.projections import fresh, project_rows
-from keras_attention.ops.weightings import highest
+from keras_attention.layers.projections import (
+    fresh_options,
+    project_rows,
+    serialize_options,
+    weight_options,
+)
+from keras_attention.ops.rows import highest
 from keras_attention.ops.windows import (
     gaussian,
     inside,
@@ -150,9 +155,7 @@ class LocalPredictiveWindow(LocalWindow):
         super().__init__(half_width, **kwargs)
         check_positive_integer("units", units, optional=True)
         self.units = units
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.options = weight_options(locals())
 
     def build(self, query_shape, memory_shape=None):
         units = self.units or query_shape[-1]
@@ -167,9 +170,7 @@ class LocalPredictiveWindow(LocalWindow):
             units,
             activation,
             use_bias=False,
-            kernel_initializer=fresh(self.kernel_initializer),
-            kernel_regularizer=self.kernel_regularizer,
-            kernel_constraint=self.kernel_constraint,
+            **fresh_options(self.options),
             dtype=self.dtype_policy,
             name=name,
         )
@@ -190,9 +191,7 @@ class LocalPredictiveWindow(LocalWindow):
         return {
             **super().get_config(),
             "units": self.units,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            **serialize_options(self.options),
         }
 
 

@@ -20,6 +20,7 @@ from layers.additive_reference import (
     VALUE,
     VALUE_DIM,
     WORDS,
+    attend,
     draw,
     masks,
     numpy,
@@ -357,9 +358,23 @@ def test_key_and_value_of_different_lengths_are_named():
         AdditiveAttention(UNITS)(*(np.zeros(shape, "float32") for shape in shapes))
 
 
+def test_score_brings_the_projection_of_its_keys(rng):
+    attention = Attention(AdditiveScore(UNITS, use_bias=True))
+
+    context, _ = attend(attention, *draw(rng, QUERY, VALUE))
+
+    assert context.shape == VALUE[:1] + QUERY[1:2] + VALUE[2:]
+    assert [w.path.split("/")[-2:] for w in attention.weights] == [
+        ["key_projection", "kernel"],
+        ["key_projection", "bias"],
+        ["query_projection", "kernel"],
+        ["score", "scale"],
+    ]
+
+
 @pytest.mark.parametrize("depth", [1, UNITS + 1])
 def test_keys_that_are_not_projected_are_as_deep_as_the_hidden_layer(depth):
-    attention = Attention(AdditiveScore(UNITS))
+    attention = Attention(AdditiveScore(UNITS), None)
     query, value = np.zeros((2, 3, 4), "float32"), np.zeros((2, 5, depth), "float32")
 
     with pytest.raises(

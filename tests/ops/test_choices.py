@@ -14,18 +14,17 @@ from ops.weightings_reference import (
     weights_of,
 )
 
-from keras_attention.ops.weightings import (
-    LOWEST,
+from keras_attention.ops.choices import (
     entropy,
     log_probability,
     masked_gumbel_max,
     masked_gumbel_softmax,
     masked_hardmax,
-    masked_log_softmax,
-    masked_softmax,
-    monotonic_hard,
     straight_through,
 )
+from keras_attention.ops.monotonic import monotonic_hard
+from keras_attention.ops.rows import LOWEST
+from keras_attention.ops.weightings import masked_log_softmax, masked_softmax
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -18,7 +18,7 @@ from ops.weightings_reference import (
 )
 from rounding import rounding_bound
 
-from keras_attention.ops.weightings import (
+from keras_attention.ops.monotonic import (
     monotonic_hard,
     monotonic_parallel,
     monotonic_recursive,

@@ -22,21 +22,25 @@ from ops.weightings_reference import (
 from rounding import rounding_bound
 
 from keras_attention.loops import scan
-from keras_attention.ops.weightings import (
+from keras_attention.ops.choices import (
     entropy,
     log_probability,
-    masked_entmax15,
     masked_gumbel_max,
     masked_gumbel_softmax,
     masked_hardmax,
+    straight_through,
+)
+from keras_attention.ops.monotonic import (
+    monotonic_hard,
+    monotonic_parallel,
+    monotonic_recursive,
+)
+from keras_attention.ops.weightings import (
+    masked_entmax15,
     masked_log_softmax,
     masked_sigmoid,
     masked_softmax,
     masked_sparsemax,
-    monotonic_hard,
-    monotonic_parallel,
-    monotonic_recursive,
-    straight_through,
 )
 
 

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attention.ops.choices import masked_hardmax
 from keras_attention.ops.weightings import (
     masked_entmax15,
-    masked_hardmax,
     masked_softmax,
     masked_sparsemax,
 )

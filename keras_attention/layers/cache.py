@@ -1,0 +1,49 @@
+"""Cache of the keys and values of earlier steps, for causal self-attention.
+
+Shapes: B batch, T steps, L places of the cache, N heads, D depth of a head.
+"""
+
+from keras import ops
+
+
+def remember(cache, memory):
+    """Write the steps of a memory into the next free places of a cache.
+
+    Returns the cache, and which of its places each step may see, `(B, T, L)`.
+    """
+    batch, _, steps, _ = ops.shape(memory["keys"])
+    kept = memory.get("mask", ops.ones((batch, steps), "bool"))
+    counted = ops.cast(ops.cumsum(ops.cast(kept, "int32"), axis=1), "int32")
+    last = cache["length"][:, None] + counted - 1
+    length = ops.minimum(cache["length"] + counted[:, -1], cache["keys"].shape[2])
+    remembered = {"length": length}
+    write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
+    for name in ("keys", "values"):
+        fresh = ops.cast(memory[name], cache[name].dtype)
+        remembered[name] = write(cache[name], fresh, last, kept)
+    places = ops.arange(cache["keys"].shape[2], dtype="int32")
+    return remembered, places <= last[..., None]
+
+
+def _write_steps(cache, fresh, places, kept):
+    """Write steps `(B, N, T, D)` that are kept to their places, both `(B, T)`."""
+    # Not a slice: rows of different lengths are written at different places.
+    written = ops.arange(cache.shape[2], dtype="int32") == places[..., None]
+    written = ops.logical_and(written, kept[..., None])
+    writer = ops.argmax(ops.cast(written, "int32"), axis=1)[:, None, :, None]
+    written = ops.any(written, axis=1)[:, None, :, None]
+    return ops.where(written, ops.take_along_axis(fresh, writer, axis=2), cache)
+
+
+def _write_step(cache, fresh, places, kept):
+    """The same for one step: what lies at the other places is not touched."""
+    batch, heads, length, depth = ops.shape(cache)
+    kept = ops.logical_and(kept, places < length)
+    places = ops.where(kept, places, 0)
+    rows = length * ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads))
+    rows = ops.reshape(rows + places, (-1,))
+    flat = ops.reshape(cache, (-1, depth))
+    old = ops.reshape(ops.take(flat, rows, axis=0), ops.shape(fresh))
+    fresh = ops.where(kept[..., None, None], fresh, old)
+    flat = ops.scatter_update(flat, rows[:, None], ops.reshape(fresh, (-1, depth)))
+    return ops.reshape(flat, ops.shape(cache))

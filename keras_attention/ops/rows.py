@@ -1,0 +1,67 @@
+"""Rows of scores: masked, relative to their highest, cumulated.
+
+Scores and masks are `(..., S)`, S positions. A mask is boolean and broadcastable to the
+scores, `True` marks a valid position; without one every position is valid.
+"""
+
+import keras
+from keras import ops
+
+# Far below any score, yet finite in float32, so that differences stay finite.
+LOWEST = -1e30
+# Normal in float32: subnormal numbers are zero under XLA.
+TINY = 1e-37
+
+
+def highest(x):
+    """The highest number of every row, `(..., 1)`."""
+    if 0 in x.shape:
+        # Of nothing backends refuse a maximum. A sum has its shape.
+        return ops.sum(x, axis=-1, keepdims=True)
+    return ops.max(x, axis=-1, keepdims=True)
+
+
+def below_peak(scores, mask):
+    """Valid scores less the highest of their row, and which ones are valid."""
+    scores, valid = valid_scores(scores, mask)
+    return scores - ops.stop_gradient(highest(scores)), valid
+
+
+def valid_scores(scores, mask):
+    """Scores with `LOWEST` where they are not valid, and which ones are valid."""
+    scores = bounded_scores(scores, mask)
+    # Not "greater": a score that is not a number must not pass unnoticed.
+    return scores, ops.logical_not(scores <= LOWEST)
+
+
+def bounded_scores(scores, mask):
+    """Scores with `LOWEST` where they are not valid."""
+    scores = as_float(scores)
+    if mask is not None:
+        mask = ops.broadcast_to(mask, ops.shape(scores))
+        scores = ops.where(mask, scores, LOWEST)
+    return ops.where(scores < LOWEST, LOWEST, scores)
+
+
+def as_float(x):
+    if keras.backend.standardize_dtype(x.dtype) == "float64":
+        return ops.convert_to_tensor(x)
+    return ops.cast(x, "float32")
+
+
+def as_floats(p, previous):
+    p = as_float(p)
+    return p, ops.cast(previous, p.dtype)
+
+
+def cumsum(x):
+    # On PyTorch, Keras adds float64 in float32; likewise `ops.maximum`, not `ops.clip`.
+    return ops.cast(ops.cumsum(x, axis=-1), x.dtype)
+
+
+def first_candidate(candidates, values):
+    """One-hot of the first candidate of every row; zeros where there is none."""
+    count = cumsum(ops.cast(candidates, values.dtype))
+    first = ops.cast(ops.logical_and(candidates, count == 1), values.dtype)
+    # A value that is not a number must not pass unnoticed.
+    return ops.where(ops.isnan(values), values, first)
