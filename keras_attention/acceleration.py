@@ -1,25 +1,25 @@
-"""Properties of the backend that decide which of several equal ways is the quickest."""
+"""Properties of the backend by which the quickest of several ways is chosen."""
 
 import functools
 import math
 
 import keras
 
-# What is assumed of a length that is not known.
+# Assumed length where it is unknown.
 USUAL_LENGTH = 1024
 
 
-# At most so many scores are a handful.
+# Largest number of scores for which plain operations are the quickest.
 HANDFUL = 2**12
 
 
 def fuses():
-    """Whether a compiler makes one loop of several operations on large tensors."""
+    """Return whether a compiler fuses operations on large tensors into one loop."""
     return keras.backend.backend() != "torch"
 
 
 def traces_for_cpu():
-    """Whether operations become a graph of TensorFlow that no GPU carries out."""
+    """Return whether TensorFlow is tracing a graph that runs on a CPU."""
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
@@ -28,12 +28,12 @@ def traces_for_cpu():
 
 
 def is_handful(shape, dtype):
-    """Whether scores `(..., S)` are so few that plain operations are the quickest.
+    """Return whether scores `(..., S)` are so few that plain operations are quickest.
 
-    In graphs for CPUs, TensorFlow leaves softmax and products of matrices in float32 to
-    a library that takes longer to begin than sums need for so few numbers.
+    In graphs for CPUs, TensorFlow computes softmax and products of matrices in float32
+    by a library whose overhead exceeds the cost of sums of so few numbers.
     """
-    # First: what JAX does not know is no `None`, and cannot be compared.
+    # Checked first: unknown sizes of JAX are symbols, which cannot be compared.
     if not traces_for_cpu() or keras.backend.standardize_dtype(dtype) != "float32":
         return False
     *leading, length = shape
@@ -43,10 +43,10 @@ def is_handful(shape, dtype):
 
 
 def fused(function):
-    """The same function of tensors, compiled as a whole even inside a plain graph.
+    """Return a function of tensors that TensorFlow always compiles by XLA.
 
-    TensorFlow compiles it by itself, once for every set of shapes; JAX compiles
-    what its caller compiles; PyTorch runs it as it is.
+    TensorFlow compiles it once for every set of shapes. JAX compiles it with its
+    caller; PyTorch runs it uncompiled.
     """
 
     @functools.cache
@@ -64,5 +64,5 @@ def fused(function):
 
 
 def looks_back():
-    """Whether the gradient of an operation may use what was computed after it."""
+    """Return whether a gradient may use tensors computed after the forward pass."""
     return keras.backend.backend() != "jax"

@@ -5,7 +5,7 @@ from keras import ops, tree
 
 
 def scan(step, state, inputs):
-    """Run `step` along the first axis of `inputs` and stack what it returns.
+    """Run `step` along the first axis of `inputs` and stack its outputs.
 
     TensorFlow gets a `while_loop` over tensor arrays (it exports, it compiles under
     XLA, and its compilation time does not grow with the length), JAX its `scan`,
@@ -54,13 +54,13 @@ def _scan_tensorflow(step, state, inputs):
         array = tf.TensorArray(x.dtype, size=length, element_shape=x.shape[1:])
         return array.unstack(x)
 
-    # Indexing would add up a gradient of the whole sequence at every step.
+    # Indexing would add a gradient of the size of the whole sequence at every step.
     unstacked = [unstack(x) for x in tree.flatten(inputs)]
 
     def read(t):
         return tree.pack_sequence_as(inputs, [array.read(t) for array in unstacked])
 
-    # This call only tells the structure of the outputs; graph pruning removes it.
+    # This call only finds the structure of the outputs; graph pruning removes it.
     _, template = step(state, read(0))
     arrays = [
         tf.TensorArray(x.dtype, size=length, element_shape=x.shape)

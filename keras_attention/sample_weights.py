@@ -6,11 +6,11 @@ from keras_attention.validation import check_mask
 
 
 def broadcast_sample_weights(given, weighed):
-    """Weights of rows as Keras takes them, for every entry of a tensor `(B, ...)`.
+    """Expand sample weights to the rank of a tensor `(B, ...)`.
 
     Args:
         given: Tensor `(B,)`, `(B, ...)`, or with one more axis of size 1.
-        weighed: What they weigh, in the dtype of the result.
+        weighed: The tensor that they weigh; the result has its dtype.
 
     Raises:
         ValueError: If the shape does not fit.

@@ -4,7 +4,7 @@ import keras
 
 
 def serialize_part(part):
-    """A layer for the config of the layer that it is part of, and that builds it."""
+    """Return the config of a part, without the shapes that its owner builds it with."""
     if part is None:
         return None
     config = keras.saving.serialize_keras_object(part)
@@ -13,7 +13,7 @@ def serialize_part(part):
 
 
 def deserialize_parts(config):
-    """A config with the layers that `serialize_part` had written into it."""
+    """Return a config with the parts that `serialize_part` wrote as layers."""
     return {
         name: keras.saving.deserialize_keras_object(value)
         if isinstance(value, dict) and "registered_name" in value and name != "dtype"

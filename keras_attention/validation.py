@@ -2,7 +2,7 @@
 
 
 def check_positive_integer(name, value, *, optional=False):
-    """Raise `ValueError` for an argument that is no positive integer, or `None`."""
+    """Raise `ValueError` unless an argument is a positive integer (or `None`)."""
     if optional and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -13,7 +13,7 @@ def check_positive_integer(name, value, *, optional=False):
 
 
 def check_choice(name, value, choices):
-    """Raise `ValueError` for an argument that is none of its choices."""
+    """Raise `ValueError` unless an argument is one of its choices."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(
             f"{name} must be one of {', '.join(map(repr, choices))}. "
@@ -22,14 +22,14 @@ def check_choice(name, value, choices):
 
 
 def may_be_equal(shape, other):
-    """Whether two shapes differ in no size that is known."""
+    """Return whether two shapes agree in every size that is known."""
     return len(shape) == len(other) and all(
         a == b or a is None or b is None for a, b in zip(shape, other, strict=True)
     )
 
 
 def check_rank(name, shape, ranks, expected):
-    """Raise `ValueError` for a shape that has none of these numbers of axes."""
+    """Raise `ValueError` unless a shape has one of these numbers of axes."""
     if len(shape) not in ranks:
         raise ValueError(
             f"{name} must have the shape {expected}. Received: {tuple(shape)}"
@@ -37,10 +37,10 @@ def check_rank(name, shape, ranks, expected):
 
 
 def check_mask(name, mask, *shapes, broadcasts=False):
-    """Raise `ValueError` for a mask that is known to have none of these shapes.
+    """Raise `ValueError` unless a mask may have one of these shapes.
 
-    Nor may it be a list: Keras does not count these among the tensors of a call, and
-    gives what it knows of the masks to other arguments then.
+    A list is refused, too: Keras does not count it as a tensor of the call, and would
+    pass implicit masks to the wrong arguments.
 
     Args:
         broadcasts: Whether any axis of the mask may be of size 1.

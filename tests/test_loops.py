@@ -42,7 +42,7 @@ def arguments():
 
 
 def loop(state, inputs):
-    """What `scan` computes, in Python."""
+    """The result of `scan`, computed in Python."""
     found = []
     for t in range(len(tree.flatten(inputs)[0])):
         state, outputs = step(state, tree.map_structure(lambda x, t=t: x[t], inputs))
@@ -238,11 +238,11 @@ def test_a_graph_for_a_cpu_is_known(monkeypatch):
         return
     import tensorflow as tf
 
-    def told():
+    def traced():
         return tf.function(lambda: tf.constant(acceleration.traces_for_cpu()))().numpy()
 
     for devices in ([], ["GPU:0"]):
         monkeypatch.setattr(
             "tensorflow.config.list_logical_devices", lambda _, x=devices: x
         )
-        assert told() == (not devices)
+        assert traced() == (not devices)

@@ -21,8 +21,8 @@ class AdditiveAttention(ComposedAttention):
         context[t]   = sum over s of weights[t, s] * value[s]
 
     Unlike `keras.layers.AdditiveAttention`, the layer owns both projections, so
-    query and key may differ in depth. A large hidden layer is worked off in blocks, and
-    TensorFlow has no second derivative of it, such as of a penalty on gradients.
+    query and key may differ in depth. A large hidden layer is computed in blocks, which
+    have no second derivative on TensorFlow (for a penalty on gradients, for example).
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
@@ -34,7 +34,7 @@ class AdditiveAttention(ComposedAttention):
         units: Positive integer, depth of the shared projection.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
-        coverage: Whether the hidden layer is told how much attention every position
+        coverage: Whether the hidden layer receives how much attention every position
             has had from earlier queries: `+ w_coverage * sum of earlier weights`.
         normalize: Whether `scale` is normalised to a learned length, `sqrt(1 / units)`
             at first.
@@ -55,7 +55,7 @@ class AdditiveAttention(ComposedAttention):
             `(batch, value_length)` for one query. An axis of size 1 is broadcast.
         return_attention_scores: Whether to return the weights, too.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
-            what else the weighting reports.
+            the reports of the weighting.
 
     Returns:
         context: Tensor of shape `(batch, query_length, value_dim)`, or

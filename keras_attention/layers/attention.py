@@ -81,7 +81,7 @@ class AttentionStep(BaseStep):
     Args:
         score: Part that is called as `score(query, keys)`; see `Score`.
         weighting: Part that turns scores into weights; see `Weighting`.
-        window: Part that selects what is looked at, or `None` for everything.
+        window: Part that selects positions, or `None` for all of them.
     """
 
     def __init__(self, score, weighting="softmax", window=None, **kwargs):
@@ -104,7 +104,7 @@ class AttentionStep(BaseStep):
 
     @property
     def parts(self):
-        """The parts that may have a state, by name."""
+        """Parts that may have a state, by name."""
         parts = {"window": self.window, "weighting": self.weighting}
         parts["coverage"] = self.coverage
         return {name: part for name, part in parts.items() if part is not None}
@@ -239,14 +239,14 @@ class AttentionStep(BaseStep):
 
 
 def read(weights, values):
-    """Sum of `values` `(B, [T,] S, V)` under weights `(B, T, S)`."""
+    """Return the sum of `values` `(B, [T,] S, V)`, weighted by `(B, T, S)`."""
     if len(values.shape) == 4:
         return ops.matmul(weights[:, :, None, :], values)[:, :, 0]
     return ops.matmul(weights, values)
 
 
 def _check_part(name, part, kind, example):
-    """Raise `ValueError` for what is no part of its kind."""
+    """Raise `ValueError` for a part of another kind."""
     if not isinstance(part, kind):
         raise ValueError(
             f"{name} must be a {kind.__name__}, such as {example}. Received: {part!r}"
@@ -254,13 +254,13 @@ def _check_part(name, part, kind, example):
 
 
 def _check_parts(step):
-    """Raise `ValueError` for parts that make no sense together."""
+    """Raise `ValueError` for parts that cannot be combined."""
     local = step.window is not None
     scaled = local and step.window.scales
     for wrong, reason in (
         (
             local and not step.score.uses_keys,
-            "a location score has a weight for every position and knows no window",
+            "a location score has a weight for every position and takes no window",
         ),
         (
             local and step.weighting.everywhere,
@@ -282,7 +282,7 @@ def _check_parts(step):
 
 
 def _compute_in(part, policy):
-    """Make a part, which may have been made elsewhere, compute like its attention."""
+    """Give the dtype policy of an attention to a part that is not built yet."""
     for layer in part._flatten_layers():
         if not layer.built:
             layer.dtype_policy = policy
@@ -423,10 +423,10 @@ class ComposedAttention(BaseAttention):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class Attention(ComposedAttention):
-    """Attention made of parts: the base of the layers with a name of their own.
+    """Attention composed of a score, a weighting and a window.
 
-    `memory(value, ...)` prepares what is looked at, once; `step(query, memory)` looks
-    at it, as often as needed: this is what a decoder uses. Calling the layer does both.
+    `memory(value, ...)` projects the keys once; `step(query, memory)` then attends with
+    any number of queries, as a decoder does. Calling the layer does both.
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
@@ -435,13 +435,13 @@ class Attention(ComposedAttention):
     Keras masks are used where no explicit one is given; the query's mask is passed on.
 
     Args:
-        score: How well a query fits a key, such as `DotScore()`; a part of your own
-            derives from `Score`.
+        score: Part that scores queries against keys, such as `DotScore()` or a
+            subclass of `Score`.
         key_projection: Layer applied to the keys, once: `"score"` for the one that the
             score makes, if any, or `None` to keep the keys as they are.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
-        window: What a query looks at: `None` for everything, or a window such as
+        window: Positions that a query sees: `None` for all, or a window such as
             `LocalPredictiveWindow(half_width=10)`.
 
     Call arguments:
@@ -455,7 +455,7 @@ class Attention(ComposedAttention):
             `(batch, value_length)` for one query. An axis of size 1 is broadcast.
         return_attention_scores: Whether to return the weights, too.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
-            what else the weighting reports, such as the `"log_probability"` of a hard
+            the reports of the weighting, such as the `"log_probability"` of a hard
             choice.
 
     Returns:
@@ -466,7 +466,7 @@ class Attention(ComposedAttention):
             `return_attention_scores` is `True`.
 
     Raises:
-        ValueError: If parts make no sense together, or if a shape does not fit.
+        ValueError: If the parts cannot be combined, or if a shape does not fit.
 
     Example:
 

@@ -21,7 +21,7 @@ class BaseMemory(keras.layers.Layer):
         key: Tensor of shape `(B, S, key_depth)`; `value` if omitted.
         value_mask: Boolean `(B, S)`, `True` marks a position that may be attended.
         key_mask: Boolean `(B, S)`, combined with `value_mask` by a logical and.
-        mask: What Keras passes when `value` comes alone and carries a mask; used
+        mask: Mask that Keras passes if `value` is the only tensor and has one; used
             unless there is a `value_mask`.
 
     Returns:
@@ -46,7 +46,7 @@ class BaseMemory(keras.layers.Layer):
         return {**memory, **self.project(value, value if key is None else key)}
 
     def project(self, value, key):
-        """Return the dict of `"values"` and `"keys"`, of which nothing is masked."""
+        """Return the dict of `"values"` and `"keys"`, given cleared tensors."""
         raise NotImplementedError
 
     def shapes(self, value_shape, key_shape=None):
@@ -102,7 +102,7 @@ class BaseStep(keras.layers.Layer):
     def draw(self, memory, steps, queries=1):
         """Return noise for training, a dict of tensors `(steps, B, queries, ...)`.
 
-        To be called outside of any loop.
+        Call it outside of loops.
         """
         return {}
 
@@ -120,7 +120,7 @@ class BaseStep(keras.layers.Layer):
 
 
 class BaseAttention(keras.layers.Layer):
-    """Base of the attention layers: a memory and a step, which a decoder uses alone.
+    """Base of the attention layers: a memory and a step, which decoders also use alone.
 
     Attributes:
         memory: The `BaseMemory`; called once for every source.
@@ -175,7 +175,7 @@ def check_shapes(query_shape, value_shape, key_shape=None):
 
 
 def stay_frozen(layer):
-    """Freeze what was made since a layer was frozen: Keras freezes what there is."""
+    """Freeze parts that were created after their layer was frozen."""
     if not layer.trainable:
         # TensorFlow ignores an assignment that changes nothing.
         layer.trainable = True

@@ -9,7 +9,8 @@ from keras import ops
 def remember(cache, memory):
     """Write the steps of a memory into the next free places of a cache.
 
-    Returns the cache, and which of its places each step may see, `(B, T, L)`.
+    Returns:
+        The cache, and the mask of the places that each step may see, `(B, T, L)`.
     """
     batch, _, steps, _ = ops.shape(memory["keys"])
     kept = memory.get("mask", ops.ones((batch, steps), "bool"))
@@ -36,7 +37,7 @@ def _write_steps(cache, fresh, places, kept):
 
 
 def _write_step(cache, fresh, places, kept):
-    """The same for one step: what lies at the other places is not touched."""
+    """Write one step like `_write_steps`, without touching other places."""
     batch, heads, length, depth = ops.shape(cache)
     kept = ops.logical_and(kept, places < length)
     places = ops.where(kept, places, 0)

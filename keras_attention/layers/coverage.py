@@ -1,4 +1,4 @@
-"""How much attention every position has had.
+"""Coverage: the sum of earlier weights of every position.
 
 Shapes: B batch, T queries, S positions.
 """
@@ -11,7 +11,7 @@ from keras_attention.layers.part import AttentionPart, exact_dtype
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class Coverage(AttentionPart):
-    """The sum of the weights of all earlier queries.
+    """Sum of the weights of all earlier queries.
 
     Call arguments:
         weights: Tensor of shape `(B, T, S)`.

@@ -1,4 +1,4 @@
-"""Luong's attention: four scores, looked at everywhere or in a window."""
+"""Luong's attention: dot, general, concat and location scores, global or local."""
 
 import keras
 
@@ -46,10 +46,10 @@ class LuongAttention(ComposedAttention):
 
     The window spans `floor(center) - half_width` to `floor(center) + half_width`;
     positions count from zero, and `length` is that of the source without its padding.
-    The weights of local-p are not normalised again, so they sum to less than one. A
-    window wholly beyond the source is a query with no valid position.
+    The weights of local-p are not normalised again, so they sum to less than one. If
+    a window lies wholly outside of the source, its query has no valid position.
 
-    Masking, and the call: as for `AdditiveAttention`.
+    Masking and call: see `AdditiveAttention`.
 
     Args:
         score: `"dot"`, `"scaled-dot"`, `"general"`, `"concat"` or `"location"`.
@@ -60,7 +60,7 @@ class LuongAttention(ComposedAttention):
         half_width: Positions on either side of a window's centre, D in the paper.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
-        coverage: Whether `"concat"` is told how much attention every position has had
+        coverage: Whether `"concat"` receives how much attention every position has had
             from earlier queries.
         use_bias: Whether the score has a bias; the dot scores have none.
         kernel_initializer, kernel_regularizer, kernel_constraint: For every `W` and

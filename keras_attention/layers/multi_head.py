@@ -20,7 +20,7 @@ from keras_attention.ops.weightings import (
     masked_sparsemax,
 )
 
-# What a name stands for: a function `(scores, mask) -> weights` over the last axis.
+# Functions `(scores, mask) -> weights` over the last axis.
 WEIGHTINGS = {
     "softmax": masked_softmax,
     "sparsemax": masked_sparsemax,
@@ -82,9 +82,9 @@ class MultiHeadMemory(BaseMemory):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class MultiHeadStep(BaseStep):
-    """Projects queries, looks at a memory with every head, and joins what they read.
+    """Step of an attention of several heads: project, attend, join, project.
 
-    Without weights in the outputs, the backend's fused attention may do the work.
+    Without weights in the outputs, the backend's fused attention may be used.
     See `BaseStep` for the call.
 
     Args:
@@ -93,7 +93,7 @@ class MultiHeadStep(BaseStep):
         output_dim: Depth of the output; `None` for the depth of the queries.
         use_output_projection: Whether the joined heads are projected.
         scale: Number that multiplies the scores.
-        weighting: Name of what turns scores into weights.
+        weighting: `"softmax"`, `"sparsemax"` or `"entmax"`.
         dropout: Rate at which weights are dropped in training.
         seed: Integer, for the dropout.
         projection: Dict of `keras.layers.Dense` arguments, for both projections.
@@ -208,10 +208,10 @@ class MultiHeadStep(BaseStep):
         return (
             self.weighting == "softmax"
             and not (self.dropout and training)
-            # TensorFlow has none, and what Keras does there is slower than `_weigh`.
+            # TensorFlow has none, and the replacement of Keras is slower than `_weigh`.
             and backend != "tensorflow"
-            # JAX takes one depth for keys and values, its softmax is in float32 for
-            # float64, too, and what it asks for in float16 fails on CPUs.
+            # JAX needs keys and values of one depth, takes the softmax of float64 in
+            # float32, and fails for float16 on CPUs.
             and not (on_jax and keys.shape[-1] != values.shape[-1])
             and not (on_jax and self.compute_dtype in ("float16", "float64"))
         )
@@ -240,7 +240,7 @@ class MultiHeadStep(BaseStep):
 
 
 def _projection(layer, name, units):
-    """One of a layer's projections, frozen if the layer is."""
+    """Return a projection of a layer, frozen if the layer is."""
     return keras.layers.Dense(
         units,
         **layer.projection,
@@ -283,6 +283,6 @@ def _read(weights, values):
 
 
 def _up_to_each_query(query, keys):
-    """Mask `(1, T, S)` of the positions that are not after the query's."""
+    """Return the causal mask, `(1, T, S)`."""
     t, s = (ops.arange(ops.shape(x)[2], dtype="int32") for x in (query, keys))
     return t[None, :, None] >= s

@@ -7,17 +7,17 @@ import keras
 
 
 class AttentionPart(keras.layers.Layer):
-    """A score, a window, a weighting or a coverage: one choice among several.
+    """Base of scores, windows, weightings and coverage.
 
-    A part keeps nothing between calls. What it has to remember from one query to the
-    next is a dict of tensors `(B, T, ...)`, one entry for each of T sequences of
-    queries, which it takes and returns; noise is given to it, too. So the same part
-    runs for all queries at once, in a loop, and one step at a time.
+    A part keeps nothing between calls. Its state is a dict of tensors `(B, T, ...)`,
+    with one entry for each of T sequences of queries, which it takes and returns; noise
+    is an argument, too. So the same part runs for all queries at once, in a loop, and
+    one step at a time.
 
     Attributes:
         state_names: Names of the tensors in its state.
-        sequential: Whether a query needs the state that the query before it left
-            behind, so that queries have to come one after the other.
+        sequential: Whether a query needs the state that the query before it returned,
+            so that queries must be handled one after the other.
     """
 
     state_names = ()
@@ -38,9 +38,9 @@ class AttentionPart(keras.layers.Layer):
         return {}
 
     def state_of_all(self, memory, queries):
-        """States in which the queries of one sequence find a part in turn.
+        """States that the successive queries of one sequence start with.
 
-        Only asked of parts that are not sequential.
+        Used for parts that are not sequential.
         """
         return self.initial_state(memory, queries)
 

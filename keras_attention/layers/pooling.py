@@ -1,4 +1,4 @@
-"""Attention without a query: a sequence becomes one vector, or a few.
+"""Attention pooling: a sequence becomes one vector, or a few.
 
 Shapes: B batch, S positions, V value depth, U units, H hops.
 """
@@ -21,21 +21,20 @@ from keras_attention.validation import check_mask, check_positive_integer
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class AttentionPooling(keras.layers.Layer):
-    """Reads a sequence into one vector: a learned question asks every position.
+    """Pools a sequence into one vector by attention with a learned query.
 
         scores[s] = scale . tanh(W value[s] + bias)
         weights   = weighting(scores) over s, a softmax by default
         pooled    = activation(sum over s of weights[s] * value[s])
 
     The positions may be words, time steps, the columns of a table, or the cells of a
-    1-D convolution. With several hops, each has a `scale` of its own and reads a vector
-    of its own; so that they do not all read the same, `penalty * |A A^T - I|^2`, with
-    the weights `A` `(hops, positions)`, is added to the loss of the model, a mean over
-    the batch.
+    1-D convolution. With several hops, each has its own `scale` and its own result.
+    `penalty * |A A^T - I|^2`, with the weights `A` `(hops, positions)`, is added to the
+    loss of the model, averaged over the batch, so that the hops differ.
 
     Axes before the positions are kept: `(batch, sentences, words, depth)` becomes
-    `(batch, sentences, depth)`. Of the Keras mask of `value`, what is passed on says
-    which sentences have a valid word.
+    `(batch, sentences, depth)`. The Keras mask that is passed on
+    marks the sentences with a valid word.
 
     Masking: `True` means attend. A masked position weighs exactly zero, whatever is
     stored there. A sequence with no valid position gives zeros (before `activation`).
@@ -43,9 +42,9 @@ class AttentionPooling(keras.layers.Layer):
     Args:
         units: Depth U of the hidden layer, or `None` for `tanh(value[s])`, without
             `W` and bias.
-        hops: Number H of vectors that are read.
-        penalty: Weight of the penalty on hops that look alike.
-        activation: Applied to what was read, such as `"tanh"`.
+        hops: Number H of vectors per sequence.
+        penalty: Weight of the penalty on hops with similar weights.
+        activation: Activation of the result, such as `"tanh"`.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, or a `Weighting` such as `HardWeighting()`.
         use_bias: Whether the hidden layer has a bias.
@@ -58,7 +57,7 @@ class AttentionPooling(keras.layers.Layer):
             omitted. `mask` is another name.
         return_attention_scores: Whether to return the weights, too.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
-            what else the weighting reports.
+            the reports of the weighting.
 
     Returns:
         pooled: Tensor `(batch, ..., value_dim)`, or `(batch, ..., hops, value_dim)`
@@ -115,8 +114,8 @@ class AttentionPooling(keras.layers.Layer):
         self.weighting = get_weighting(weighting, self.dtype_policy)
         if self.weighting.sequential:
             raise ValueError(
-                "pooling has no sequence of queries that monotonic attention could "
-                f"follow. Received: weighting={weighting!r}"
+                "pooling has no sequence of queries, which monotonic attention "
+                f"needs. Received: weighting={weighting!r}"
             )
         self.use_bias = use_bias
         self.options = weight_options(locals())
@@ -173,7 +172,7 @@ class AttentionPooling(keras.layers.Layer):
         scores = ops.reshape(ops.matmul(rows, self.scale), (-1, length, self.hops))
         noise = {}
         if training:
-            # Of one example, all hops are soft or none.
+            # Either all hops of an example are soft or none.
             noise = self.weighting.draw((self.hops, ops.shape(value)[0], 1, length))
             noise = tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), noise)
         outputs, _ = self.weighting(

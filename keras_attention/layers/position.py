@@ -1,4 +1,4 @@
-"""Where in a sequence a step stands: attention alone does not see it.
+"""Position encodings: attention alone does not see the order of steps.
 
 Shapes: B batch, T steps, D depth.
 """
@@ -19,10 +19,10 @@ KINDS = ("sinusoidal", "learned")
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class PositionEncoding(keras.layers.Layer):
-    """Adds to every step of a sequence a vector that tells its position.
+    """Adds an encoding of its position to every step of a sequence.
 
-    Sinusoidal, the position p is told by waves, sines and cosines in turns, whose
-    lengths grow from 2 pi to 10000 * 2 pi:
+    Sinusoidal encodings alternate sines and cosines, with wavelengths from 2 pi to
+    10000 * 2 pi:
 
         encoding[p, 2 i]     = sin(p / 10000 ^ (2 i / D))
         encoding[p, 2 i + 1] = cos(p / 10000 ^ (2 i / D))
@@ -35,8 +35,8 @@ class PositionEncoding(keras.layers.Layer):
     Args:
         kind: `"sinusoidal"` or `"learned"`.
         max_length: Positive integer, number of positions; needed if learned. Positions
-            are checked against it where they are known in advance; a tensor `start`
-            is not looked into, nor is a number of NumPy, of which Keras makes one.
+            are checked against it if they are known in advance, which those of a
+            tensor or a NumPy number `start` are not.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: For the
             table that is learned.
 
@@ -55,11 +55,11 @@ class PositionEncoding(keras.layers.Layer):
     Example:
 
     >>> words = np.zeros((2, 11, 4), "float32")
-    >>> told = PositionEncoding()(words)
-    >>> [f"{x:.4f}" for x in told[0, 1]]
+    >>> encoded = PositionEncoding()(words)
+    >>> [f"{x:.4f}" for x in encoded[0, 1]]
     ['0.8415', '0.5403', '0.0100', '0.9999']
 
-    Decoding step by step, a step tells where it stands:
+    In step-by-step decoding, `start` is the position of the step:
 
     >>> step = PositionEncoding()(words[:, 1], start=1)
     >>> [f"{x:.4f}" for x in step[0]]

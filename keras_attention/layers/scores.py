@@ -1,4 +1,4 @@
-"""How well a query fits a key: the scores, each with its own weights.
+"""Scores of queries against keys, each with its own weights.
 
 Shapes: B batch, T queries, Q query depth, S positions, U depth of projected keys. Keys
 are `(B, S, U)`, or `(B, T, S, U)` where every query has a window of its own.
@@ -29,8 +29,8 @@ class Score(AttentionPart):
     keys)`, or, with `takes_coverage`, `call(query, keys, coverage=None)`.
 
     Attributes:
-        takes_coverage: Whether it can use how much attention every position has had.
-        uses_keys: Whether it compares the query with what stands at the positions.
+        takes_coverage: Whether it takes the sum of earlier weights of each position.
+        uses_keys: Whether it compares the query with the keys.
 
     Call arguments:
         query: Tensor of shape `(B, T, Q)`.
@@ -54,7 +54,7 @@ class Score(AttentionPart):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class DotScore(Score):
-    """The product of query and key, which must be of one depth.
+    """Dot product of query and key, which must be of one depth.
 
         scores[t, s] = query[t] . keys[s]                 (dot)
         scores[t, s] = query[t] . keys[s] / sqrt(depth)   (scaled)
@@ -91,11 +91,11 @@ class DotScore(Score):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class GeneralScore(Score):
-    """A bilinear form, also called multiplicative.
+    """Bilinear form, also called multiplicative score.
 
         scores[t, s] = (W query[t] + bias) . keys[s]
 
-    The query is projected, not the keys: that is the cheaper side.
+    The query is projected rather than the keys, because there are fewer queries.
 
     Args:
         use_bias: Whether the projection has a bias.
@@ -270,7 +270,7 @@ class AdditiveScore(Score):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class LocationScore(Score):
-    """One score for every position from the query alone, whatever stands there.
+    """Score of every position from the query alone, without the keys.
 
         scores[t] = W query[t] + bias
 

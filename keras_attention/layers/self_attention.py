@@ -1,4 +1,4 @@
-"""Scaled dot products of learned projections, in several heads.
+"""Multi-head attention of scaled dot products.
 
 Shapes: B batch, T queries, S positions, L places of a cache, N heads, Q query depth,
 V value depth, D depth of a head.
@@ -21,8 +21,8 @@ from keras_attention.validation import check_choice, check_mask, check_positive_
 class SelfAttention(BaseAttention):
     """Multi-head attention of a sequence to itself, or to another sequence.
 
-    Each of the heads n projects queries, keys and values, and compares queries and
-    keys by their scaled dot product; what the heads read is joined and projected:
+    Each of the heads n projects queries, keys and values, and scores queries
+    against keys by the scaled dot product; the contexts are concatenated and projected:
 
         scores[n, t, s] = scale * (W_query[n] query[t]) . (W_key[n] key[s])
         weights[n, t]   = softmax(scores[n, t]) over s
@@ -42,10 +42,10 @@ class SelfAttention(BaseAttention):
     `value_mask`. Implicit Keras masks are used where no explicit one is given; the
     query's mask is passed on.
 
-    Where no weights are asked for and none are dropped, the work is left to
-    `keras.ops.dot_product_attention`, which on a GPU may use flash attention. PyTorch
-    has no second derivative of its flash attention, such as of a penalty on gradients:
-    ask for the weights there.
+    If neither weights nor dropout are needed, JAX and PyTorch use
+    `keras.ops.dot_product_attention`, which on a GPU may be flash attention. Flash
+    attention has no second derivative on PyTorch (for a penalty on gradients, for
+    example): request the weights there.
 
     Step by step: a causal layer handles a sequence one step at a time with a `cache`
     of the keys and values so far. The outputs are those of the full pass:
@@ -55,9 +55,9 @@ class SelfAttention(BaseAttention):
             output[:, t], cache = layer(x[:, t], cache=cache)
 
     All shapes are fixed and every tensor of the cache has the batch first, so the loop
-    compiles, and a search can gather rows. A step that is masked is not remembered,
-    so that each row may have its own length; steps beyond `max_length` are not
-    remembered, either. Weights are over the places of the cache.
+    compiles, and a search can gather rows. A masked step is not stored, so
+    that each row may have its own length; neither are steps beyond `max_length`.
+    Weights are over the places of the cache.
 
     For cross-attention step by step, project the sequence that is looked at once:
     `memory = layer.memory(value, value_mask=...)`, then `outputs, _ = layer.step(query,
@@ -72,9 +72,8 @@ class SelfAttention(BaseAttention):
         use_output_projection: Whether the joined heads are projected. Without it, the
             depth of the output is `num_heads * value_dim`.
         causal: Whether query t sees the positions up to and including t only.
-        weighting: What turns scores into weights: `"softmax"`, `"sparsemax"` or
-            `"entmax"`. Hard and monotonic weightings follow one choice from query to
-            query; several heads have no such choice.
+        weighting: How scores become weights: `"softmax"`, `"sparsemax"` or `"entmax"`.
+            Hard and monotonic weightings are for one head, hence not available.
         dropout: Rate at which weights are dropped in training; the others grow.
         scale: Number that multiplies the scores; `1 / sqrt(key_dim)` if `None`.
         use_bias: Whether the projections have a bias.
@@ -97,7 +96,7 @@ class SelfAttention(BaseAttention):
         return_attention_scores: Whether to return the weights that were used, too:
             in training, after dropout.
         cache: Dict that `get_initial_cache` or the previous step returned. The query
-            is then what follows: one step, or several at once.
+            then holds the next step, or several.
 
     Returns:
         output: Tensor of shape `(batch, query_length, output_dim)`, or

@@ -1,4 +1,4 @@
-"""From scores to weights: how the attention is shared out among the positions.
+"""Weightings: functions from scores to weights, as parts of an attention.
 
 Shapes: B batch, T queries, S scores of a query.
 """
@@ -36,9 +36,8 @@ class Weighting(AttentionPart):
     its noise.
 
     Attributes:
-        reports: Names of what it reports beside the weights.
-        everywhere: Whether it needs the scores of all positions, so that there can be
-            no window.
+        reports: Names of the outputs beside the weights.
+        everywhere: Whether it needs the scores of all positions and takes no window.
         scalable: Whether its weights may be multiplied with a prior.
 
     Call arguments:
@@ -47,12 +46,12 @@ class Weighting(AttentionPart):
             `None` for all.
         state: Dict of tensors, as `initial_state` returns it.
         noise: Dict of tensors, as `draw` returns it for one step; empty or `None`
-            where nothing is to be random.
+            for a deterministic result.
         training: Whether the layer trains.
 
     Returns:
-        outputs: Dict with `"weights"` `(B, T, S)`, in float32 at least, and what else
-            a loss may want to know.
+        outputs: Dict with `"weights"` `(B, T, S)`, in float32 at least, and the
+            `reports`, which losses use.
         state: Dict for the next step.
     """
 
@@ -82,7 +81,7 @@ class _Soft(Weighting):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class SoftmaxWeighting(_Soft):
-    """Every position counts, in proportion to `exp(score / temperature)`.
+    """Softmax: weights in proportion to `exp(score / temperature)`.
 
     Args:
         temperature: Positive; small ones sharpen the weights, large ones level them.
@@ -93,7 +92,7 @@ class SoftmaxWeighting(_Soft):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class SparsemaxWeighting(_Soft):
-    """The point of the simplex that is nearest to `scores / temperature`.
+    """Sparsemax: the point of the simplex nearest to `scores / temperature`.
 
     Positions whose score is far below the best weigh exactly zero.
 
@@ -123,14 +122,14 @@ class EntmaxWeighting(_Soft):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class HardWeighting(Weighting):
-    """One position is looked at, drawn from the softmax of the scores.
+    """Hard attention: one position, drawn from the softmax of the scores.
 
         choice[t] ~ softmax(scores[t] / temperature)
         weights   = one-hot(choice)
 
-    In training the position is drawn (Gumbel-max). With `soft_probability`, the whole
-    sequence of queries of an example is given the softmax itself instead, which makes
-    the training steadier. How the scores learn is up to the `estimator`:
+    In training the position is drawn (Gumbel-max). With `soft_probability`, all queries
+    of an example use the softmax itself instead, which stabilises the training. The
+    `estimator` decides how the scores learn:
 
     - `"score-function"`: no gradient passes through the choice. A loss such as
       `ReinforceLoss` uses its log-probability and the entropy.
@@ -144,8 +143,8 @@ class HardWeighting(Weighting):
 
     Args:
         estimator: `"score-function"` or `"straight-through"`.
-        inference: What is used when the layer does not train: `"argmax"`, the most
-            probable position; `"expectation"`, the softmax.
+        inference: Weights outside of training: `"argmax"`, the most probable position;
+            `"expectation"`, the softmax.
         soft_probability: Probability, for each example, of using the softmax in
             training.
         temperature: Positive; scores are divided by it.
@@ -237,17 +236,16 @@ class HardWeighting(Weighting):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class MonotonicWeighting(Weighting):
-    """The attention moves forward only: every query goes on where the last one stopped.
+    """Monotonic attention: every query goes on where the last one stopped.
 
         p[t, s]       = sigmoid(scores[t, s] + bias + noise)
         weights[t, s] = p[t, s] * sum over r <= s of
                         weights[t-1, r] * product over r <= k < s of (1 - p[t, k])
 
-    is the probability of stopping at `s` for somebody who starts where the last query
-    stopped (the first starts at position 0) and at every position decides with
-    probability `p` to stop. Weights may sum to less than one: nobody has to stop. A
-    second derivative of the recursive mode, such as of a penalty on gradients, is right
-    on TensorFlow alone.
+    is the probability of stopping at `s` for a process that starts where the last query
+    stopped (the first starts at position 0) and stops at each position with probability
+    `p`. Weights may sum to less than one, because the process may pass the last
+    position. The recursive mode has a correct second derivative on TensorFlow alone.
 
     Args:
         mode: How the expected weights are computed: `"recursive"`, exact, or
@@ -256,9 +254,9 @@ class MonotonicWeighting(Weighting):
             position with `p > 0.5` and gives no gradient to the scores.
         inference: `"expectation"`, as in training, or `"hard"`.
         noise: Standard deviation of the Gaussian noise that is added to the scores in
-            training, so that the model learns to be sure.
-        score_bias: Initial value of the bias; a negative one lets the attention reach
-            far at first.
+            training, so that the model learns probabilities near 0 and 1.
+        score_bias: Initial value of the bias; a negative one makes early stops
+            improbable.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.
 
     Reference:
@@ -348,7 +346,7 @@ WEIGHTINGS = {
 
 
 def get_weighting(identifier, dtype=None):
-    """The weighting of a name, a config, or itself."""
+    """Return the weighting for a name, a config, or a weighting."""
     if isinstance(identifier, dict):
         identifier = keras.saving.deserialize_keras_object(identifier)
     if isinstance(identifier, Weighting):

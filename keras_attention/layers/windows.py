@@ -1,4 +1,4 @@
-"""Where an attention looks: Luong's two kinds of local attention.
+"""Windows of local attention: local-m and local-p.
 
 Shapes: B batch, T queries, Q query depth, S positions, W positions in a window,
 U depth of the keys, V depth of the values.
@@ -31,7 +31,7 @@ class LocalWindow(AttentionPart):
         half_width: Positions on either side of the centre, D in the paper.
 
     Attributes:
-        scales: Whether it multiplies the weights with a prior.
+        scales: Whether the weights are multiplied with a prior.
 
     Call arguments:
         query: Tensor of shape `(B, T, Q)`.
@@ -40,10 +40,10 @@ class LocalWindow(AttentionPart):
         valid: Boolean `(B, T, S)`, positions that may be looked at; `None` for all.
 
     Returns:
-        view: Dict with what the queries may look at, `"keys"` `(B, T, W, U)`,
+        view: Dict with the positions in the windows: `"keys"` `(B, T, W, U)`,
             `"values"` `(B, T, W, V)`, the boolean `"mask"` and the int32
-            `"positions"`, both `(B, T, W)`, and `"prior"` `(B, T, W)` if the weights
-            are to be multiplied with something.
+            `"positions"`, both `(B, T, W)`, and `"prior"` `(B, T, W)`, which
+            multiplies the weights, if the window `scales`.
         state: Dict for the next step.
     """
 
@@ -60,7 +60,7 @@ class LocalWindow(AttentionPart):
         return 2 * self.half_width + 1
 
     def view(self, centers, memory, valid):
-        """What stands in the windows around `centers`, `(B, T)`."""
+        """Return the view of the windows around `centers`, `(B, T)`."""
         positions = window_positions(centers, self.half_width)
         mask = inside(positions, ops.shape(memory["values"])[1])
         if "mask" in memory:
@@ -79,7 +79,7 @@ class LocalWindow(AttentionPart):
 
 
 def _take_own(mask, positions):
-    """The entries at `positions` of a mask `(B, T, S)` that every query has."""
+    """Return the entries of a mask `(B, T, S)` at `positions` `(B, T, W)`."""
     queries, length = ops.shape(mask)[1:]
     own = ops.reshape(mask, (-1, length))[:, :, None]
     rows = ops.reshape(positions, (-1, 1, positions.shape[-1]))
@@ -89,7 +89,7 @@ def _take_own(mask, positions):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class LocalMonotonicWindow(LocalWindow):
-    """The window moves by one position with every query (local-m).
+    """Local-m: the window moves by one position with every query.
 
         center[t] = t
 
@@ -121,14 +121,14 @@ class LocalMonotonicWindow(LocalWindow):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class LocalPredictiveWindow(LocalWindow):
-    """The query predicts where to look, and nearer positions count more (local-p).
+    """Local-p: the query predicts the centre, and nearer positions weigh more.
 
         center[t]   = first + length * sigmoid(scale . tanh(W query[t]))
         prior[t, s] = exp(-(s - center[t])^2 / (2 (half_width / 2)^2))
 
     The window spans `floor(center) - half_width` to `floor(center) + half_width`.
     Positions count from zero; `first` and `length` are those of the source without its
-    padding, which may stand before it or behind.
+    padding, which may be before or after it.
 
     Args:
         half_width: Positions on either side of the centre.
@@ -177,7 +177,7 @@ class LocalPredictiveWindow(LocalWindow):
 
     def call(self, query, memory, state, valid=None):
         share = project_rows(self.center, project_rows(self.hidden, query))[..., 0]
-        # In half precision not every position of a long source has a number.
+        # Half precision cannot represent every position of a long source.
         exact = exact_dtype(self)
         first, length = (
             ops.reshape(ops.cast(x, exact), (-1, 1)) for x in _extent(memory)
@@ -196,7 +196,7 @@ class LocalPredictiveWindow(LocalWindow):
 
 
 def _extent(memory):
-    """First valid position and length of every source, `(B,)` or one for all."""
+    """Return the first valid position and length of every source, `(B,)` or scalar."""
     length = ops.shape(memory["values"])[1]
     if "mask" not in memory:
         return 0, length

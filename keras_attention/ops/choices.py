@@ -16,7 +16,7 @@ from keras_attention.ops.weightings import masked_log_softmax, masked_softmax
 
 
 def masked_hardmax(scores, mask=None):
-    """All weight on the best valid position, the first one of equals.
+    """One-hot weights of the best valid position, the first of equals.
 
     Args:
         scores, mask: As in `masked_softmax`.
@@ -37,7 +37,7 @@ def masked_hardmax(scores, mask=None):
 
 
 def masked_gumbel_max(scores, uniform, mask=None):
-    """All weight on one position, drawn with the probabilities of `masked_softmax`.
+    """One-hot weights of a position drawn from `masked_softmax`.
 
         choice = argmax over s of scores[s] - log(-log(uniform[s]))
 
@@ -65,7 +65,7 @@ def masked_gumbel_max(scores, uniform, mask=None):
 
 
 def masked_gumbel_softmax(scores, uniform, mask=None, *, temperature=1.0):
-    """Weights near the choice of `masked_gumbel_max`, the nearer the colder.
+    """Relaxation of `masked_gumbel_max`, closer to it at a lower temperature.
 
         weights = softmax((scores[s] - log(-log(uniform[s]))) / temperature)
 
@@ -99,8 +99,8 @@ def log_probability(scores, choice, mask=None):
         choice: One-hot, like `scores`; no gradient flows into it.
 
     Returns:
-        Logarithms `(...)`, zero where the choice is a row of zeros: nothing could be
-        chosen. Choosing a masked position gives `LOWEST`.
+        Logarithms `(...)`, zero where the choice is a row of zeros (no valid
+        position). Choosing a masked position gives `LOWEST`.
 
     Example:
 
@@ -135,7 +135,7 @@ def entropy(scores, mask=None):
 
 
 def straight_through(hard, soft):
-    """The value of `hard`, bit for bit, with the gradient of `soft`.
+    """Return the exact value of `hard` with the gradient of `soft`.
 
     Args:
         hard: Weights to use, for example of `masked_hardmax`.
@@ -159,7 +159,7 @@ def straight_through(hard, soft):
 
 
 def _perturbed(scores, uniform, mask):
-    """Scores and Gumbel noise, `LOWEST` where nothing is valid."""
+    """Return scores plus Gumbel noise, `LOWEST` at masked positions."""
     # Relative to the peak, large scores do not round the noise away.
     scores, valid = below_peak(scores, mask)
     waiting = -ops.log(ops.cast(uniform, scores.dtype))

@@ -14,12 +14,12 @@ from keras_attention.ops.scores import (
     project_to_scalars,
 )
 
-# Elements of the hidden layer: in a block, which is worth compiling; and in an example
-# for which blocks pay.
+# Numbers of elements of the hidden layer: of a block; and of an example, above which
+# blocks are quicker.
 BLOCK = 2**21
 LARGE = 2**22
 
-# What is assumed of a number of examples that is not known.
+# Assumed batch size where it is unknown.
 USUAL_BATCH = 32
 
 # Up to this |x|, neither exp(x) nor its inverse leaves the range of float32.
@@ -158,10 +158,10 @@ class _Sigmoid:
 
 
 class _FactorisedSigmoid(_Sigmoid):
-    """`1 / (1 + exp(-query) exp(-keys))`: no exponential for every element.
+    """`1 / (1 + exp(-query) exp(-keys))`: no exponential for each pair.
 
-    Right only while both factors stay within the range of the numbers; a block with
-    larger ones goes by the definition. Pays where a compiler makes one loop of it.
+    Both factors must stay within the range of the numbers; a block with larger ones
+    uses the definition. It is quicker only if a compiler fuses it into one loop.
     """
 
     def prepare(self, keys):
@@ -190,7 +190,7 @@ _fused = tuple(acceleration.fused(function) for function in _of(_FactorisedSigmo
 
 
 def _if_large(fused, plain):
-    """For lengths that are not known before: compiling for new ones has to pay."""
+    """Choose at run time where lengths are unknown: compile for large sizes only."""
 
     def run(query, keys, *others):
         pairs = ops.shape(query)[1] * ops.shape(keys)[1]
@@ -209,16 +209,15 @@ _fused_if_large = tuple(
 
 
 def _in_examples(keys, **sequences):
-    """Keys `(B, S, U)`, and blocks `(B, blocks, queries of a block, ...)`.
+    """Return keys `(B, S, U)`, and blocks `(B, blocks, queries of a block, ...)`.
 
-    Examples one by one, each in its blocks: so nothing has to be laid out anew, and
-    the scores of the last block end where those of all of them do.
+    Each example has its own blocks, so that no tensor has to be transposed.
     """
     positions = keys.shape[1] or acceleration.USUAL_LENGTH
     size = max(1, BLOCK // (positions * keys.shape[2]))
     queries = sequences["query"].shape[1]
     if queries is not None:
-        # As few blocks, but equal ones.
+        # The same number of blocks, of equal sizes.
         size = -(-queries // -(-queries // size))
 
     def split(x):
@@ -236,7 +235,7 @@ def _in_examples(keys, **sequences):
 
 
 def _join(blocks, query):
-    """What had been split, `(B, T, ...)` with the T queries of `query`."""
+    """Undo the split into blocks: return `(B, T, ...)` for T queries."""
     batch, queries, _ = ops.shape(query)
     joined = ops.reshape(blocks, (batch, -1, ops.shape(blocks)[-1]))
     if joined.shape[1] is not None and joined.shape[1] == query.shape[1]:

@@ -1,4 +1,4 @@
-"""Boolean masks: `True` marks what takes part.
+"""Boolean masks: `True` marks a valid entry.
 
 Shapes: B batch, T queries or S positions.
 """

@@ -1,4 +1,4 @@
-"""Monotonic weights: a reader moves forward and stops at a position.
+"""Monotonic weights: a process moves forward and stops at a position.
 
 Scores, weights, masks and choices are `(..., S)`, S positions; see `weightings` for
 masks and dtypes.
@@ -15,15 +15,15 @@ from keras_attention.ops.rows import (
 
 
 def monotonic_recursive(p, previous):
-    """Expected position of a reader who moves on until a position is chosen.
+    """Expected weights of a process that moves on until it stops at a position.
 
         q[j]       = (1 - p[j - 1]) * q[j - 1] + previous[j],  q[0] = previous[0]
         weights[j] = p[j] * q[j]
 
     Exact to a few roundings for any `p`, zero and one included: the recurrence is
     solved by doubling (`q` over two positions, four, eight, ...), which only adds and
-    multiplies numbers that are not negative. It takes `log2(S)` rounds over the row. A
-    second derivative, such as of a penalty on gradients, is right on TensorFlow alone.
+    multiplies numbers that are not negative. It takes `log2(S)` rounds. The
+    second derivative is correct on TensorFlow alone.
 
     Args:
         p: Probability to stop at a position, `(..., S)`, zero where it is masked; see
@@ -32,8 +32,8 @@ def monotonic_recursive(p, previous):
             at the first position.
 
     Returns:
-        Weights like `p`, in float32 (float64 for float64 `p`). What is left of the sum
-        of `previous` went past the last position.
+        Weights like `p`, in float32 (float64 for float64 `p`). They sum to that of
+        `previous` less the probability of passing the last position.
 
     Example:
 
@@ -84,7 +84,7 @@ def monotonic_parallel(p, previous):
 
 
 def monotonic_hard(p, previous):
-    """All weight on the first position with `p > 0.5`, from the previous one on.
+    """One-hot weights of the first position with `p > 0.5`, from the previous one on.
 
     Args:
         p: As in `monotonic_recursive`.
@@ -93,7 +93,7 @@ def monotonic_hard(p, previous):
 
     Returns:
         One-hot weights like `p`, in float32 (float64 for float64 `p`), without a
-        gradient. A row of zeros once no such position is left.
+        gradient. A row of zeros if there is no such position.
 
     Example:
 
@@ -123,7 +123,7 @@ def _solve(factor, x):
 
     def grad(*args, upstream=None):
         upstream = args[0] if upstream is None else upstream
-        # What is owed to q[j] is the same recurrence from the last position on.
+        # The gradient of q[j] is the same recurrence, from the last position back.
         following = ops.roll(ops.flip(factor, axis=-1), 1, axis=-1)
         owed = _doubled(following, ops.flip(upstream, axis=-1))
         owed = ops.flip(owed, axis=-1)
@@ -133,9 +133,8 @@ def _solve(factor, x):
 
 
 def _doubled(factor, q):
-    # A loop even where the length is known: unrolled, XLA takes many times as long to
-    # compile it. What `roll` brings around the end meets a factor that contains
-    # factor[0], zero.
+    # A loop even where the length is known: XLA takes many times as long to compile it
+    # unrolled. Entries that `roll` wraps around are multiplied by factor[0], zero.
     def double(distance, factor, q):
         q = q + factor * ops.roll(q, distance, axis=-1)
         return 2 * distance, factor * ops.roll(factor, distance, axis=-1), q

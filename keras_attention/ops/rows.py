@@ -14,28 +14,28 @@ TINY = 1e-37
 
 
 def highest(x):
-    """The highest number of every row, `(..., 1)`."""
+    """Return the maximum of every row, `(..., 1)`."""
     if 0 in x.shape:
-        # Of nothing backends refuse a maximum. A sum has its shape.
+        # Backends refuse the maximum of an empty axis; a sum has the same shape.
         return ops.sum(x, axis=-1, keepdims=True)
     return ops.max(x, axis=-1, keepdims=True)
 
 
 def below_peak(scores, mask):
-    """Valid scores less the highest of their row, and which ones are valid."""
+    """Return scores minus the maximum of their row, and the mask of the valid ones."""
     scores, valid = valid_scores(scores, mask)
     return scores - ops.stop_gradient(highest(scores)), valid
 
 
 def valid_scores(scores, mask):
-    """Scores with `LOWEST` where they are not valid, and which ones are valid."""
+    """Return scores with `LOWEST` at invalid positions, and the mask of the valid."""
     scores = bounded_scores(scores, mask)
-    # Not "greater": a score that is not a number must not pass unnoticed.
+    # Not "greater": NaN must propagate to the weights.
     return scores, ops.logical_not(scores <= LOWEST)
 
 
 def bounded_scores(scores, mask):
-    """Scores with `LOWEST` where they are not valid."""
+    """Return scores with `LOWEST` at invalid positions."""
     scores = as_float(scores)
     if mask is not None:
         mask = ops.broadcast_to(mask, ops.shape(scores))
@@ -60,8 +60,8 @@ def cumsum(x):
 
 
 def first_candidate(candidates, values):
-    """One-hot of the first candidate of every row; zeros where there is none."""
+    """Return the one-hot first candidate of every row; zeros where there is none."""
     count = cumsum(ops.cast(candidates, values.dtype))
     first = ops.cast(ops.logical_and(candidates, count == 1), values.dtype)
-    # A value that is not a number must not pass unnoticed.
+    # NaN must propagate to the weights.
     return ops.where(ops.isnan(values), values, first)

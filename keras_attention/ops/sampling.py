@@ -1,13 +1,13 @@
-"""Draws from given odds."""
+"""Sampling from unnormalised probabilities."""
 
 from keras import ops
 
 
 def invert(odds, uniform):
-    """The first place at which the cumulated odds exceed their share `uniform`.
+    """Return the first place at which the cumulative odds exceed `uniform` of the sum.
 
     Args:
-        odds: What each of N places has, `(..., N)`; not negative, of any sum.
+        odds: Unnormalised probabilities of N places, `(..., N)`.
         uniform: Numbers in [0, 1), `(..., 1)`.
 
     Returns:

@@ -1,9 +1,9 @@
-"""From scores to weights: who gets how much of the attention.
+"""Weightings: functions from scores to weights.
 
 Scores, weights, masks and choices are `(..., S)`, S positions. A mask is boolean and
 broadcastable to the scores, `True` marks a valid position; without one every position
-is valid, and a score of minus infinity weighs nothing. Whatever stands in masked places
-reaches neither a result nor a gradient. The arithmetic and the results are float32,
+is valid, and a score of minus infinity weighs zero. Masked scores, whatever their
+value, affect neither a result nor a gradient. Arithmetic and results are float32, or
 float64 for float64 scores.
 """
 
@@ -30,7 +30,7 @@ def masked_softmax(scores, mask=None):
     the dtype of the scores.
 
     Args:
-        scores: Scores, `(..., S)`; anything may stand in masked places.
+        scores: Scores, `(..., S)`; masked ones may have any value, NaN included.
         mask: Boolean, broadcastable to `scores`; `True` marks a valid position.
             Without it, every position is valid.
 
@@ -39,7 +39,7 @@ def masked_softmax(scores, mask=None):
     """
     bounded = as_float(scores) if mask is None else bounded_scores(scores, mask)
     if bounded.shape[-1] == 1:
-        # Keras warns of the softmax of one number. What is none must be seen.
+        # Keras warns of the softmax of one number. NaN must propagate.
         weights = ops.ones_like(bounded) + 0 * bounded
     elif acceleration.is_handful(bounded.shape, bounded.dtype):
         weights = ops.exp(ops.log_softmax(bounded, axis=-1))
@@ -52,7 +52,7 @@ def masked_softmax(scores, mask=None):
 
 
 def masked_log_softmax(scores, mask=None):
-    """Logarithm of `masked_softmax`, exact where the weights are too small to see.
+    """Logarithm of `masked_softmax`, exact where the weights underflow.
 
     Args:
         scores, mask: As in `masked_softmax`.
@@ -75,7 +75,7 @@ def masked_log_softmax(scores, mask=None):
 
 
 def masked_sparsemax(scores, mask=None):
-    """Projection of the valid scores onto the simplex: low scores weigh exactly zero.
+    """Sparsemax: projection of the valid scores onto the simplex.
 
         weights[s] = max(scores[s] - threshold, 0),  the threshold making the sum one
 
@@ -99,10 +99,10 @@ def masked_sparsemax(scores, mask=None):
     """
     scores, valid = below_peak(scores, mask)
     scores, ordered, rank = _sorted(scores)
-    # What the best k alone would ask for is largest when they are the support.
-    asked = (cumsum(ordered) - 1) / rank
-    support = _above(highest(asked), scores, valid)
-    # Computed anew from the support, the threshold carries the gradient.
+    # The threshold of the best k scores is largest where they are the support.
+    thresholds = (cumsum(ordered) - 1) / rank
+    support = _above(highest(thresholds), scores, valid)
+    # Recomputed from the support, the threshold carries the gradient.
     count, deviation = _deviation(scores, support)
     return ops.where(support, ops.relu(deviation + 1 / count), 0.0)
 
@@ -135,12 +135,12 @@ def masked_entmax15(scores, mask=None):
     scores, ordered, rank = _sorted(scores / 2)
     mean = cumsum(ordered) / rank
     spread = cumsum(ops.square(ordered)) - rank * ops.square(mean)
-    asked = mean - ops.sqrt(ops.clip(1 - spread, 0.0, 1.0) / rank)
-    # Among those k whose worst is not below what they ask for, the support asks for
-    # most; the best alone asks for -1.
-    asked = ops.where(asked <= ordered, asked, -1.0)
-    support = _above(highest(asked), scores, valid)
-    # Computed anew from the support, the threshold carries the gradient, and the spread
+    thresholds = mean - ops.sqrt(ops.clip(1 - spread, 0.0, 1.0) / rank)
+    # Among those k whose lowest score is not below their threshold, the support has the
+    # largest threshold; that of the best alone is -1.
+    thresholds = ops.where(thresholds <= ordered, thresholds, -1.0)
+    support = _above(highest(thresholds), scores, valid)
+    # Recomputed from the support, the threshold carries the gradient, and the spread
     # is free of cancellation.
     count, deviation = _deviation(scores, support)
     spread = ops.sum(ops.square(deviation), axis=-1, keepdims=True)
@@ -149,7 +149,7 @@ def masked_entmax15(scores, mask=None):
 
 
 def masked_sigmoid(scores, mask=None):
-    """Sigmoid of every score by itself: the probability to stop at a position.
+    """Sigmoid of every score: the probability to stop at a position.
 
     Args:
         scores, mask: As in `masked_softmax`.
@@ -170,7 +170,7 @@ def masked_sigmoid(scores, mask=None):
 
 
 def _sorted(scores):
-    """Scores in range, the same from high to low, and their ranks, from 1."""
+    """Return clipped scores, the same in descending order, and their ranks from 1."""
     # Below -1 nothing gets weight, and squares of the lowest scores would overflow. The
     # upper bound is out of reach: at a bound, JAX halves the gradient.
     scores = ops.clip(scores, -2.0, 1.0)
@@ -179,15 +179,15 @@ def _sorted(scores):
 
 
 def _above(threshold, scores, valid):
-    # Not "greater": a score that is not a number must not pass unnoticed.
+    # Not "greater": NaN must propagate to the weights.
     return ops.logical_and(valid, ops.logical_not(scores <= threshold))
 
 
 def _deviation(scores, support):
-    """Size of the support, at least 1, and deviations from its mean; zero beyond."""
+    """Return the size of the support (at least 1), and deviations from its mean."""
     count = ops.sum(ops.cast(support, scores.dtype), axis=-1, keepdims=True)
     count = ops.where(count > 0, count, 1.0)
-    # The second time takes away what rounding has left of the mean.
+    # The second pass removes the rounding error of the first.
     for _ in range(2):
         total = ops.sum(ops.where(support, scores, 0.0), axis=-1, keepdims=True)
         scores = scores - total / count

@@ -1,4 +1,4 @@
-"""A few positions around a centre, instead of all.
+"""Windows of positions around a centre.
 
 Shapes: B batch, T queries, S positions, W positions in a window, D depth.
 """
@@ -7,7 +7,7 @@ from keras import ops
 
 
 def window_positions(centers, half_width):
-    """The positions of the window around each centre, inside the source or not.
+    """Return the positions of the window around each centre, inside the source or not.
 
     Args:
         centers: Real-valued positions, `(B, T)`, counted from zero.
@@ -22,19 +22,19 @@ def window_positions(centers, half_width):
 
 
 def inside(positions, lengths):
-    """Whether positions `(B, T, W)` exist in sources of `lengths`, `(B,)` or scalar."""
+    """Return whether positions `(B, T, W)` are within `lengths`, `(B,)` or scalar."""
     lengths = ops.reshape(ops.cast(lengths, "int32"), (-1, 1, 1))
     return ops.logical_and(positions >= 0, positions < lengths)
 
 
 def take_window(x, positions):
-    """What stands at the positions of every window.
+    """Return the entries at the positions of every window.
 
     The cost grows with the window and not with the source.
 
     Args:
         x: Tensor `(B, S, ...)`.
-        positions: int32 `(B, T, W)`; those outside give what stands at the next end.
+        positions: int32 `(B, T, W)`; positions outside give the nearest entry.
 
     Returns:
         Tensor `(B, T, W, ...)`.
@@ -43,12 +43,12 @@ def take_window(x, positions):
     flat = ops.reshape(x, (-1, *x.shape[2:]))
     rows = ops.reshape(ops.arange(batch, dtype="int32") * length, (-1, 1, 1))
     taken = ops.take(flat, rows + ops.clip(positions, 0, length - 1), axis=0)
-    # What JAX takes of nothing has lost its axes.
+    # JAX loses the axes of an empty result.
     return ops.reshape(taken, (*ops.shape(positions), *x.shape[2:]))
 
 
 def spread_window(weights, positions, length):
-    """Weights inside windows, put at their places in the whole source.
+    """Spread weights of windows over all positions of the source.
 
     Args:
         weights: `(B, T, W)`, zero at positions outside of the source.
@@ -68,7 +68,7 @@ def spread_window(weights, positions, length):
 
 
 def gaussian(positions, centers, deviation):
-    """How near positions are to real-valued centres.
+    """Gaussian prior of positions around real-valued centres.
 
         prior[b, t, w] = exp(-(positions[b, t, w] - centers[b, t])^2 / (2 deviation^2))
 

@@ -1,4 +1,4 @@
-"""Self-attention as in the paper, as slow loops, and what its tests share."""
+"""Self-attention as in the paper, as slow loops, and helpers of its tests."""
 
 import keras
 import numpy as np
@@ -40,7 +40,7 @@ def read(layer, *tensors, **options):
 
 
 def both_ways(layer, *tensors, **options):
-    """The output without and with the weights being asked for."""
+    """The output without and with weights in the outputs."""
     yield read(layer, *tensors, **options)
     yield attend(layer, *tensors, **options)[0]
 

@@ -1,4 +1,4 @@
-"""What every attention layer promises, whatever it computes."""
+"""Contract of every attention layer, whatever it computes."""
 
 import dataclasses
 import inspect
@@ -142,7 +142,7 @@ def case(request):
 
 
 @pytest.fixture(params=[name for name, case in CASES.items() if len(case.depths) == 2])
-def asking(request):
+def query_case(request):
     """A case with queries."""
     return CASES[request.param]
 
@@ -322,9 +322,9 @@ def test_batch_may_be_empty(case, rng):
             assert found.shape == (0, *shape.shape[1:])
 
 
-def test_masked_query_reads_nothing(asking, rng):
-    layer = asking.build()
-    data = asking.draw(rng)
+def test_masked_query_reads_nothing(query_case, rng):
+    layer = query_case.build()
+    data = query_case.draw(rng)
     valid = np.array([[1, 1, 0], [1, 0, 0]], "bool")
     spoiled = [np.where(valid[..., None], data[0], np.nan).astype("float32"), data[1]]
 
@@ -336,9 +336,9 @@ def test_masked_query_reads_nothing(asking, rng):
         np.testing.assert_allclose(found[valid], wanted[valid], atol=1e-6)
 
 
-def test_one_query_is_the_first_of_many(asking, rng):
-    layer = asking.build()
-    query, value = asking.draw(rng)
+def test_one_query_is_the_first_of_many(query_case, rng):
+    layer = query_case.build()
+    query, value = query_case.draw(rng)
 
     expected = attend(layer, (query, value))
     found = attend(layer, (query[:, 0], value))
@@ -379,9 +379,9 @@ def test_a_mask_of_another_shape_for_one_query_is_named(name, shape, rng):
         case.build()(query[:, 0], value, **{name: np.ones(shape, "bool")})
 
 
-def test_attention_mask_may_be_one_for_all(asking, rng):
-    layer = asking.build()
-    data = asking.draw(rng)
+def test_attention_mask_may_be_one_for_all(query_case, rng):
+    layer = query_case.build()
+    data = query_case.draw(rng)
     mask = rng.random((BATCH, QUERIES, POSITIONS)) < 0.6
 
     for part in (mask[:1], mask[:, :1]):
@@ -413,21 +413,21 @@ def test_sizes_of_masks_need_not_be_known():
 
 
 @pytest.mark.parametrize("batches", [(1, BATCH), (BATCH, 1)])
-def test_batches_of_different_sizes_are_named(asking, batches):
-    (_, *query), (_, *value) = asking.shapes()
+def test_batches_of_different_sizes_are_named(query_case, batches):
+    (_, *query), (_, *value) = query_case.shapes()
     shapes = [(batches[0], *query), (batches[1], *value)]
     message = "query, value must have the same batch size. Received: query {}, value {}"
     message = re.escape(message.format(*shapes))
 
     with pytest.raises(ValueError, match=message):
-        asking.build()(*(np.zeros(shape, "float32") for shape in shapes))
+        query_case.build()(*(np.zeros(shape, "float32") for shape in shapes))
     with pytest.raises(ValueError, match=message):
-        asking.build()(*(keras.KerasTensor(shape) for shape in shapes))
+        query_case.build()(*(keras.KerasTensor(shape) for shape in shapes))
 
 
-def test_attention_mask_is_exact_for_every_query(asking, rng):
-    layer = asking.build()
-    data = asking.draw(rng)
+def test_attention_mask_is_exact_for_every_query(query_case, rng):
+    layer = query_case.build()
+    data = query_case.draw(rng)
     mask = rng.random((BATCH, QUERIES, POSITIONS)) < 0.6
 
     context, weights = attend(layer, data, attention_mask=mask)
@@ -536,7 +536,7 @@ def test_exported_models_serve_other_batches_and_lengths(names, rng, tmp_path):
     subprocess.run([sys.executable, "-c", SERVE, *folders], check=True)
 
 
-def test_wrong_rank_is_told(case):
+def test_wrong_rank_is_reported(case):
     layer = case.build()
     shapes = case.shapes()
     wrong = [*shapes[:-1], shapes[-1][1:]]

@@ -84,9 +84,9 @@ def test_general_score_is_a_bilinear_form(query, value):
     bias = named["step/score/query_projection/bias"]
     for b in range(BATCH):
         for t in range(QUERIES):
-            asked = query[b, t] @ kernel + bias
+            projected = query[b, t] @ kernel + bias
             expected = softmax(
-                np.array([asked @ value[b, s] for s in range(POSITIONS)])
+                np.array([projected @ value[b, s] for s in range(POSITIONS)])
             )
             np.testing.assert_allclose(weights[b, t], expected, rtol=1e-4, atol=1e-7)
             np.testing.assert_allclose(context[b, t], expected @ value[b], atol=1e-5)
@@ -151,9 +151,9 @@ def test_local_p_predicts_its_centre(query, value, lengths, first):
         for t in range(QUERIES):
             hidden = np.tanh(query[b, t] @ named["step/window/hidden/kernel"])
             share = 1 / (1 + np.exp(-hidden @ named["step/window/center/kernel"][:, 0]))
-            asked = query[b, t] @ named["step/score/query_projection/kernel"]
+            projected = query[b, t] @ named["step/score/query_projection/kernel"]
             length = lengths[b] - first
-            scores = value[b, first:] @ asked
+            scores = value[b, first:] @ projected
             expected = local_by_the_paper(
                 length * share, 3, scores, length, gaussian=True
             )
@@ -190,7 +190,7 @@ def test_wide_window_is_global_attention(query, value):
 
 
 def test_nothing_outside_of_the_window_is_touched(value):
-    # NaN is not masked here: whoever multiplied it with zero would spread it.
+    # NaN is not masked here: a product with zero would spread it.
     layer = LuongAttention("dot", window="local-m", half_width=1)
     value = value.copy()
     value[:, 5:] = np.nan
@@ -224,7 +224,7 @@ def test_location_score_takes_shorter_sources(query, value):
 
 
 def test_location_score_in_a_decoder_of_unknown_lengths(query, value):
-    # On PyTorch, Keras infers shapes with a length of 83 for what it does not know.
+    # On PyTorch, Keras infers shapes with a length of 83 for an unknown one.
     attention = LuongAttention("location", positions=97)
     decoder = AttentionDecoder(AttentionCell(keras.layers.GRUCell(UNITS), attention))
     inputs = [keras.Input((None, x.shape[-1])) for x in (query, value)]
@@ -258,7 +258,7 @@ def test_location_score_in_a_decoder_of_unknown_lengths(query, value):
         ),
     ],
 )
-def test_what_makes_no_sense_is_told(arguments, message):
+def test_parts_that_cannot_be_combined_are_reported(arguments, message):
     with pytest.raises(ValueError, match=message):
         LuongAttention(**arguments)
 

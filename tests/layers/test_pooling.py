@@ -120,7 +120,7 @@ def test_order_of_the_positions_does_not_matter(value, rng):
         ({"weighting": "monotonic"}, "no sequence of queries.*'monotonic'"),
     ],
 )
-def test_arguments_out_of_range_are_told(arguments, message):
+def test_arguments_out_of_range_are_reported(arguments, message):
     with pytest.raises(ValueError, match=message):
         AttentionPooling(**arguments)
 

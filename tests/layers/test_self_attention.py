@@ -319,7 +319,7 @@ def test_fused_attention_works_where_it_can(rng, monkeypatch):
     biased(causal=True)(x)
     biased(dropout=0.5)(x, training=False)
     if BACKEND == "tensorflow":
-        # What Keras does there is slower.
+        # The replacement of Keras is slower there.
         assert not calls
         return
     assert len(calls) == 2

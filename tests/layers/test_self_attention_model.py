@@ -278,7 +278,7 @@ def test_subclassed_model_trains_compiled_and_comes_back(rng, tmp_path):
     after = model.attention.get_weights()
     for path, old, new in zip(paths, before, after, strict=True):
         assert np.isfinite(new).all()
-        # What all keys have in common changes no weight.
+        # A term common to all keys changes no weight.
         assert "key_projection/bias" in path or (old != new).any()
     model.save(tmp_path / "model.keras")
     restored = keras.saving.load_model(tmp_path / "model.keras")

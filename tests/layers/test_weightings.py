@@ -249,9 +249,11 @@ def test_padded_query_leaves_no_trace(query, value):
         DEPTH, coverage=True, weighting=MonotonicWeighting(score_bias=0.0)
     )
     padded = np.insert(query, 1, 9.0, axis=1)
-    asking = np.array([[1, 0, 1, 1]] * BATCH, "bool")
+    query_mask = np.array([[1, 0, 1, 1]] * BATCH, "bool")
 
-    found = numpy(layer(padded, value, query_mask=asking, return_attention_scores=True))
+    found = numpy(
+        layer(padded, value, query_mask=query_mask, return_attention_scores=True)
+    )
 
     expected = numpy(layer(query, value, return_attention_scores=True))
     for array, wanted in zip(found, expected, strict=True):
@@ -350,7 +352,7 @@ def test_a_decoder_keeps_the_state_of_its_attention(rng, value, build, sequences
         (lambda: MonotonicWeighting(noise=-1.0), "noise must not be negative.*-1.0"),
     ],
 )
-def test_arguments_out_of_range_are_told(build, message):
+def test_arguments_out_of_range_are_reported(build, message):
     with pytest.raises(ValueError, match=message):
         build()
 

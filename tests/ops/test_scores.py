@@ -221,7 +221,7 @@ def test_blocks_are_exact_for_numbers_of_any_size(blocks, size):
 
     found = scores_of(query, keys, scale)
 
-    # What is exact is the sum of the float32 numbers, rounded once.
+    # The exact result is the sum of the float32 numbers, rounded once.
     hidden = np.tanh(query[:, :, None] + keys[:, None], dtype="float64")
     np.testing.assert_allclose(found, hidden @ scale, rtol=0, atol=1e-5)
 

@@ -250,7 +250,7 @@ def test_weights_come_back_in_float32_at_least(dtype):
         monotonic_hard(x, x),
     ]
 
-    # What JAX makes of float64 depends on its configuration.
+    # The dtype of float64 tensors on JAX depends on its configuration.
     expected = "float32" if "16" in dtype else keras.backend.standardize_dtype(x.dtype)
     assert {keras.backend.standardize_dtype(y.dtype) for y in found} == {expected}
 
