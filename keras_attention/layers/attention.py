@@ -99,28 +99,24 @@ class AttentionStep(BaseStep):
             else None
         )
         _check_parts(self)
-        for part in (score, *self.parts.values()):
-            _compute_in(part, self.dtype_policy)
-
-    @property
-    def parts(self):
-        """Parts that may have a state, by name."""
-        parts = {"window": self.window, "weighting": self.weighting}
-        parts["coverage"] = self.coverage
-        return {name: part for name, part in parts.items() if part is not None}
-
-    @property
-    def sequential(self):
-        return any(part.sequential for part in self.parts.values())
+        self.reports = self.weighting.reports
+        _compute_in(score, self.dtype_policy)
+        names = []
+        for name in ("window", "weighting", "coverage"):
+            part = getattr(self, name)
+            if part is not None:
+                _compute_in(part, self.dtype_policy)
+                self.sequential = self.sequential or part.sequential
+                if part.state_names:
+                    names.append(name)
+        self._stateful = tuple(names)
 
     @property
     def state_names(self):
-        names = {name: part.state_names for name, part in self.parts.items()}
-        return {name: dict.fromkeys(x) for name, x in names.items() if x}
-
-    @property
-    def reports(self):
-        return self.weighting.reports
+        return {
+            name: dict.fromkeys(getattr(self, name).state_names)
+            for name in self._stateful
+        }
 
     def initial_state(self, memory, queries=1):
         return self._states("initial_state", memory, queries)
@@ -130,11 +126,10 @@ class AttentionStep(BaseStep):
         return self._states("state_of_all", memory, queries)
 
     def _states(self, method, memory, queries):
-        states = {
-            name: getattr(part, method)(memory, queries)
-            for name, part in self.parts.items()
-        }
-        return {name: state for name, state in states.items() if state}
+        states = {}
+        for name in self._stateful:
+            states[name] = getattr(getattr(self, name), method)(memory, queries)
+        return states
 
     def draw(self, memory, steps, queries=1):
         batch, length = ops.shape(memory["values"])[:2]
@@ -165,65 +160,54 @@ class AttentionStep(BaseStep):
         return_weights=True,
         training=None,
     ):
-        queries = ops.shape(query)[1]
         query = ops.cast(query, self.compute_dtype)
-        state = self.initial_state(memory, queries) if state is None else state
+        if state is None:
+            state = self.initial_state(memory, ops.shape(query)[1])
         if noise is None and training:
-            noise = tree.map_structure(lambda x: x[0], self.draw(memory, 1, queries))
+            noise = self.draw(memory, 1, ops.shape(query)[1])
+            noise = tree.map_structure(lambda x: x[0], noise)
         if query_mask is not None:
             query = clear_masked(query, query_mask)
-            query_mask = query_mask[..., None]
-        old_state, state = state, {}
+        new_state = {}
 
-        view, positions_mask = memory, memory.get("mask")
         if self.window is None:
-            if positions_mask is not None:
-                positions_mask = positions_mask[:, None, :]
-            positions_mask = combine_masks(positions_mask, mask)
+            view, valid = memory, memory.get("mask")
+            valid = valid if valid is None else valid[:, None, :]
+            valid = valid if mask is None else combine_masks(valid, mask)
         else:
-            view, state["window"] = self.window(
-                query, memory, old_state.get("window"), mask
-            )
-            positions_mask = view["mask"]
+            place = state.get("window", {})
+            view, new_state["window"] = self.window(query, memory, place, mask)
+            valid = view["mask"]
+        if query_mask is not None:
+            valid = combine_masks(valid, query_mask[..., None])
+
         if self.coverage is None:
             scores = self.score(query, view["keys"])
         else:
-            scores = self.score(query, view["keys"], old_state["coverage"]["total"])
-        outputs, state["weighting"] = self.weighting(
-            scores,
-            combine_masks(positions_mask, query_mask),
-            old_state.get("weighting"),
-            noise,
-            training=training,
+            scores = self.score(query, view["keys"], state["coverage"]["total"])
+
+        outputs, new_state["weighting"] = self.weighting(
+            scores, valid, state.get("weighting"), noise, training=training
         )
         weights = outputs["weights"]
         if "prior" in view:
             weights = weights * view["prior"]
         if self.coverage is not None:
-            state["coverage"] = self.coverage(weights, old_state["coverage"])
+            new_state["coverage"] = self.coverage(weights, state["coverage"])
+
         weights = ops.cast(weights, self.compute_dtype)
-        context = read(weights, view["values"])
         # On PyTorch, Keras multiplies float64 in float32.
-        outputs = {**outputs, "context": ops.cast(context, self.compute_dtype)}
-        if return_weights:
-            outputs["weights"] = weights
-            if "positions" in view:
-                length = ops.shape(memory["values"])[1]
-                outputs["weights"] = spread_window(weights, view["positions"], length)
-        else:
-            outputs.pop("weights")
-        state = {name: part for name, part in state.items() if part}
+        context = ops.cast(read(weights, view["values"]), self.compute_dtype)
+        if return_weights and "positions" in view:
+            length = ops.shape(memory["values"])[1]
+            weights = spread_window(weights, view["positions"], length)
+        outputs = {**outputs, "context": context, "weights": weights}
+        if not return_weights:
+            del outputs["weights"]
+        new_state = {name: new_state[name] for name in self._stateful}
         if query_mask is not None:
-            state = tree.map_structure(
-                lambda new, old: (
-                    ops.where(query_mask, new, old)
-                    if len(new.shape) == 3
-                    else ops.where(query_mask[..., 0], new, old)
-                ),
-                state,
-                old_state,
-            )
-        return outputs, state
+            new_state = _update_where(query_mask, new_state, state)
+        return outputs, new_state
 
     def get_config(self):
         return {
@@ -243,6 +227,16 @@ def read(weights, values):
     if len(values.shape) == 4:
         return ops.matmul(weights[:, :, None, :], values)[:, :, 0]
     return ops.matmul(weights, values)
+
+
+def _update_where(mask, new_state, state):
+    """Return the new state of queries where `mask` `(B, T)`, else the old one."""
+
+    def update(new, old):
+        shape = (*ops.shape(mask), *[1] * (len(new.shape) - 2))
+        return ops.where(ops.reshape(mask, shape), new, old)
+
+    return tree.map_structure(update, new_state, state)
 
 
 def _check_part(name, part, kind, example):
@@ -330,9 +324,11 @@ class ComposedAttention(BaseAttention):
         training=None,
     ):
         check_shapes(query.shape, value.shape, None if key is None else key.shape)
-        check_mask("query_mask", query_mask, query.shape[:-1])
-        mask_shape = (*query.shape[:-1], value.shape[1])
-        check_mask("attention_mask", attention_mask, mask_shape, broadcasts=True)
+        if query_mask is not None:
+            check_mask("query_mask", query_mask, query.shape[:-1])
+        if attention_mask is not None:
+            mask_shape = (*query.shape[:-1], value.shape[1])
+            check_mask("attention_mask", attention_mask, mask_shape, broadcasts=True)
         single = len(query.shape) == 2
         if single:
             query = query[:, None]

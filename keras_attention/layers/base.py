@@ -35,15 +35,14 @@ class BaseMemory(keras.layers.Layer):
 
     def call(self, value, key=None, *, value_mask=None, key_mask=None, mask=None):
         value_mask = mask if value_mask is None else value_mask
+        if value_mask is None and key_mask is None:
+            return self.project(value, value if key is None else key)
         check_mask("value_mask", value_mask, value.shape[:2])
         check_mask("key_mask", key_mask, value.shape[:2])
         mask = combine_masks(value_mask, key_mask)
-        memory = {}
-        if mask is not None:
-            memory["mask"] = mask
-            value = clear_masked(value, mask)
-            key = None if key is None else clear_masked(key, mask)
-        return {**memory, **self.project(value, value if key is None else key)}
+        value = clear_masked(value, mask)
+        key = value if key is None else clear_masked(key, mask)
+        return {"mask": mask, **self.project(value, key)}
 
     def project(self, value, key):
         """Return the dict of `"values"` and `"keys"`, given cleared tensors."""
@@ -159,15 +158,16 @@ def check_shapes(query_shape, value_shape, key_shape=None):
                 f"{name} must have the shape (batch, positions, depth). "
                 f"Received: {tuple(shape)}"
             )
-    positions = {value_shape[1], value_shape[1] if key_shape is None else key_shape[1]}
-    if len(positions - {None}) > 1:
+    if key_shape is not None and len({value_shape[1], key_shape[1]} - {None}) > 1:
         raise ValueError(
             "key and value must have the same number of positions. Received: "
             f"key {tuple(key_shape)}, value {tuple(value_shape)}"
         )
-    given = {"query": query_shape, "value": value_shape, "key": key_shape}
-    given = {name: tuple(x) for name, x in given.items() if x is not None}
-    if len({shape[0] for shape in given.values()} - {None}) > 1:
+    batches = {query_shape[0], value_shape[0]}
+    batches |= set() if key_shape is None else {key_shape[0]}
+    if len(batches - {None}) > 1:
+        given = {"query": query_shape, "value": value_shape, "key": key_shape}
+        given = {name: tuple(x) for name, x in given.items() if x is not None}
         raise ValueError(
             f"{', '.join(given)} must have the same batch size. Received: "
             f"{', '.join(f'{name} {shape}' for name, shape in given.items())}"

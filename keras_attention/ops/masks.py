@@ -8,10 +8,12 @@ from keras import ops
 
 def combine_masks(*masks):
     """Return the logical and of masks of which each may be `None`; `None` for none."""
-    masks = [ops.cast(mask, "bool") for mask in masks if mask is not None]
-    if len(masks) < 2:
-        return masks[0] if masks else None
-    return ops.logical_and(masks[0], combine_masks(*masks[1:]))
+    combined = None
+    for mask in masks:
+        if mask is not None:
+            mask = ops.cast(mask, "bool")
+            combined = mask if combined is None else ops.logical_and(combined, mask)
+    return combined
 
 
 def clear_masked(x, mask):

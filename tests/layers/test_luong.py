@@ -248,7 +248,7 @@ def test_location_score_in_a_decoder_of_unknown_lengths(query, value):
         ({"coverage": True}, "coverage is defined.*Received: score='general'"),
         (
             {"score": "location", "positions": 5, "window": "local-m"},
-            "knows no window.*Received: LocationScore",
+            "takes no window.*Received: LocationScore",
         ),
         ({"weighting": "monotonic", "window": "local-p"}, "over all positions"),
         ({"weighting": "hard", "window": "local-p"}, "hard choice"),
