@@ -34,7 +34,7 @@ class AdditiveAttention(ComposedAttention):
         units: Positive integer, depth of the shared projection.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
-        coverage: Whether the hidden layer receives how much attention every position
+        coverage: Whether the hidden layer receives the attention that every position
             has had from earlier queries: `+ w_coverage * sum of earlier weights`.
         normalize: Whether `scale` is normalised to a learned length, `sqrt(1 / units)`
             at first.

@@ -60,16 +60,16 @@ class LuongAttention(ComposedAttention):
         half_width: Positions on either side of a window's centre, D in the paper.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
-        coverage: Whether `"concat"` receives how much attention every position has had
-            from earlier queries.
+        coverage: Whether `"concat"` adds `w_coverage * sum of earlier weights` inside
+            the tanh.
         use_bias: Whether the score has a bias; the dot scores have none.
         kernel_initializer, kernel_regularizer, kernel_constraint: For every `W` and
             every scale.
         bias_initializer, bias_regularizer, bias_constraint: For the bias.
 
     Raises:
-        ValueError: If an argument is none of its choices, if choices make no sense
-            together, or if a shape does not fit.
+        ValueError: If an argument is not one of its choices, if choices cannot be
+            combined, or if a shape does not fit.
 
     Example:
 
@@ -103,7 +103,7 @@ class LuongAttention(ComposedAttention):
         dtype=None,
         **kwargs,
     ):
-        # Of "dot" in a file of the format .h5, Keras makes its function of that name.
+        # Keras loads "dot" from an .h5 file as its function of that name.
         score = getattr(score, "__name__", score)
         check_choice("score", score, SCORES)
         check_choice("window", window, WINDOWS)

@@ -163,7 +163,7 @@ class MultiHeadStep(BaseStep):
         if query_mask is not None:
             query = clear_masked(query, query_mask)
         query = _split_heads(project_rows(self.query_projection, query), self.num_heads)
-        # Scaled before the product, which might overflow in half precision.
+        # Scaled before the product, which could overflow in half precision.
         query = query * self.scale
         fused = not return_weights and self._fuses(keys, values, training)
         if causal and not (fused and mask is None):
@@ -202,7 +202,7 @@ class MultiHeadStep(BaseStep):
         return self.num_heads * memory_shapes["values"][-1]
 
     def _fuses(self, keys, values, training):
-        """Whether the backend's fused attention computes the same as `_weigh`."""
+        """Return whether the backend's fused attention can replace `_weigh`."""
         backend = keras.backend.backend()
         on_jax = backend == "jax"
         return (

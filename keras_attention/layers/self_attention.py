@@ -29,15 +29,15 @@ class SelfAttention(BaseAttention):
         head[n, t]      = sum over s of weights[n, t, s] * (W_value[n] value[s])
         output[t]       = W_output [head[1, t]; ...; head[N, t]]
 
-    With `query` alone, it is the value and the key, too: self-attention, which without
-    position encodings is equivariant to permutations. With `value`, queries look at
-    another sequence (cross-attention). Every projection has a bias if `use_bias`.
+    With `query` alone, it is also the value and the key (self-attention). Without
+    position encodings, this is equivariant to permutations. With `value`, queries attend
+    to another sequence (cross-attention). Every projection has a bias if `use_bias`.
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
     positions that `value_mask` or `key_mask` excludes. A masked query, and a query
-    with no valid position, gives zero weights and a zero **output**, the bias of the
-    output projection notwithstanding, whether or not weights are returned. In
+    with no valid position, gives zero weights and a zero **output**, even where the
+    output projection has a bias. In
     self-attention the query's mask is the value's, too, unless there is a
     `value_mask`. Implicit Keras masks are used where no explicit one is given; the
     query's mask is passed on.
@@ -55,11 +55,11 @@ class SelfAttention(BaseAttention):
             output[:, t], cache = layer(x[:, t], cache=cache)
 
     All shapes are fixed and every tensor of the cache has the batch first, so the loop
-    compiles, and a search can gather rows. A masked step is not stored, so
-    that each row may have its own length; neither are steps beyond `max_length`.
+    compiles, and a search can gather rows. Masked steps and steps
+    beyond `max_length` are not stored, so each row may have its own length.
     Weights are over the places of the cache.
 
-    For cross-attention step by step, project the sequence that is looked at once:
+    For cross-attention step by step, project the other sequence once:
     `memory = layer.memory(value, value_mask=...)`, then `outputs, _ = layer.step(query,
     memory)` as often as needed: `outputs["context"]` equals `layer(query, value,
     value_mask=...)`.
@@ -74,7 +74,8 @@ class SelfAttention(BaseAttention):
         causal: Whether query t sees the positions up to and including t only.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"` or `"entmax"`.
             Hard and monotonic weightings are for one head, hence not available.
-        dropout: Rate at which weights are dropped in training; the others grow.
+        dropout: Rate at which weights are dropped in training; the others are
+            scaled up.
         scale: Number that multiplies the scores; `1 / sqrt(key_dim)` if `None`.
         use_bias: Whether the projections have a bias.
         kernel_initializer, kernel_regularizer, kernel_constraint: For the projections.
@@ -88,7 +89,7 @@ class SelfAttention(BaseAttention):
             omitted.
         key: Tensor of shape `(batch, value_length, key_depth)`; `value` if omitted.
         query_mask, mask: Boolean `(batch, query_length)`; `(batch,)` for one query.
-            Two names for the same.
+            `mask` is an alias.
         value_mask, key_mask: Boolean `(batch, value_length)`.
         attention_mask: Boolean `(batch, query_length, value_length)`, or
             `(query_length, value_length)` for all sequences; `(batch, value_length)`

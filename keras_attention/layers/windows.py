@@ -37,7 +37,7 @@ class LocalWindow(AttentionPart):
         query: Tensor of shape `(B, T, Q)`.
         memory: Dict that `AttentionMemory` returned.
         state: Dict of tensors, as `initial_state` returns it.
-        valid: Boolean `(B, T, S)`, positions that may be looked at; `None` for all.
+        valid: Boolean `(B, T, S)`, positions that may be attended; `None` for all.
 
     Returns:
         view: Dict with the positions in the windows: `"keys"` `(B, T, W, U)`,

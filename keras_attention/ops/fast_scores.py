@@ -59,7 +59,7 @@ def _fused_where_large(query, keys, scale):
         or None in (queries, positions)
         or queries == 1
     ):
-        # Every length would be compiled anew; gradients of one query are no quicker.
+        # Unknown lengths would be compiled one by one; one query gains nothing.
         return additive_scores(query, keys, scale)
     is_large = (batch or USUAL_BATCH) * queries * positions * units > BLOCK
     return (_at_once_fused if is_large else additive_scores)(query, keys, scale)
@@ -79,8 +79,8 @@ def _is_large(query, keys):
 def _in_blocks(query, keys, scale):
     """Compute `additive_scores` block by block, with an explicit backward pass.
 
-    It works with `r = (1 - tanh(x)) / 2 = sigmoid(-2 x)`: tanh is `1 - 2 r` then, and
-    its slope `4 r (1 - r)`.
+    With `r = (1 - tanh(x)) / 2 = sigmoid(-2 x)`, `tanh(x)` is `1 - 2 r` and its
+    derivative `4 r (1 - r)`.
     """
     known = None not in (query.shape[1], keys.shape[1])
     fused = _fused if known else _fused_if_large
@@ -217,7 +217,7 @@ def _in_examples(keys, **sequences):
     size = max(1, BLOCK // (positions * keys.shape[2]))
     queries = sequences["query"].shape[1]
     if queries is not None:
-        # The same number of blocks, of equal sizes.
+        # As many blocks as before, but of equal sizes.
         size = -(-queries // -(-queries // size))
 
     def split(x):
