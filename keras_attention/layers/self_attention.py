@@ -30,8 +30,9 @@ class SelfAttention(BaseAttention):
         output[t]       = W_output [head[1, t]; ...; head[N, t]]
 
     With `query` alone, it is also the value and the key (self-attention). Without
-    position encodings, this is equivariant to permutations. With `value`, queries attend
-    to another sequence (cross-attention). Every projection has a bias if `use_bias`.
+    position encodings, this is equivariant to permutations. With `value`, queries
+    attend to another sequence (cross-attention). Every projection has a bias if
+    `use_bias`.
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
