@@ -45,10 +45,11 @@ class Stopwatch:
 def stages(photo, preset, beam_size, precision):
     """In a fresh process: seconds of every stage up to the first caption."""
     watch = Stopwatch()
-    from keras_attention_apps.captioner import main as command_line
+    import keras_attention_apps.captioner.main  # noqa: F401
+    from keras_attention_apps.common.cli import quiet_tensorflow
 
     watch.lap("import the command line")
-    command_line.quiet_tensorflow()
+    quiet_tensorflow()
     import keras  # noqa: F401
 
     watch.lap("import Keras and TensorFlow")
