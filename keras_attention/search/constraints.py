@@ -260,7 +260,8 @@ class Prefix(Constraint):
             )
         # Positions after the prefix are free.
         token_ids = ops.pad(self.token_ids, ((0, 0), (0, 1)), constant_values=-1)
-        place = ops.minimum(step.length, self.length)
+        # On JAX with bfloat16 by default, `ops.minimum` of integers is a float.
+        place = ops.where(step.length < self.length, step.length, self.length)
         forced = ops.take_along_axis(token_ids, place, axis=1)[..., None]
         only = self.forbid(step.log_probs, step.vocabulary != forced)
         return ops.where(forced < 0, log_probs, only), state
