@@ -213,7 +213,7 @@ class SplitGRU(SplitSums):
 
 
 class SplitNormalized(SplitSums):
-    """What `LayerNormLSTMCell` and `LayerNormGRUCell` share.
+    """Base of the split `LayerNormLSTMCell` and `LayerNormGRUCell`.
 
     Sums have the mean zero if they come from a kernel whose rows have it: so the means
     are taken off the kernels, once. Where all inputs are known, what comes from them

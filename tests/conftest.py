@@ -85,7 +85,7 @@ def without_steps(monkeypatch):
 
 @pytest.fixture
 def double_by_default():
-    """What is not given a dtype is float64; on TensorFlow, whole numbers are int64."""
+    """Make float64 the default dtype; on TensorFlow, integers are int64 then."""
     import keras
 
     default = keras.config.floatx()

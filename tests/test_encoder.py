@@ -81,7 +81,7 @@ def random_cells(name, bidirectional=True, scale=0.5, **options):
 
 
 def as_keras_does(cells, inputs, mask=None, states=None):
-    """What `keras.layers.RNN` computes; zeros at masked steps."""
+    """Return the outputs of `keras.layers.RNN`, zero at masked steps."""
     annotations, last = [], []
     states = states or [None] * len(cells)
     for cell, state, backwards in zip(cells, states, (False, True), strict=False):

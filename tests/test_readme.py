@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(path):
-    """What the names of a page mean after all its examples have run."""
+    """Run all examples of a page and return its variables."""
     text = (ROOT / path).read_text(encoding="utf-8")
     examples = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     names = {"__name__": "page", "examples": len(examples)}

@@ -83,14 +83,14 @@ def find_preset(name_or_path, presets):
 
 @contextlib.contextmanager
 def loading(folder, what):
-    """What goes wrong inside becomes one line about an incomplete folder.
+    """Turn every error inside into one line about an incomplete folder.
 
     Args:
         folder: The folder that is read.
-        what: What should be in it, such as `"captioner"`.
+        what: The expected kind of model, such as `"captioner"`.
 
     Raises:
-        UserError: In place of what reading and building a model may raise.
+        UserError: In place of any error of reading and building a model.
     """
     try:
         yield

@@ -88,7 +88,7 @@ class Task:
 
     @property
     def kind(self):
-        """What models have in common whose weights can be averaged."""
+        """The configuration and the vocabulary, which averaged models must share."""
         return self.config, self.tokenizer.definition
 
     def save(self, folder, **about):

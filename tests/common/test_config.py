@@ -1,4 +1,4 @@
-"""What every program checks about its options."""
+"""Checks of the options that both programs share."""
 
 import dataclasses
 import importlib

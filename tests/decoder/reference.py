@@ -146,7 +146,7 @@ def decode_as_in_the_paper(name, cell, words, annotations, state):
 
 
 def step_by_step(decoder, inputs, value, state, *, inputs_mask=None, value_mask=None):
-    """What the decoder computes, by calling its cell from a Python loop."""
+    """Run the cell of a decoder in a Python loop, as the reference."""
     cell = decoder.cell
     memory = cell.attention.memory(value, value_mask=value_mask)
     found = []

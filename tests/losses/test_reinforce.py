@@ -16,7 +16,7 @@ def episodes(rng):
 
 
 def lower_bound(first, second, log_likelihood):
-    """Of three regions and two steps, over all paths."""
+    """Return the bound for three regions and two steps, summed over all paths."""
     total = 0
     for i in range(3):
         for j in range(3):

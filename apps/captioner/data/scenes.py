@@ -124,7 +124,7 @@ def _draw(image, shape, colour, x, y, half):
 
 
 def _captions(names, places):
-    """What there is to say: of two objects, where one is from the other, both ways."""
+    """Return the captions of a scene: two objects give their relation both ways."""
     if len(names) == 1:
         return names
     (x, y), (other_x, other_y) = places

@@ -38,9 +38,9 @@ def tokenize(caption):
 
 
 def _shadow(character):
-    """What stands for a character where words are looked for.
+    """Return the character that replaces this one when words are searched.
 
-    Accents and vowel signs, and what joins letters, are within a word.
+    Accents, vowel signs and joiners become a mark, which belongs to a word.
     """
     joins = unicodedata.category(character)[0] == "M" or character in "\u200c\u200d"
     return _MARK if joins else character
@@ -100,11 +100,11 @@ class Vocabulary:
 
     @property
     def definition(self):
-        """What two vocabularies have in common if they are the same."""
+        """The words, which are equal if and only if two vocabularies are the same."""
         return self.words
 
     def extended(self, other):
-        """This vocabulary, with what only another has behind it."""
+        """Return this vocabulary, followed by the words that only `other` has."""
         own = self.words[len(SPECIAL) :]
         new = [word for word in other.words if word not in self._ids]
         return Vocabulary([*own, *new])

@@ -150,7 +150,7 @@ class Subwords:
 
     @property
     def definition(self):
-        """What two subword models have in common if they are the same."""
+        """The model file, which is equal if and only if two subword models are."""
         return self.model
 
     def __len__(self):
