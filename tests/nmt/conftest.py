@@ -113,7 +113,8 @@ def untrained(subwords, attention, **changes):
     config = with_recipe(
         ModelConfig(attention=attention, **{**TINY, **changes}), attention
     )
-    keras.utils.set_random_seed(3)
+    # Unlike most, these weights align some words, and not only with the end.
+    keras.utils.set_random_seed(2)
     return Translator(config, subwords, build_network(config, len(subwords)))
 
 

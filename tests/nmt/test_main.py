@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from PIL import Image
 
@@ -118,15 +119,20 @@ def test_arguments_that_are_not_utf_8(model_folder, capsys):
 
 
 def test_several_translations_and_their_alignments(model_folder, capsys):
+    texts, translator = ["the red dog", "a cat"], Translator.from_preset(model_folder)
     options = ["--n-best", 2, "--alignments", "--length-penalty", 2]
-    assert translate("the red dog", "a cat", *options, model=model_folder) == 0
+    assert translate(*texts, *options, model=model_folder) == 0
 
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert [row[0] for row in rows] == ["1", "1", "2", "2"]
-    for _, score, text, alignment in rows:
-        float(score)
-        targets = [int(pair.split("-")[1]) for pair in alignment.split()]
-        assert targets == list(range(len(text.split())))
+    expected = [
+        (str(line), found.text, " ".join(f"{i}-{j}" for i, j in found.alignment))
+        for line, several in enumerate(
+            translator.translate_each(texts, length_penalty=2, n_best=2), start=1
+        )
+        for found in several
+    ]
+    assert [(row[0], *row[2:]) for row in rows] == expected
+    assert any(row[3] for row in rows)
 
 
 def test_json_tells_where_it_looked(model_folder, capsys):
@@ -318,8 +324,6 @@ def test_where_no_translations_can_be_written_is_told_before(
 
 
 def test_models_are_averaged(model_folder, tmp_path, capsys):
-    from keras_attention_apps.nmt.inference import Translator
-
     models = [str(model_folder)] * 2
     assert main(["average", str(tmp_path / "mean"), *models]) == 0
 
