@@ -6,53 +6,30 @@ import itertools
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, ModelConfig
-from keras_attention_apps.captioner.data.text import Vocabulary, detokenize
-from keras_attention_apps.captioner.images.reading import (
-    ImageError,
-    image_to_array,
-    read_image,
+from keras_attention_apps.captioner.captions import BaseCaptioner
+from keras_attention_apps.captioner.config import (
+    RUNTIME_OPTIONS,
+    CaptionBeamConfig,
+    ModelConfig,
 )
+from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
-from keras_attention_apps.common.config import check_batch_size, check_n_best
+from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.network.compiling import power_of_two
-from keras_attention_apps.common.network.search_model import hypotheses
 from keras_attention_apps.common.task import Task
 
 from keras_attention import MinLength, NoRepeatNgrams, beam_search
-
-PRESETS = Path(__file__).parent / "presets"
 
 # Batch size of the CNN. The activations of larger batches do not fit the caches of a
 # processor; a search has small activations and takes larger batches.
 CNN_BATCH = 32
 
 
-@dataclasses.dataclass(frozen=True)
-class Caption:
-    """A caption of one image.
-
-    Attributes:
-        text: The caption.
-        words: Its words.
-        score: Score by which captions are ranked.
-        log_probability: Natural logarithm of the caption's probability.
-        weights: Attention maps `(len(words), rows, columns)`, each summing to one.
-    """
-
-    text: str
-    words: list
-    score: float
-    log_probability: float
-    weights: np.ndarray
-
-
-class Captioner(Task):
+class Captioner(BaseCaptioner, Task):
     """Captions images and tells where it looked for every word.
 
     Args:
@@ -83,10 +60,7 @@ class Captioner(Task):
     (7, 7)
     """
 
-    noun = "captioner"
-    presets = PRESETS
     config_type = ModelConfig
-    tokenizer_type = Vocabulary
     runtime_options = RUNTIME_OPTIONS
 
     @staticmethod
@@ -116,71 +90,29 @@ class Captioner(Task):
         known = keras.ops.convert_to_tensor(known)[:, None]
         embeddings.assign(keras.ops.where(known, copied, embeddings))
 
-    def caption(self, images, **options):
-        """Caption one image or several.
+    @property
+    def image_size(self):
+        return self.config.image_size
 
-        Args:
-            images: One image, or a list of them: paths, raw bytes, Pillow
-                images or arrays `(height, width, 3)`.
-            **options: Those of `caption_each`, but `n_best`.
+    @property
+    def max_length(self):
+        return self.config.max_length
 
-        Returns:
-            A `Caption`, or a list of them for a list of images.
+    @property
+    def grid(self):
+        return self.network.backbone.rows, self.network.backbone.columns
 
-        Raises:
-            ImageError: If an image cannot be read.
-        """
-        single = not isinstance(images, (list, tuple))
-        best = []
-        for _, captions in self.caption_each([images] if single else images, **options):
-            if isinstance(captions, ImageError):
-                raise captions
-            best.append(captions[0])
-        return best[0] if single else best
+    def search_options(self, **given):
+        return dataclasses.asdict(dataclasses.replace(CaptionBeamConfig(), **given))
 
     def caption_each(
-        self,
-        images,
-        *,
-        beam_size=5,
-        length_penalty=0.7,
-        no_repeat_ngrams=3,
-        batch_size=64,
-        n_best=1,
-        maps="weights",
+        self, images, *, n_best=1, batch_size=64, maps="weights", **search
     ):
-        """Caption any number of images, a batch at a time.
-
-        Args:
-            images: Iterable of images, as for `caption`. The images of a list are read
-                ahead, while those before them are captioned.
-            beam_size: Beam width: number of hypotheses kept at each step; 1 is greedy
-                search.
-            length_penalty: Hypotheses are ranked by log-probability divided by
-                `length ** length_penalty`.
-            no_repeat_ngrams: N-gram blocking: no caption repeats an n-gram of this
-                length (0 disables it).
-            batch_size: Batch size, in images.
-            n_best: Captions of an image, at most `beam_size`. There are fewer where
-                the search finds fewer.
-            maps: `"weights"`, or `"probabilities"`: what the attention maps show.
-                They differ for hard attention, whose weights are the region that was
-                chosen.
-
-        Yields:
-            Pairs of an image as it was given, in order, and the list of its
-            `Caption`s, best first, or the `ImageError` that says why it could not be
-            read.
-        """
-        check_n_best(n_best, beam_size)
+        search = self.search_options(**search)
+        check_n_best(n_best, search["beam_size"])
         check_batch_size(batch_size)
         self.network.backbone.freeze()
-        search_model = self.search_model(
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            no_repeat_ngrams=no_repeat_ngrams,
-            maps=maps,
-        )
+        search_model = self.search_model(**search, maps=maps)
         # A generator may produce its next image from the captions of these.
         ahead = isinstance(images, Sequence)
         images = iter(images)
@@ -207,13 +139,6 @@ class Captioner(Task):
         finally:
             readers.shutdown(cancel_futures=True)
 
-    def _read(self, image):
-        """Read an image as an array, or return the `ImageError`."""
-        try:
-            return image_to_array(read_image(image), self.config.image_size)
-        except ImageError as error:
-            return error
-
     def _search(self, search_model, images, batch_size):
         """Search for captions of an array of images, padded if XLA compiles."""
         if self.jit_compile:
@@ -224,7 +149,8 @@ class Captioner(Task):
             self._cnn.predict_on_batch(images[first : first + CNN_BATCH])
             for first in range(0, len(images), CNN_BATCH)
         ]
-        return search_model.predict_on_batch({"features": np.concatenate(features)})
+        outputs = search_model.predict_on_batch({"features": np.concatenate(features)})
+        return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
 
     @functools.cached_property
     def _cnn(self):
@@ -251,30 +177,6 @@ class Captioner(Task):
             self.config.max_tokens,
             constraints=constraints,
             step_options={"maps": maps},
-        )
-
-    def captions_of(self, outputs, n_best=1):
-        """Return, for every image of a search, its best `Caption`s."""
-        return [
-            list(map(self._caption, found)) for found in hypotheses(outputs, n_best)
-        ]
-
-    def words_of(self, token_ids):
-        """Return the words of one sequence of a search, `max_length` at most."""
-        # The last position has room for END alone.
-        return self.tokenizer.decode(token_ids[: self.config.max_length])
-
-    def _caption(self, hypothesis):
-        words = self.words_of(hypothesis.token_ids)
-        backbone = self.network.backbone
-        maps = hypothesis.weights[: len(words)]
-        return Caption(
-            text=detokenize(words),
-            words=words,
-            score=hypothesis.score,
-            log_probability=hypothesis.log_probability,
-            # A view would keep the maps of the whole batch in memory.
-            weights=maps.reshape(-1, backbone.rows, backbone.columns).copy(),
         )
 
 

@@ -106,20 +106,6 @@ def _ranges(hint):
     return found
 
 
-def check_n_best(n_best, beam_size):
-    """Raise a `UserError` if `n_best` exceeds the beam width, or is below 1."""
-    if not 1 <= n_best <= beam_size:
-        raise UserError(
-            f"n_best must be between 1 and beam_size, {beam_size}. Received: {n_best}"
-        )
-
-
-def check_batch_size(batch_size):
-    """Raise a `UserError` if the batch size is below 1."""
-    if batch_size < 1:
-        raise UserError(f"batch_size must be at least 1. Received: {batch_size}")
-
-
 def replaced(model, changes, runtime_options):
     """Return the configuration of a model with some options replaced.
 

@@ -6,6 +6,7 @@ from keras_attention_apps.common import presets
 from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import MODEL, atomic_folder, write_json
 from keras_attention_apps.common.network.compiling import compiles, computing_in
+from keras_attention_apps.common.network.half_precision import save_half
 from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.common.training.averaging import average
 
@@ -102,7 +103,7 @@ class Task:
             model = dataclasses.asdict(self.config)
             write_json(temporary / "config.json", {"model": model, **about})
             self.tokenizer.save(temporary)
-            presets.save_half(self.network, temporary / WEIGHTS)
+            save_half(self.network, temporary / WEIGHTS)
 
     def _cached_search_model(self, key, search, max_length, **options):
         """Return the `SearchModel` of a key, which is built on its first use."""

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
+from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.data.boxes import (
     check_boxes,
     coverage,
     pointing,
     viewed,
 )
-from keras_attention_apps.captioner.inference import Caption
 
 
 def test_coverage_by_hand():

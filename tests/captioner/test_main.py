@@ -5,10 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.commands.overlays import write_overlay
 from keras_attention_apps.captioner.commands.records import Records
 from keras_attention_apps.captioner.data.text import Vocabulary
-from keras_attention_apps.captioner.inference import Caption, Captioner
+from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from PIL import Image
 

@@ -1,7 +1,8 @@
 from pathlib import Path
 
 import pytest
-from keras_attention_apps.captioner.inference import PRESETS, Captioner
+from keras_attention_apps.captioner.captions import PRESETS
+from keras_attention_apps.captioner.inference import Captioner
 
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
 ROOT = Path(__file__).parents[2]

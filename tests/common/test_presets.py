@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.presets import find_preset, read_config, save_half
+from keras_attention_apps.common.network.half_precision import save_half
+from keras_attention_apps.common.presets import find_preset, read_config
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "apps").glob("*/presets/*/"))

@@ -4,9 +4,10 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.tokens import END
-from keras_attention_apps.nmt.data.batches import pad
 from keras_attention_apps.nmt.data.dataset import Pairs
+from keras_attention_apps.nmt.data.padding import pad
 from keras_attention_apps.nmt.inference import Translator, length_ratio
 
 from .conftest import untrained
@@ -40,7 +41,8 @@ def test_without_blanks_words_are_aligned_too(unspaced_subwords, monkeypatch):
         "scores": np.array([[-1.0]]),
         "log_probs": np.array([[-2.0]]),
     }
-    monkeypatch.setattr(translator, "_search", lambda *arguments: found)
+    ranked = hypotheses(found)
+    monkeypatch.setattr(translator, "_search", lambda *arguments: ranked)
     translation = translator.translate(text)
 
     assert translation.text == text

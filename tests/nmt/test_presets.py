@@ -1,5 +1,6 @@
 import pytest
-from keras_attention_apps.nmt.inference import PRESETS, Translator
+from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.translations import PRESETS
 
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
 pytestmark = pytest.mark.usefixtures("loaded_once", "eager")

@@ -25,10 +25,10 @@ from keras_attention_apps.captioner.training.self_critical import SelfCriticalCa
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import recover_folder
+from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import seeded
 from keras_attention_apps.common.training.runner import (
-    BEST,
     CHECKPOINTS,
     Runner,
     check_output,

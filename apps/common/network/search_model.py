@@ -3,11 +3,9 @@
 Shapes: B rows, K hypotheses, T tokens, S positions that are attended to.
 """
 
-import dataclasses
 import functools
 
 import keras
-import numpy as np
 from keras_attention_apps.common.network.compiling import cast_beforehand
 from keras_attention_apps.common.tokens import END, START
 
@@ -76,44 +74,3 @@ class SearchModel(keras.Model):
             constraints=self.constraints,
             **limit,
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class Hypothesis:
-    """One sequence that a search has found.
-
-    Attributes:
-        token_ids: Integers `(T,)`, padded with END after the last token.
-        score: Score by which hypotheses are ranked.
-        log_probability: Natural logarithm of the probability of the sequence.
-        weights: Attention weights `(T, S)`.
-    """
-
-    token_ids: np.ndarray
-    score: float
-    log_probability: float
-    weights: np.ndarray
-
-
-def hypotheses(outputs, n_best=1):
-    """Return the best hypotheses of every row, best first.
-
-    Args:
-        outputs: Dict that a `SearchModel` returned.
-        n_best: Maximum number of hypotheses of a row. A row has fewer where the search
-            found fewer, but always one.
-    """
-    outputs = {name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()}
-    return [
-        [
-            Hypothesis(
-                outputs["token_ids"][row, rank],
-                float(outputs["scores"][row, rank]),
-                float(outputs["log_probs"][row, rank]),
-                outputs["weights"][row, rank],
-            )
-            for rank in range(n_best)
-            if rank == 0 or outputs["lengths"][row, rank]
-        ]
-        for row in range(len(outputs["token_ids"]))
-    ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import MODEL, check_folder, holds
+from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.training.callbacks import (
     SaveEveryEpoch,
     StopOnInvalidLoss,
@@ -15,8 +16,7 @@ from keras_attention_apps.common.training.callbacks import (
 )
 from keras_attention_apps.common.training.checkpoints import PROGRESS
 
-# Folders in the output folder: of the best model, and of the checkpoints.
-BEST = "model"
+# Folder of the checkpoints in the output of a training.
 CHECKPOINTS = "checkpoints"
 
 

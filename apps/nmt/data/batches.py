@@ -1,11 +1,11 @@
 """Training batches of sentences of similar length."""
 
-import itertools
 import math
 
 import keras
 import numpy as np
-from keras_attention_apps.common.tokens import PAD, START
+from keras_attention_apps.common.tokens import START
+from keras_attention_apps.nmt.data.padding import pad
 
 # Sentences are sorted by length within buckets of this many batches.
 BUCKET_BATCHES = 100
@@ -192,20 +192,3 @@ def to_count(batches, count):
     while len(batches) > count:
         batches = sorted([*batches[2:], batches[0] + batches[1]], key=len)
     return batches
-
-
-def pad(token_ids, rows=None, columns=None):
-    """Return lists of token ids as one array, padded with PAD."""
-    rows = len(token_ids) if rows is None else rows
-    columns = max(map(len, token_ids)) if columns is None else columns
-    padded = np.full((rows, columns), PAD, "int32")
-    for row, ids in zip(padded, token_ids, strict=False):
-        row[: len(ids)] = ids
-    return padded
-
-
-def chunks(items, size):
-    """Yield lists of `size` successive items; the last may be shorter."""
-    items = iter(items)
-    while chunk := list(itertools.islice(items, size)):
-        yield chunk

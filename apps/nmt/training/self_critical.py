@@ -1,7 +1,7 @@
 """Self-critical training on sampled translations."""
 
 from keras_attention_apps.common.training.self_critical import SelfCritical
-from keras_attention_apps.nmt.data.batches import pad
+from keras_attention_apps.nmt.data.padding import pad
 
 
 class SelfCriticalTranslations(SelfCritical):

@@ -17,11 +17,11 @@ from keras_attention_apps.common.files import (
     remove_folder,
     remove_leftovers,
 )
+from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.training.averaging import average_models
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import all_devices, seeded
 from keras_attention_apps.common.training.runner import (
-    BEST,
     CHECKPOINTS,
     Runner,
     check_output,

@@ -1,0 +1,136 @@
+"""Captions of images, whichever runtime computes them."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+from keras_attention_apps.captioner.data.text import Vocabulary, detokenize
+from keras_attention_apps.captioner.images.reading import (
+    ImageError,
+    image_to_array,
+    read_image,
+)
+from keras_attention_apps.common.hypotheses import hypotheses
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+@dataclasses.dataclass(frozen=True)
+class Caption:
+    """A caption of one image.
+
+    Attributes:
+        text: The caption.
+        words: Its words.
+        score: Score by which captions are ranked.
+        log_probability: Natural logarithm of the caption's probability.
+        weights: Attention maps `(len(words), rows, columns)`, each summing to one.
+    """
+
+    text: str
+    words: list
+    score: float
+    log_probability: float
+    weights: np.ndarray
+
+
+class BaseCaptioner:
+    """Captions images and tells where it looked for every word.
+
+    Subclasses set the attributes and implement `caption_each` and `search_options`.
+
+    Attributes:
+        tokenizer: The `Vocabulary`.
+        image_size: Images are resized to a square of this side in pixels.
+        max_length: Maximum number of words of a caption.
+        grid: Numbers of rows and columns of the regions.
+    """
+
+    noun = "captioner"
+    presets = PRESETS
+    tokenizer_type = Vocabulary
+
+    def search_options(self, **given):
+        """Return all options of the beam search: those given, and the defaults."""
+        raise NotImplementedError
+
+    def caption(self, images, **options):
+        """Caption one image or several.
+
+        Args:
+            images: One image, or a list of them: paths, raw bytes, Pillow
+                images or arrays `(height, width, 3)`.
+            **options: Those of `caption_each`, but `n_best`.
+
+        Returns:
+            A `Caption`, or a list of them for a list of images.
+
+        Raises:
+            ImageError: If an image cannot be read.
+        """
+        single = not isinstance(images, (list, tuple))
+        best = []
+        for _, captions in self.caption_each([images] if single else images, **options):
+            if isinstance(captions, ImageError):
+                raise captions
+            best.append(captions[0])
+        return best[0] if single else best
+
+    def caption_each(
+        self, images, *, n_best=1, batch_size=64, maps="weights", **search
+    ):
+        """Caption any number of images.
+
+        Args:
+            images: Iterable of images, as for `caption`. The images of a list are read
+                ahead, while those before them are captioned.
+            n_best: Captions of an image, at most the beam width. There are fewer where
+                the search finds fewer.
+            batch_size: Batch size, in images.
+            maps: `"weights"`, or `"probabilities"`: what the attention maps show.
+                They differ for hard attention, whose weights are the region that was
+                chosen.
+            **search: Options of the beam search:
+                `beam_size` (5), the number of hypotheses kept at each step, where 1 is
+                greedy search;
+                `length_penalty` (0.7): hypotheses are ranked by log-probability divided
+                by `length ** length_penalty`;
+                `no_repeat_ngrams` (3): no caption repeats an n-gram of this length, and
+                0 disables it.
+
+        Yields:
+            Pairs of an image as it was given, in order, and the list of its
+            `Caption`s, best first, or the `ImageError` that says why it could not be
+            read.
+        """
+        raise NotImplementedError
+
+    def captions_of(self, outputs, n_best=1):
+        """Return, for every image of a search, its best `Caption`s."""
+        return [
+            list(map(self._caption, found)) for found in hypotheses(outputs, n_best)
+        ]
+
+    def words_of(self, token_ids):
+        """Return the words of one sequence of a search, `max_length` at most."""
+        # The last position has room for END alone.
+        return self.tokenizer.decode(token_ids[: self.max_length])
+
+    def _read(self, image):
+        """Read an image as an array, or return the `ImageError`."""
+        try:
+            return image_to_array(read_image(image), self.image_size)
+        except ImageError as error:
+            return error
+
+    def _caption(self, hypothesis):
+        words = self.words_of(hypothesis.token_ids)
+        maps = hypothesis.weights[: len(words)]
+        return Caption(
+            text=detokenize(words),
+            words=words,
+            score=hypothesis.score,
+            log_probability=hypothesis.log_probability,
+            # A view would keep the maps of the whole batch in memory.
+            weights=maps.reshape(-1, *self.grid).copy(),
+        )

@@ -1,0 +1,64 @@
+"""The hypotheses of a beam search as NumPy arrays.
+
+Shapes: B rows, K hypotheses, T tokens, S positions that are attended to.
+"""
+
+import dataclasses
+
+import numpy as np
+from keras_attention_apps.common.cli import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One sequence that a search has found.
+
+    Attributes:
+        token_ids: Integers `(T,)`, padded with END after the last token.
+        score: Score by which hypotheses are ranked.
+        log_probability: Natural logarithm of the probability of the sequence.
+        weights: Attention weights `(T, S)`.
+    """
+
+    token_ids: np.ndarray
+    score: float
+    log_probability: float
+    weights: np.ndarray
+
+
+def hypotheses(outputs, n_best=1):
+    """Return the best hypotheses of every row, best first.
+
+    Args:
+        outputs: Dict of arrays, the result of a beam search.
+        n_best: Maximum number of hypotheses of a row. A row has fewer where the search
+            found fewer, but always one.
+    """
+    outputs = {name: np.asarray(values) for name, values in outputs.items()}
+    return [
+        [
+            Hypothesis(
+                outputs["token_ids"][row, rank],
+                float(outputs["scores"][row, rank]),
+                float(outputs["log_probs"][row, rank]),
+                outputs["weights"][row, rank],
+            )
+            for rank in range(n_best)
+            if rank == 0 or outputs["lengths"][row, rank]
+        ]
+        for row in range(len(outputs["token_ids"]))
+    ]
+
+
+def check_n_best(n_best, beam_size):
+    """Raise a `UserError` if `n_best` exceeds the beam width, or is below 1."""
+    if not 1 <= n_best <= beam_size:
+        raise UserError(
+            f"n_best must be between 1 and beam_size, {beam_size}. Received: {n_best}"
+        )
+
+
+def check_batch_size(batch_size):
+    """Raise a `UserError` if the batch size is below 1."""
+    if batch_size < 1:
+        raise UserError(f"batch_size must be at least 1. Received: {batch_size}")

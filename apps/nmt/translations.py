@@ -1,0 +1,185 @@
+"""Translations of sentences, whichever runtime computes them."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
+from keras_attention_apps.common.tokens import END
+from keras_attention_apps.nmt.data.padding import chunks
+from keras_attention_apps.nmt.data.text import Subwords, alignment_of, merge_weights
+
+PRESETS = Path(__file__).parent / "presets"
+
+# Sentences are sorted by length within this many batches.
+SORTED_BATCHES = 16
+# Maximum lengths are rounded up to multiples, as XLA compiles each length on its own.
+LENGTH_STEP = 16
+# Extra tokens that the translation of a short sentence may have.
+LENGTH_SLACK = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """A translation of one sentence.
+
+    Attributes:
+        text: The translation.
+        source_words, words: The words of the sentence and of the translation, as they
+            stand between blanks; in scripts that put none there, subwords.
+        score: Score by which translations are ranked.
+        log_probability: Natural logarithm of the translation's probability.
+        weights: Attention `(len(words), len(source_words))`; all are zero for a model
+            without attention.
+        end_weights: Attention to the end of the sentence, `(len(words),)`. With it, a
+            row sums to one, unless the attention is local.
+        cut: Whether the sentence was too long, and is translated in part.
+    """
+
+    text: str
+    source_words: list
+    words: list
+    score: float
+    log_probability: float
+    weights: np.ndarray
+    end_weights: np.ndarray
+    cut: bool = False
+
+    @property
+    def alignment(self):
+        """Pairs of a source word and a target word, counted from 0.
+
+        A word without weights, or with its largest weight on the end token, has none.
+        """
+        return alignment_of(self.weights, self.end_weights)
+
+
+class BaseTranslator:
+    """Translates sentences and tells which words each word came from.
+
+    Subclasses set the attributes and implement `search_options` and `_search`.
+
+    Attributes:
+        tokenizer: The `Subwords`.
+        max_length: Maximum number of subwords of a sentence, END included.
+        length_ratio: Maximum length of a translation relative to its source, or `None`.
+        attends: Whether the model has attention.
+    """
+
+    noun = "translator"
+    presets = PRESETS
+    tokenizer_type = Subwords
+
+    def search_options(self, **given):
+        """Return all options of the beam search: those given, and the defaults."""
+        raise NotImplementedError
+
+    def translate(self, sentences, **options):
+        """Translate one sentence or several.
+
+        Args:
+            sentences: A string, or a list of them.
+            **options: Those of `translate_each`, but `n_best`.
+
+        Returns:
+            A `Translation`, or a list of them for a list of sentences.
+        """
+        single = isinstance(sentences, str)
+        found = self.translate_each([sentences] if single else sentences, **options)
+        best = [translations[0] for translations in found]
+        return best[0] if single else best
+
+    def translate_each(self, sentences, *, n_best=1, batch_size=64, **search):
+        """Translate any number of sentences, those of about equal length together.
+
+        Several batches are read and sorted by length before the first is translated.
+        With a batch size of 1, every sentence is translated before the next is read.
+
+        Args:
+            sentences: Iterable of strings.
+            n_best: Translations of a sentence, at most the beam width. There are fewer
+                where the search finds fewer.
+            batch_size: Batch size, in sentences.
+            **search: Options of the beam search:
+                `beam_size` (5), the number of hypotheses kept at each step, where 1 is
+                greedy search;
+                `length_penalty` (1.0): hypotheses are ranked by log-probability divided
+                by `length ** length_penalty`.
+
+        Yields:
+            For each sentence, in order, the list of its `Translation`s, best first.
+
+        Raises:
+            ValueError: If `n_best` or `batch_size` is out of range.
+        """
+        search = self.search_options(**search)
+        check_n_best(n_best, search["beam_size"])
+        check_batch_size(batch_size)
+        # One by one, their order makes no difference.
+        sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
+        for chunk in chunks(sentences, batch_size * sorted_batches):
+            encoded = [self._encode(sentence) for sentence in chunk]
+            found = [[_nothing()] if len(ids) == 1 else None for ids, _ in encoded]
+            waiting = [i for i, translations in enumerate(found) if not translations]
+            waiting.sort(key=lambda i: len(encoded[i][0]))
+            for batch in chunks(waiting, batch_size):
+                source = [encoded[i][0] for i in batch]
+                found_here = self._search(source, batch_size, n_best, search)
+                for i, ranked in zip(batch, found_here, strict=False):
+                    found[i] = [self._translation(*encoded[i], x) for x in ranked]
+            yield from found
+
+    def _encode(self, sentence):
+        """Return token ids, and whether the sentence was cut."""
+        token_ids = self.tokenizer.encode(sentence)
+        longest = self.max_length
+        if len(token_ids) <= longest:
+            return token_ids, False
+        return [*token_ids[: longest - 1], END], True
+
+    def _search(self, token_ids, batch_size, n_best, search):
+        """Return the best hypotheses of each sentence of a batch, best first.
+
+        Args:
+            token_ids: Lists of token ids.
+            batch_size: Maximum number of sentences of a batch.
+            n_best: Maximum number of hypotheses of a sentence.
+            search: All options of the beam search.
+        """
+        raise NotImplementedError
+
+    def longest(self, length):
+        """Return the maximum number of tokens of a translation of `length` tokens."""
+        ratio = self.length_ratio
+        ratio = 2.0 if ratio is None else ratio
+        return self._rounded(ratio * (length + LENGTH_SLACK))
+
+    def _rounded(self, length):
+        """Round a length up to one of a few, at most the maximum length."""
+        rounded = max(math.ceil(length / LENGTH_STEP), 1) * LENGTH_STEP
+        return min(rounded, self.max_length)
+
+    def _translation(self, source_ids, cut, hypothesis):
+        source_words, source_places = self.tokenizer.words(source_ids)
+        words, places = self.tokenizer.words(hypothesis.token_ids)
+        weights = hypothesis.weights
+        if not self.attends:
+            # The only weight is that of the summary vector.
+            weights = np.zeros((len(places), len(source_places)))
+        # The end token counts as one more word.
+        merged = merge_weights(weights, [*source_places, len(source_words)], places)
+        return Translation(
+            text=self.tokenizer.decode(hypothesis.token_ids),
+            source_words=source_words,
+            words=words,
+            score=hypothesis.score,
+            log_probability=hypothesis.log_probability,
+            weights=merged[:, :-1],
+            end_weights=merged[:, -1],
+            cut=cut,
+        )
+
+
+def _nothing():
+    return Translation("", [], [], 0.0, 0.0, np.zeros((0, 0)), np.zeros(0))
