@@ -64,6 +64,9 @@ class TranslationNetwork(keras.Model):
             name=name,
         )
 
+    def build(self, inputs_shape):
+        """Leave all weights to the first call, so that Keras does not trace it."""
+
     def call(self, inputs, training=None):
         target = inputs["target"]
         if "advantages" not in inputs:
