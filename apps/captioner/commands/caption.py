@@ -17,8 +17,8 @@ from keras_attention_apps.captioner.images.reading import (
 )
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import check_n_best
 from keras_attention_apps.common.files import check_file, is_special, to_json
+from keras_attention_apps.common.hypotheses import check_n_best
 
 # Characters of a path that would end its column or its line.
 ESCAPES = {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}

@@ -6,8 +6,8 @@ import json
 import sys
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import check_n_best
 from keras_attention_apps.common.files import atomic_path, check_file, check_text
+from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.pictures import PICTURES, write_figure
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.inference import Translator
