@@ -28,6 +28,25 @@ def few_programs():
         jax.clear_caches()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def traced_once():
+    """Build optimisers before training, or TensorFlow traces the first step twice."""
+    import keras
+
+    make_train_function = keras.Model.make_train_function
+
+    def make(model, *args, **kwargs):
+        is_built = all(layer.built for layer in model._flatten_layers())
+        if is_built and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        return make_train_function(model, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if keras.backend.backend() == "tensorflow":
+            patch.setattr(keras.Model, "make_train_function", make)
+        yield
+
+
 @pytest.fixture
 def rng():
     """A random number generator, the same in every test."""

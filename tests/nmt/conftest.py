@@ -29,7 +29,7 @@ TINY = {
     "attention_units": 5,
     "heads": 2,
     "encoder_layers": 1,
-    "decoder_layers": 2,
+    "decoder_layers": 1,
     "max_length": 20,
     # All batches are searched equally far.
     "length_ratio": 10.0,

@@ -1,4 +1,5 @@
 import dataclasses
+import inspect
 import json
 import subprocess
 import sys
@@ -6,33 +7,50 @@ import sys
 import keras
 import numpy as np
 import pytest
+from combinations import quick_first
 from keras_attention_apps.nmt.main import main
 
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="SavedModels need TensorFlow"
 )
 
-# Runs where nothing of ours can be imported.
-SERVE = """
+
+def answers(folder, batches):
+    """What a served model answers to batches of sentences, as lists."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401
+
+    def strings(x):
+        if isinstance(x, list):
+            return [strings(item) for item in x]
+        return x.decode() if isinstance(x, bytes) else x
+
+    serve = tf.saved_model.load(folder).signatures["serving_default"]
+    found = [serve(sentences=tf.constant(batch, tf.string)) for batch in batches]
+    return [
+        {name: strings(x.numpy().tolist()) for name, x in result.items()}
+        for result in found
+    ]
+
+
+def answers_elsewhere(folder, batches):
+    """Run `answers` in a process that cannot import anything of ours."""
+    program = f"""
 import json, sys
-import tensorflow as tf
-import tensorflow_text
-
-def strings(x):
-    if isinstance(x, list):
-        return [strings(item) for item in x]
-    return x.decode() if isinstance(x, bytes) else x
-
-model = tf.saved_model.load(sys.argv[1])
-sentences = [s.encode("utf-8", "surrogateescape") for s in sys.argv[2:]]
-told = []
-for batch in (sentences, sentences[:1], [], [""]):
-    batch = tf.constant(batch, tf.string)
-    result = model.signatures["serving_default"](sentences=batch)
-    told.append({name: strings(x.numpy().tolist()) for name, x in result.items()})
+{inspect.getsource(answers)}
+found = answers(sys.argv[1], json.loads(sys.argv[2]))
 assert not any(name.startswith("keras_attention") for name in sys.modules)
-print(json.dumps(told))
+print(json.dumps(found))
 """
+    done = subprocess.run(
+        [sys.executable, "-c", program, folder, json.dumps(batches)],
+        capture_output=True,
+        cwd=folder,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 SENTENCES = [
     "the red dog",
     "",
@@ -43,16 +61,14 @@ SENTENCES = [
 
 
 @tensorflow_only
-def test_a_served_model_says_what_the_python_path_says(model_folder, tmp_path, capsys):
-    served = tmp_path / "served"
-    assert main(["export", str(served), "--model", str(model_folder)]) == 0
-    done = subprocess.run(
-        [sys.executable, "-c", SERVE, served, *SENTENCES],
-        capture_output=True,
-        cwd=tmp_path,
-        check=True,
-    )
-    several, single, none, blank = json.loads(done.stdout.splitlines()[-1])
+@pytest.mark.parametrize("ask", quick_first([answers, answers_elsewhere]))
+def test_a_served_model_says_what_the_python_path_says(
+    ask, model_folder, tmp_path, capsys
+):
+    served = str(tmp_path / "served")
+    assert main(["export", served, "--model", str(model_folder)]) == 0
+    batches = [SENTENCES, SENTENCES[:1], [], [""]]
+    several, single, none, blank = ask(served, batches)
     assert set(none) == set(several) and not any(none.values())
     assert blank["translation"] == [""] and blank["score"] == [0.0]
 

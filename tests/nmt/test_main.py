@@ -71,7 +71,36 @@ def test_no_line_of_the_standard_input_is_lost(model_folder, capsys, monkeypatch
     check_bad(code, *capsys.readouterr(), "standard input")
 
 
-def test_one_by_one_every_line_is_answered_before_the_next_is_read(model_folder):
+def test_one_by_one_every_line_is_answered_before_the_next_is_read(
+    model_folder, monkeypatch
+):
+    class Typed(io.RawIOBase):
+        """Lines of which each is read alone, with what was written before."""
+
+        def __init__(self):
+            self.lines = [b"the red dog\n", b"a cat\n"]
+            self.written = []
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            self.written.append(output.getvalue().count(b"\n"))
+            line = self.lines.pop(0) if self.lines else b""
+            buffer[: len(line)] = line
+            return len(line)
+
+    typed, output = Typed(), io.BytesIO()
+    stdin = io.TextIOWrapper(io.BufferedReader(typed))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output))
+    assert translate("--batch-size", 1, "--beam-size", 1, model=model_folder) == 0
+
+    assert typed.written == [0, 1, 2]
+
+
+@pytest.mark.exhaustive
+def test_a_process_answers_every_line_before_it_reads_the_next(model_folder):
     program = [sys.executable, "-m", "keras_attention_apps.nmt.main", "translate"]
     options = ["--model", str(model_folder), "--batch-size", "1", "--beam-size", "1"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -34,13 +34,18 @@ def trained(corpus, tmp_path_factory):
 
 
 @pytest.fixture
-def copied(without_steps, monkeypatch):
-    """Train without steps and validate with the source for a translation."""
+def copied(monkeypatch):
+    """Let the translation of a text be the text."""
 
     def translate(self, texts, **options):
         return [types.SimpleNamespace(text=text) for text in texts]
 
     monkeypatch.setattr(Translator, "translate", translate)
+
+
+@pytest.fixture
+def untrained_copies(without_steps, copied):
+    """Train without steps, and validate without a search."""
 
 
 @pytest.fixture
@@ -177,7 +182,7 @@ def test_another_configuration_does_not_continue(trained, corpus, capsys):
 
 
 def test_after_an_interruption_it_continues_as_if_nothing_happened(
-    eager, few, tmp_path, monkeypatch
+    copied, eager, few, tmp_path, monkeypatch
 ):
     save = SaveEveryEpoch.on_epoch_end
 
@@ -242,7 +247,7 @@ def test_it_learns_from_what_its_samples_are_worth(
 
 
 def test_what_samples_teach_is_kept_if_it_is_better_than_the_average(
-    copied, eager, few, tmp_path, monkeypatch
+    untrained_copies, eager, few, tmp_path, monkeypatch
 ):
     # Of two epochs, their average, and a self-critical one.
     scores = iter([1.0, 2.0, 4.0, 3.0])
@@ -259,7 +264,7 @@ def test_what_samples_teach_is_kept_if_it_is_better_than_the_average(
 
 
 def test_a_training_starts_from_another_model(
-    copied, few, model_folder, unspaced_subwords, tmp_path, capsys
+    untrained_copies, few, model_folder, unspaced_subwords, tmp_path, capsys
 ):
     base = tmp_path / model_folder.name
     shutil.copytree(model_folder, base)
@@ -306,7 +311,7 @@ def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, c
 
 
 def test_a_loss_that_is_no_number_ends_the_training(
-    eager, few, tmp_path, capsys, monkeypatch
+    copied, eager, few, tmp_path, capsys, monkeypatch
 ):
     compute = BahdanauNetwork.compute_loss
 
@@ -366,7 +371,7 @@ def test_a_training_that_fails_at_once_deletes_nothing(
 
 
 @pytest.mark.parametrize("attention", ["luong", "self-attention", "none"])
-def test_every_network_trains(attention, eager, few, tmp_path):
+def test_every_network_trains(attention, copied, eager, few, tmp_path):
     output = tmp_path / "run"
     changes = {"model.attention": attention, "epochs": 1, "ema-momentum": 0}
     changes["precision"] = "mixed_bfloat16"
@@ -388,7 +393,7 @@ def test_a_location_has_room_for_padding_and_dropout(eager, few, tmp_path):
 
 
 def test_what_another_training_has_left_is_not_used(
-    copied, few, model_folder, tmp_path
+    untrained_copies, few, model_folder, tmp_path
 ):
     output = tmp_path / "run"
     names = ["epoch-0001", "epoch-0002", ".part-7-epoch-0003", ".old-7-epoch-0003"]
@@ -406,7 +411,7 @@ def test_what_another_training_has_left_is_not_used(
 
 
 def test_only_its_own_epochs_are_averaged_and_removed(
-    copied, few, tmp_path, model_folder
+    untrained_copies, few, tmp_path, model_folder
 ):
     shutil.copytree(model_folder, tmp_path / "epochs" / "epoch-of-mine")
     before = contents(tmp_path / "epochs")
@@ -415,7 +420,7 @@ def test_only_its_own_epochs_are_averaged_and_removed(
     assert contents(tmp_path / "epochs") == before
 
 
-def test_one_pair_is_trained_on(eager, tmp_path):
+def test_one_pair_is_trained_on(copied, eager, tmp_path):
     files = {}
     for name, text in (("source", "the red dog\n"), ("target", "le chien rouge\n")):
         (tmp_path / name).write_text(text)
@@ -447,7 +452,7 @@ def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch, 
     assert "the best epoch is chosen by chrf" in capsys.readouterr().out
 
 
-def test_of_equals_the_average_stays(copied, few, tmp_path, monkeypatch):
+def test_of_equals_the_average_stays(untrained_copies, few, tmp_path, monkeypatch):
     scores = {"bleu": 0.0, "chrf": 0.0}
     monkeypatch.setattr(training, "translation_scores", lambda *_: (scores, {}))
     assert main(small(few, tmp_path)) == 0
@@ -458,7 +463,7 @@ def test_of_equals_the_average_stays(copied, few, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("average_of, first", [("best", 1), ("last", 2)])
 def test_where_bleu_is_zero_chrf_decides(
-    average_of, first, copied, few, tmp_path, monkeypatch
+    average_of, first, untrained_copies, few, tmp_path, monkeypatch
 ):
     chrf = iter([5.0, 9.0, 3.0, 8.0])
     monkeypatch.setattr(
@@ -483,7 +488,7 @@ def test_where_bleu_is_zero_chrf_decides(
 
 
 def test_epochs_stay_until_their_average_is_recorded(
-    copied, few, tmp_path, capsys, monkeypatch
+    untrained_copies, few, tmp_path, capsys, monkeypatch
 ):
     def die(folder):
         epochs = list(folder.glob("epoch-*"))
@@ -516,7 +521,9 @@ def test_another_text_does_not_continue(corpus, tmp_path, capsys, begin):
     assert "and not '101 pairs, 8 for validation, digest " in err
 
 
-def test_pairs_are_held_out_where_there_is_no_validation(copied, few, tmp_path, capsys):
+def test_pairs_are_held_out_where_there_is_no_validation(
+    untrained_copies, few, tmp_path, capsys
+):
     changes = {"source": few / "train.en", "target": few / "train.fr"}
     flags = small(few, tmp_path / "run", epochs=1, **changes)
     for name in ("--data", "--pair"):
