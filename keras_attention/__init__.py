@@ -35,6 +35,7 @@ from keras_attention.layers.windows import (
     LocalPredictiveWindow,
     LocalWindow,
 )
+from keras_attention.litert import convert_to_litert
 from keras_attention.losses import (
     ReinforceLoss,
     SequenceCrossentropy,
@@ -104,6 +105,7 @@ __all__ = [
     "attention_overlay",
     "attention_supervision",
     "beam_search",
+    "convert_to_litert",
     "coverage_loss",
     "doubly_stochastic_penalty",
     "ensemble_step",

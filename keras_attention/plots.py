@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from keras import ops
 
 # Maximum height of a panel, relative to its width; taller images are scaled down.
 TALLEST = 4
@@ -142,7 +141,7 @@ def attention_heatmap(weights, source_words, target_words, *, title=None):
 
 
 def _as_maps(weights, count):
-    weights = np.asarray(ops.convert_to_numpy(weights), "float64")
+    weights = _to_array(weights)
     if weights.ndim == 2:
         side = math.isqrt(weights.shape[1])
         if side * side == weights.shape[1]:
@@ -180,7 +179,7 @@ def _highlight(image, brightness):
 
 
 def _as_grid(weights, rows, columns):
-    weights = np.asarray(ops.convert_to_numpy(weights), "float64")
+    weights = _to_array(weights)
     if weights.shape != (rows, columns) or not weights.size:
         raise ValueError(
             "weights must have one row for each target word and one column for each "
@@ -247,3 +246,11 @@ def _fit_figure(figure, renderer):
                 place.height * height / drawn.height,
             )
         )
+
+
+def _to_array(weights):
+    """Return an array or a tensor of any backend as a float64 array."""
+    if hasattr(weights, "detach"):
+        # PyTorch: NumPy reads neither gradients, nor other devices, nor bfloat16.
+        weights = weights.detach().cpu().double()
+    return np.asarray(weights, "float64")

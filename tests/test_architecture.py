@@ -26,12 +26,14 @@ BELOW = {
     "search": BASICS | {"ops"},
     "losses": BASICS | {"ops"},
     "metrics": BASICS | {"ops"},
+    "litert": set(),
     "plots": set(),
 }
 
 # Where TensorFlow may be imported, and whether at the top of the file.
 TENSORFLOW = {
     f"{LIBRARY}.acceleration": False,
+    f"{LIBRARY}.litert": False,
     f"{LIBRARY}.loops": False,
     f"{APPS}.common.training.devices": False,
     f"{APPS}.captioner.commands.export": True,

@@ -9,12 +9,15 @@ from keras_attention_apps.common.config import (
     BeamConfig,
     Dropout,
     Flags,
+    Format,
     LengthPenalty,
     ModelName,
     Natural,
     Positive,
     Precision,
+    Quantize,
     Range,
+    RuntimeConfig,
     SearchConfig,
     Seed,
     Share,
@@ -226,7 +229,7 @@ SCENES = dataclasses.replace(
 class ChosenModel:
     """The captioner, and changes to its options."""
 
-    #: Name of a preset, or folder of a trained model.
+    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite).
     model: ModelName = "flickr8k-soft"
     #: Context of hard attention: the most probable region (argmax), or the weighted
     #: mean of all regions (expectation). By default that of the model.
@@ -242,8 +245,7 @@ class ChosenModel:
     def options(self):
         """The changes, as arguments of `Captioner.from_preset`."""
         names = ("inference", "image_size", "precision")
-        chosen = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in chosen.items() if value is not None}
+        return {name: value for name in names if (value := getattr(self, name))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,8 +259,15 @@ class CaptionBeamConfig(BeamConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class CaptionSearchConfig(CaptionBeamConfig, SearchConfig):
+class CaptionSearchConfig(SearchConfig):
     """Options of the beam search, and the batch size."""
+
+    #: Length penalty: hypotheses are ranked by log-probability / length ** penalty. By
+    #: default 0.7, or that of a LiteRT file.
+    length_penalty: LengthPenalty | None = None
+    #: N-gram blocking: no caption repeats an n-gram of this length (0 disables it). By
+    #: default 3, or that of a LiteRT file.
+    no_repeat_ngrams: Natural | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,6 +284,7 @@ class CaptionConfig:
     #: Images, or folders of images; folders inside them are not searched.
     photos: Positional[tuple[Path, ...]]
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Write one JSON object per line to this file instead, with photo, model and
     #: caption or error. If the file exists, the images that have captions in it are
     #: skipped, so the same command in the same working directory resumes an interrupted
@@ -330,6 +340,7 @@ class EvaluateConfig:
     #: Split of the data: train, dev or test.
     split: str = "dev"
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Maximum share of unreadable images, which are left out.
     max_unreadable: Share = 0.01
     #: Write the captions to this file in COCO's results format.
@@ -341,16 +352,25 @@ class EvaluateConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ExportConfig:
-    """Write a TensorFlow SavedModel: encoded images in, captions and attention out.
+    """Write a TensorFlow SavedModel, or a LiteRT file (.tflite).
 
-    It contains the decoding of the images and the beam search, accepts any batch size,
-    and needs nothing but TensorFlow to be loaded.
+    A SavedModel takes encoded images and returns captions and attention. It contains
+    the decoding of the images and the beam search, accepts any batch size, and needs
+    nothing but TensorFlow to be loaded. A LiteRT file takes the pixels of one image. It
+    contains the beam search and the vocabulary, needs neither TensorFlow nor Keras, and
+    serves as --model.
 
     For example: captioner export served-captioner
+    or: captioner export my-captioner.tflite
     """
 
-    #: Output folder.
-    directory: Positional[Path]
+    #: Output folder of a SavedModel, or output file of LiteRT.
+    output: Positional[Path]
+    #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
+    format: Format | None = None
+    #: Precision of the weights in a LiteRT file: float16; int8, which is half as large
+    #: and a little worse; or none, as they are.
+    quantize: Quantize = "float16"
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[CaptionBeamConfig] = dataclasses.field(
         default_factory=CaptionBeamConfig

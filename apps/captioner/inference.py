@@ -109,7 +109,7 @@ class Captioner(BaseCaptioner, Task):
         self, images, *, n_best=1, batch_size=64, maps="weights", **search
     ):
         search = self.search_options(**search)
-        check_n_best(n_best, search["beam_size"])
+        check_n_best(n_best, search)
         check_batch_size(batch_size)
         self.network.backbone.freeze()
         search_model = self.search_model(**search, maps=maps)

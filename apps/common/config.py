@@ -152,8 +152,37 @@ class BeamConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchConfig(BeamConfig):
+class SearchConfig:
     """Options of the beam search, and the batch size."""
 
+    #: Beam width: number of hypotheses kept at each step; 1 is greedy search. By
+    #: default 5, or that of a LiteRT file.
+    beam_size: Positive | None = None
+    #: Length penalty: hypotheses are ranked by log-probability / length ** penalty. By
+    #: default 1.0, or that of a LiteRT file.
+    length_penalty: LengthPenalty | None = None
     #: Batch size.
     batch_size: Annotated[int, Range(1, 1_000_000)] = 64
+
+    @property
+    def beam(self):
+        """Dict of the options of the beam search that were given."""
+        given = dataclasses.asdict(self)
+        given.pop("batch_size")
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class RuntimeConfig:
+    """What runs the model."""
+
+    #: litert: the LiteRT file of the model, which needs no Keras and starts at once;
+    #: keras: Keras, which is faster for many inputs; auto: whichever is sooner done and
+    #: can do what is asked for.
+    runtime: Literal["auto", "litert", "keras"] = "auto"
+    #: Number of threads of LiteRT; by default, as many as there are processors.
+    threads: Positive | None = None
+
+
+Format = Literal["savedmodel", "litert"]
+Quantize = Literal["float16", "int8", "none"]

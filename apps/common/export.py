@@ -2,7 +2,13 @@
 
 import keras
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import SAVED_MODEL, atomic_folder
+from keras_attention_apps.common.files import (
+    SAVED_MODEL,
+    atomic_folder,
+    check_file,
+    check_folder,
+)
+from keras_attention_apps.common.presets import is_litert
 
 
 def require_tensorflow():
@@ -12,6 +18,29 @@ def require_tensorflow():
             "export needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow. "
             f"Received: {keras.backend.backend()}"
         )
+
+
+def check_export(path, output_format):
+    """Check the output of an export, and return whether it is a LiteRT file.
+
+    Args:
+        path: File or folder to write.
+        output_format: `"litert"`, `"savedmodel"`, or `None`: as the suffix says.
+
+    Raises:
+        UserError: If it cannot be written there.
+    """
+    to_litert = output_format == "litert" or (output_format is None and is_litert(path))
+    if to_litert:
+        if not is_litert(path):
+            raise UserError(
+                "the name of a LiteRT file must end in .tflite. "
+                f"Received: {str(path)!r}"
+            )
+        check_file(path)
+    else:
+        check_folder(path, SAVED_MODEL)
+    return to_litert
 
 
 def write_archive(archive, directory, refusals):

@@ -210,6 +210,13 @@ def to_json(value, **layout):
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def write_files(folder, files):
+    """Write files, each atomically, from a dict of their names and contents."""
+    for name, content in files.items():
+        with atomic_path(folder / name) as temporary:
+            temporary.write_bytes(content)
+
+
 def write_json(path, value):
     """Write a value as readable JSON, atomically."""
     text = to_json(value, indent=2, default=str)

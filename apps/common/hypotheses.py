@@ -50,8 +50,14 @@ def hypotheses(outputs, n_best=1):
     ]
 
 
-def check_n_best(n_best, beam_size):
-    """Raise a `UserError` if `n_best` exceeds the beam width, or is below 1."""
+def check_n_best(n_best, search):
+    """Raise a `UserError` if `n_best` exceeds the beam width, or is below 1.
+
+    Args:
+        n_best: Number of hypotheses.
+        search: Dict of the options of the beam search.
+    """
+    beam_size = search["beam_size"]
     if not 1 <= n_best <= beam_size:
         raise UserError(
             f"n_best must be between 1 and beam_size, {beam_size}. Received: {n_best}"

@@ -1,11 +1,28 @@
 """Writing figures of attention as image files."""
 
+import functools
+import importlib.util
 import warnings
+from pathlib import Path
 
 from keras_attention_apps.common.files import atomic_path
 
 # Image formats of plots.
 PICTURES = (".png", ".jpg", ".pdf", ".svg")
+
+
+@functools.cache
+def plots():
+    """Return the module `keras_attention.plots`.
+
+    It is loaded by itself: its package would import Keras, which takes seconds.
+    """
+    package = importlib.util.find_spec("keras_attention")
+    path = Path(package.submodule_search_locations[0], "plots.py")
+    spec = importlib.util.spec_from_file_location("keras_attention_plots", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def write_figure(path, draw, *, dpi):

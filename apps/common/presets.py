@@ -10,6 +10,9 @@ from keras_attention_apps.common.files import MODEL, holds, read_json
 # Folder of the best model in the output of a training.
 BEST = "model"
 
+# A model as a LiteRT file, in the folder of a preset.
+LITERT = "model.tflite"
+
 
 def find_preset(name_or_path, presets):
     """The folder of a shipped preset, or of a model of one's own.
@@ -37,6 +40,28 @@ def find_preset(name_or_path, presets):
         "expected the name of a preset or the folder of a trained model. Presets: "
         f"{', '.join(known) or 'none'}. Received: {str(name_or_path)!r}{hint}"
     )
+
+
+def find_litert(name_or_path, presets):
+    """Return the path of a `.tflite` file, or of that of a preset or a folder.
+
+    Raises:
+        UserError: If there is none.
+    """
+    path = Path(name_or_path).expanduser()
+    if is_litert(path):
+        return path
+    folder = find_preset(name_or_path, presets)
+    if not (folder / LITERT).is_file():
+        raise UserError(
+            f"{str(name_or_path)!r} has no LiteRT file: export one, such as my.tflite"
+        )
+    return folder / LITERT
+
+
+def is_litert(name_or_path):
+    """Return whether a model is named by its LiteRT file."""
+    return Path(name_or_path).suffix.lower() == Path(LITERT).suffix
 
 
 @contextlib.contextmanager

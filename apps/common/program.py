@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-import importlib
 import operator
 from typing import Annotated, Any
 
 import tyro
 from keras_attention_apps.common.cli import quiet_tensorflow, run
 from keras_attention_apps.common.config import parsed
+from keras_attention_apps.common.imports import imported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Program:
         )
         quiet_tensorflow()
         functions = {verb.config: verb.function for verb in self.verbs}
-        result = _imported(functions[type(config)])(config)
+        result = imported(functions[type(config)])(config)
         return result if isinstance(result, int) else 0
 
     def _commands(self, **training):
@@ -79,10 +79,4 @@ class Program:
 
     def _read_config(self, preset):
         quiet_tensorflow()
-        return _imported(self.task).read_config(preset)
-
-
-def _imported(name):
-    """Return the object of a `"module:name"`."""
-    module, _, attribute = name.partition(":")
-    return operator.attrgetter(attribute)(importlib.import_module(module))
+        return imported(self.task).read_config(preset)

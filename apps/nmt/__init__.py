@@ -1,12 +1,18 @@
 """Neural machine translation after Bahdanau, after Luong, and by self-attention."""
 
-__all__ = ["Translation", "Translator"]
+import importlib
+
+_MODULES = {
+    "Translation": "translations",
+    "Translator": "inference",
+    "LiteTranslator": "litert",
+}
+__all__ = list(_MODULES)
 
 
 def __getattr__(name):
-    # The command line answers --help without waiting for TensorFlow.
-    if name in __all__:
-        from keras_attention_apps.nmt import inference
-
-        return getattr(inference, name)
+    # Neither the command line nor LiteRT waits for TensorFlow.
+    if name in _MODULES:
+        module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,11 +9,14 @@ from keras_attention_apps.common.config import (
     BeamConfig,
     Dropout,
     Flags,
+    Format,
     ModelName,
     Natural,
     Positive,
     Precision,
+    Quantize,
     Range,
+    RuntimeConfig,
     SearchConfig,
     Seed,
     Share,
@@ -263,7 +266,7 @@ def with_recipe(config, attention):
 class ChosenModel:
     """The translator, and the precision of its computation."""
 
-    #: Name of a preset, or folder of a trained model.
+    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite).
     model: ModelName = "multi30k-en-de-self-attention"
     #: Precision of the computation. Half precision is faster on hardware that supports
     #: it.
@@ -292,6 +295,7 @@ class TranslateConfig:
     #: Output file, instead of the standard output.
     output: Path | None = None
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Number of translations per sentence, each printed as: number of the sentence,
     #: tab, score, tab, translation.
     n_best: Positive = 1
@@ -333,6 +337,7 @@ class EvaluateConfig:
     #: Split, with --data: the name of its files; val by default.
     split: str | None = None
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Output file for the translations.
     output: Path | None = None
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
@@ -340,15 +345,24 @@ class EvaluateConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ExportConfig:
-    """Write a TensorFlow SavedModel: sentences in, translations and attention out.
+    """Write a TensorFlow SavedModel, or a LiteRT file (.tflite).
 
-    It contains the tokenizer and the beam search, accepts any batch size, and needs
-    TensorFlow and tensorflow-text to be loaded.
+    A SavedModel takes sentences and returns translations and attention. It contains the
+    tokenizer and the beam search, accepts any batch size, and needs TensorFlow and
+    tensorflow-text to be loaded. A LiteRT file takes the token ids of one sentence. It
+    contains the beam search and the subwords, needs neither TensorFlow nor Keras, and
+    serves as --model.
 
     For example: nmt export served-translator
+    or: nmt export my-translator.tflite
     """
 
-    #: Output folder.
-    directory: Positional[Path]
+    #: Output folder of a SavedModel, or output file of LiteRT.
+    output: Positional[Path]
+    #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
+    format: Format | None = None
+    #: Precision of the weights in a LiteRT file: float16; int8, which is half as large
+    #: and a little worse; or none, as they are.
+    quantize: Quantize = "float16"
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[BeamConfig] = dataclasses.field(default_factory=BeamConfig)

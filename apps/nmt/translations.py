@@ -114,7 +114,7 @@ class BaseTranslator:
             ValueError: If `n_best` or `batch_size` is out of range.
         """
         search = self.search_options(**search)
-        check_n_best(n_best, search["beam_size"])
+        check_n_best(n_best, search)
         check_batch_size(batch_size)
         # One by one, their order makes no difference.
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1

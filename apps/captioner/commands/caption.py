@@ -1,7 +1,6 @@
 """`captioner caption`: captions as lines, as JSON, or as a file that can be resumed."""
 
 import contextlib
-import dataclasses
 import functools
 import sys
 
@@ -9,16 +8,17 @@ from keras_attention_apps.captioner.commands.overlays import (
     find_overlays,
     write_overlay,
 )
-from keras_attention_apps.captioner.commands.records import Records, Throughput
+from keras_attention_apps.captioner.commands.records import Records
 from keras_attention_apps.captioner.images.reading import (
     ImageError,
     find_images,
     find_unreadable,
 )
-from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import check_file, is_special, to_json
 from keras_attention_apps.common.hypotheses import check_n_best
+from tqdm import tqdm
 
 # Characters of a path that would end its column or its line.
 ESCAPES = {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
@@ -32,7 +32,6 @@ def caption(config):
     """
     if not config.photos:
         raise UserError("expected at least one image or folder, got none")
-    check_n_best(config.n_best, config.search.beam_size)
     paths, failures = _find(config.photos)
     several = len(paths) > 1 or paths != list(config.photos)
     overlays = {}
@@ -41,25 +40,31 @@ def caption(config):
     if config.output:
         _check_output(config.output)
     chosen = config.captioner
-    captioner = Captioner.from_preset(
-        chosen.model, jit_compile=config.jit_compile, **chosen.options
+    captioner = RUNTIMES.load(
+        chosen.model,
+        config.runtime,
+        count=len(paths),
+        search=config.search.beam,
+        jit_compile=config.jit_compile,
+        **chosen.options,
     )
+    check_n_best(config.n_best, captioner.search_options(**config.search.beam))
     with contextlib.ExitStack() as stack:
         write = functools.partial(_print, config, several)
         if config.output:
             records = stack.enter_context(Records(config.output, chosen.model))
             missing = {path for path, x in overlays.items() if not x.exists()}
             paths = [x for x in paths if x not in records or x in missing]
-            progress = stack.enter_context(Throughput(len(paths), "image"))
+            progress = stack.enter_context(tqdm(total=len(paths), unit="image"))
             write = functools.partial(_record, config, records, progress)
         for path, captions in captioner.caption_each(
-            paths, n_best=config.n_best, **dataclasses.asdict(config.search)
+            paths,
+            n_best=config.n_best,
+            batch_size=config.search.batch_size,
+            **config.search.beam,
         ):
             error = _failure(path, captions, overlays)
             if error:
-                if config.output:
-                    # The progress bar has not ended its line.
-                    print(flush=True)
                 _print_error(error)
                 failures += 1
             write(path, captions)
@@ -113,7 +118,8 @@ def _failure(path, captions, overlays):
 
 
 def _print_error(error):
-    print(f"captioner: error: {error}", file=sys.stderr)
+    # Not in the middle of a progress bar.
+    tqdm.write(f"captioner: error: {error}", file=sys.stderr)
 
 
 def _print(config, several, path, captions):
@@ -137,7 +143,7 @@ def _record(config, records, progress, path, captions):
     """Add the captions of an image to the output file."""
     if path not in records:
         records.add(path, _entry(config, captions, details=config.json))
-    progress.add(1)
+    progress.update()
 
 
 def _entry(config, captions, details):

@@ -1,11 +1,9 @@
 """`captioner evaluate`: scores of a model on a part of a data set."""
 
-import dataclasses
-
 from keras_attention_apps.captioner.data.boxes import pointing
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
-from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import attention_figures, caption_scores
+from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.common.files import check_file, write_json
 
 
@@ -16,19 +14,26 @@ def evaluate(config):
     images = read_dataset(config.data, config.split)
     images = readable(images, config.max_unreadable)
     chosen = config.captioner
-    captioner = Captioner.from_preset(chosen.model, **chosen.options)
-    search = config.search
+    captioner = RUNTIMES.load(
+        chosen.model,
+        config.runtime,
+        count=len(images),
+        search=config.search.beam,
+        **chosen.options,
+    )
+    search = captioner.search_options(**config.search.beam)
     captions = captioner.caption(
         [image.path for image in images],
         maps="probabilities",
-        **dataclasses.asdict(search),
+        batch_size=config.search.batch_size,
+        **search,
     )
     texts = [caption.text for caption in captions]
     scores = caption_scores(texts, [image.captions for image in images], meteor=True)
     attention = attention_figures([caption.weights for caption in captions])
     print(
         f"{chosen.model} on {len(images)} photographs of {config.split}, "
-        f"beam {search.beam_size}, length penalty {search.length_penalty}"
+        f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
     )
     for name, score in scores.items():
         print(f"{name:8} {score:6.2f}")

@@ -3,21 +3,34 @@
 import dataclasses
 
 import keras
+from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
 from keras_attention_apps.captioner.data.text import JOINTS
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.common.export import require_tensorflow, write_archive
-from keras_attention_apps.common.files import SAVED_MODEL, check_folder
+from keras_attention_apps.common.export import (
+    check_export,
+    require_tensorflow,
+    write_archive,
+)
 
 
 def export(config):
-    """Write the SavedModel that an `ExportConfig` asks for."""
+    """Write the SavedModel, or the LiteRT file, that an `ExportConfig` asks for."""
     require_tensorflow()
-    check_folder(config.directory, SAVED_MODEL)
+    to_litert = check_export(config.output, config.format)
     chosen = config.captioner
     captioner = Captioner.from_preset(chosen.model, **chosen.options)
-    search_model = captioner.search_model(**dataclasses.asdict(config.search))
-    save_served(captioner, search_model, config.directory)
-    print(f"Wrote {config.directory}")
+    search = dataclasses.asdict(config.search)
+    if to_litert:
+        save_lite_captioner(
+            captioner,
+            config.output,
+            search=search,
+            quantize=config.quantize,
+            name_or_path=chosen.model,
+        )
+    else:
+        save_served(captioner, captioner.search_model(**search), config.output)
+    print(f"Wrote {config.output}")
 
 
 def save_served(captioner, search_model, directory):

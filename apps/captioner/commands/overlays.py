@@ -6,7 +6,7 @@ import os
 from keras_attention_apps.captioner.images.reading import read_image
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import check_file
-from keras_attention_apps.common.pictures import PICTURES, write_figure
+from keras_attention_apps.common.pictures import PICTURES, plots, write_figure
 
 # Panels are small: more pixels would only make the file larger.
 LARGEST_SIDE = 480
@@ -79,13 +79,11 @@ def _names(paths):
 
 def write_overlay(path, caption, target):
     """Draw where a `Caption` looked in a photograph for each of its words."""
-    from keras_attention import attention_overlay
-
     image = read_image(path)
     image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
     write_figure(
         target,
-        lambda: attention_overlay(
+        lambda: plots().attention_overlay(
             image, caption.words, caption.weights, title=caption.text
         ),
         dpi=120,

@@ -1,11 +1,9 @@
-"""An output file that a run can resume, and a throughput display."""
+"""An output file that a run can resume."""
 
 import contextlib
 import json
 import os
-import time
 
-import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path, to_json
 
@@ -115,31 +113,3 @@ def _names(entry):
     """Return the keys of a caption in a line."""
     [first, *_] = entry.get("captions", [entry])
     return set(first) - {"photo", "model"}
-
-
-class Throughput:
-    """A progress bar that prints the throughput at the end.
-
-    A context manager.
-
-    Args:
-        count: Number of items.
-        name: Name of an item.
-    """
-
-    def __init__(self, count, name):
-        self.name = name
-        self._bar = keras.utils.Progbar(count, unit_name=name)
-
-    def __enter__(self):
-        self._done, self._start = 0, time.perf_counter()
-        return self
-
-    def add(self, count):
-        self._done += count
-        self._bar.add(count)
-
-    def __exit__(self, *error):
-        seconds = time.perf_counter() - self._start
-        speed = self._done / seconds
-        print(f"{self._done} {self.name}s in {seconds:.1f} s, {speed:.1f} a second")

@@ -1,10 +1,11 @@
 """Captions as words, and words as numbers."""
 
 import collections
+import json
 import re
 import unicodedata
 
-from keras_attention_apps.common.files import read_json, write_json
+from keras_attention_apps.common.files import to_json, write_files
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 from keras_attention_apps.common.writing_systems import UNSPACED
 
@@ -90,13 +91,24 @@ class Vocabulary:
         return cls([word for word, count in ranked if count >= min_count])
 
     @classmethod
+    def from_files(cls, files):
+        """The vocabulary of a model, from a dict of names and contents of files."""
+        return cls(json.loads(files[VOCABULARY]))
+
+    @property
+    def files(self):
+        """Dict from the name of the file of the vocabulary to its content."""
+        text = to_json(self.words[len(SPECIAL) :], indent=2)
+        return {VOCABULARY: f"{text}\n".encode()}
+
+    @classmethod
     def load(cls, folder):
         """Read the vocabulary of a model from its folder."""
-        return cls(read_json(folder / VOCABULARY))
+        return cls.from_files({VOCABULARY: (folder / VOCABULARY).read_bytes()})
 
     def save(self, folder):
         """Write the vocabulary into the folder of a model."""
-        write_json(folder / VOCABULARY, self.words[len(SPECIAL) :])
+        write_files(folder, self.files)
 
     @property
     def definition(self):

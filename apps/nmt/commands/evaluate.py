@@ -1,17 +1,16 @@
 """`nmt evaluate`: scores of a model on a parallel text."""
 
-import dataclasses
 import sys
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.nmt.data.dataset import check_files, find_files, read_parallel
-from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.metrics import (
     bleu_by_length,
     lengths_of,
     translation_scores,
 )
+from keras_attention_apps.nmt.runtimes import RUNTIMES
 
 
 def evaluate(config):
@@ -22,9 +21,15 @@ def evaluate(config):
     _check_not_read(config.output, source, target)
     sources, references = read_parallel(source, target)
     chosen = config.translator
-    translator = Translator.from_preset(chosen.model, precision=chosen.precision)
-    search = config.search
-    found = translator.translate(sources, **dataclasses.asdict(search))
+    translator = RUNTIMES.load(
+        chosen.model,
+        config.runtime,
+        count=len(sources),
+        search=config.search.beam,
+        precision=chosen.precision,
+    )
+    search = translator.search_options(**config.search.beam)
+    found = translator.translate(sources, batch_size=config.search.batch_size, **search)
     translations = [translation.text for translation in found]
     cut = sum(translation.cut for translation in found)
     if cut:
@@ -36,7 +41,7 @@ def evaluate(config):
     scores, signatures = translation_scores(translations, references)
     print(
         f"{chosen.model} on {len(sources)} sentences of {source}, "
-        f"beam {search.beam_size}, length penalty {search.length_penalty}"
+        f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
     )
     for name, score in scores.items():
         print(f"{name:8} {score:6.2f}  {signatures[name]}")

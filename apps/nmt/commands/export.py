@@ -3,22 +3,35 @@
 import dataclasses
 
 import keras
-from keras_attention_apps.common.export import require_tensorflow, write_archive
-from keras_attention_apps.common.files import SAVED_MODEL, check_folder
+from keras_attention_apps.common.export import (
+    check_export,
+    require_tensorflow,
+    write_archive,
+)
 from keras_attention_apps.common.tokens import END, PAD
+from keras_attention_apps.nmt.commands.export_litert import save_lite_translator
 from keras_attention_apps.nmt.data.text import BLANKS
 from keras_attention_apps.nmt.inference import Translator
 
 
 def export(config):
-    """Write the SavedModel that an `ExportConfig` asks for."""
+    """Write the SavedModel, or the LiteRT file, that an `ExportConfig` asks for."""
     require_tensorflow()
-    check_folder(config.directory, SAVED_MODEL)
+    to_litert = check_export(config.output, config.format)
     chosen = config.translator
     translator = Translator.from_preset(chosen.model, precision=chosen.precision)
-    search_model = translator.search_model(**dataclasses.asdict(config.search))
-    save_served(translator, search_model, config.directory)
-    print(f"Wrote {config.directory}")
+    search = dataclasses.asdict(config.search)
+    if to_litert:
+        save_lite_translator(
+            translator,
+            config.output,
+            search=search,
+            quantize=config.quantize,
+            name_or_path=chosen.model,
+        )
+    else:
+        save_served(translator, translator.search_model(**search), config.output)
+    print(f"Wrote {config.output}")
 
 
 def save_served(translator, search_model, directory):

@@ -1,18 +1,16 @@
 """`nmt translate`: sentences or lines in, translations and alignments out."""
 
 import contextlib
-import dataclasses
+import itertools
 import json
 import sys
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path, check_file, check_text
 from keras_attention_apps.common.hypotheses import check_n_best
-from keras_attention_apps.common.pictures import PICTURES, write_figure
+from keras_attention_apps.common.pictures import PICTURES, plots, write_figure
 from keras_attention_apps.nmt.data.dataset import decode_line
-from keras_attention_apps.nmt.inference import Translator
-
-from keras_attention import attention_heatmap
+from keras_attention_apps.nmt.runtimes import RUNTIMES
 
 
 def translate(config):
@@ -23,20 +21,27 @@ def translate(config):
     """
     _check(config)
     chosen = config.translator
-    translator = Translator.from_preset(
-        chosen.model, precision=chosen.precision, jit_compile=config.jit_compile
+    lines = _Lines(config)
+    # A user who types a line waits for its translation.
+    batch_size = 1 if lines.are_typed else config.search.batch_size
+    translator = RUNTIMES.load(
+        chosen.model,
+        config.runtime,
+        # With a batch size of 1, a line is translated before the next is read.
+        count=lines.count(RUNTIMES.few + 1) if batch_size > 1 else 1,
+        search=config.search.beam,
+        precision=chosen.precision,
+        jit_compile=config.jit_compile,
     )
-    if config.plot is not None and translator.config.attention == "none":
+    check_n_best(config.n_best, translator.search_options(**config.search.beam))
+    if config.plot is not None and not translator.attends:
         raise UserError(
             "--plot shows attention, and this model has none. "
             f"Received: {chosen.model!r}"
         )
-    lines = _Lines(config)
-    options = dataclasses.asdict(config.search)
-    if lines.are_typed:
-        # A user who types a line waits for its translation.
-        options["batch_size"] = 1
-    found = translator.translate_each(lines, n_best=config.n_best, **options)
+    found = translator.translate_each(
+        lines, n_best=config.n_best, batch_size=batch_size, **config.search.beam
+    )
     with _output(config) as file:
         for number, translations in enumerate(found, start=1):
             if translations[0].cut:
@@ -64,7 +69,6 @@ def _check(config):
             "expected sentences, --input, or lines on the standard input. "
             "Received: a closed standard input"
         )
-    check_n_best(config.n_best, config.search.beam_size)
     if config.output is not None:
         check_file(config.output)
     if config.plot is not None:
@@ -105,14 +109,22 @@ class _Lines:
         if not self._sentences:
             self.name = "standard input" if self._input is None else str(self._input)
         self.failures = 0
+        self._lines = self._raw()
+        self._counted = []
 
     @property
     def are_typed(self):
         """Whether they come from a terminal."""
         return not self._sentences and self._input is None and sys.stdin.isatty()
 
+    def count(self, most):
+        """Count the sentences, up to `most`; those that are counted are read."""
+        self._counted += itertools.islice(self._lines, most)
+        return len(self._counted)
+
     def __iter__(self):
-        for number, line in enumerate(self._raw(), start=1):
+        lines = itertools.chain(self._counted, self._lines)
+        for number, line in enumerate(lines, start=1):
             try:
                 yield decode_line(line, self.name, number)
             except UserError as error:
@@ -175,7 +187,7 @@ def _plot(config, number, translation):
     alone = _is_plotted_alone(config)
     write_figure(
         config.plot if alone else config.plot / f"{number:04}.png",
-        lambda: attention_heatmap(
+        lambda: plots().attention_heatmap(
             translation.weights, translation.source_words, translation.words
         ),
         dpi=150,

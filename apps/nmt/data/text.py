@@ -8,7 +8,7 @@ import unicodedata
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.files import write_files
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 from keras_attention_apps.common.writing_systems import UNSPACED
 
@@ -139,14 +139,23 @@ class Subwords:
         return cls(model.getvalue())
 
     @classmethod
+    def from_files(cls, files):
+        """The subwords of a model, from a dict of names and contents of files."""
+        return cls(files[SUBWORDS])
+
+    @property
+    def files(self):
+        """Dict from the name of the file of the subwords to its content."""
+        return {SUBWORDS: self.model}
+
+    @classmethod
     def load(cls, folder):
         """Read the subwords of a model from its folder."""
-        return cls((folder / SUBWORDS).read_bytes())
+        return cls.from_files({SUBWORDS: (folder / SUBWORDS).read_bytes()})
 
     def save(self, folder):
-        """Write the subwords into the folder of a model, atomically."""
-        with atomic_path(folder / SUBWORDS) as temporary:
-            temporary.write_bytes(self.model)
+        """Write the subwords into the folder of a model."""
+        write_files(folder, self.files)
 
     @property
     def definition(self):

@@ -1,0 +1,58 @@
+"""Captions without Keras: a LiteRT file that holds CNN, decoder and beam search."""
+
+import functools
+from collections.abc import Sequence
+
+from keras_attention_apps.captioner.captions import BaseCaptioner
+from keras_attention_apps.captioner.images.reading import ImageError
+from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
+from keras_attention_apps.common.litert.task import LiteTask
+
+
+class LiteCaptioner(LiteTask, BaseCaptioner):
+    """Captions images with a LiteRT file, without Keras or TensorFlow.
+
+    It starts in a fraction of a second. The options of the search are those with which
+    the file was exported. `caption` and `caption_each` are those of `Captioner`; a file
+    captions one image at a time, and several images in as many threads.
+
+    Args:
+        path: Name of a file that `captioner export` has written.
+        threads: Number of threads; by default, as many as there are processors.
+
+    Raises:
+        UserError: If the file cannot be read, or the package of LiteRT is missing.
+    """
+
+    def __init__(self, path, *, threads=None):
+        super().__init__(path, threads=threads)
+        self.image_size = self.metadata["image_size"]
+        self.max_length = self.metadata["max_length"]
+        self.grid = tuple(self.metadata["grid"])
+
+    def caption_each(
+        self, images, *, n_best=1, batch_size=64, maps="weights", **search
+    ):
+        search = self.search_options(**search)
+        check_n_best(n_best, search)
+        check_batch_size(batch_size)
+        # Only of hard attention do they differ.
+        signature = maps if maps in self.metadata["maps"] else "weights"
+        # A generator may produce its next image from the captions of those before.
+        if isinstance(images, Sequence) and len(images) > 1:
+            run = functools.partial(self.runtime.in_parallel, signature)
+            yield from self.in_parallel(
+                lambda image: self._caption_one(image, run, n_best), images
+            )
+        else:
+            run = functools.partial(self.runtime, signature)
+            for image in images:
+                yield image, self._caption_one(image, run, n_best)
+
+    def _caption_one(self, image, run, n_best):
+        """Return the captions of an image, or the `ImageError`."""
+        array = self._read(image)
+        if isinstance(array, ImageError):
+            return array
+        (captions,) = self.captions_of(run(images=array[None]), n_best)
+        return captions

@@ -1,0 +1,9 @@
+"""What runs a captioner."""
+
+from keras_attention_apps.common.runtimes import Runtimes
+
+RUNTIMES = Runtimes(
+    keras="keras_attention_apps.captioner.inference:Captioner",
+    litert="keras_attention_apps.captioner.litert:LiteCaptioner",
+    few=500,
+)

@@ -1,0 +1,1 @@
+"""Models as LiteRT files: writing, reading and running them without Keras."""

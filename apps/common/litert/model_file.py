@@ -1,0 +1,120 @@
+"""A LiteRT model and all that a program needs with it, in one file.
+
+A ZIP archive follows the model, as TensorFlow Lite's own tools append files to one:
+`metadata.json`, the tokenizer, the model card and the licence. LiteRT ignores the
+archive, and every ZIP program opens it.
+"""
+
+import dataclasses
+import json
+import zipfile
+import zlib
+from pathlib import Path
+
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import atomic_path, to_json
+
+# Version of the metadata; files of a later one are refused.
+VERSION = 1
+
+METADATA = "metadata.json"
+
+# What a LiteRT model has after its first four bytes.
+IDENTIFIER = b"TFL3"
+
+# Errors of a ZIP archive or of metadata that are incomplete.
+BROKEN = (zipfile.BadZipFile, zlib.error, LookupError, TypeError, ValueError)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFile:
+    """A LiteRT file that was read and checked.
+
+    Attributes:
+        path: Its path.
+        metadata: Dict of the metadata.
+        files: Dict from the names of the other files in its archive to their bytes.
+    """
+
+    path: Path
+    metadata: dict
+    files: dict
+
+
+def write_model_file(path, model, *, kind, metadata, files):
+    """Write a LiteRT model with its metadata, atomically.
+
+    Args:
+        path: Name of the file.
+        model: Bytes of the model.
+        kind: Kind of program that it is for, such as `"captioner"`.
+        metadata: Dict that JSON can hold.
+        files: Dict from names to bytes.
+    """
+    metadata = {
+        "version": VERSION,
+        "kind": kind,
+        "model_bytes": len(model),
+        "model_crc32": zlib.crc32(model),
+        **metadata,
+    }
+    contents = {METADATA: to_json(metadata, indent=2).encode(), **files}
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(model)
+        with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in contents.items():
+                # Of no date, so that equal models are equal files.
+                archive.writestr(zipfile.ZipInfo(name), content)
+
+
+def read_model_file(path, kind):
+    """Read the metadata of a LiteRT file, and check that the model is complete.
+
+    Args:
+        path: Name of the file.
+        kind: The expected kind, such as `"captioner"`.
+
+    Returns:
+        A `ModelFile`.
+
+    Raises:
+        UserError: If it is missing, is no LiteRT model, has no metadata of this kind or
+            those of a later version, or is damaged. Nothing of it is executed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"expected a LiteRT file (.tflite). Received: {str(path)!r}")
+    content = path.read_bytes()
+    if content[4:8] != IDENTIFIER:
+        raise UserError(
+            f"expected a LiteRT model. Received: {str(path)!r}, whose first bytes are "
+            f"{content[:8]!r}"
+        )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            files = {name: archive.read(name) for name in archive.namelist()}
+        metadata = json.loads(files.pop(METADATA))
+        found, version = metadata["kind"], metadata["version"]
+        model = memoryview(content)[: metadata["model_bytes"]]
+        whole = zlib.crc32(model) == metadata["model_crc32"]
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise UserError(
+            f"{path} is a LiteRT model without the metadata of a {kind}: it is "
+            "truncated, or was not written by the export of this program"
+        ) from error
+    if found != kind:
+        raise UserError(f"expected a {kind}. Received: {str(path)!r}, a {found}")
+    if version > VERSION:
+        raise UserError(
+            f"{path} has metadata of version {version}, and this program reads those "
+            f"up to version {VERSION}: install a later one"
+        )
+    if not whole:
+        raise UserError(f"{path} is damaged: its checksum differs")
+    return ModelFile(path, metadata, files)

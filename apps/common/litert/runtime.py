@@ -1,0 +1,87 @@
+"""Running the signatures of a LiteRT model, in one thread or in several."""
+
+import contextlib
+import os
+import queue
+
+from keras_attention_apps.common.cli import UserError
+
+
+def available():
+    """Return whether the package of LiteRT is installed."""
+    with contextlib.suppress(ImportError):
+        _interpreter_type()
+        return True
+    return False
+
+
+def _interpreter_type():
+    from ai_edge_litert.interpreter import Interpreter
+
+    return Interpreter
+
+
+class Runtime:
+    """Interpreters of one model.
+
+    An interpreter serves one call at a time. Calls from several threads get one each,
+    of which each computes in one thread; otherwise a call has all threads.
+
+    Args:
+        path: Name of a checked LiteRT file.
+        threads: Number of threads; by default, as many as there are processors.
+
+    Raises:
+        UserError: If the package of LiteRT is not installed, or it cannot read the
+            file.
+    """
+
+    def __init__(self, path, threads=None):
+        self.path = path
+        self.threads = threads or _processors()
+        try:
+            self._type = _interpreter_type()
+        except ImportError as error:
+            raise UserError(
+                "a LiteRT model needs the package ai-edge-litert: "
+                f"python -m pip install ai-edge-litert ({error})"
+            ) from error
+        self._alone = None
+        self._idle = queue.SimpleQueue()
+
+    def __call__(self, signature, **inputs):
+        """Run a signature with all threads; returns a dict of arrays."""
+        if self._alone is None:
+            self._alone = self._interpreter(self.threads)
+        return _run(self._alone, signature, inputs)
+
+    def in_parallel(self, signature, **inputs):
+        """Run a signature with one thread, beside other calls; returns the same."""
+        try:
+            interpreter = self._idle.get_nowait()
+        except queue.Empty:
+            interpreter = self._interpreter(1)
+        try:
+            return _run(interpreter, signature, inputs)
+        finally:
+            self._idle.put(interpreter)
+
+    def _interpreter(self, threads):
+        try:
+            return self._type(model_path=str(self.path), num_threads=threads)
+        except (RuntimeError, ValueError) as error:
+            raise UserError(
+                f"LiteRT cannot read {str(self.path)!r}: {' '.join(str(error).split())}"
+            ) from error
+
+
+def _processors():
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _run(interpreter, signature, inputs):
+    # The arrays of a runner are copies, so that the next call does not change them.
+    return interpreter.get_signature_runner(signature)(**inputs)

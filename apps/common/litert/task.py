@@ -1,0 +1,78 @@
+"""What the models of both programs have in common as LiteRT files."""
+
+import collections
+from concurrent.futures import ThreadPoolExecutor
+
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.litert.model_file import read_model_file
+from keras_attention_apps.common.litert.runtime import Runtime
+from keras_attention_apps.common.presets import find_litert
+
+
+class LiteTask:
+    """A LiteRT file with its tokenizer and its runtime.
+
+    Subclasses name the kind of the model as `noun`, the folder of the shipped presets
+    as `presets`, and the class of the tokenizer, with `from_files`, as
+    `tokenizer_type`.
+
+    Args:
+        path: Name of a file that the export of the program has written.
+        threads: Number of threads; by default, as many as there are processors.
+
+    Attributes:
+        tokenizer: The tokenizer.
+        metadata: Dict of the metadata of the file.
+
+    Raises:
+        UserError: If the file cannot be read, or the package of LiteRT is missing.
+    """
+
+    def __init__(self, path, *, threads=None):
+        file = read_model_file(path, self.noun)
+        self.path = file.path
+        self.metadata = file.metadata
+        self.tokenizer = self.tokenizer_type.from_files(file.files)
+        self.runtime = Runtime(path, threads)
+
+    @classmethod
+    def from_preset(cls, name_or_path, *, threads=None):
+        """Load a `.tflite` file, that of a shipped preset, or that of a folder.
+
+        Raises:
+            UserError: If there is no such file, preset or folder.
+        """
+        return cls(find_litert(name_or_path, cls.presets), threads=threads)
+
+    def search_options(self, **given):
+        """Return the options of the beam search, which are fixed in the file.
+
+        Raises:
+            UserError: If one that was given differs.
+        """
+        fixed = self.metadata["search"]
+        for name, value in given.items():
+            if name not in fixed or value != fixed[name]:
+                raise UserError(
+                    f"{self.path} searches with {name}={fixed.get(name)}, which is "
+                    f"fixed in the file: export one with {name}={value}"
+                )
+        return fixed
+
+    def in_parallel(self, function, items):
+        """Yield pairs of an item and its result, in order, from several threads.
+
+        A few items are read ahead.
+        """
+        pending = collections.deque()
+        pool = ThreadPoolExecutor(self.runtime.threads)
+        try:
+            for item in items:
+                pending.append((item, pool.submit(function, item)))
+                if len(pending) > 2 * self.runtime.threads:
+                    item, result = pending.popleft()
+                    yield item, result.result()
+            for item, result in pending:
+                yield item, result.result()
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,70 @@
+"""Choosing what runs a model: LiteRT, which starts at once, or Keras."""
+
+import dataclasses
+
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.imports import imported
+from keras_attention_apps.common.litert.runtime import available
+from keras_attention_apps.common.presets import LITERT, find_preset, is_litert
+
+# Values of options that leave a model as it is.
+UNCHANGED = (None, False, "float32")
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtimes:
+    """The two classes that run the models of a program.
+
+    Attributes:
+        keras: Name of the `Task`, `"module:class"`.
+        litert: Name of the `LiteTask`, `"module:class"`.
+        few: Inputs up to which LiteRT is sooner done, the start of both included.
+    """
+
+    keras: str
+    litert: str
+    few: int
+
+    def load(self, model, config, *, count, search, **options):
+        """Load a model.
+
+        Args:
+            model: Name of a preset, folder, or LiteRT file.
+            config: The `RuntimeConfig`. `"auto"` is LiteRT if it can do what is asked
+                for, and there are few inputs.
+            count: Number of inputs.
+            search: Options of the beam search that were given.
+            **options: Further arguments of `Task.from_preset`.
+
+        Raises:
+            UserError: If the options contradict one another, or the model cannot be
+                loaded.
+        """
+        changes = {x: value for x, value in options.items() if value not in UNCHANGED}
+        runtime, threads = config.runtime, config.threads
+        if is_litert(model) or runtime == "litert":
+            if runtime == "keras":
+                raise UserError(f"a LiteRT file needs --runtime litert. Got: {model!r}")
+            for name, value in changes.items():
+                raise UserError(f"{name} is fixed in a LiteRT file. Received: {value}")
+            lite = imported(self.litert).from_preset(model, threads=threads)
+            lite.search_options(**search)
+            return lite
+        if runtime == "auto" and count <= self.few and not changes:
+            lite = self._fitting(model, search, threads)
+            if lite is not None:
+                return lite
+        return imported(self.keras).from_preset(model, **options)
+
+    def _fitting(self, model, search, threads):
+        """Return the LiteRT model of a preset, if it has one with these options."""
+        lite = imported(self.litert)
+        folder = find_preset(model, lite.presets)
+        if not ((folder / LITERT).is_file() and available()):
+            return None
+        try:
+            found = lite.from_preset(model, threads=threads)
+            found.search_options(**search)
+        except UserError:
+            return None
+        return found

@@ -1,0 +1,46 @@
+"""Translations without Keras: a LiteRT file that holds network and beam search."""
+
+import functools
+
+from keras_attention_apps.common.hypotheses import hypotheses
+from keras_attention_apps.common.litert.task import LiteTask
+from keras_attention_apps.nmt.data.padding import pad
+from keras_attention_apps.nmt.translations import BaseTranslator
+
+
+class LiteTranslator(LiteTask, BaseTranslator):
+    """Translates sentences with a LiteRT file, without Keras or TensorFlow.
+
+    It starts in a fraction of a second. The options of the search are those with which
+    the file was exported. `translate` and `translate_each` are those of `Translator`;
+    a file translates one sentence at a time, and several sentences in as many threads.
+    A sentence is padded to the next length for which the file has a signature.
+
+    Args:
+        path: Name of a file that `nmt export` has written.
+        threads: Number of threads; by default, as many as there are processors.
+
+    Raises:
+        UserError: If the file cannot be read, or the package of LiteRT is missing.
+    """
+
+    def __init__(self, path, *, threads=None):
+        super().__init__(path, threads=threads)
+        self.max_length = self.metadata["max_length"]
+        self.length_ratio = self.metadata["length_ratio"]
+        self.attends = self.metadata["attends"]
+
+    def _search(self, token_ids, batch_size, n_best, search):
+        if len(token_ids) == 1:
+            return [self._search_one(self.runtime, n_best, token_ids[0])]
+        search_one = functools.partial(
+            self._search_one, self.runtime.in_parallel, n_best
+        )
+        return [found for _, found in self.in_parallel(search_one, token_ids)]
+
+    def _search_one(self, run, n_best, token_ids):
+        """Return the best hypotheses of a sentence, best first."""
+        columns = next(x for x in self.metadata["lengths"] if x >= len(token_ids))
+        source = pad([token_ids], columns=columns)
+        (found,) = hypotheses(run(f"length_{columns}", source=source), n_best)
+        return found

@@ -1,0 +1,118 @@
+"""Conversion to LiteRT, which runs models on phones and computers without Keras."""
+
+import contextlib
+import logging
+import tempfile
+
+import keras
+
+QUANTIZATIONS = (None, "float16", "int8")
+
+
+def convert_to_litert(signatures, *, quantize="float16"):
+    """Convert functions, such as a beam search, to one LiteRT model.
+
+    The model has built-in operators only, also for the loop of a search, so that it
+    runs wherever LiteRT does. Its signatures share their weights.
+
+    Args:
+        signatures: Dict from the name of each signature to a pair: a function that
+            takes keyword arguments and returns a dict of tensors, and a dict from the
+            names of its arguments to `tf.TensorSpec`s. Give every dimension a fixed
+            size: LiteRT's kernels for CPUs cannot change a shape inside a loop. For
+            inputs of several lengths, write a signature for each of a few lengths, and
+            pad.
+        quantize: Precision of the weights: `"float16"`; `"int8"`, 8-bit integers with
+            a scale for each channel, where matrices and kernels are large; or `None`,
+            as they are. The activations are float32.
+
+    Returns:
+        The bytes of a `.tflite` file.
+
+    Raises:
+        ValueError: If there is no signature, or `quantize` is something else.
+        RuntimeError: If the backend of Keras is not TensorFlow.
+        Exception: If LiteRT has no operator for an operation of a function; its
+            message names the operation.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> from keras_attention import AdditiveAttention
+    >>> attention = AdditiveAttention(8)
+    >>> def attend(query, value):
+    ...     return {"context": attention(query, value)}
+    >>> specs = {
+    ...     "query": tf.TensorSpec([1, 3, 5]), "value": tf.TensorSpec([1, 7, 5])
+    ... }
+    >>> model = convert_to_litert({"attend": (attend, specs)})
+    >>> model[4:8]
+    b'TFL3'
+    """
+    if not signatures:
+        raise ValueError("expected at least one signature. Received none")
+    if quantize not in QUANTIZATIONS:
+        raise ValueError(
+            f"quantize must be one of {QUANTIZATIONS}. Received: {quantize!r}"
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "conversion to LiteRT needs Keras' TensorFlow backend: set "
+            f"KERAS_BACKEND=tensorflow. Received: {keras.backend.backend()}"
+        )
+    import tensorflow as tf
+
+    frozen = {
+        name: _frozen(function, specs) for name, (function, specs) in signatures.items()
+    }
+    with tempfile.TemporaryDirectory() as folder, _without_warnings():
+        tf.saved_model.save(
+            tf.Module(),
+            folder,
+            signatures=frozen,
+            # A gradient would capture tensors of the search, and is never taken.
+            options=tf.saved_model.SaveOptions(experimental_custom_gradients=False),
+        )
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            folder, signature_keys=list(frozen)
+        )
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        if quantize:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if quantize == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        return converter.convert()
+
+
+@contextlib.contextmanager
+def _without_warnings():
+    """Silence TensorFlow's warnings, one for each function without its gradient."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _frozen(function, specs):
+    """Return a function as a graph whose weights are constants.
+
+    LiteRT cannot read variables inside a loop.
+    """
+    import tensorflow as tf
+    from tensorflow.python.framework import convert_to_constants
+
+    traced = tf.function(function).get_concrete_function(**specs)
+    graph = convert_to_constants.convert_variables_to_constants_v2(
+        traced, lower_control_flow=False
+    )
+    names = [tensor.name.split(":")[0] for tensor in graph.inputs]
+
+    @tf.function
+    def call(**inputs):
+        outputs = graph(*(inputs[name] for name in names))
+        return tf.nest.pack_sequence_as(traced.structured_outputs, outputs)
+
+    return call.get_concrete_function(**specs)

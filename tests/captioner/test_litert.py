@@ -1,0 +1,195 @@
+"""A captioner as a LiteRT file, beside the same one on Keras."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras_attention_apps.captioner import LiteCaptioner
+from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
+from keras_attention_apps.captioner.images.reading import ImageError
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.main import main
+from keras_attention_apps.common.cli import UserError
+
+pytest.importorskip("ai_edge_litert")
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="conversion needs TensorFlow"
+)
+
+SEARCH = {"beam_size": 4, "length_penalty": 0.5, "no_repeat_ngrams": 2}
+
+
+@pytest.fixture(scope="module")
+def exported(model_folder, tmp_path_factory):
+    """The file of a tiny captioner with options of its own."""
+    path = tmp_path_factory.mktemp("litert") / "tiny.tflite"
+    options = ["--beam-size", "4", "--length-penalty", "0.5", "--no-repeat-ngrams", "2"]
+    model = ["--model", str(model_folder), "--quantize", "none"]
+    assert main(["export", str(path), *model, *options]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def photographs(squares):
+    return sorted((squares / "Images").iterdir())[:5]
+
+
+def same(found, expected):
+    """Check that two lists of captions of one image are the same."""
+    assert [x.words for x in found] == [x.words for x in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.text == other.text
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-4)
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_captions_are_those_of_keras(exported, model_folder, photographs, threads):
+    options = {"n_best": 4, **SEARCH}
+    keras_captioner = Captioner.from_preset(model_folder)
+    lite = LiteCaptioner(exported, threads=threads)
+    expected = list(keras_captioner.caption_each(photographs, **options))
+    for images in (photographs, iter(photographs)):
+        found = list(lite.caption_each(images, **options))
+        assert [path for path, _ in found] == photographs
+        for (_, one), (_, other) in zip(found, expected, strict=True):
+            same(one, other)
+
+
+def test_hard_attention_has_its_choices_and_its_probabilities(
+    hard_captioner, photographs, tmp_path
+):
+    path = tmp_path / "hard.tflite"
+    save_lite_captioner(hard_captioner, path, search=SEARCH, quantize="none")
+    lite = LiteCaptioner(path)
+    for maps in ("weights", "probabilities"):
+        expected = hard_captioner.caption(photographs[0], maps=maps, **SEARCH)
+        found = lite.caption(photographs[0], maps=maps)
+        same([found], [expected])
+        assert (found.weights.max() == 1.0) == (maps == "weights")
+
+
+def test_an_image_that_cannot_be_read_does_not_stop_the_others(
+    exported, photographs, tmp_path
+):
+    text = tmp_path / "text.jpg"
+    text.write_text("no image")
+    lite = LiteCaptioner(exported, threads=2)
+    found = dict(lite.caption_each([photographs[0], text, photographs[1]]))
+    assert isinstance(found[text], ImageError)
+    assert found[photographs[1]][0].words
+    with pytest.raises(ImageError, match=r"text\.jpg"):
+        lite.caption(text)
+
+
+def test_options_of_the_search_are_fixed(exported, photographs):
+    lite = LiteCaptioner(exported)
+    assert lite.search_options(beam_size=4) == SEARCH
+    with pytest.raises(UserError, match=r"beam_size=4, which is fixed in the file"):
+        lite.caption(photographs[0], beam_size=3)
+    with pytest.raises(UserError, match=r"n_best must be between 1 and beam_size, 4"):
+        list(lite.caption_each([], n_best=5))
+
+
+# Runs in a process of its own, whose modules are looked at.
+RUN = """
+import json, sys
+from keras_attention_apps.captioner.main import main
+code = main(sys.argv[1:])
+print(json.dumps([code, [x for x in sys.modules if x in ("keras", "tensorflow")]]))
+"""
+
+
+def run(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *lines, last = done.stdout.splitlines()
+    code, modules = json.loads(last)
+    return code, modules, lines, done.stderr
+
+
+def test_the_command_needs_no_keras(exported, photographs, model_folder, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder, folder)
+    shutil.copy(exported, folder / "model.tflite")
+    options = ["--overlay", tmp_path / "overlays", "--json", "--n-best", "2"]
+    code, modules, lines, _ = run("caption", *photographs, "--model", folder, *options)
+    assert (code, modules) == (0, [])
+    assert len(list((tmp_path / "overlays").iterdir())) == len(photographs)
+    expected = Captioner.from_preset(model_folder)
+    for path, line in zip(photographs, lines, strict=True):
+        entry = json.loads(line)
+        assert entry["photo"] == str(path)
+        best = expected.caption(path, **SEARCH)
+        assert entry["captions"][0]["caption"] == best.text
+        assert entry["captions"][0]["score"] == pytest.approx(best.score, abs=2e-4)
+
+
+def test_a_file_is_resumed_without_keras(exported, photographs, tmp_path):
+    output = tmp_path / "captions.jsonl"
+    for count in (2, 5):
+        code, modules, *_ = run(
+            "caption", *photographs[:count], "--model", exported, "--output", output
+        )
+        assert (code, modules) == (0, [])
+        assert len(output.read_text().splitlines()) == count
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--beam-size", "3"], "beam_size=4, which is fixed in the file"),
+        (["--image-size", "32"], "image_size is fixed in a LiteRT file"),
+        (["--runtime", "keras"], "needs --runtime litert"),
+        (["--n-best", "5"], "n_best must be between 1 and beam_size, 4"),
+    ],
+)
+def test_options_that_contradict_the_file(
+    exported, photographs, capsys, options, message
+):
+    command = ["caption", str(photographs[0]), "--model", str(exported), *options]
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_scores_are_those_of_keras(exported, squares, model_folder, capsys):
+    options = ["--beam-size", "4", "--length-penalty", "0.5", "--no-repeat-ngrams", "2"]
+    for model, more in ((exported, []), (model_folder, options)):
+        command = ["evaluate", "--data", str(squares), "--model", str(model), *more]
+        assert main(command) == 0
+    lite, expected = (
+        capsys.readouterr().out.split(str(exported))[1].split(str(model_folder))
+    )
+    assert lite == expected
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("my.model", ["--format", "litert"], r"must end in .tflite"),
+        ("folder.tflite", [], "expected the name of a file to write"),
+    ],
+)
+def test_names_that_cannot_be_exported_to(
+    model_folder, tmp_path, capsys, name, options, message
+):
+    (tmp_path / "folder.tflite").mkdir()
+    command = ["export", str(tmp_path / name), "--model", str(model_folder), *options]
+    assert main(command) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_the_package(exported, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    with pytest.raises(UserError, match="pip install ai-edge-litert"):
+        LiteCaptioner(exported)

@@ -1,0 +1,99 @@
+"""Which runtime a program chooses; the models are stand-ins."""
+
+import pytest
+from keras_attention_apps.common import runtimes
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import RuntimeConfig
+from keras_attention_apps.common.presets import find_litert
+from keras_attention_apps.common.runtimes import Runtimes
+
+RUNTIMES = Runtimes(keras="Keras", litert="Lite", few=3)
+
+
+class Keras:
+    """A stand-in for a `Task`."""
+
+    @classmethod
+    def from_preset(cls, model, **options):
+        return "keras", model, options
+
+
+class Lite:
+    """A stand-in for a `LiteTask` with a beam of five."""
+
+    presets = None
+
+    @classmethod
+    def from_preset(cls, model, *, threads=None):
+        lite = cls()
+        lite.loaded = find_litert(model, cls.presets), threads
+        return lite
+
+    def search_options(self, **given):
+        if given.get("beam_size", 5) != 5:
+            raise UserError("beam_size is fixed")
+
+
+@pytest.fixture(autouse=True)
+def presets(tmp_path, monkeypatch):
+    """Presets of which `both` has a LiteRT file, and `weights` has none."""
+    monkeypatch.setattr(runtimes, "imported", {"Keras": Keras, "Lite": Lite}.get)
+    monkeypatch.setattr(runtimes, "available", lambda: True)
+    monkeypatch.setattr(Lite, "presets", tmp_path)
+    for name in ("both", "weights"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").touch()
+    (tmp_path / "both" / "model.tflite").touch()
+
+
+def chosen(model, runtime="auto", count=1, threads=None, search=(), **options):
+    config = RuntimeConfig(runtime, threads)
+    loaded = RUNTIMES.load(model, config, count=count, search=dict(search), **options)
+    return "litert" if isinstance(loaded, Lite) else loaded[0]
+
+
+def test_few_inputs_run_on_litert():
+    assert [chosen("both", count=n) for n in (1, 3, 4)] == ["litert", "litert", "keras"]
+
+
+def test_a_preset_without_a_litert_file_runs_on_keras():
+    assert chosen("weights") == "keras"
+
+
+def test_options_that_litert_lacks_run_on_keras():
+    assert chosen("both", precision="float32", jit_compile=False) == "litert"
+    assert chosen("both", precision="mixed_bfloat16") == "keras"
+    assert chosen("both", image_size=224) == "keras"
+    assert chosen("both", search={"beam_size": 5}) == "litert"
+    assert chosen("both", search={"beam_size": 4}) == "keras"
+
+
+def test_without_the_package_it_is_keras(monkeypatch):
+    monkeypatch.setattr(runtimes, "available", lambda: False)
+    assert chosen("both") == "keras"
+
+
+def test_a_runtime_that_is_asked_for():
+    assert chosen("both", "keras") == "keras"
+    assert chosen("both", "litert", count=100) == "litert"
+    with pytest.raises(UserError, match="'weights' has no LiteRT file"):
+        chosen("weights", "litert")
+    with pytest.raises(UserError, match="beam_size is fixed"):
+        chosen("both", "litert", search={"beam_size": 4})
+
+
+def test_a_file_runs_on_litert_alone(tmp_path):
+    file = str(tmp_path / "both" / "model.tflite")
+    assert chosen(file, count=100) == "litert"
+    with pytest.raises(UserError, match="a LiteRT file needs --runtime litert"):
+        chosen(file, "keras")
+    with pytest.raises(UserError, match=r"image_size is fixed in a LiteRT file.*224"):
+        chosen(file, image_size=224)
+
+
+def test_threads_and_options_are_passed_on():
+    config = RuntimeConfig(threads=2)
+    lite = RUNTIMES.load("both", config, count=1, search={})
+    assert lite.loaded[1] == 2
+    loaded = RUNTIMES.load("weights", config, count=1, search={}, precision="float32")
+    assert loaded == ("keras", "weights", {"precision": "float32"})

@@ -1,0 +1,148 @@
+"""Translators as LiteRT files, beside the same ones on Keras."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.nmt import LiteTranslator
+from keras_attention_apps.nmt.commands import export_litert
+from keras_attention_apps.nmt.commands.export_litert import save_lite_translator
+from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.main import main
+
+from .conftest import untrained
+
+pytest.importorskip("ai_edge_litert")
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="conversion needs TensorFlow"
+)
+
+SEARCH = {"beam_size": 3, "length_penalty": 0.8}
+# Of one word, of as many subwords as a signature has, empty, and too long.
+SENTENCES = ["dog", "the old dog sees a red bird", "", "a red cat " * 9]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_lengths():
+    """Convert two signatures instead of seven."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_litert, "LENGTHS", (8,))
+        yield
+
+
+@pytest.fixture(scope="module")
+def exported(model_folder, tmp_path_factory):
+    """The file of a tiny translator with options of its own."""
+    path = tmp_path_factory.mktemp("litert") / "tiny.tflite"
+    options = ["--beam-size", "3", "--length-penalty", "0.8", "--quantize", "none"]
+    assert main(["export", str(path), "--model", str(model_folder), *options]) == 0
+    return path
+
+
+def same(found, expected):
+    """Check that two lists of translations of one sentence are the same."""
+    assert [x.words for x in found] == [x.words for x in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert (one.text, one.cut) == (other.text, other.cut)
+        assert one.source_words == other.source_words
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-4)
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+        np.testing.assert_allclose(one.end_weights, other.end_weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_translations_are_those_of_keras(exported, model_folder, threads):
+    lite = LiteTranslator(exported, threads=threads)
+    options = {"n_best": 3, **SEARCH}
+    expected = Translator.from_preset(model_folder).translate_each(SENTENCES, **options)
+    found = lite.translate_each(SENTENCES, **options)
+    for one, other in zip(found, expected, strict=True):
+        same(one, other)
+
+
+def test_a_sentence_is_padded_to_the_next_length(exported):
+    lite = LiteTranslator(exported)
+    assert lite.metadata["lengths"] == [8, 20]
+    ids = lite.tokenizer.encode(SENTENCES[1])[-8:]
+    for count in (1, 8, 9, 20):
+        source = [*(ids * 3)[:count]]
+        [[hypothesis]] = lite._search([source], 1, 1, SEARCH)
+        assert hypothesis.weights.shape[-1] == (8 if count <= 8 else 20)
+
+
+@pytest.mark.parametrize("attention", ["luong", "self-attention", "none"])
+def test_every_attention_is_converted(subwords, tmp_path, attention):
+    translator = untrained(subwords, attention)
+    path = tmp_path / "model.tflite"
+    save_lite_translator(translator, path, search=SEARCH, quantize="none")
+    lite = LiteTranslator(path)
+    for sentence in SENTENCES[:2]:
+        same([lite.translate(sentence)], [translator.translate(sentence, **SEARCH)])
+
+
+def test_options_of_the_search_are_fixed(exported):
+    lite = LiteTranslator(exported)
+    with pytest.raises(UserError, match="beam_size=3, which is fixed in the file"):
+        lite.translate("a dog", beam_size=5)
+
+
+# Runs in a process of its own, whose modules are looked at.
+RUN = """
+import json, sys
+from keras_attention_apps.nmt.main import main
+code = main(sys.argv[1:])
+print(json.dumps([code, [x for x in sys.modules if x in ("keras", "tensorflow")]]))
+"""
+
+
+def run(*arguments, lines=""):
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *map(str, arguments)],
+        capture_output=True,
+        input=lines,
+        text=True,
+        check=True,
+    )
+    *lines, last = done.stdout.splitlines()
+    code, modules = json.loads(last)
+    return code, modules, lines
+
+
+def test_the_command_needs_no_keras(exported, model_folder, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder, folder)
+    shutil.copy(exported, folder / "model.tflite")
+    plots = ["--plot", tmp_path / "plots", "--json"]
+    code, modules, lines = run(
+        "translate", "--model", folder, *plots, lines="\n".join(SENTENCES[:3])
+    )
+    assert (code, modules, len(lines)) == (0, [], 3)
+    expected = Translator.from_preset(model_folder).translate(SENTENCES[:3], **SEARCH)
+    for line, translation in zip(lines, expected, strict=True):
+        entry = json.loads(line)
+        assert entry["translation"] == translation.text
+        assert entry["words"] == translation.words
+        assert entry["score"] == pytest.approx(translation.score, abs=2e-4)
+    assert any((tmp_path / "plots").iterdir())
+
+
+def test_scores_are_those_of_keras(exported, corpus, model_folder, capsys):
+    options = ["--data", str(corpus), "--pair", "en-fr"]
+    beam = ["--beam-size", "3", "--length-penalty", "0.8"]
+    assert main(["evaluate", *options, "--model", str(exported)]) == 0
+    lite = capsys.readouterr().out.removeprefix(str(exported))
+    assert main(["evaluate", *options, "--model", str(model_folder), *beam]) == 0
+    assert lite == capsys.readouterr().out.removeprefix(str(model_folder))
+
+
+def test_a_captioner_is_no_translator(exported, capsys, tmp_path):
+    from keras_attention_apps.captioner.main import main as captioner
+
+    assert captioner(["caption", "x.jpg", "--model", str(exported)]) == 2
+    assert "expected a captioner" in capsys.readouterr().err

@@ -1,0 +1,139 @@
+"""Functions as LiteRT models, run by LiteRT and compared with Keras."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    Ban,
+    NoRepeatNgrams,
+    beam_search,
+    convert_to_litert,
+)
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="conversion needs TensorFlow"
+)
+
+START, END = 7, 8
+SOURCE = np.arange(12, dtype="float32").reshape(1, 4, 3) / 10
+
+
+def runner(model, signature):
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter(
+        model_content=model
+    )
+    return interpreter.get_signature_runner(signature)
+
+
+@pytest.fixture(scope="module")
+def search():
+    """Beam search of an untrained decoder with attention."""
+    keras.utils.set_random_seed(5)
+    cell = AttentionCell(keras.layers.GRUCell(6), AdditiveAttention(5))
+    embed, classify = keras.layers.Embedding(9, 4), keras.layers.Dense(9)
+
+    def search(source):
+        memory = cell.attention.memory(source)
+
+        def step(token_ids, state):
+            outputs, state = cell(embed(token_ids), state, memory)
+            scores = 9.0 * classify(outputs["output"])
+            return ops.log_softmax(scores), state, outputs["weights"]
+
+        first = ops.matmul(ops.mean(source, axis=1), PROJECTION)
+        state = cell.complete_state({"cell": [first]}, memory)
+        return beam_search(
+            step,
+            state,
+            start=START,
+            end=END,
+            max_length=6,
+            beam_size=3,
+            constraints=[Ban([START]), NoRepeatNgrams(2)],
+        )
+
+    search(SOURCE)
+    return search
+
+
+PROJECTION = np.linspace(-1, 1, 18, dtype="float32").reshape(3, 6)
+
+
+def specs(*lengths):
+    import tensorflow as tf
+
+    return {n: {"source": tf.TensorSpec([1, n, 3], tf.float32)} for n in lengths}
+
+
+@pytest.fixture(scope="module")
+def converted(search):
+    """The search with a signature for each of two lengths."""
+    return convert_to_litert(
+        {f"length_{n}": (search, spec) for n, spec in specs(4, 7).items()},
+        quantize=None,
+    )
+
+
+@pytest.mark.parametrize("length", [4, 7])
+def test_a_search_finds_the_same_in_litert(search, converted, length, rng):
+    source = rng.normal(size=(1, length, 3)).astype("float32")
+    expected = {k: ops.convert_to_numpy(v) for k, v in search(source).items()}
+    found = runner(converted, f"length_{length}")(source=source)
+    assert sorted(found) == sorted(expected)
+    assert len(set(found["token_ids"].ravel().tolist())) > 2
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)
+
+
+def test_signatures_share_their_weights(search, converted):
+    one = convert_to_litert({"one": (search, specs(4)[4])}, quantize=None)
+    table = np.random.default_rng(0).normal(size=(500, 40)).astype("float32")
+    large = keras.Variable(table)
+
+    def look_up(source):
+        return {"rows": ops.take(large, ops.cast(source[0, :, 0], "int32"), axis=0)}
+
+    pair = convert_to_litert(
+        {f"length_{n}": (look_up, spec) for n, spec in specs(4, 7).items()},
+        quantize=None,
+    )
+    assert table.nbytes < len(pair) < 1.3 * table.nbytes
+    assert len(one) < len(converted)
+
+
+@pytest.mark.parametrize(
+    "quantize, size, tolerance",
+    [("float16", 0.5, 1e-3), ("int8", 0.25, 2e-2)],
+)
+def test_quantized_weights_are_smaller(quantize, size, tolerance, rng):
+    import tensorflow as tf
+
+    dense = keras.layers.Dense(300)
+    inputs = rng.normal(size=(1, 200)).astype("float32")
+    expected = ops.convert_to_numpy(dense(inputs))
+    spec = {"inputs": tf.TensorSpec([1, 200], tf.float32)}
+    model = convert_to_litert(
+        {"dense": (lambda inputs: {"outputs": dense(inputs)}, spec)}, quantize=quantize
+    )
+    weights = 4 * 200 * 300
+    assert size * weights < len(model) < 1.2 * size * weights
+    found = runner(model, "dense")(inputs=inputs)["outputs"]
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found / scale, expected / scale, atol=tolerance)
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="at least one signature"):
+        convert_to_litert({})
+    with pytest.raises(ValueError, match=r"quantize must be one of .*'int4'"):
+        convert_to_litert({"one": (len, {})}, quantize="int4")
+
+
+def test_another_backend_is_named(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(RuntimeError, match=r"KERAS_BACKEND=tensorflow.*jax"):
+        convert_to_litert({"one": (len, {})})
