@@ -37,8 +37,10 @@ TENSORFLOW = {
     f"{LIBRARY}.loops": False,
     f"{APPS}.common.training.devices": False,
     f"{APPS}.captioner.commands.export": True,
+    f"{APPS}.captioner.commands.export_litert": False,
     f"{APPS}.captioner.images.graph_decoding": True,
     f"{APPS}.nmt.commands.export": True,
+    f"{APPS}.nmt.commands.export_litert": False,
 }
 
 
