@@ -74,7 +74,11 @@ def test_what_is_in_a_folder_stays(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("attention", quick_first(["hard", "soft"]))
-def test_a_captioner_learns_from_scenes(eager, attention, tmp_path, capsys):
+def test_a_captioner_learns_from_scenes(
+    eager, attention, tmp_path, capsys, monkeypatch
+):
+    # Without Java, so without METEOR.
+    monkeypatch.setenv("PATH", str(tmp_path))
     folder, output = tmp_path / "scenes", tmp_path / "run"
     assert main(["scenes", str(folder), "--count", "20", "--image-size", "32"]) == 0
     command = ["train-scenes", "--data", str(folder), "--output", str(output)]
@@ -83,8 +87,10 @@ def test_a_captioner_learns_from_scenes(eager, attention, tmp_path, capsys):
     command += ["--model.image-size", "32", "--epochs", "0", "--fine-tune-epochs", "1"]
     command += ["--model.units", "8", "--model.attention-units", "8"]
     command += ["--model.region-units", "8", "--model.embedding-units", "8"]
+    command += ["--model.max-length", "5"]
     assert main(command) == 0
     model = str(output / "model")
     assert main(["evaluate", "--data", str(folder), "--model", model]) == 0
     told = capsys.readouterr().out
     assert "changes" in told and "entropy" in told
+    assert "needs Java, which was not found" in told

@@ -46,7 +46,7 @@ def batches(captioner):
     return self_critical(captioner)
 
 
-def test_the_baseline_of_a_sample_is_the_mean_of_the_others(batches):
+def test_the_baseline_of_a_sample_is_the_mean_of_the_others(eager, batches):
     batch, mean = batches.sample(np.array([1, 0]), step=0)
 
     words_of = batches.captioner.words_of
@@ -62,7 +62,7 @@ def test_the_baseline_of_a_sample_is_the_mean_of_the_others(batches):
     assert mean > 0
 
 
-def test_the_baseline_may_be_what_greedy_search_finds(captioner):
+def test_the_baseline_may_be_what_greedy_search_finds(eager, captioner):
     def reward(words, photograph):
         return len(words) + 10.0 * photograph
 
@@ -86,18 +86,19 @@ def test_another_baseline_is_refused(captioner):
         self_critical(captioner, baseline="beam")
 
 
-def test_any_reward_is_raised(captioner):
+def test_any_reward_is_raised(eager, captioner):
     history = []
     note = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: history.append(logs["reward"])
     )
+    captioner.network.optimizer.learning_rate = 0.1
     batches = self_critical(captioner, lambda words, photograph: words.count("cat"))
-    batches.fit(epochs=40, callbacks=[note])
+    batches.fit(epochs=9, callbacks=[note])
 
-    assert np.mean(history[-5:]) > np.mean(history[:5]) + 0.5
+    assert np.mean(history[-3:]) > np.mean(history[:3]) + 0.5
 
 
-def test_samples_are_padded_behind_their_end(batches):
+def test_samples_are_padded_behind_their_end(eager, batches):
     batch, _ = batches.sample(np.array([0, 1]), step=0)
 
     for token_ids in batch["captions"].reshape(-1, batch["captions"].shape[-1]):
@@ -109,7 +110,7 @@ def test_samples_are_padded_behind_their_end(batches):
             assert (token_ids != PAD).all()
 
 
-def test_samples_depend_on_seed_and_step_alone(batches):
+def test_samples_depend_on_seed_and_step_alone(eager, batches):
     first, _ = batches.sample(np.array([0, 1]), step=3)
     other, _ = batches.sample(np.array([0, 1]), step=4)
     again, _ = batches.sample(np.array([0, 1]), step=3)
@@ -118,7 +119,7 @@ def test_samples_depend_on_seed_and_step_alone(batches):
     assert (first["captions"] != other["captions"]).any()
 
 
-def test_the_gradient_raises_better_samples_and_lowers_worse_ones(batches):
+def test_the_gradient_raises_better_samples_and_lowers_worse_ones(eager, batches):
     network = batches.captioner.network
     captions = np.array([[[START, 5, END], [START, 6, END]]], "int32")
     features = batches.features[0][:1]
@@ -154,7 +155,7 @@ def test_the_loss_is_of_the_distribution_that_samples_are_drawn_from(batches):
     assert float(loss) == pytest.approx(3.0 * np.mean(chosen), rel=1e-4)
 
 
-def test_a_low_temperature_draws_what_is_probable(captioner):
+def test_a_low_temperature_draws_what_is_probable(eager, captioner):
     captioner.network.sample_temperature = 1e-3
     batches = self_critical(captioner)
     found = captioner.search_model(beam_size=1, no_repeat_ngrams=0).predict_on_batch(
@@ -169,7 +170,7 @@ def test_a_low_temperature_draws_what_is_probable(captioner):
             np.testing.assert_array_equal(sample[1:][:length], greedy[row, 0, :length])
 
 
-def test_every_step_draws_a_view(captioner):
+def test_every_step_draws_a_view(eager, captioner):
     first = np.zeros((3, 4, 130), "float32")
     views = [first, first + 1.0]
     batches = SelfCriticalCaptions(

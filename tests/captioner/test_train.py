@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.captioner import inference
+from keras_attention_apps.captioner import captions
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.data.batches import (
     TrainingBatches,
@@ -30,6 +30,7 @@ SIZES = {
     "attention-units": 5,
     "max-length": 6,
 }
+SHORT = {**SIZES, "max-length": 3}
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +123,7 @@ def test_few_captions_are_learned_word_by_word(
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     flags = ["--model.backbone", "SmallCNN", "--backbone-weights", "none"]
     flags += ["--epochs", "1", "--fine-tune-epochs", "0", "--self-critical-epochs", "0"]
+    flags += ["--model.image-size", "32", "--model.max-length", "4"]
     flags += ["--data", str(squares), "--output", str(tmp_path / "run")]
     assert main(["train", *flags]) == 0
 
@@ -200,7 +202,7 @@ def test_captions_that_are_all_the_same_are_told(
     texts, eager, without_steps, squares, tmp_path, capsys, monkeypatch
 ):
     told = itertools.cycle(texts)
-    monkeypatch.setattr(inference, "detokenize", lambda words: next(told))
+    monkeypatch.setattr(captions, "detokenize", lambda words: next(told))
     changes = {"epochs": 1, "fine-tune-epochs": 0, "self-critical-epochs": 0}
     assert main(command(squares, tmp_path / "run", **changes)) == 0
 
@@ -286,13 +288,14 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
 
     output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     changes = {"epochs": 2, "fine-tune-epochs": 0, "self-critical-epochs": 0}
-    assert main(command(squares, undisturbed, **changes)) == 0
+    changes["batch-images"] = 6
+    assert main(command(squares, undisturbed, SHORT, **changes)) == 0
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
-        assert main(command(squares, output, **changes)) == 130
+        assert main(command(squares, output, SHORT, **changes)) == 130
     # As if it had been killed while the model was replaced.
     (output / "model").rename(output / ".old-7-model")
-    assert main(command(squares, output, **changes)) == 0
+    assert main(command(squares, output, SHORT, **changes)) == 0
 
     assert not list(output.glob(".*"))
     check_history(output, undisturbed)
@@ -327,11 +330,12 @@ def check_history(output, expected):
 
 
 def test_an_interrupted_phase_that_was_over_is_over(
-    eager, squares, tmp_path, monkeypatch
+    eager, without_steps, squares, tmp_path, monkeypatch
 ):
     scores, output = iter([5.0, 4.0, 3.0, 2.0]), tmp_path / "run"
     changes = {"epochs": 3, "fine-tune-epochs": 0, "self-critical-epochs": 3}
-    run = command(squares, output, patience=1, **changes)
+    changes["batch-images"] = 12
+    run = command(squares, output, SHORT, patience=1, **changes)
     save = SaveEveryEpoch.on_epoch_end
 
     def interrupt(self, epoch, logs=None):
