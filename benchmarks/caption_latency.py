@@ -110,7 +110,7 @@ def warm(photo, preset, beam_size, precision, calls):
         captioner.caption(photo, beam_size=beam_size)
         watch.lap("whole caption")
         read()
-        watch.lap("read and resize the photograph")
+        watch.lap("read and resize the image")
         search.predict_on_batch(pixels)
         watch.lap("CNN and search")
         search.predict_on_batch(features)
@@ -123,7 +123,7 @@ def warm(photo, preset, beam_size, precision, calls):
 
 def _parts(seconds):
     both = seconds.pop("CNN and search")
-    reading = seconds["read and resize the photograph"]
+    reading = seconds["read and resize the image"]
     return {
         **seconds,
         "CNN": both - seconds["beam search"],

@@ -1,17 +1,17 @@
-"""Photographs a second: the whole path, its CNN, and its search beside PyTorch's.
+"""Images a second: the whole path, its CNN, and its search beside PyTorch's.
 
-Prints medians of the time for the same photographs, `--count` copies of one file:
+Prints medians of the time for the same images, `--count` copies of one file:
 
-- whole path: `Captioner.caption` from the files to the texts, beam 5, 64 photographs a
+- whole path: `Captioner.caption` from the files to the texts, beam 5, 64 images a
   batch; XLA: with the search compiled by `jit_compile`; bfloat16: in half precision;
-- CNN: the features alone, of photographs that are read already, 32 at once, which is
+- CNN: the features alone, of images that are read already, 32 at once, which is
   quicker than more and what `Captioner` does, too; and what Keras makes of the same
   CNN, its batch normalisation not folded. The shares are how much of the throughput of
   either, in the same precision, the whole path has;
 - search: the beam search alone, from features; XLA: compiled; bfloat16: in half
   precision;
 - peer: the same beam search in PyTorch with random weights of the same sizes, as
-  the tutorials write it: one photograph after the other, where every step projects
+  the tutorials write it: one image after the other, where every step projects
   all regions anew, for as many words as our captions have. The ratio is how many times
   as fast ours is.
 
@@ -164,7 +164,7 @@ def main():
     options = arguments.photo, "--count", str(count)
     found = workers.take_turns(__file__, names, arguments.rounds, 1, options)
     seconds = {name: statistics.median(found[name].times) for name in names}
-    print(f"| {count} photographs | a second |")
+    print(f"| {count} images | a second |")
     print("|---|---:|")
     for name, value in seconds.items():
         print(f"| {name} | {count / value:.1f} |")

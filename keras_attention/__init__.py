@@ -9,8 +9,8 @@ from keras_attention.decoder.scheduled_sampling import (
 from keras_attention.encoder import RecurrentEncoder
 from keras_attention.layers.additive import AdditiveAttention
 from keras_attention.layers.attention import Attention
+from keras_attention.layers.base import AttentionPart
 from keras_attention.layers.luong import LuongAttention
-from keras_attention.layers.part import AttentionPart
 from keras_attention.layers.pooling import AttentionPooling
 from keras_attention.layers.position import PositionEncoding
 from keras_attention.layers.recurrent import LayerNormGRUCell, LayerNormLSTMCell

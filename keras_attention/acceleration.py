@@ -1,4 +1,4 @@
-"""Properties of the backend by which the quickest of several ways is chosen."""
+"""Properties of the backend that decide which of several ways is the fastest."""
 
 import functools
 import math
@@ -63,6 +63,6 @@ def fused(function):
     return call
 
 
-def looks_back():
-    """Return whether a gradient may use tensors computed after the forward pass."""
+def defers_gradients():
+    """Return whether a gradient may use tensors computed after its forward pass."""
     return keras.backend.backend() != "jax"

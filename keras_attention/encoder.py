@@ -225,7 +225,7 @@ class _Pass:
         else:
             output, new_state = self._split(now["inputs"], None, state)
         found = {"output": output}
-        if self._split is not None and acceleration.looks_back():
+        if self._split is not None and acceleration.defers_gradients():
             found["before"] = state[0]
         new_state = tree.pack_sequence_as(state, tree.flatten(new_state))
         new_state = tree.map_structure(
@@ -240,7 +240,7 @@ class _Pass:
     def finish(self, found):
         """Return the outputs `(S, B, U)` in the order of the inputs."""
         if "before" in found:
-            self._split.see(None, found["before"])
+            self._split.record_factors(None, found["before"])
         return self._in_order(found["output"])
 
     def _in_order(self, x):

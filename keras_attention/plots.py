@@ -54,7 +54,7 @@ def attention_overlay(image, words, weights, *, title=None, columns=5, width=12.
     title = " ".join(words) if title is None else title
     font = {"fontfamily": _font_families([*words, title]), "parse_math": False}
     axes[0].imshow(image)
-    axes[0].set_title("photograph", fontsize=12, color="0.45")
+    axes[0].set_title("image", fontsize=12, color="0.45")
     for axis, word, weight in zip(axes[1:], words, maps, strict=False):
         brightness = _enlarge(weight, height, span)
         axis.imshow(_highlight(image, brightness))

@@ -13,13 +13,13 @@ import keras
 from keras import ops
 
 from keras_attention import acceleration
-from keras_attention.layers.part import exact_dtype
 from keras_attention.layers.recurrent import (
     LayerNormGRUCell,
     LayerNormLSTMCell,
     gru_gates,
     lstm_gates,
 )
+from keras_attention.ops.precision import exact_dtype
 
 
 def split_cell(cell, inputs, dtype):
@@ -62,7 +62,7 @@ class SplitCell:
         self.cell = cell
         self._dtype = dtype
         self._leading = ops.shape(inputs)[:-1]
-        self._seen = {}
+        self._factors = {}
         depth = inputs.shape[-1]
         kernel = ops.cast(self._prepared(cell.kernel), dtype)
         recurrent = ops.cast(self._prepared(cell.recurrent_kernel), dtype)
@@ -76,8 +76,8 @@ class SplitCell:
         """Return the form of a kernel of the cell that inputs are multiplied by."""
         return kernel
 
-    def see(self, contexts, states):
-        """Take the factors of the kernels in all steps, for the gradients.
+    def record_factors(self, contexts, states):
+        """Record the factors of the kernels in all steps, for the deferred gradients.
 
         Args:
             contexts: Tensor `(T, ..., V)`; `None` if V is 0.
@@ -85,7 +85,7 @@ class SplitCell:
         """
         for name, x in {"context": contexts, "state": states}.items():
             if x is not None:
-                self._seen[name] = ops.stop_gradient(ops.cast(x, self._dtype))
+                self._factors[name] = ops.stop_gradient(ops.cast(x, self._dtype))
 
     def _plus(self, sums, **factors):
         """Return `sums` plus the products of `factors` with their kernels."""
@@ -100,36 +100,40 @@ class SplitCell:
         bias = self.cell.bias if index is None else self.cell.bias[index]
         return sums + ops.cast(bias, self._dtype)
 
-    def _plus_later(self, sums, *names):
+    def _with_deferred_gradients(self, sums, *names):
         """Return `sums`, whose gradient is also passed on to the kernels of the steps.
 
         Every step adds products with these kernels to the sums. The gradient of a sum
         is that of each term, so it determines the gradients of the kernels.
         """
         kernels = {name: self._kernels[name] for name in names if name in self._kernels}
-        if kernels and acceleration.looks_back():
-            sums = _adding_later(self._seen, list(kernels))(sums, *kernels.values())
+        if kernels and acceleration.defers_gradients():
+            sums = _defer_gradients(self._factors, list(kernels))(
+                sums, *kernels.values()
+            )
         return ops.reshape(sums, (*self._leading, sums.shape[-1]))
 
 
-def _adding_later(seen, names):
+def _defer_gradients(factors, names):
     """Return a function `(sums, *kernels) -> sums` with deferred kernel gradients.
 
     PyTorch keeps the gradient function as long as any tensor that depends on the sums.
     If it referred to such a tensor, neither would ever be freed.
 
     Args:
-        seen: Dict that holds the factors of the kernels once the loop has run, without
-            gradients of their own.
-        names: Names of the kernels in `seen`.
+        factors: Dict that holds the factors of the kernels, without gradients of their
+            own, once the loop has run.
+        names: Names of the kernels in `factors`.
     """
 
     def add(sums, *_):
         def gradient(*upstreams, upstream=None):
             upstream = upstreams[0] if upstream is None else upstream
             rows = ops.reshape(upstream, (-1, upstream.shape[-1]))
-            factors = [ops.reshape(seen[n], (-1, seen[n].shape[-1])) for n in names]
-            products = [ops.matmul(ops.transpose(x), rows) for x in factors]
+            inputs = [
+                ops.reshape(factors[n], (-1, factors[n].shape[-1])) for n in names
+            ]
+            products = [ops.matmul(ops.transpose(x), rows) for x in inputs]
             return upstream, *products
 
         return sums, gradient
@@ -140,11 +144,11 @@ def _adding_later(seen, names):
 def _multiplier(kernel):
     """Return the function `x -> x @ kernel` for the steps.
 
-    If gradients are needed, `_plus_later` computes that of the kernel, which is a
-    constant here. The gradient of `x` is a product with the transpose, which is laid
-    out in memory once: a product with a transposed view takes several times as long.
+    The kernel is a constant here: `_with_deferred_gradients` computes its gradient. The
+    gradient of `x` is a product with the transpose, which is laid out in memory once: a
+    product with a transposed view takes several times as long.
     """
-    if not acceleration.looks_back():
+    if not acceleration.defers_gradients():
         return lambda x: ops.matmul(x, kernel)
     kernel = ops.stop_gradient(kernel)
     transposed = ops.transpose(kernel)
@@ -165,7 +169,9 @@ class SplitSum(SplitCell):
     def __init__(self, cell, inputs, dtype):
         super().__init__(cell, inputs, dtype)
         sums = self._plus_bias(self._products)
-        self.sequences = {"sums": self._plus_later(sums, "context", "state")}
+        self.sequences = {
+            "sums": self._with_deferred_gradients(sums, "context", "state")
+        }
 
     def __call__(self, now, context, state):
         sums = self._plus(now["sums"], context=context, state=state[0])
@@ -195,8 +201,8 @@ class SplitSums(SplitCell):
         of_inputs = self._plus_bias(self._products, 0)
         of_state = self._plus_bias(ops.zeros_like(self._products), 1)
         self.sequences = {
-            "inputs": self._plus_later(of_inputs, "context"),
-            "state": self._plus_later(of_state, "state"),
+            "inputs": self._with_deferred_gradients(of_inputs, "context"),
+            "state": self._with_deferred_gradients(of_state, "state"),
         }
 
     def __call__(self, now, context, state):
@@ -228,7 +234,7 @@ class SplitNormalized(SplitSums):
     adds_bias = False
 
     def __init__(self, cell, inputs, dtype):
-        self._exact = exact_dtype(cell)
+        self._exact = exact_dtype(cell.compute_dtype)
         self._shares = ops.convert_to_tensor(self.shares, self._exact)
         super().__init__(cell, inputs, dtype)
         if "context" not in self._kernels:
@@ -296,7 +302,9 @@ class SplitNormalizedLSTM(SplitNormalized):
         return self._normalized(sums, self.cell.recurrent_gain)
 
     def _step(self, of_inputs, of_state, state):
-        return lstm_gates(self.cell, of_inputs + of_state, state, self.cell.shown)
+        return lstm_gates(
+            self.cell, of_inputs + of_state, state, self.cell.normalize_carry
+        )
 
 
 class SplitNormalizedGRU(SplitNormalized):

@@ -75,7 +75,7 @@ def run(cell, inputs, contexts, state, *, split):
     _, found = loops.scan(step, state, sequence)
     if split:
         *contexts, states = found["seen"]
-        splitter.see(contexts[0] if contexts else None, states)
+        splitter.record_factors(contexts[0] if contexts else None, states)
     return found["output"]
 
 
@@ -165,7 +165,7 @@ def test_nothing_stays_in_memory_that_a_gradient_waited_for(name, monkeypatch):
     attention = AdditiveAttention(CONTEXT_DIM)
     decoder = AttentionDecoder(AttentionCell(cells[0], attention))
     outputs = RecurrentEncoder(*cells[1:])(x), decoder(x, value)
-    assert made or not acceleration.looks_back()
+    assert made or not acceleration.defers_gradients()
     del outputs, decoder
     gc.collect()
 

@@ -1,4 +1,4 @@
-"""Show, Attend and Tell: captions photographs and shows where it looked."""
+"""Show, Attend and Tell: captions images and shows where the model looked."""
 
 import importlib
 

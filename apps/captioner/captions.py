@@ -87,9 +87,8 @@ class BaseCaptioner:
             n_best: Captions of an image, at most the beam width. There are fewer where
                 the search finds fewer.
             batch_size: Batch size, in images.
-            maps: `"weights"`, or `"probabilities"`: what the attention maps show.
-                They differ for hard attention, whose weights are the region that was
-                chosen.
+            maps: Attention maps to return: `"weights"`, or `"probabilities"`. They
+                differ for hard attention, whose weights are one-hot.
             **search: Options of the beam search:
                 `beam_size` (5), the number of hypotheses kept at each step, where 1 is
                 greedy search;
@@ -100,8 +99,7 @@ class BaseCaptioner:
 
         Yields:
             Pairs of an image as it was given, in order, and the list of its
-            `Caption`s, best first, or the `ImageError` that says why it could not be
-            read.
+            `Caption`s, best first, or the `ImageError` of an image that cannot be read.
         """
         raise NotImplementedError
 

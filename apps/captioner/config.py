@@ -35,7 +35,7 @@ class ModelConfig:
 
     #: CNN whose feature grid is attended to: a model of keras.applications,
     #: EfficientNetLite0, EfficientNetLite1 or EfficientNetLite2; or SmallCNN, which
-    #: learns simple pictures from random weights.
+    #: learns simple images from random weights.
     backbone: str = "MobileNetV2"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
@@ -275,8 +275,8 @@ class CaptionConfig:
     """Caption images, and show where the model looked for every word.
 
     For one image the caption is printed; for several, or a folder, one line each: path,
-    tab, caption. An image that cannot be read gives one line on the standard error and,
-    in the end, the exit code 2; the others are captioned all the same.
+    tab, caption. For an image that cannot be read, one line is written to the standard
+    error; the other images are captioned, and the exit code is 2.
 
     For example: captioner caption dog.jpg --overlay dog-attention.png
     """
@@ -327,7 +327,7 @@ class ScenesConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateConfig:
-    """Print BLEU, CIDEr, ROUGE-L and (where there is Java) METEOR of a model.
+    """Print BLEU, CIDEr, ROUGE-L and (if Java is installed) METEOR of a model.
 
     Also print how often the attention moves and, for data with boxes, how often it
     points at the object that a word names.

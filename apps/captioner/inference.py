@@ -30,16 +30,16 @@ CNN_BATCH = 32
 
 
 class Captioner(BaseCaptioner, Task):
-    """Captions images and tells where it looked for every word.
+    """Captions images, with the attention map of every word.
 
     Args:
         config: The `ModelConfig` of the network.
         tokenizer: Its `Vocabulary`.
-        network: The `ShowAttendTell`. Its CNN is frozen when the first image is
-            captioned, with the weights of that time.
-        jit_compile: Whether XLA compiles the search, as it always does on JAX. That
-            takes seconds for every batch size, and is faster from then on. To keep
-            their number small, batches are padded to powers of two.
+        network: The `ShowAttendTell`. When the first image is captioned, the weights
+            of its CNN are frozen.
+        jit_compile: Whether XLA compiles the search, as it always does on JAX. The
+            first batch of a size takes seconds longer, all others are faster. Batches
+            are padded to powers of two, so that there are few sizes.
 
     Raises:
         UserError: If `jit_compile` is requested on PyTorch.
@@ -70,7 +70,7 @@ class Captioner(BaseCaptioner, Task):
         return network
 
     def take_over(self, other):
-        """Copy the weights of another captioner with layers of the same sizes.
+        """Copy the weights of another captioner whose layers have the same sizes.
 
         Embeddings are matched by word, as the vocabularies may differ.
         """
@@ -113,20 +113,20 @@ class Captioner(BaseCaptioner, Task):
         check_batch_size(batch_size)
         self.network.backbone.freeze()
         search_model = self.search_model(**search, maps=maps)
-        # A generator may produce its next image from the captions of these.
+        # A generator may need the captions of these images for its next one.
         ahead = isinstance(images, Sequence)
         images = iter(images)
         readers = ThreadPoolExecutor(os.cpu_count())
 
-        def following():
+        def next_batch():
             batch = list(itertools.islice(images, batch_size))
             return batch, readers.map(self._read, batch)
 
         try:
-            batch, read = following()
+            batch, read = next_batch()
             while batch:
                 read = list(read)
-                coming = following() if ahead else None
+                prefetched = next_batch() if ahead else None
                 arrays = [x for x in read if not isinstance(x, ImageError)]
                 captions = iter(())
                 if arrays:
@@ -135,7 +135,7 @@ class Captioner(BaseCaptioner, Task):
                 for image, result in zip(batch, read, strict=True):
                     failed = isinstance(result, ImageError)
                     yield image, result if failed else next(captions)
-                batch, read = coming or following()
+                batch, read = prefetched or next_batch()
         finally:
             readers.shutdown(cancel_futures=True)
 
@@ -167,7 +167,7 @@ class Captioner(BaseCaptioner, Task):
             length_penalty=length_penalty,
             early_stopping=True,
         )
-        # A word and the end.
+        # One word and END.
         constraints = [MinLength(2)]
         if no_repeat_ngrams:
             constraints.append(NoRepeatNgrams(no_repeat_ngrams))

@@ -12,17 +12,17 @@ from keras_attention_apps.captioner.data.text import tokenize
 def caption_scores(captions, references, *, meteor=False):
     """Score captions against all their references.
 
-    Both are lower-cased and freed of punctuation. BLEU is the corpus score with
-    brevity penalty.
+    Both are lower-cased, without punctuation. BLEU is the corpus score with brevity
+    penalty.
 
     Args:
-        captions: One string for each photograph.
-        references: For each photograph, its list of strings.
-        meteor: Whether to compute METEOR, too, which needs Java.
+        captions: One string for each image.
+        references: For each image, its list of strings.
+        meteor: Whether to compute METEOR, too, if Java is installed.
 
     Returns:
-        Dict of figures in percent: `"bleu-1"` to `"bleu-4"`, `"cider"`, `"rouge-l"`
-        and, if wanted and possible, `"meteor"`.
+        Dict of scores in percent: `"bleu-1"` to `"bleu-4"`, `"cider"`, `"rouge-l"` and
+        possibly `"meteor"`.
     """
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
@@ -46,15 +46,15 @@ def caption_scores(captions, references, *, meteor=False):
 
 
 def attention_figures(maps):
-    """How attention moves from word to word, and how much it is spread out.
+    """Measure how attention moves from word to word, and its entropy.
 
     Args:
         maps: For each caption, an array `(words, ...)` of weights that sum to one.
 
     Returns:
-        Dict: `"changes"`, how often a word has another region with the largest weight
-        than the word before it, in percent; `"entropy"`, that of the weights of a word,
-        in nats, on average.
+        Dict: `"changes"`, the percentage of words whose largest weight is on another
+        region than that of the word before; `"entropy"`, the mean entropy of the
+        weights of a word, in nats.
     """
     changes, entropies = [], []
     for weights in maps:

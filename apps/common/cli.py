@@ -8,16 +8,15 @@ import sys
 
 
 class UserError(ValueError):
-    """Something the user can put right; its message is one clear line."""
+    """An error that the user can correct; its message is one line."""
 
 
 def run(program, main):
-    """Run a program's main function and exit with its code.
+    """Run a program's main function and return the exit code.
 
-    A `UserError`, and what the operating system refuses, becomes one line on the
-    standard error and exit code 2, Ctrl-C the exit code 130. Where nobody reads what it
-    writes any more, it ends with 141, as other programs do. It writes UTF-8 whatever
-    the locale says, and names of files as they are.
+    A `UserError` or an `OSError` becomes one line on the standard error and exit code
+    2, Ctrl-C becomes exit code 130, and a closed pipe exit code 141. The output is
+    UTF-8 whatever the locale is, and file names are written byte for byte.
 
     Args:
         program: Name of the program, which begins the error line.
@@ -26,7 +25,7 @@ def run(program, main):
     Returns:
         The exit code.
     """
-    # Where the terminal has closed one, what is written there goes nowhere.
+    # A closed stream is `None`; its output is discarded.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
@@ -38,7 +37,7 @@ def run(program, main):
         print(f"{program}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of a pipe has seen enough.
+        # Python would write the rest of the buffer and fail again.
         sys.stdout = io.StringIO()
         return 141
     except (UserError, OSError) as error:
@@ -47,12 +46,12 @@ def run(program, main):
 
 
 def quiet_tensorflow():
-    """Keep the chatter of TensorFlow's C++ code off the terminal.
+    """Hide the log messages of TensorFlow's C++ code.
 
-    Part of it is written before any log level is read, straight to the file descriptor
-    of the standard error. So that descriptor is sent nowhere, and Python's own
-    `sys.stderr` goes on to the terminal. Set `TF_CPP_MIN_LOG_LEVEL` to see it all.
-    Call this before TensorFlow is imported.
+    Some are written to the file descriptor of the standard error before any log level
+    is read. So that descriptor is redirected to the null device, and Python's
+    `sys.stderr` to a copy of the terminal. With `TF_CPP_MIN_LOG_LEVEL` set, nothing is
+    hidden. Call this before TensorFlow is imported.
     """
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         return

@@ -59,8 +59,8 @@ def check_ranges(config):
 def parsed(commands, argv, read_config, **program):
     """Parse a command line into one of the dataclasses of `commands`.
 
-    A leading `~` of a path is expanded, also where the shell leaves it, as in
-    `--output=~/model`. With `--from-preset`, the options of the preset's model are the
+    A leading `~` of a path is expanded, also in `--output=~/model`, which the shell
+    leaves as it is. With `--from-preset`, the options of the preset's model are the
     defaults.
 
     Args:

@@ -58,7 +58,7 @@ def write_archive(archive, directory, refusals):
         try:
             archive.write_out(str(temporary), verbose=False)
         except refusals as error:
-            # Behind what TensorFlow calls the function that failed.
+            # The reason follows the name of the failed function.
             reason = str(error).rpartition("}} ")[-1]
             raise UserError(
                 f"{directory} cannot be written: {' '.join(reason.split())}"

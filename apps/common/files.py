@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever sees half of one, and nothing else is lost."""
+"""Atomic writing of files and folders."""
 
 import contextlib
 import io
@@ -9,21 +9,21 @@ from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
 
-# By which a folder is known that may be written anew, as a whole.
+# Names that identify a folder of a kind, which may be replaced as a whole.
 MODEL = ("config.json", "model.weights.h5")
 SAVED_MODEL = ("saved_model.pb", "variables")
 
-# Characters of the name that a temporary name ends with: few enough for any system.
+# Maximum length of a file name within a temporary name; systems limit names.
 _NAME = 50
 
 
 @contextlib.contextmanager
 def atomic_path(path):
-    """Give a temporary name for a file; on success it becomes `path`.
+    """Yield a temporary path for a file, which is renamed to `path` on success.
 
-    After an error nothing is left, and what stood at `path` before stands there still.
-    The temporary name keeps the suffixes, since libraries choose a format by them. A
-    link is followed; a pipe or a device is written to as it is.
+    After an error the temporary file is removed, and an older file at `path` is
+    unchanged. The temporary name keeps the suffixes, since libraries choose a format by
+    them. Links are followed; pipes and devices are written to directly.
 
     Raises:
         UserError: If no file can be written there; see `check_file`.
@@ -42,21 +42,21 @@ def atomic_path(path):
 
 @contextlib.contextmanager
 def atomic_folder(path, kind=()):
-    """Give a new, temporary folder; on success it becomes `path`.
+    """Yield a new temporary folder, which is renamed to `path` on success.
 
-    As `atomic_path`. An old folder is replaced as a whole.
+    An older folder is replaced as a whole; otherwise as `atomic_path`.
 
     Args:
         path: Name of the folder.
-        kind: Names by which a folder of this kind is known.
+        kind: Names of files that identify a folder of this kind.
 
     Raises:
-        UserError: If something else stands at `path`; see `check_folder`.
+        UserError: If `path` is a file, or a folder of another kind; see `check_folder`.
     """
     check_folder(path, kind)
     path, temporary = _places(path)
     aside = temporary.with_name(temporary.name.replace(".part", ".old", 1))
-    # A process of the same number, as in another container, may have been killed.
+    # A killed process with the same id, as in another container, may have left one.
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
@@ -82,25 +82,25 @@ def check_file(path):
         )
     is_link_to_file = Path(path).is_symlink() and Path(path).is_file()
     if is_link_to_file and os.path.abspath(path).startswith(("/dev/", "/proc/")):
-        # Replaced, it would lose what is written to it by others.
+        # Replacing the file would break other processes that write to it.
         raise UserError(
             "expected the name of a file, or of a pipe or a device. Received "
-            f"{str(path)!r}, behind which there is a file: name that"
+            f"{str(path)!r}, which is a link to a file: use the name of that file"
         )
     if not is_special(path):
         _check_parents(path)
 
 
 def check_text(path):
-    """Raise a `UserError` if no text can be read there; from a pipe it can."""
+    """Raise a `UserError` if a path is neither a file nor a pipe."""
     if not Path(path).exists() or Path(path).is_dir():
         raise UserError(f"expected a text file. Received: {str(path)!r}")
 
 
 def check_folder(path, kind=()):
-    """Raise a `UserError` if there is something that a new folder must not replace.
+    """Raise a `UserError` if a path must not be replaced by a new folder.
 
-    An empty folder may be replaced, and one that holds all the names of its kind.
+    An empty folder may be replaced, and one that contains all the names of its kind.
     """
     path = Path(path).resolve()
     if path.exists() and not path.is_dir():
@@ -119,12 +119,12 @@ def check_folder(path, kind=()):
 
 
 def is_special(path):
-    """Whether a pipe or a device is there, which is written to as it is."""
+    """Whether a path is a pipe or a device, which is written to directly."""
     return Path(path).exists() and not Path(path).is_file()
 
 
 def _check_parents(path):
-    """Raise a `UserError` if the folder of a path cannot be written to, or made."""
+    """Raise a `UserError` if the folder of a path cannot be created or written to."""
     nearest = Path(path).resolve().parent
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
@@ -141,23 +141,23 @@ def _check_parents(path):
 
 
 def holds(folder, names):
-    """Whether all these names are in a folder."""
+    """Whether a folder contains all these names."""
     return all((folder / name).exists() for name in names)
 
 
 def remove_folder(path):
-    """Remove a folder so that nobody ever sees half of it."""
+    """Remove a folder atomically: it is renamed first."""
     aside = path.with_name(f".old-{os.getpid()}-{path.name}")
     path.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def remove_leftovers(folder, pattern):
-    """Remove the folders that killed processes have left half written, or half removed.
+    """Remove the incomplete folders of killed processes.
 
     Args:
-        folder: Where they are.
-        pattern: Of the names that they had, or were to have.
+        folder: The folder that contains them.
+        pattern: Glob pattern of their final names.
     """
     for state in ("part", "old"):
         for path in folder.glob(f".{state}-[0-9]*-{pattern}"):
@@ -165,9 +165,9 @@ def remove_leftovers(folder, pattern):
 
 
 def recover_folder(path):
-    """Put back a folder that a killed process had moved aside to replace it.
+    """Restore a folder that a killed process was replacing.
 
-    What killed processes have left beside it, half written or half removed, goes.
+    Incomplete folders of killed processes beside it are removed.
     """
     aside = sorted(path.parent.glob(f".old-[0-9]*-{path.name}"), key=os.path.getmtime)
     if aside and not path.exists():
@@ -176,14 +176,14 @@ def recover_folder(path):
 
 
 class WeightsInMemory(io.BytesIO):
-    """A `.weights.h5` file that is written to the disk when it is complete.
+    """A `.weights.h5` file in memory, to be written when it is complete.
 
-    For `save_weights` and `h5py.File`. HDF5 itself must not meet a full disk: it cannot
-    close the file any more, and takes the process with it.
+    For `save_weights` and `h5py.File`. If HDF5 itself wrote to a full disk, it could
+    not close the file, and the process would crash.
     """
 
     def __str__(self):
-        # Keras chooses a format by the end of the name.
+        # Keras chooses a format by the suffix.
         return ".weights.h5"
 
     def save(self, path):
@@ -193,18 +193,18 @@ class WeightsInMemory(io.BytesIO):
 
 
 def _places(path):
-    """Where to write in the end, and a temporary name beside it; its folder is made."""
+    """Return the resolved path and a temporary path beside it; create the folder."""
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     return path, path.with_name(f".part-{os.getpid()}-{path.name[-_NAME:]}")
 
 
 def to_json(value, **layout):
-    """A value as JSON in UTF-8: of names of files that are not, the rest is escaped.
+    """Return a value as JSON; characters that UTF-8 cannot encode are escaped.
 
     Args:
-        value: The value.
-        **layout: As of `json.dumps`.
+        value: The value. File names may contain bytes that are not UTF-8.
+        **layout: Options of `json.dumps`.
     """
     text = json.dumps(value, ensure_ascii=False, **layout)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -15,11 +15,11 @@ LITERT = "model.tflite"
 
 
 def find_preset(name_or_path, presets):
-    """The folder of a shipped preset, or of a model of one's own.
+    """Return the folder of a shipped preset or of a trained model.
 
     Args:
-        name_or_path: Name of a preset, or path of a folder: `./name` where there is a
-            preset of that name.
+        name_or_path: Name of a preset, or path of a folder; `./name` for a folder with
+            the name of a preset.
         presets: Folder of the shipped presets.
 
     Returns:
@@ -65,15 +65,15 @@ def is_litert(name_or_path):
 
 
 @contextlib.contextmanager
-def loading(folder, what):
-    """Turn every error inside into one line about an incomplete folder.
+def loading(folder, noun):
+    """Replace every error inside by a `UserError` about an incomplete folder.
 
     Args:
         folder: The folder that is read.
-        what: The expected kind of model, such as `"captioner"`.
+        noun: Word for the expected kind of model, such as `"captioner"`.
 
     Raises:
-        UserError: In place of any error of reading and building a model.
+        UserError: Instead of any error of reading and building a model.
     """
     try:
         yield
@@ -81,28 +81,29 @@ def loading(folder, what):
         raise
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{folder} is not a complete {what}: {' '.join(str(error).split())}"
+            f"{folder} is not a complete {noun}: {' '.join(str(error).split())}"
         ) from error
 
 
-def read_config(name_or_path, *, presets, kind, what):
-    """The configuration of a preset by its name, or of a trained model by its folder.
+def read_config(name_or_path, *, presets, kind, noun):
+    """Return the configuration of a preset, or of a trained model.
 
     Args:
-        name_or_path: As of `find_preset`.
+        name_or_path: See `find_preset`.
         presets: Folder of the shipped presets.
         kind: The dataclass of the configuration.
-        what: As of `loading`.
+        noun: See `loading`.
 
     Raises:
-        UserError: If there is no such preset or folder, or it has none.
+        UserError: If there is no such preset or folder, or its configuration is
+            incomplete or of another kind of model.
     """
     folder = find_preset(name_or_path, presets)
-    with loading(folder, what):
+    with loading(folder, noun):
         options = read_json(folder / "config.json")["model"]
         unknown = sorted({*options} - {field.name for field in fields(kind)})
         if unknown:
             raise UserError(
-                f"{folder} holds another kind of model: a {what} has no {unknown[0]}"
+                f"{folder} holds another kind of model: a {noun} has no {unknown[0]}"
             )
         return kind(**options)

@@ -14,7 +14,7 @@ WEIGHTS = "model.weights.h5"
 
 
 class Task:
-    """A trained network with its tokenizer.
+    """A trained network with its tokenizer: loading, saving and cached searches.
 
     Subclasses set the class attributes and implement `build_network`.
 
@@ -55,7 +55,7 @@ class Task:
     def read_config(cls, name_or_path):
         """Return the configuration of a preset, or of the model in a folder."""
         return presets.read_config(
-            name_or_path, presets=cls.presets, kind=cls.config_type, what=cls.noun
+            name_or_path, presets=cls.presets, kind=cls.config_type, noun=cls.noun
         )
 
     @classmethod

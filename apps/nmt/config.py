@@ -281,9 +281,8 @@ class TranslateConfig:
     Every line gives one line, in order; an empty line gives an empty line. Many lines
     are read before the first is translated; with --batch-size 1, and at a terminal,
     every line is translated before the next is read. A line that is too long is cut,
-    with a warning. A line that is not UTF-8 gives an empty line, an error on the
-    standard error and, in the end, the exit code 2; the others are translated all the
-    same.
+    with a warning. For a line that is not UTF-8, an empty line is written, and an error
+    to the standard error; the other lines are translated, and the exit code is 2.
 
     For example: nmt translate "A dog runs." --plot alignment.png
     """
@@ -318,7 +317,7 @@ class TranslateConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateConfig:
-    """Print BLEU and chrF2 of a model, cased and lower-cased, with their signatures.
+    """Print BLEU and chrF2 of a model, cased and lower-cased, with the signatures.
 
     BLEU uses the tokenizer zh of sacrebleu for Chinese references, and char for other
     writing systems without spaces.

@@ -19,7 +19,7 @@ from keras_attention import beam_search
 
 
 class Translator(BaseTranslator, Task):
-    """Translates sentences and tells which words each word came from.
+    """Translates sentences, with the word alignment of every translation.
 
     Args:
         config: The complete `ModelConfig` of the network.
@@ -27,8 +27,8 @@ class Translator(BaseTranslator, Task):
         network: The `TranslationNetwork`.
         jit_compile: Whether XLA compiles the search, as it always does on JAX. That
             takes seconds for every shape, and is up to four times as fast from then on.
-            To keep their number small, sentences are padded to multiples of 16
-            subwords, and batches to powers of two.
+            Sentences are padded to multiples of 16 subwords, and batches to powers of
+            two, so that there are few shapes.
 
     Raises:
         UserError: If `jit_compile` is requested on PyTorch.
@@ -92,11 +92,11 @@ class Translator(BaseTranslator, Task):
 
 
 def length_ratio(subwords, pairs):
-    """Measure how much longer translations are than their sentences.
+    """Measure the ratio of target to source length, as its 99.9 % quantile.
 
     Returns:
-        The ratio r with which a sentence of n tokens has a translation of at most
-        `r (n + LENGTH_SLACK)`, in 999 of 1000 pairs.
+        Ratio r such that in 999 of 1000 pairs, the target of a sentence of n tokens has
+        at most `r (n + LENGTH_SLACK)` tokens.
     """
     sources, targets = (
         np.array([len(ids) for ids in subwords.encode_all(side)])

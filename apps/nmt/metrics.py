@@ -5,20 +5,20 @@ import re
 import numpy as np
 from keras_attention_apps.common.writing_systems import HAN, KANA, UNSPACED
 
-# Chinese has at most so many kana for each Han character, and Japanese more.
+# Maximum number of kana per Han character in Chinese text; Japanese has more.
 FEW_KANA = 0.1
 
 
 def tokenizer_for(texts):
-    """The tokenizer of sacrebleu that finds the words of a language.
+    """Return the name of the sacrebleu tokenizer for a language.
 
     Args:
         texts: List of strings, all of this language.
 
     Returns:
-        `"zh"` if most letters are Han, and few of them kana: every Han character is a
-        word. `"char"` if most are of other scripts without blanks between words, such
-        as those of Japanese or Thai: every character is one. Else `"13a"`.
+        `"zh"` if most letters are Han and few are kana: every Han character is a word.
+        `"char"` if most are of other scripts without spaces between words, such as
+        those of Japanese or Thai: every character is a word. Otherwise `"13a"`.
     """
     letters = "".join(filter(str.isalpha, "".join(texts)))
     unspaced, han, kana = (
@@ -31,7 +31,7 @@ def tokenizer_for(texts):
 
 
 def has_four_words(references):
-    """Whether a sentence is long enough for BLEU, which counts four words in a row."""
+    """Whether a reference has the four words that BLEU needs for a 4-gram."""
     from sacrebleu.metrics import BLEU
 
     split = BLEU(tokenize=tokenizer_for(references)).tokenizer
@@ -39,7 +39,7 @@ def has_four_words(references):
 
 
 def translation_scores(translations, references):
-    """Corpus scores of translations, one reference for each.
+    """Return corpus scores of translations with one reference each.
 
     Args:
         translations, references: Lists of plain strings, not split into tokens.
@@ -66,15 +66,16 @@ def translation_scores(translations, references):
 
 
 def bleu_by_length(sources, translations, references, parts=4):
-    """Lower-cased BLEU of short sentences, of long ones, and of those between.
+    """Return lower-cased BLEU by the length of the source sentences.
 
     Args:
         sources, translations, references: Lists of plain strings.
-        parts: Number of parts, about equally large.
+        parts: Number of parts of about equally many sentences.
 
     Returns:
-        List of tuples: the lengths of the shortest and the longest source of this part,
-        see `lengths_of`; the number of its sentences; and their BLEU in percent.
+        List of tuples, one for each part: the lengths of its shortest and longest
+        source, see `lengths_of`; the number of its sentences; and their BLEU in
+        percent.
     """
     from sacrebleu.metrics import BLEU
 
@@ -84,7 +85,7 @@ def bleu_by_length(sources, translations, references, parts=4):
     edges = np.unique(np.quantile(lengths, shares, method="lower"))
     found = []
     for part in range(len(edges)):
-        # Every edge is the length of a sentence: no part is empty.
+        # Every edge is the length of a sentence, so no part is empty.
         chosen = np.flatnonzero(np.searchsorted(edges, lengths) == part)
         texts = [[side[i] for i in chosen] for side in (translations, references)]
         score = bleu.corpus_score(texts[0], texts[1:]).score
@@ -94,7 +95,7 @@ def bleu_by_length(sources, translations, references, parts=4):
 
 
 def lengths_of(texts):
-    """How long texts are, in words if there are blanks between them.
+    """Return the lengths of texts, in words if the script has spaces.
 
     Returns:
         `"words"` or `"characters"`, and an integer array.

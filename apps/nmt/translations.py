@@ -91,7 +91,7 @@ class BaseTranslator:
         return best[0] if single else best
 
     def translate_each(self, sentences, *, n_best=1, batch_size=64, **search):
-        """Translate any number of sentences, those of about equal length together.
+        """Translate any number of sentences, in batches of similar length.
 
         Several batches are read and sorted by length before the first is translated.
         With a batch size of 1, every sentence is translated before the next is read.
@@ -116,7 +116,7 @@ class BaseTranslator:
         search = self.search_options(**search)
         check_n_best(n_best, search)
         check_batch_size(batch_size)
-        # One by one, their order makes no difference.
+        # In batches of one sentence, sorting saves nothing.
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
         for chunk in chunks(sentences, batch_size * sorted_batches):
             encoded = [self._encode(sentence) for sentence in chunk]
@@ -156,7 +156,7 @@ class BaseTranslator:
         return self._rounded(ratio * (length + LENGTH_SLACK))
 
     def _rounded(self, length):
-        """Round a length up to one of a few, at most the maximum length."""
+        """Round a length up to a multiple of `LENGTH_STEP`, up to the maximum."""
         rounded = max(math.ceil(length / LENGTH_STEP), 1) * LENGTH_STEP
         return min(rounded, self.max_length)
 
@@ -167,7 +167,7 @@ class BaseTranslator:
         if not self.attends:
             # The only weight is that of the summary vector.
             weights = np.zeros((len(places), len(source_places)))
-        # The end token counts as one more word.
+        # The end token is one more word.
         merged = merge_weights(weights, [*source_places, len(source_words)], places)
         return Translation(
             text=self.tokenizer.decode(hypothesis.token_ids),

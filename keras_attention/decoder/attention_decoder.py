@@ -182,9 +182,9 @@ class AttentionDecoder(keras.layers.Layer):
         with cell.same_dropout(inputs[0], state, memory, training=training):
             state, outputs = loops.scan(step, state, sequence)
         weights = outputs["weights"]
-        reading.see(weights if cell.has_several else [weights])
+        reading.record_weights(weights if cell.has_several else [weights])
         context = [outputs["context"]] if cell.order == "previous" else []
-        recurrence.see(outputs.pop("before"), context)
+        recurrence.record_factors(outputs.pop("before"), context)
         return outputs, state
 
     def _attend_at_once(self, inputs, sequence, state, memory, training):
@@ -200,7 +200,7 @@ class AttentionDecoder(keras.layers.Layer):
 
         with cell.same_dropout(inputs[0], state, memory, training=training):
             state, outputs = loops.scan(step, state, sequence)
-        recurrence.see(outputs.pop("before"), [])
+        recurrence.record_factors(outputs.pop("before"), [])
 
         steps, _, sequences = ops.shape(inputs)[:-1]
         noise = self._draw(inputs, memory) if training else None
@@ -318,16 +318,18 @@ class _Recurrence:
         return output, tree.pack_sequence_as(state, tree.flatten(new_state))
 
     def factors(self, state):
-        """Return the factors of the kernels in this step, if `see` needs them."""
-        if self._split is None or not acceleration.looks_back():
+        """Return the factors of the kernels in this step, if gradients are deferred."""
+        if self._split is None or not acceleration.defers_gradients():
             return {}
         fed = [state["fed"]] if "fed" in state else []
         return {"state": tree.flatten(state["cell"])[0], "fed": fed}
 
-    def see(self, factors, context):
-        """Give the factors of all steps to the gradients of the kernels."""
+    def record_factors(self, factors, context):
+        """Record the factors of all steps for the gradients of the kernels."""
         if factors:
-            self._split.see(joined([*factors["fed"], *context]), factors["state"])
+            self._split.record_factors(
+                joined([*factors["fed"], *context]), factors["state"]
+            )
 
 
 def _as_precise(states, others):

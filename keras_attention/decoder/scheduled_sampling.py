@@ -9,7 +9,7 @@ import math
 import keras
 from keras import ops, tree
 
-from keras_attention.layers.part import exact_dtype
+from keras_attention.ops.precision import exact_dtype
 from keras_attention.ops.sampling import invert
 from keras_attention.serialization import deserialize_parts, serialize_part
 
@@ -128,16 +128,20 @@ class ScheduledSampling(keras.layers.Layer):
                     "model that was loaded without it calls `borrow(embed, predict)`. "
                     f"Received: {name}={borrowed!r}"
                 )
-        rate, dtype, seed = self.rate, exact_dtype(self), self.seed_generator
+        rate, dtype, seed = (
+            self.rate,
+            exact_dtype(self.compute_dtype),
+            self.seed_generator,
+        )
         if callable(rate):
             rate = ops.cast(rate(ops.convert_to_tensor(self.passes)), dtype)
         self.passes.assign_add(1)
         shape = (steps, *leading_shape)
         coin = keras.random.uniform(shape, dtype=dtype, seed=seed) < rate
-        later = ops.arange(steps, dtype="int32") > 0
-        later = ops.reshape(later, (-1, *[1] * len(leading_shape)))
+        is_after_first = ops.arange(steps, dtype="int32") > 0
+        is_after_first = ops.reshape(is_after_first, (-1, *[1] * len(leading_shape)))
         return {
-            "coin": ops.logical_and(coin, later),
+            "coin": ops.logical_and(coin, is_after_first),
             "uniform": keras.random.uniform(shape, dtype=dtype, seed=seed),
         }
 

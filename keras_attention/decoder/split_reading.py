@@ -33,7 +33,7 @@ class SplitReading:
         self._leading = leading
         self._weights = []
         values = [memory["values"] for memory in memories]
-        if acceleration.looks_back() and all(len(x.shape) == 3 for x in values):
+        if acceleration.defers_gradients() and all(len(x.shape) == 3 for x in values):
             self.sequences = [self._zeros(i, x) for i, x in enumerate(values)]
             self.memories = [
                 {**memory, "values": ops.stop_gradient(memory["values"])}
@@ -47,8 +47,8 @@ class SplitReading:
         zeros = [ops.cast(x, context.dtype) for x in now]
         return context + (zeros[0] if len(zeros) == 1 else ops.concatenate(zeros, -1))
 
-    def see(self, weights):
-        """Take the weights of all steps: a list of tensors `(T, B, K, S)`."""
+    def record_weights(self, weights):
+        """Record the weights of all steps: a list of tensors `(T, B, K, S)`."""
         self._weights += map(ops.stop_gradient, weights)
 
     def _zeros(self, index, values):

@@ -119,16 +119,16 @@ class AttentionStep(BaseStep):
         }
 
     def initial_state(self, memory, queries=1):
-        return self._states("initial_state", memory, queries)
+        states = {}
+        for name in self._stateful:
+            states[name] = getattr(self, name).initial_state(memory, queries)
+        return states
 
     def state_of_all(self, memory, queries):
         """Return the states that the successive queries of one sequence start with."""
-        return self._states("state_of_all", memory, queries)
-
-    def _states(self, method, memory, queries):
         states = {}
         for name in self._stateful:
-            states[name] = getattr(getattr(self, name), method)(memory, queries)
+            states[name] = getattr(self, name).state_of_all(memory, queries)
         return states
 
     def draw(self, memory, steps, queries=1):
@@ -176,7 +176,9 @@ class AttentionStep(BaseStep):
             valid = valid if mask is None else combine_masks(valid, mask)
         else:
             place = state.get("window", {})
-            view, new_state["window"] = self.window(query, memory, place, mask)
+            view, place = self.window(query, memory, place, mask)
+            if "window" in self._stateful:
+                new_state["window"] = place
             valid = view["mask"]
         if query_mask is not None:
             valid = combine_masks(valid, query_mask[..., None])
@@ -186,9 +188,11 @@ class AttentionStep(BaseStep):
         else:
             scores = self.score(query, view["keys"], state["coverage"]["total"])
 
-        outputs, new_state["weighting"] = self.weighting(
+        outputs, after = self.weighting(
             scores, valid, state.get("weighting"), noise, training=training
         )
+        if "weighting" in self._stateful:
+            new_state["weighting"] = after
         weights = outputs["weights"]
         if "prior" in view:
             weights = weights * view["prior"]
@@ -204,7 +208,6 @@ class AttentionStep(BaseStep):
         outputs = {**outputs, "context": context, "weights": weights}
         if not return_weights:
             del outputs["weights"]
-        new_state = {name: new_state[name] for name in self._stateful}
         if query_mask is not None:
             new_state = _update_where(query_mask, new_state, state)
         return outputs, new_state

@@ -1,4 +1,4 @@
-"""The interface of every attention layer: a memory, a step, and a layer of both.
+"""Base classes of the attention layers, and of the parts that they are composed of.
 
 Shapes: B batch, T queries, S positions, N heads, Q query depth, V value depth.
 """
@@ -143,6 +143,56 @@ class BaseAttention(keras.layers.Layer):
             self.step.build(queries_shape, memory_shapes)
         stay_frozen(self)
         self.built = True
+
+
+class AttentionPart(keras.layers.Layer):
+    """Base of scores, windows, weightings and coverage.
+
+    A part keeps nothing between calls. Its state is a dict of tensors `(B, T, ...)`,
+    with one entry for each of T sequences of queries, which it takes and returns; noise
+    is an argument, too. So the same part runs for all queries at once, in a loop, and
+    one step at a time.
+
+    Attributes:
+        state_names: Names of the tensors in its state.
+        sequential: Whether a query needs the state that the query before it returned,
+            so that queries must be handled one after the other.
+    """
+
+    state_names = ()
+    sequential = False
+
+    def __init__(self, **kwargs):
+        # States and noise keep their precision whatever the layer computes in.
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+
+    def initial_state(self, memory, queries):
+        """State before the first query: a dict of tensors `(B, queries, ...)`.
+
+        Args:
+            memory: Dict that `AttentionMemory` returned.
+            queries: Number of sequences of queries of one row.
+        """
+        return {}
+
+    def state_of_all(self, memory, queries):
+        """States that the successive queries of one sequence start with.
+
+        Used for parts that are not sequential.
+        """
+        return self.initial_state(memory, queries)
+
+    def draw(self, shape):
+        """Noise for training: a dict of tensors with the first three axes of `shape`.
+
+        Args:
+            shape: `(steps, B, T, scores)`.
+        """
+        return {}
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
 
 
 def check_shapes(query_shape, value_shape, key_shape=None):

@@ -6,7 +6,8 @@ Shapes: B batch, T queries, S positions.
 import keras
 from keras import ops
 
-from keras_attention.layers.part import AttentionPart, exact_dtype
+from keras_attention.layers.base import AttentionPart
+from keras_attention.ops.precision import exact_dtype
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -30,7 +31,11 @@ class Coverage(AttentionPart):
 
     def initial_state(self, memory, queries):
         batch, length = ops.shape(memory["values"])[:2]
-        return {"total": ops.zeros((batch, queries, length), exact_dtype(self))}
+        return {
+            "total": ops.zeros(
+                (batch, queries, length), exact_dtype(self.compute_dtype)
+            )
+        }
 
     def call(self, weights, state):
         return {"total": state["total"] + ops.cast(weights, state["total"].dtype)}

@@ -6,8 +6,8 @@ Shapes: B batch, D depth of the inputs, U units.
 import keras
 from keras import ops, tree
 
-from keras_attention.layers.part import exact_dtype
 from keras_attention.layers.projections import fresh
+from keras_attention.ops.precision import exact_dtype
 from keras_attention.validation import check_positive_integer
 
 
@@ -50,7 +50,7 @@ class NormalizedCell:
 
     def _normalize(self, x, gain, bias=None):
         """`gain * (x - mean) / deviation + bias` over the last axis."""
-        dtype = exact_dtype(self)
+        dtype = exact_dtype(self.compute_dtype)
         x = ops.cast(x, dtype)
         x = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(x), axis=-1, keepdims=True)
@@ -131,12 +131,14 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
     def advance(self, of_inputs, of_state, state):
         sums = self._normalize(of_inputs, self.input_gain, self.bias)
         sums = sums + self._normalize(of_state, self.recurrent_gain)
-        return lstm_gates(self, ops.cast(sums, state[1].dtype), state, self.shown)
+        return lstm_gates(
+            self, ops.cast(sums, state[1].dtype), state, self.normalize_carry
+        )
 
-    def shown(self, carry):
+    def normalize_carry(self, carry):
         """Return the normalised carry, of which the output is an activation."""
-        shown = self._normalize(carry, self.carry_gain, self.carry_bias)
-        return ops.cast(shown, carry.dtype)
+        normalized = self._normalize(carry, self.carry_gain, self.carry_bias)
+        return ops.cast(normalized, carry.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -220,20 +222,20 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         return ops.concatenate(normalized, axis=-1)
 
 
-def lstm_gates(cell, sums, state, shown=lambda carry: carry):
+def lstm_gates(cell, sums, state, prepare=lambda carry: carry):
     """Return output and new state of an LSTM cell.
 
     Args:
         cell: `keras.layers.LSTMCell`, or one that is derived from it.
         sums: Sums of all products and biases, `(..., 4 U)`.
         state: `[h, c]`, tensors `(..., U)`.
-        shown: Function of the new carry, applied before the activation.
+        prepare: Function of the new carry, applied before the activation.
     """
     _, carry = state
     gate, activation = cell.recurrent_activation, cell.activation
     update, forget, new, expose = ops.split(sums, 4, axis=-1)
     carry = gate(forget) * carry + gate(update) * activation(new)
-    output = gate(expose) * activation(shown(carry))
+    output = gate(expose) * activation(prepare(carry))
     return output, [output, carry]
 
 

@@ -9,7 +9,7 @@ import math
 import keras
 from keras import initializers, ops
 
-from keras_attention.layers.part import AttentionPart
+from keras_attention.layers.base import AttentionPart
 from keras_attention.layers.projections import (
     fresh_options,
     options_of,
@@ -89,21 +89,13 @@ class DotScore(Score):
         return {**super().get_config(), "scaled": self.scaled}
 
 
-@keras.saving.register_keras_serializable(package="keras_attention")
-class GeneralScore(Score):
-    """Bilinear form, also called multiplicative score.
-
-        scores[t, s] = (W query[t] + bias) . keys[s]
-
-    The query is projected rather than the keys, because there are fewer queries.
+class ProjectedScore(Score):
+    """Base of the scores with projections.
 
     Args:
         use_bias: Whether the projection has a bias.
-        kernel_initializer, kernel_regularizer, kernel_constraint: For `W`.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For the kernel.
         bias_initializer, bias_regularizer, bias_constraint: For the bias.
-
-    Reference:
-        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1.
     """
 
     def __init__(
@@ -122,6 +114,31 @@ class GeneralScore(Score):
         self.use_bias = use_bias
         self.options = weight_options(locals())
 
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "use_bias": self.use_bias,
+            **serialize_options(self.options),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class GeneralScore(ProjectedScore):
+    """Bilinear form, also called multiplicative score.
+
+        scores[t, s] = (W query[t] + bias) . keys[s]
+
+    The query is projected rather than the keys, because there are fewer queries.
+
+    Args:
+        use_bias: Whether the projection has a bias.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For `W`.
+        bias_initializer, bias_regularizer, bias_constraint: For the bias.
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1.
+    """
+
     def build(self, query_shape, keys_shape):
         self.query_projection = keras.layers.Dense(
             keys_shape[-1],
@@ -137,16 +154,9 @@ class GeneralScore(Score):
         query = project_rows(self.query_projection, query)
         return ops.cast(dot_scores(query, keys), self.compute_dtype)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "use_bias": self.use_bias,
-            **serialize_options(self.options),
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AdditiveScore(Score):
+class AdditiveScore(ProjectedScore):
     """Additive score: a small network of one query and one key.
 
         scores[t, s] = scale . tanh(W_query query[t] + keys[s])
@@ -187,13 +197,6 @@ class AdditiveScore(Score):
         *,
         coverage=False,
         normalize=False,
-        use_bias=False,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        bias_initializer="zeros",
-        bias_regularizer=None,
-        bias_constraint=None,
         scale_initializer="glorot_uniform",
         scale_regularizer=None,
         scale_constraint=None,
@@ -203,8 +206,7 @@ class AdditiveScore(Score):
         self.units = units
         self.takes_coverage = coverage
         self.normalize = normalize
-        self.use_bias = use_bias
-        self.options = weight_options(locals())
+        self.options |= weight_options(locals())
         self.query_projection = keras.layers.Dense(
             units,
             use_bias=False,
@@ -263,13 +265,11 @@ class AdditiveScore(Score):
             "units": self.units,
             "coverage": self.takes_coverage,
             "normalize": self.normalize,
-            "use_bias": self.use_bias,
-            **serialize_options(self.options),
         }
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class LocationScore(Score):
+class LocationScore(ProjectedScore):
     """Score of every position from the query alone, without the keys.
 
         scores[t] = W query[t] + bias
@@ -286,26 +286,12 @@ class LocationScore(Score):
 
     uses_keys = False
 
-    def __init__(
-        self,
-        positions,
-        *,
-        use_bias=False,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        bias_initializer="zeros",
-        bias_regularizer=None,
-        bias_constraint=None,
-        **kwargs,
-    ):
+    def __init__(self, positions, **kwargs):
         super().__init__(**kwargs)
         self.positions = positions
-        self.use_bias = use_bias
-        self.options = weight_options(locals())
         self.projection = keras.layers.Dense(
             positions,
-            use_bias=use_bias,
+            use_bias=self.use_bias,
             **self.options,
             dtype=self.dtype_policy,
             name="projection",
@@ -329,9 +315,4 @@ class LocationScore(Score):
         return ops.take(scores, ops.arange(ops.shape(keys)[-2], dtype="int32"), axis=-1)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "positions": self.positions,
-            "use_bias": self.use_bias,
-            **serialize_options(self.options),
-        }
+        return {**super().get_config(), "positions": self.positions}

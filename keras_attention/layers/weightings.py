@@ -6,7 +6,7 @@ Shapes: B batch, T queries, S scores of a query.
 import keras
 from keras import ops
 
-from keras_attention.layers.part import AttentionPart, exact_dtype
+from keras_attention.layers.base import AttentionPart
 from keras_attention.ops.choices import (
     entropy,
     log_probability,
@@ -20,6 +20,7 @@ from keras_attention.ops.monotonic import (
     monotonic_parallel,
     monotonic_recursive,
 )
+from keras_attention.ops.precision import at_least_float32, exact_dtype
 from keras_attention.ops.weightings import (
     masked_entmax15,
     masked_sigmoid,
@@ -60,7 +61,7 @@ class Weighting(AttentionPart):
     scalable = True
 
 
-class _Soft(Weighting):
+class _DeterministicWeighting(Weighting):
     """A deterministic function of the scores, divided by a temperature."""
 
     def __init__(self, temperature=1.0, **kwargs):
@@ -70,28 +71,27 @@ class _Soft(Weighting):
         self.temperature = temperature
 
     def call(self, scores, valid=None, state=None, noise=None, training=None):
-        scores = ops.cast(scores, exact_dtype(self))
         if self.temperature != 1.0:
-            scores = scores / self.temperature
-        return {"weights": self.share(scores, valid)}, {}
+            scores = at_least_float32(scores) / self.temperature
+        return {"weights": self.normalize(scores, valid)}, {}
 
     def get_config(self):
         return {**super().get_config(), "temperature": self.temperature}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class SoftmaxWeighting(_Soft):
+class SoftmaxWeighting(_DeterministicWeighting):
     """Softmax: weights in proportion to `exp(score / temperature)`.
 
     Args:
         temperature: Positive; small ones sharpen the weights, large ones level them.
     """
 
-    share = staticmethod(masked_softmax)
+    normalize = staticmethod(masked_softmax)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class SparsemaxWeighting(_Soft):
+class SparsemaxWeighting(_DeterministicWeighting):
     """Sparsemax: the point of the simplex nearest to `scores / temperature`.
 
     Positions whose score is far below the best weigh exactly zero.
@@ -103,11 +103,11 @@ class SparsemaxWeighting(_Soft):
         [Martins and Astudillo, 2016](https://arxiv.org/abs/1602.02068), section 2.
     """
 
-    share = staticmethod(masked_sparsemax)
+    normalize = staticmethod(masked_sparsemax)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class EntmaxWeighting(_Soft):
+class EntmaxWeighting(_DeterministicWeighting):
     """1.5-entmax, half way between softmax and sparsemax: smooth, yet sparse.
 
     Args:
@@ -117,7 +117,7 @@ class EntmaxWeighting(_Soft):
         [Peters et al., 2019](https://arxiv.org/abs/1905.05702), section 3.
     """
 
-    share = staticmethod(masked_entmax15)
+    normalize = staticmethod(masked_entmax15)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -189,7 +189,7 @@ class HardWeighting(Weighting):
         self.seed = self.seed_generator if isinstance(seed, dict) else seed
 
     def draw(self, shape):
-        dtype, seed = exact_dtype(self), self.seed_generator
+        dtype, seed = exact_dtype(self.compute_dtype), self.seed_generator
         steps, batch, queries, _ = shape
         coin = keras.random.uniform((1, batch, queries, 1), dtype=dtype, seed=seed)
         return {
@@ -198,7 +198,7 @@ class HardWeighting(Weighting):
         }
 
     def call(self, scores, valid=None, state=None, noise=None, training=None):
-        scores = ops.cast(scores, exact_dtype(self)) / self.temperature
+        scores = ops.cast(scores, exact_dtype(self.compute_dtype)) / self.temperature
         probabilities = relaxed = masked_softmax(scores, valid)
         if noise:
             soft = noise["soft"]
@@ -300,19 +300,22 @@ class MonotonicWeighting(Weighting):
     def initial_state(self, memory, queries):
         batch, length = ops.shape(memory["values"])[:2]
         first = ops.equal(ops.arange(length, dtype="int32"), 0)
-        first = ops.cast(first, exact_dtype(self))
+        first = ops.cast(first, exact_dtype(self.compute_dtype))
         return {"previous": ops.broadcast_to(first, (batch, queries, length))}
 
     def draw(self, shape):
         if not self.noise:
             return {}
         noise = keras.random.normal(
-            shape, stddev=self.noise, dtype=exact_dtype(self), seed=self.seed_generator
+            shape,
+            stddev=self.noise,
+            dtype=exact_dtype(self.compute_dtype),
+            seed=self.seed_generator,
         )
         return {"normal": noise}
 
     def call(self, scores, valid=None, state=None, noise=None, training=None):
-        scores = ops.cast(scores, exact_dtype(self))
+        scores = ops.cast(scores, exact_dtype(self.compute_dtype))
         scores = scores + ops.cast(self.bias, scores.dtype)
         if noise:
             scores = scores + noise["normal"]

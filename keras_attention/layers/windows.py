@@ -7,13 +7,14 @@ U depth of the keys, V depth of the values.
 import keras
 from keras import ops
 
-from keras_attention.layers.part import AttentionPart, exact_dtype
+from keras_attention.layers.base import AttentionPart
 from keras_attention.layers.projections import (
     fresh_options,
     project_rows,
     serialize_options,
     weight_options,
 )
+from keras_attention.ops.precision import exact_dtype
 from keras_attention.ops.rows import highest
 from keras_attention.ops.windows import (
     gaussian,
@@ -178,7 +179,7 @@ class LocalPredictiveWindow(LocalWindow):
     def call(self, query, memory, state, valid=None):
         share = project_rows(self.center, project_rows(self.hidden, query))[..., 0]
         # Half precision cannot represent every position of a long source.
-        exact = exact_dtype(self)
+        exact = exact_dtype(self.compute_dtype)
         first, length = (
             ops.reshape(ops.cast(x, exact), (-1, 1)) for x in _extent(memory)
         )

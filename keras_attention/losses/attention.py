@@ -9,7 +9,8 @@ Shapes: T target steps, S positions.
 import keras
 from keras import ops
 
-from keras_attention.losses.masking import at_least_float32, masked
+from keras_attention.losses.masking import masked
+from keras_attention.ops.precision import at_least_float32
 from keras_attention.validation import may_be_equal
 
 

@@ -7,11 +7,11 @@ import keras
 from keras import ops
 
 from keras_attention.losses.masking import (
-    at_least_float32,
     check_label_smoothing,
     check_token_ids,
     masked,
 )
+from keras_attention.ops.precision import at_least_float32
 from keras_attention.sample_weights import broadcast_sample_weights
 
 

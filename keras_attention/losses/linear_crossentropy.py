@@ -7,11 +7,11 @@ from keras import ops
 
 from keras_attention import loops
 from keras_attention.losses.masking import (
-    at_least_float32,
     check_label_smoothing,
     check_token_ids,
     masked,
 )
+from keras_attention.ops.precision import at_least_float32
 
 # Number of logits of one block: 16 MB, which stay in the cache.
 BLOCK_ENTRIES = 1 << 22

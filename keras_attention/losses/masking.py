@@ -1,6 +1,5 @@
-"""Masks, dtypes and checks of the arguments of losses."""
+"""Masks and checks of the arguments of losses."""
 
-import keras
 from keras import ops
 
 from keras_attention.validation import check_mask, may_be_equal
@@ -12,12 +11,6 @@ def masked(x, mask, rows=False):
         return x
     check_mask("mask", mask, x.shape[:-1] if rows else x.shape, broadcasts=True)
     return ops.where(mask[..., None] if rows else mask, x, ops.zeros_like(x))
-
-
-def at_least_float32(x):
-    x = ops.convert_to_tensor(x)
-    is_double = keras.backend.standardize_dtype(x.dtype) == "float64"
-    return x if is_double else ops.cast(x, "float32")
 
 
 def check_token_ids(name, token_ids, of, rows):

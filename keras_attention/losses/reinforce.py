@@ -6,7 +6,8 @@ Shapes: B batch, T target steps.
 import keras
 from keras import ops
 
-from keras_attention.losses.masking import at_least_float32, masked
+from keras_attention.losses.masking import masked
+from keras_attention.ops.precision import at_least_float32
 from keras_attention.validation import check_rank
 
 

@@ -8,11 +8,8 @@ import functools
 from keras import ops
 
 from keras_attention import acceleration, loops
-from keras_attention.ops.scores import (
-    additive_scores,
-    in_full_precision,
-    project_to_scalars,
-)
+from keras_attention.ops.precision import at_least_float32
+from keras_attention.ops.scores import additive_scores, project_to_scalars
 
 # Numbers of elements of the hidden layer: of a block; and of an example, above which
 # blocks are quicker.
@@ -37,7 +34,8 @@ def fast_additive_scores(query, keys, scale, shift=None):
     """
     # TensorFlow must know of every variable; a reshaped one is a tensor.
     scale = ops.reshape(scale, (-1,))
-    if shift is not None or len(keys.shape) == 4:
+    # A single query, as in a decoder step, gains from neither blocks nor compilation.
+    if shift is not None or len(keys.shape) == 4 or query.shape[1] == 1:
         return additive_scores(query, keys, scale, shift)
     if _is_large(query, keys):
         return _in_blocks(query, keys, scale)
@@ -54,26 +52,22 @@ def _fused_where_large(query, keys, scale):
     than computing it. A search over many hypotheses gains the most.
     """
     (batch, queries, units), positions = query.shape, keys.shape[1]
-    if (
-        not acceleration.traces_for_cpu()
-        or None in (queries, positions)
-        or queries == 1
-    ):
-        # Unknown lengths would be compiled one by one; one query gains nothing.
+    # Unknown lengths would be compiled one by one.
+    if None in (queries, positions) or not acceleration.traces_for_cpu():
         return additive_scores(query, keys, scale)
     is_large = (batch or USUAL_BATCH) * queries * positions * units > BLOCK
     return (_at_once_fused if is_large else additive_scores)(query, keys, scale)
 
 
 def _is_large(query, keys):
-    (_, queries, units), positions = query.shape, keys.shape[1]
-    lengths = [
-        acceleration.USUAL_LENGTH if n is None else n for n in (queries, positions)
-    ]
+    queries, positions = query.shape[1], keys.shape[1]
+    if queries is None:
+        queries = acceleration.USUAL_LENGTH
+    if positions is None:
+        positions = acceleration.USUAL_LENGTH
     # JAX infers shapes with symbols for lengths.
-    if queries == 1 or not all(isinstance(n, int) for n in lengths):
-        return False
-    return lengths[0] * lengths[1] * units > LARGE
+    are_known = isinstance(queries, int) and isinstance(positions, int)
+    return are_known and queries * positions * query.shape[2] > LARGE
 
 
 def _in_blocks(query, keys, scale):
@@ -100,7 +94,7 @@ def _in_blocks(query, keys, scale):
 
 
 def _forward(query, keys, scale, sigmoid):
-    dtype, scale = query.dtype, in_full_precision(scale)
+    dtype, scale = query.dtype, at_least_float32(scale)
 
     def example(_, now):
         keys = sigmoid.prepare(-2 * now["keys"])
@@ -119,7 +113,7 @@ def _forward(query, keys, scale, sigmoid):
 def _backward(query, keys, scale, upstream, sigmoid):
     """Gradients for query, keys and scale."""
     dtypes = [x.dtype for x in (query, keys, scale)]
-    scale = in_full_precision(scale)
+    scale = at_least_float32(scale)
 
     def example(_, now):
         keys = sigmoid.prepare(-2 * now["keys"])
@@ -141,8 +135,7 @@ def _backward(query, keys, scale, upstream, sigmoid):
     gradients = (
         4 * scale * _join(sums["query"], query),
         4 * scale * sums["keys"],
-        ops.sum(in_full_precision(upstream))
-        - 2 * ops.sum(sums["r"], axis=(0, 1, 2, 3)),
+        ops.sum(at_least_float32(upstream)) - 2 * ops.sum(sums["r"], axis=(0, 1, 2, 3)),
     )
     return tuple(ops.cast(x, t) for x, t in zip(gradients, dtypes, strict=True))
 
@@ -222,14 +215,14 @@ def _in_examples(keys, **sequences):
 
     def split(x):
         batch, queries, depth = ops.shape(x)
-        x = in_full_precision(x)
+        x = at_least_float32(x)
         padding = -queries % size
         if not isinstance(padding, int) or padding:
             x = ops.pad(x, ((0, 0), (0, padding), (0, 0)))
         return ops.reshape(x, (batch, -1, size, depth))
 
     return {
-        "keys": in_full_precision(keys),
+        "keys": at_least_float32(keys),
         **{name: split(x) for name, x in sequences.items()},
     }
 

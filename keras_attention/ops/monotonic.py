@@ -6,9 +6,9 @@ masks and dtypes.
 
 from keras import ops
 
+from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.rows import (
     TINY,
-    as_floats,
     cumsum,
     first_candidate,
 )
@@ -45,7 +45,7 @@ def monotonic_recursive(p, previous):
     Reference:
         [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3.
     """
-    p, previous = as_floats(p, previous)
+    p, previous = _as_exact(p, previous)
     return p * _solve(_shifted(1 - p, 0.0), previous)
 
 
@@ -75,7 +75,7 @@ def monotonic_parallel(p, previous):
     Reference:
         [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3.
     """
-    p, previous = as_floats(p, previous)
+    p, previous = _as_exact(p, previous)
     # Not a product: its gradient is not finite everywhere where a factor is zero. The
     # upper bounds are out of reach: at a bound, JAX halves the gradient.
     logs = ops.log(ops.clip(_shifted(1 - p, 1.0), TINY, 2.0))
@@ -105,9 +105,15 @@ def monotonic_hard(p, previous):
     Reference:
         [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.2.
     """
-    p, previous = map(ops.stop_gradient, as_floats(p, previous))
+    p, previous = map(ops.stop_gradient, _as_exact(p, previous))
     reached = cumsum(previous) > 0.5
     return first_candidate(ops.logical_and(reached, p > 0.5), p)
+
+
+def _as_exact(p, previous):
+    """Return both in the dtype of the arithmetic."""
+    p = at_least_float32(p)
+    return p, ops.cast(previous, p.dtype)
 
 
 def _shifted(x, first):
@@ -119,15 +125,15 @@ def _shifted(x, first):
 def _solve(factor, x):
     """`q[j] = factor[j] * q[j - 1] + x[j]`, where `factor[0]` is zero."""
     q = _doubled(factor, x)
-    before = ops.roll(q, 1, axis=-1)
+    previous = ops.roll(q, 1, axis=-1)
 
     def grad(*args, upstream=None):
         upstream = args[0] if upstream is None else upstream
         # The gradient of q[j] is the same recurrence, from the last position back.
-        following = ops.roll(ops.flip(factor, axis=-1), 1, axis=-1)
-        owed = _doubled(following, ops.flip(upstream, axis=-1))
-        owed = ops.flip(owed, axis=-1)
-        return owed * before, owed
+        reversed_factor = ops.roll(ops.flip(factor, axis=-1), 1, axis=-1)
+        gradient = _doubled(reversed_factor, ops.flip(upstream, axis=-1))
+        gradient = ops.flip(gradient, axis=-1)
+        return gradient * previous, gradient
 
     return q, grad
 

@@ -4,8 +4,9 @@ Scores and masks are `(..., S)`, S positions. A mask is boolean and broadcastabl
 scores, `True` marks a valid position; without one every position is valid.
 """
 
-import keras
 from keras import ops
+
+from keras_attention.ops.precision import at_least_float32
 
 # Far below any score, yet finite in float32, so that differences stay finite.
 LOWEST = -1e30
@@ -36,22 +37,11 @@ def valid_scores(scores, mask):
 
 def bounded_scores(scores, mask):
     """Return scores with `LOWEST` at invalid positions."""
-    scores = as_float(scores)
+    scores = at_least_float32(scores)
     if mask is not None:
         mask = ops.broadcast_to(mask, ops.shape(scores))
         scores = ops.where(mask, scores, LOWEST)
     return ops.where(scores < LOWEST, LOWEST, scores)
-
-
-def as_float(x):
-    if keras.backend.standardize_dtype(x.dtype) == "float64":
-        return ops.convert_to_tensor(x)
-    return ops.cast(x, "float32")
-
-
-def as_floats(p, previous):
-    p = as_float(p)
-    return p, ops.cast(previous, p.dtype)
 
 
 def cumsum(x):

@@ -1,11 +1,12 @@
-"""How well a query fits a key: scores before any normalisation.
+"""Scores of queries against keys.
 
 Shapes: B batch, T queries, S positions, U depth of projected queries and keys. Keys are
 `(B, S, U)`, or `(B, T, S, U)` where every query has positions of its own.
 """
 
-import keras
 from keras import ops
+
+from keras_attention.ops.precision import exact_dtype
 
 
 def dot_scores(query, keys):
@@ -48,10 +49,11 @@ def additive_scores(query, keys, scale, shift=None):
     Reference:
         [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2.
     """
-    hidden = sums_of_pairs(in_full_precision(query), in_full_precision(keys))
+    exact = exact_dtype(query.dtype)
+    hidden = sums_of_pairs(ops.cast(query, exact), ops.cast(keys, exact))
     if shift is not None:
-        hidden = hidden + in_full_precision(shift)
-    scores = project_to_scalars(ops.tanh(hidden), in_full_precision(scale))
+        hidden = hidden + ops.cast(shift, exact)
+    scores = project_to_scalars(ops.tanh(hidden), ops.cast(scale, exact))
     return ops.cast(scores, query.dtype)
 
 
@@ -71,9 +73,3 @@ def project_to_scalars(hidden, scale):
     # One product of matrices: far quicker than a product and a sum over the last axis.
     flat = ops.reshape(hidden, (-1, hidden.shape[-1]))
     return ops.reshape(ops.matmul(flat, scale[:, None]), ops.shape(hidden)[:-1])
-
-
-def in_full_precision(x):
-    """Return `x` in float32, or in float64 if it has that dtype."""
-    is_double = keras.backend.standardize_dtype(x.dtype) == "float64"
-    return x if is_double else ops.cast(x, "float32")

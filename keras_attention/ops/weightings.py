@@ -10,9 +10,9 @@ float64 for float64 scores.
 from keras import ops
 
 from keras_attention import acceleration
+from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.rows import (
     LOWEST,
-    as_float,
     below_peak,
     bounded_scores,
     cumsum,
@@ -37,7 +37,7 @@ def masked_softmax(scores, mask=None):
     Returns:
         Weights like `scores`, in float32 (float64 for float64 scores).
     """
-    bounded = as_float(scores) if mask is None else bounded_scores(scores, mask)
+    bounded = at_least_float32(scores) if mask is None else bounded_scores(scores, mask)
     if bounded.shape[-1] == 1:
         # Keras warns of the softmax of one number. NaN must propagate.
         weights = ops.ones_like(bounded) + 0 * bounded

@@ -5,7 +5,7 @@ import math
 from keras import ops
 
 from keras_attention.search.constraints import IMPOSSIBLE, is_possible
-from keras_attention.search.step import ask
+from keras_attention.search.step import call_step
 from keras_attention.validation import check_choice
 
 
@@ -72,10 +72,11 @@ def ensemble_step(steps, *, weights=None, combine="probabilities"):
                 f"state must be a list of {len(steps)} states, one for each step. "
                 f"Received: {len(state)}"
             )
-        answers = [
-            ask(one, token_ids, its) for one, its in zip(steps, state, strict=True)
+        results = [
+            call_step(one, token_ids, its)
+            for one, its in zip(steps, state, strict=True)
         ]
-        log_probs, states, attention = zip(*answers, strict=True)
+        log_probs, states, attention = zip(*results, strict=True)
         for name, found in (("vocabulary", log_probs), ("positions", attention)):
             sizes = [x.shape[-1] for x in found]
             if len(set(sizes)) > 1:

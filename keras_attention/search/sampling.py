@@ -48,7 +48,9 @@ def greedy_search(step, state, *, start, end, max_length, constraints=()):
     def most_probable(log_probs, t):
         return ops.argmax(log_probs, axis=-1)
 
-    return _follow(step, state, 1, most_probable, start, end, max_length, constraints)
+    return _search_independently(
+        step, state, 1, most_probable, start, end, max_length, constraints
+    )
 
 
 @checks_keywords
@@ -141,10 +143,14 @@ def sample_search(
             return odds
         return ops.where(is_possible(log_probs), odds, 0.0)
 
-    return _follow(step, state, samples, draw, start, end, max_length, constraints)
+    return _search_independently(
+        step, state, samples, draw, start, end, max_length, constraints
+    )
 
 
-def _follow(step, state, size, choose, start, end, max_length, constraints):
+def _search_independently(
+    step, state, size, choose, start, end, max_length, constraints
+):
     """Extend `size` hypotheses of every row, independently, until all have ended.
 
     `choose(log_probs, t)` returns the next tokens `(B, K)`.

@@ -38,7 +38,7 @@ def constrain(step, state, constraints, *, end, max_length):
     }
 
     def constrained(token_ids, state):
-        log_probs, model_state, weights = ask(step, token_ids, state["model"])
+        log_probs, model_state, weights = call_step(step, token_ids, state["model"])
         log_probs = ops.maximum(ops.cast(log_probs, "float32"), IMPOSSIBLE)
         size, length = log_probs.shape[-1], state["length"]
         if not 0 <= end < size:
@@ -68,16 +68,16 @@ def _checked(constraints):
     return listed
 
 
-def ask(step, token_ids, state):
+def call_step(step, token_ids, state):
     """Call a step function; `ValueError` if its results are of the wrong shape."""
-    answer = step(token_ids, state)
-    count = len(answer) if isinstance(answer, (tuple, list)) else 1
+    outputs = step(token_ids, state)
+    count = len(outputs) if isinstance(outputs, (tuple, list)) else 1
     if count != 3:
         raise ValueError(
             "step must return three values, log_probs, state and weights. "
             f"Received: {count}"
         )
-    log_probs, _, weights = answer
+    log_probs, _, weights = outputs
     for name, x, last in (
         ("log_probs", log_probs, "vocabulary"),
         ("weights", weights, "positions"),
@@ -89,7 +89,7 @@ def ask(step, token_ids, state):
                 f"step must return {name} of the shape (batch, hypotheses, {last}), "
                 f"for token_ids {leading}. Received: {shape}"
             )
-    return answer
+    return outputs
 
 
 def check_keywords(name, keywords, function):

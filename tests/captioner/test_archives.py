@@ -83,8 +83,8 @@ def test_boxes_are_in_shards_too(tmp_path):
 @pytest.mark.parametrize(
     "files, message",
     [
-        ({"a__jpg": b"x", "a__png": b"x", "a__txt": b"A"}, "a: expected one picture"),
-        ({"a__txt": b"A dog"}, "a: expected one picture, but found a.txt"),
+        ({"a__jpg": b"x", "a__png": b"x", "a__txt": b"A"}, "a: expected one image"),
+        ({"a__txt": b"A dog"}, "a: expected one image, but found a.txt"),
         ({"a__jpg": b"x", "a__json": b"{}"}, "a.json: expected one of the keys"),
         ({"a__jpg": b"x", "a__json": b"5"}, "a.json: expected an object, but found 5"),
         ({"a__jpg": b"x", "a__txt": b"\xff"}, "a.txt, line 1: expected UTF-8"),

@@ -32,11 +32,11 @@ class TestWhatCannotBeOpened:
     def test_missing(self, tmp_path):
         path = tmp_path / "none.jpg"
 
-        fails(path, str(path), "expected a picture", "got No such file or directory")
+        fails(path, str(path), "expected an image", "got No such file or directory")
         fails("", "''", "got No such file or directory")
 
     def test_folder(self, tmp_path):
-        fails(tmp_path, str(tmp_path), "expected a picture file", "got a folder")
+        fails(tmp_path, str(tmp_path), "expected an image file", "got a folder")
 
     def test_no_permission(self, tmp_path, monkeypatch):
         # Staged, since the superuser may read everything.
@@ -55,7 +55,7 @@ class TestWhatCannotBeOpened:
         path = tmp_path / "empty.png"
         path.touch()
 
-        fails(path, str(path), "expected a picture", "got no data (0 bytes)")
+        fails(path, str(path), "expected an image", "got no data (0 bytes)")
         fails(b"", "the given bytes", "got no data (0 bytes)")
 
     def test_text_named_jpg(self, tmp_path):
@@ -93,7 +93,7 @@ class TestWhatIsBroken:
         data = encode(noise(23, 29), format)
         path.write_bytes(data[: len(data) * 2 // 3])
 
-        fails(path, str(path), "expected a whole picture", "Error: ", "truncated")
+        fails(path, str(path), "expected a whole image", "Error: ", "truncated")
 
     def test_truncated_webp(self):
         data = encode(noise(23, 29), "WEBP")
@@ -142,7 +142,7 @@ class TestWhatIsBroken:
         data = encode(noise())
         monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", load)
 
-        fails(data, "expected a whole picture", f"got {type(error).__name__}")
+        fails(data, "expected a whole image", f"got {type(error).__name__}")
         fails(data, "the given bytes", "bad header")
 
 

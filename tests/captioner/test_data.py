@@ -203,7 +203,7 @@ def test_one_photograph_is_too_few_to_validate(tmp_path):
     photograph(tmp_path, "a.jpg")
 
     assert names_of(read_dataset(tmp_path, "train")) == ["a.jpg"]
-    message = "at least two photographs, of which one is for validation, but found 1"
+    message = "at least two images, of which one is for validation, but found 1"
     fails(tmp_path, "dev", with_message=message)
 
 
@@ -260,7 +260,7 @@ def test_up_to_half_of_the_photographs_may_be_missing(tmp_path, capsys):
     images = read_dataset(tmp_path, "train")
     assert names_of(images) == ["0.jpg", "3.jpg"]
     assert capsys.readouterr().err == (
-        f"captioner: warning: {tmp_path}: 2 of 4 photographs of the split train are "
+        f"captioner: warning: {tmp_path}: 2 of 4 images of the split train are "
         "missing, the first is '1.jpg'; they are left out\n"
     )
 
@@ -285,7 +285,7 @@ def test_a_name_that_no_file_can_have_is_missing(tmp_path, capsys):
     photograph(tmp_path, *names[2:])
 
     assert names_of(read_dataset(tmp_path, "train")) == names[2:]
-    assert "2 of 4 photographs of the split train are m" in capsys.readouterr().err
+    assert "2 of 4 images of the split train are m" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count", [3, 4])
@@ -294,7 +294,7 @@ def test_more_than_half_may_not_be_missing(tmp_path, count):
     lose(tmp_path, *(f"{index}.jpg" for index in range(count)))
     fails(
         tmp_path,
-        with_message=f"{count} of 4 photographs of the split train are missing, the "
+        with_message=f"{count} of 4 images of the split train are missing, the "
         f"first is '0.jpg'; looked in {tmp_path}, {tmp_path / 'images'}",
     )
 
@@ -349,7 +349,7 @@ def test_broken_photographs_do_not_stay_in_memory(tmp_path, monkeypatch):
 
 
 def test_too_many_broken_photographs_are_an_error(tmp_path):
-    message = "1 of 3 photographs cannot be read, and at most 30.00% may"
+    message = "1 of 3 images cannot be read, and at most 30.00% may"
     with pytest.raises(DataError, match=message):
         readable(broken_and_whole(tmp_path), 0.3)
 
@@ -357,7 +357,7 @@ def test_too_many_broken_photographs_are_an_error(tmp_path):
 def test_some_photographs_must_be_left(tmp_path):
     _, broken, _ = broken_and_whole(tmp_path)
     with pytest.raises(
-        DataError, match=r"1 of 1 photographs .* may be left out, but not all"
+        DataError, match=r"1 of 1 images .* may be left out, but not all"
     ):
         readable([broken], 1)
 

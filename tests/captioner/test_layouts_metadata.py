@@ -107,12 +107,12 @@ def test_blank_lines_and_columns_of_boxes_do_no_harm(tmp_path):
         (
             "metadata.csv",
             "file_name,caption,split\na.jpg,A,train\na.jpg,B,dev\n",
-            "one split for every photograph, but found two of a.jpg",
+            "one split for every image, but found two of a.jpg",
         ),
         (
             "metadata.csv",
             "file_name,caption,split\na.jpg,A,train\nb.jpg,B,\n",
-            "a split for every photograph, but found none of b.jpg",
+            "a split for every image, but found none of b.jpg",
         ),
         (
             "metadata.csv",

@@ -125,7 +125,7 @@ def test_larger_photographs_have_more_regions(photographs, model_folder, capsys)
 def test_photographs_may_be_too_small_for_a_preset(photographs, capsys):
     command = ["caption", str(photographs / "red-0.png"), "--model", "flickr8k-soft"]
     assert main([*command, "--image-size", "8"]) == 2
-    assert "cannot be built for photographs of 8 x 8" in capsys.readouterr().err
+    assert "cannot be built for images of 8 x 8" in capsys.readouterr().err
 
 
 def test_several_captions_of_a_photograph(photographs, model_folder, capsys, tmp_path):
@@ -191,7 +191,7 @@ def test_a_folder_of_one_photograph_is_still_a_folder(
     assert capsys.readouterr().out.startswith(f"{album / 'red-0.png'}\t")
     photograph = (album / "red-0.png").read_bytes()
     assert main([*command, str(album)]) == 2
-    assert "must not lie among the photographs" in capsys.readouterr().err
+    assert "must not lie among the images" in capsys.readouterr().err
     assert (album / "red-0.png").read_bytes() == photograph
 
 
@@ -260,7 +260,7 @@ def test_of_several_folders_one_may_be_empty(
     assert main(command) == 2
     told = capsys.readouterr()
     assert len(told.out.splitlines()) == 2
-    assert "error: No picture in" in told.err
+    assert "error: No image in" in told.err
 
 
 def test_a_photograph_has_one_line_whatever_its_name(photographs, model_folder, capsys):
@@ -330,7 +330,7 @@ def test_an_output_must_be_a_file(photographs, tmp_path, capsys):
         ),
         (["caption", "x.jpg", "--overlay", "x.txt"], "Received: 'x.txt'"),
         (["caption", "x.jpg", "y.jpg", "--overlay", "x.png"], "Received: 'x.png'"),
-        (["caption", "x.png", "--overlay", "x.png"], "among the photographs"),
+        (["caption", "x.png", "--overlay", "x.png"], "among the images"),
         (["caption", "x.jpg", "--output", "."], "Received a folder: '.'"),
         (["evaluate", "--data", ".", "--output", "."], "Received a folder: '.'"),
         (["export", "."], "expected the name of a new folder"),

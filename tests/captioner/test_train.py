@@ -207,7 +207,7 @@ def test_captions_that_are_all_the_same_are_told(
     assert main(command(squares, tmp_path / "run", **changes)) == 0
 
     out = capsys.readouterr().out
-    alike = "All photographs have the same caption: 'a square'" in out
+    alike = "All images have the same caption: 'a square'" in out
     assert alike == (len(texts) == 1)
 
 

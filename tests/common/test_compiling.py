@@ -2,8 +2,8 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.network.compiling import (
-    cast_beforehand,
     computing_in,
+    with_cast_weights,
 )
 
 
@@ -26,7 +26,7 @@ def test_the_steps_of_a_search_find_weights_that_are_cast(precision):
         return layer(x), state
 
     x = np.random.default_rng(0).normal(size=(2, 5)).astype("float32")
-    output, state = cast_beforehand(step, layer)(x, "a state")
+    output, state = with_cast_weights(step, layer)(x, "a state")
 
     assert found["dtypes"] == [precision.removeprefix("mixed_"), "float32"]
     assert state == "a state"
@@ -43,4 +43,4 @@ def test_the_steps_of_a_search_find_weights_that_are_cast(precision):
 def test_in_single_precision_the_step_is_left_alone():
     step = [].append
 
-    assert cast_beforehand(step, layer_in("float32")) is step
+    assert with_cast_weights(step, layer_in("float32")) is step

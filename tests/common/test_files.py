@@ -226,7 +226,7 @@ def test_json_keeps_names_that_are_not_utf_8(tmp_path):
 def test_a_file_behind_a_number_is_not_replaced(tmp_path):
     with open(tmp_path / "a.txt", "w") as file:
         path = f"/dev/fd/{file.fileno()}"
-        with pytest.raises(UserError, match="behind which there is a file"):
+        with pytest.raises(UserError, match="is a link to a file"):
             check_file(path)
     check_file("/dev/null")
 

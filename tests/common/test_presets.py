@@ -120,7 +120,7 @@ def test_another_kind_of_model_is_told_from_a_broken_one(tmp_path):
         units: int = 1
 
     (tmp_path / "config.json").write_text('{"model": {"units": 2}}')
-    options = {"presets": tmp_path, "kind": Config, "what": "parser"}
+    options = {"presets": tmp_path, "kind": Config, "noun": "parser"}
     assert read_config(tmp_path, **options) == Config(2)
     (tmp_path / "config.json").write_text('{"model": {"units": 2, "heads": 3}}')
     with pytest.raises(UserError, match="another kind of model: a parser has no heads"):

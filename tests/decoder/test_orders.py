@@ -230,7 +230,7 @@ def test_products_taken_apart_have_the_same_gradients(
     found = gradients(*arguments)
 
     monkeypatch.setattr(attention_decoder, "split_cell", lambda *_: None)
-    monkeypatch.setattr(acceleration, "looks_back", lambda: False)
+    monkeypatch.setattr(acceleration, "defers_gradients", lambda: False)
     for x, y in zip(found, gradients(*arguments), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-4 * abs(y).max(), rtol=1e-3)
         assert (x != 0).any()

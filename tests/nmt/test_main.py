@@ -274,7 +274,7 @@ def test_plots_have_their_place_before_a_model_is_looked_for(tmp_path, capsys):
     folder.touch()
 
     assert translate("--input", lines, "--plot", "x.png", model="nowhere") == 2
-    assert "a folder for several, and for lines. Rec" in capsys.readouterr().err
+    assert "otherwise a folder. Rec" in capsys.readouterr().err
     assert translate("x", "y", "--plot", folder, model="nowhere") == 2
     assert "Received a file: " in capsys.readouterr().err
     assert translate("x", "y", "--plot", folder / "new", model="nowhere") == 2
@@ -320,7 +320,7 @@ def test_evaluation_counts_what_it_has_cut(model_folder, tmp_path, capsys):
     assert main(["evaluate", *files, "--model", str(model_folder)]) == 0
 
     err = capsys.readouterr().err
-    assert "1 of 2 sentences were longer than the model reads, and cut" in err
+    assert "1 of 2 sentences exceeded the maximum length of the model" in err
 
 
 def test_scores_are_told_even_if_translations_cannot_be_written(
@@ -372,5 +372,5 @@ def test_an_evaluation_does_not_replace_what_it_reads(name, tmp_path, capsys):
     arguments += [tmp_path / "." / name, "--model", "nowhere"]
 
     assert main(["evaluate", *map(str, arguments)]) == 2
-    assert "another file than those that are read" in capsys.readouterr().err
+    assert "an output file that is not an input" in capsys.readouterr().err
     assert (tmp_path / name).read_text() == "x\n"

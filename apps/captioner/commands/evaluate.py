@@ -8,7 +8,7 @@ from keras_attention_apps.common.files import check_file, write_json
 
 
 def evaluate(config):
-    """Score a model as an `EvaluateConfig` says; prints and returns the scores."""
+    """Print the scores that an `EvaluateConfig` describes, and return them."""
     if config.output:
         check_file(config.output)
     images = read_dataset(config.data, config.split)
@@ -32,7 +32,7 @@ def evaluate(config):
     scores = caption_scores(texts, [image.captions for image in images], meteor=True)
     attention = attention_figures([caption.weights for caption in captions])
     print(
-        f"{chosen.model} on {len(images)} photographs of {config.split}, "
+        f"{chosen.model} on {len(images)} images of {config.split}, "
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
     )
     for name, score in scores.items():

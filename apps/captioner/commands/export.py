@@ -1,4 +1,4 @@
-"""A captioner as a TensorFlow SavedModel: encoded pictures in, captions out."""
+"""A captioner as a TensorFlow SavedModel: encoded images in, captions out."""
 
 import dataclasses
 
@@ -40,9 +40,9 @@ def save_served(captioner, search_model, directory):
     or WebP files, and returns a dict:
 
     - `"caption"`, strings `(B,)`;
-    - `"words"`, strings `(B, L)`, empty behind the last word;
+    - `"words"`, strings `(B, L)`, empty after the last word;
     - `"log_probability"`, `(B,)`;
-    - `"attention"`, `(B, L, rows, columns)`, zero behind the last word.
+    - `"attention"`, `(B, L, rows, columns)`, zero after the last word.
 
     Args:
         captioner: The `Captioner`.
@@ -58,7 +58,7 @@ def save_served(captioner, search_model, directory):
 
     def serve(encoded):
         images = decode_images(encoded, captioner.config.image_size)
-        # TensorFlow's convolutions cannot do without a picture.
+        # TensorFlow's convolutions reject an empty batch.
         missing = tf.maximum(0, 1 - tf.shape(images)[0])
         images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
         found = search_model({"images": images})
@@ -84,7 +84,10 @@ def save_served(captioner, search_model, directory):
 
 
 def joined(words):
-    """As `detokenize`: words `(B, T)`, empty behind the last, to captions `(B,)`."""
+    """Join words `(B, T)`, empty after the last, to captions `(B,)`.
+
+    The graph version of `detokenize`.
+    """
     import tensorflow as tf
 
     text = tf.strings.strip(tf.strings.reduce_join(words, -1, separator=" "))

@@ -1,65 +1,64 @@
-"""Where the pictures of the attention go, and writing them."""
+"""Overlays of the attention: the names of their files, and writing them."""
 
 import collections
 import os
 
 from keras_attention_apps.captioner.images.reading import read_image
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
 from keras_attention_apps.common.files import check_file
-from keras_attention_apps.common.pictures import PICTURES, plots, write_figure
 
 # Panels are small: more pixels would only make the file larger.
 LARGEST_SIDE = 480
 
 
 def find_overlays(overlay, given, paths):
-    """Where the overlay of each photograph is written; no two at the same place.
+    """Return the file of each image's overlay, no two the same.
 
     Args:
-        overlay: Name of a picture for a single photograph, else of a folder.
-        given: The photographs and folders that were asked for.
-        paths: All photographs.
+        overlay: For a single image the name of a file, otherwise that of a folder.
+        given: Images and folders as the user named them.
+        paths: All images.
 
     Returns:
-        Dict from each photograph to a path.
+        Dict from the path of each image to that of its overlay.
 
     Raises:
-        UserError: If `overlay` is not as above, or if a photograph would be
-            overwritten, or its overlay be found beside it as another photograph.
+        UserError: If `overlay` is not as above, would overwrite an image, or lies in a
+            folder of images, where the next run would caption it.
     """
     folders = [path for path in given if os.path.isdir(path)]
-    is_picture = overlay.suffix.lower() in PICTURES and not overlay.is_dir()
+    is_file_name = overlay.suffix.lower() in FIGURE_SUFFIXES and not overlay.is_dir()
     if len(paths) == 1 and not folders and not overlay.is_dir():
-        if not is_picture:
+        if not is_file_name:
             raise UserError(
-                "--overlay must be a .png, .jpg, .pdf or .svg file for one photograph, "
+                "--overlay must be a .png, .jpg, .pdf or .svg file for one image, "
                 f"or a folder that is there. Received: {str(overlay)!r}"
             )
         found = {paths[0]: overlay}
     else:
-        if is_picture or overlay.is_file():
+        if is_file_name or overlay.is_file():
             raise UserError(
-                "--overlay must be a folder where several photographs, or a folder of "
+                "--overlay must be a folder where several images, or a folder of "
                 f"them, are captioned. Received: {str(overlay)!r}"
             )
         found = {path: overlay / f"{name}.png" for path, name in _names(paths).items()}
-    photographs = set(map(os.path.realpath, paths))
+    images = set(map(os.path.realpath, paths))
     for target in found.values():
         check_file(target)
         inside = os.path.realpath(target.parent) in map(os.path.realpath, folders)
-        if inside or os.path.realpath(target) in photographs:
+        if inside or os.path.realpath(target) in images:
             raise UserError(
-                "--overlay must not lie among the photographs. Received: "
-                f"{str(overlay)!r}"
+                f"--overlay must not lie among the images. Received: {str(overlay)!r}"
             )
     return found
 
 
 def _names(paths):
-    """Dict from photographs to names of which no two are the same.
+    """Return a dict from images to names, no two the same.
 
-    Where names of files are alike, those of their folders go before them, as many as it
-    takes.
+    Files of the same name are told apart by the names of their folders, as many as
+    needed.
     """
     folders = {path: path.absolute().parent.parts for path in paths}
     beside = collections.Counter((path.parent, path.stem) for path in folders)
@@ -78,7 +77,7 @@ def _names(paths):
 
 
 def write_overlay(path, caption, target):
-    """Draw where a `Caption` looked in a photograph for each of its words."""
+    """Draw where a `Caption` looked in an image for each of its words."""
     image = read_image(path)
     image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
     write_figure(

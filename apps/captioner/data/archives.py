@@ -1,4 +1,4 @@
-"""Files that stay inside an archive, read from where they lie."""
+"""Files inside a tar archive, read without unpacking it."""
 
 import tarfile
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from keras_attention_apps.common.cli import UserError
 
 @dataclass(frozen=True)
 class ArchivedFile:
-    """A file of a `.tar` archive: as much of a path as readers need.
+    """A file of a `.tar` archive, with the part of the `Path` interface readers need.
 
     Attributes:
         archive: Path of the archive.
-        inside: Its name in there.
-        offset, size: Where its contents are, in bytes.
+        inside: Name of the file in the archive.
+        offset, size: Position and size of its contents in the archive, in bytes.
     """
 
     archive: Path
@@ -24,20 +24,20 @@ class ArchivedFile:
 
     @property
     def name(self):
-        """The file's own name."""
+        """The name of the file, without folders."""
         return PurePosixPath(self.inside).name
 
     @property
     def stem(self):
-        """Its name up to the first dot, by which the files of a sample belong together.
+        """The name up to the first dot, which all files of a sample share.
 
-        As WebDataset has it: a second dot belongs to what kind of file it is.
+        This is WebDataset's convention: everything after the first dot is the suffix.
         """
         return self.name.partition(".")[0]
 
     @property
     def suffix(self):
-        """The last dot of its name and what is behind it, in lower case."""
+        """The last suffix of the name, in lower case."""
         return PurePosixPath(self.inside).suffix.lower()
 
     def __str__(self):
@@ -50,7 +50,7 @@ class ArchivedFile:
 
 
 def archived_samples(archive):
-    """The samples of an archive: files that lie together and share all but the suffix.
+    """Yield the samples of an archive: successive files with the same stem.
 
     Args:
         archive: Path of an uncompressed `.tar` file.
@@ -59,7 +59,7 @@ def archived_samples(archive):
         Pairs of the name that they share and the list of `ArchivedFile`s.
 
     Raises:
-        UserError: If it is no such archive.
+        UserError: If the archive cannot be read.
     """
     key, files = None, []
     try:

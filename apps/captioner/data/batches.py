@@ -16,7 +16,7 @@ BUCKET_BATCHES = 8
 SMALLEST_CROP = 0.8
 
 
-class Photographs(keras.utils.PyDataset):
+class ImageBatches(keras.utils.PyDataset):
     """Batches of images, in order, as inputs of the network.
 
     Args:
@@ -187,16 +187,16 @@ class TrainingBatches(keras.utils.PyDataset):
         rows, columns = self.grid
         targets = captions[..., 1:]
         regions = np.zeros((*targets.shape, rows * columns), "float32")
-        for row, (photograph, view) in enumerate(zip(chosen, views, strict=True)):
-            for token, boxes in self.boxes[photograph].items():
+        for row, (image, view) in enumerate(zip(chosen, views, strict=True)):
+            for token, boxes in self.boxes[image].items():
                 covered = coverage(viewed(boxes, view), rows, columns)
                 regions[row][targets[row] == token] = covered
         return regions
 
     def _caption_batch(self, chosen, least, random):
         rows = []
-        for photograph in chosen:
-            texts = self.captions[photograph]
+        for image in chosen:
+            texts = self.captions[image]
             picked = random.permutation(len(texts))[: self.captions_per_image]
             rows.append([texts[i] for i in picked])
         longest = max(least, *(len(text) for texts in rows for text in texts))

@@ -1,29 +1,30 @@
-"""Where the objects of a photograph are.
+"""Bounding boxes of the objects in an image.
 
 A box is `(left, top, right, bottom)` in shares of the width and of the height. The
-boxes of a photograph are a dict from a word to those of what it names.
+boxes of an image are a dict from a word to the boxes of the objects that it names.
 """
 
 import numpy as np
 from keras_attention_apps.captioner.data.text import tokenize
 
-# Of a view, as below: the whole photograph.
+# The view of the whole image; see `viewed`.
 WHOLE = (0.0, 0.0, 1.0, 1.0), False
 
 
 def check_boxes(boxes):
-    """The boxes of a photograph as they are in a data set, as a dict of tuples.
+    """Validate the boxes of an image, and return them as a dict of tuples.
 
     Args:
         boxes: Dict from a word to a list of boxes, or to one.
 
     Returns:
         Dict from a word to a tuple of boxes, without the words that have none. Words
-        are spelt as `tokenize` spells those of captions; one that is several there has
-        blanks between them, and no word of a caption is like it.
+        are spelt as `tokenize` spells those of captions. A phrase keeps its spaces, so
+        it matches no single word of a caption.
 
     Raises:
-        ValueError: If it is anything else.
+        ValueError: If a box is not four numbers from 0 to 1, left before right and top
+            before bottom.
     """
     checked = {}
     for word, found in boxes.items():
@@ -46,12 +47,11 @@ def check_boxes(boxes):
 
 
 def viewed(boxes, view):
-    """The parts of boxes that are in a view, as boxes of the view.
+    """Return the parts of boxes inside a view, in coordinates of the view.
 
     Args:
         boxes: Iterable of boxes.
-        view: Pair of the box of the photograph that is shown, and whether it is
-            mirrored.
+        view: Pair of the crop, a box, and whether it is mirrored.
     """
     (left, top, right, bottom), mirrored = view
     scale = np.array([right - left, bottom - top] * 2)
@@ -66,7 +66,7 @@ def viewed(boxes, view):
 
 
 def coverage(boxes, rows, columns):
-    """How much of every region the boxes cover, `(rows * columns,)`, from 0 to 1."""
+    """Return the share of every region that boxes cover, `(rows * columns,)`."""
     covered = np.zeros((rows, columns))
     for left, top, right, bottom in boxes:
         down, across = (
@@ -83,17 +83,17 @@ def coverage(boxes, rows, columns):
 
 
 def pointing(captions, boxes):
-    """Of the words that name an object, how many have their largest weight on it.
+    """Count the words whose largest weight is on the object that they name.
 
-    A region is on the object if it is covered at least half as much as the region that
-    is covered most.
+    A region is on the object if the share of it that the object covers is at least half
+    the largest share of any region.
 
     Args:
         captions: Iterable of `Caption`s.
-        boxes: The boxes of their photographs.
+        boxes: The boxes of their images.
 
     Returns:
-        Numbers of hits, and of words that name an object.
+        Number of hits, and number of words that name an object.
     """
     hits = count = 0
     for caption, named in zip(captions, boxes, strict=True):

@@ -1,4 +1,4 @@
-"""Reads captioned photographs, whatever layout the data comes in."""
+"""Read captioned images from any of the supported layouts."""
 
 import concurrent.futures
 import dataclasses
@@ -23,25 +23,25 @@ from keras_attention_apps.captioner.images.reading import ImageError, read_image
 
 
 def read_dataset(directory, split, *, validation_share=0.1):
-    """Returns the images of one split that have a caption and a photograph.
+    """Return the captioned images of one split.
 
     Args:
-        directory: Path of the data set. The folder of its photographs or of its
-            texts will do as well, if the rest lies beside it.
+        directory: Path of the data set, or of its folder of images or texts if the
+            other folder is beside it.
         split: `"train"`, `"dev"` or `"test"`; `"val"`, `"valid"` and
             `"validation"` mean `"dev"`.
-        validation_share: Share of the images that go to dev, and again to test,
-            where the data comes without splits; where only dev is missing, share of
-            train that becomes dev. At least 0, below 0.5.
+        validation_share: For data without splits, share of the images in dev, and in
+            test; for data without dev, share of train that becomes dev. At least 0,
+            below 0.5.
 
     Returns:
-        List of `CaptionedImage`, in the order of the split file or, where there is
-        none, of the file with the captions. Images without caption are left out.
-        So are missing photographs, with one warning that counts them.
+        List of `CaptionedImage`, in the order of the split file or, if there is none,
+        of the file with the captions. Images without captions and missing files are
+        left out; a warning gives the number of missing files.
 
     Raises:
-        DataError: If no layout is recognised, a file is broken, the split is not in
-            the data, or more than half of its photographs are missing.
+        DataError: If no layout is recognised, a file is broken, the data has no such
+            split, or more than half of its images are missing.
     """
     if split not in SPLITS:
         raise unexpected("split", f"one of {list_some(SPLITS)}", repr(split))
@@ -60,7 +60,7 @@ def read_dataset(directory, split, *, validation_share=0.1):
         for read in LAYOUTS:
             images = read(root, SPLITS[split], validation_share)
             if images is not None:
-                return _find_photographs(roots, SPLITS[split], images)
+                return _locate_images(roots, SPLITS[split], images)
     layouts = (
         "dataset*.json (Karpathy), captions_*train*.json (COCO), *.token.txt or "
         "*.token (official Flickr8k or Flickr30k), captions.txt (Kaggle), metadata.csv "
@@ -70,21 +70,21 @@ def read_dataset(directory, split, *, validation_share=0.1):
 
 
 def readable(images, limit):
-    """The images whose photographs can be read; the others are named on the way.
+    """Return the images that can be read, and print a warning for each of the others.
 
     Args:
         images: List of `CaptionedImage`.
-        limit: Largest share of them that may be left out.
+        limit: Maximum share of unreadable images.
 
     Raises:
-        DataError: If there are more, or no others.
+        DataError: If the share is larger, or no image can be read.
     """
 
     def problem(image):
         try:
             read_image(image.path, draft=True)
         except ImageError as error:
-            # The exception itself would keep the picture in memory.
+            # The traceback of the exception would keep the image in memory.
             return str(error)
         return None
 
@@ -93,7 +93,7 @@ def readable(images, limit):
     broken = [problem for problem in problems if problem]
     if len(broken) > limit * len(images) or len(broken) == len(images):
         raise DataError(
-            f"{len(broken)} of {len(images)} photographs cannot be read, and at most "
+            f"{len(broken)} of {len(images)} images cannot be read, and at most "
             f"{limit:.2%} may be left out, but not all. The first: {broken[0]}"
         )
     for reason in broken:
@@ -105,7 +105,8 @@ def readable(images, limit):
     ]
 
 
-def _find_photographs(roots, split, images):
+def _locate_images(roots, split, images):
+    """Return the images that have captions, with the paths of their files."""
     bases = [*roots]
     for root in roots:
         for outer in IMAGE_FOLDERS:
@@ -117,12 +118,12 @@ def _find_photographs(roots, split, images):
         if isinstance(image.path, ArchivedFile):
             found += [dataclasses.replace(image, captions=captions)] if captions else []
             continue
-        # Folders that the data set names may be missing on disk: try without them.
+        # The folders in a data set's paths may be missing on disk: also try without.
         parts = image.path.parts
         names = (Path(*parts[start:]) for start in range(len(parts)))
         names = (spelt for name in names for spelt in _spellings(name))
         paths = (base / name for name in names for base in bases)
-        # Of a name that no file can have, `Path.is_file` may raise an error.
+        # Unlike `os.path.isfile`, `Path.is_file` may raise an error for invalid names.
         path = next((path for path in paths if os.path.isfile(path)), None)
         if captions and path:
             found.append(dataclasses.replace(image, path=path, captions=captions))
@@ -134,7 +135,7 @@ def _find_photographs(roots, split, images):
         raise unexpected(roots[0], expected, list_some(texts))
     if missing:
         report = (
-            f"{roots[0]}: {len(missing)} of {len(found) + len(missing)} photographs of "
+            f"{roots[0]}: {len(missing)} of {len(found) + len(missing)} images of "
             f"the split {split} are missing, the first is {missing[0]!r}"
         )
         if len(missing) > len(found):
@@ -144,6 +145,6 @@ def _find_photographs(roots, split, images):
 
 
 def _spellings(name):
-    """A name, and those that look the same: on a Mac, accents stand on their own."""
+    """Return a name and its Unicode normal forms; macOS decomposes accents."""
     forms = (unicodedata.normalize(form, str(name)) for form in ("NFC", "NFD"))
     return dict.fromkeys((name, *map(Path, forms)))

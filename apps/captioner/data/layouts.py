@@ -1,4 +1,4 @@
-"""The layouts that captioned photographs come in.
+"""Readers of data sets of captioned images, one for each layout.
 
 - Official Flickr8k and Flickr30k: `*.token.txt` or `*.token` with lines
   `name.jpg#0<TAB>caption`, and `*trainImages.txt`, `*devImages.txt` and
@@ -7,18 +7,19 @@
   split files as above.
 - Karpathy: `dataset*.json`, which holds the captions and the splits.
 - COCO: `captions_*train*.json`, `captions_*val*.json`, `captions_*test*.json`.
-- Hugging Face: `metadata.csv` or `metadata.jsonl`, with `file_name`, one of the names
-  `caption`, `captions` and `text`, and perhaps `split`; in the folder, or one in each
-  of its folders `train`, `validation` and `test`. JSON may hold `boxes`, too: for words
-  of the captions, lists of `[left, top, right, bottom]` in shares of width and height.
-- WebDataset: `*.tar`, in which a photograph and its captions share a name:
-  `0001.jpg` with `0001.txt`, a caption a line, or `0001.json`, with the same names as
-  above. Of `train-000.tar`, `val-000.tar` and so on the name tells the split.
+- Hugging Face: `metadata.csv` or `metadata.jsonl`, with `file_name`, one of the keys
+  `caption`, `captions` and `text`, and optionally `split`; in the folder, or one in
+  each of its folders `train`, `validation` and `test`. JSON may also have `boxes`: for
+  words of the captions, lists of `[left, top, right, bottom]` in shares of width and
+  height.
+- WebDataset: `*.tar`, in which an image and its captions share a name: `0001.jpg` with
+  `0001.txt`, one caption per line, or `0001.json`, with the same keys as above. The
+  name of an archive, such as `train-000.tar` or `val-000.tar`, begins with the split.
 
-COCO's, Kaggle's, Hugging Face's and WebDataset's may lack dev, or have no splits: then
-a hash of each name decides which split an image belongs to. The layout is recognised by
-these files; where several are there, Karpathy comes first, then COCO, official, Kaggle,
-Hugging Face and WebDataset.
+COCO, Kaggle, Hugging Face and WebDataset may lack dev, or have no splits: then a hash
+of each name decides on the split of an image. The layout is recognised by these files.
+If there are several, the order is Karpathy, COCO, official, Kaggle, Hugging Face,
+WebDataset.
 """
 
 import codecs
@@ -42,23 +43,23 @@ TEXT_FOLDERS = ("Flickr8k_text", "annotations")
 IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
 IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
 CAPTION_NAMES = ("caption", "captions", "text")
-# What the clients of Kaggle and Hugging Face write beside a data set.
+# Files that the clients of Kaggle and Hugging Face add to a data set.
 NO_CAPTIONS = ("dataset-metadata.json", "dataset_info.json", "dataset_infos.json")
 NO_CAPTIONS += ("dataset_dict.json",)
-PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
 class DataError(UserError):
-    """A data set that cannot be read: what was wrong, expected, and what came."""
+    """A data set that cannot be read."""
 
 
 @dataclass(frozen=True)
 class CaptionedImage:
-    """A photograph on disk, its captions, and the number its data set gives it.
+    """An image on disk, its captions, and its number in the data set.
 
-    Where the data set has no numbers, `image_id` is the file's name without suffix, or
-    its name within the data set where those of several are alike. The
-    boxes, if it has any, say where the things are that words of the captions name.
+    In a data set without numbers, `image_id` is the file's name without suffix, or its
+    path within the data set if several files have that name. `boxes` is a dict from
+    words of the captions to the boxes of the objects that they name.
     """
 
     path: Path | ArchivedFile
@@ -67,8 +68,8 @@ class CaptionedImage:
     boxes: dict = field(default_factory=dict)
 
 
-# A reader returns `None` where it does not recognise its layout, otherwise the images
-# of the split with paths as the data set gives them and captions as they stand there.
+# A reader returns `None` if it does not recognise its layout, otherwise the images of
+# the split, with the paths and captions of the data set.
 
 
 def _read_karpathy(root, split, _):
@@ -103,8 +104,7 @@ def _read_coco(root, split, validation_share):
     files = {name: _find_file(root, pattern) for name, pattern in patterns.items()}
     if not any(files.values()):
         return None
-    drawn = split == "dev" or (split == "train" and not files["dev"])
-    if drawn and files["train"] and not files["dev"]:
+    if split in ("train", "dev") and files["train"] and not files["dev"]:
         images = _read_coco_file(files["train"])
         names = {image.path.name: () for image in images}
         kept = _of_split(files["train"], {"train": names}, split, validation_share)
@@ -132,7 +132,7 @@ def _read_coco_file(path):
 
 
 def _read_official(root, split, _):
-    # Flickr8k ships its captions a second time, as lemmas.
+    # Flickr8k has a second file of the captions, as lemmas.
     path = _find_file(root, "*.token.txt", "*.token", without=".lemma.token.txt")
     if path is None:
         return None
@@ -157,7 +157,7 @@ def _read_kaggle(root, split, validation_share):
         where, found = f"{path}, line {line}", f"{','.join(row)!r:.60}"
         if line == 1 and [cell.strip().lower() for cell in row] != ["image", "caption"]:
             raise unexpected(where, "the header image,caption", found)
-        # A quote that is never closed swallows the lines after it.
+        # After an unclosed quote, the following lines belong to the same cell.
         if len(row) == 1 or any("\n" in cell for cell in row):
             raise unexpected(where, "image,caption on one line", found)
         if line > 1 and row:
@@ -169,7 +169,7 @@ def _read_kaggle(root, split, validation_share):
 
 def _read_metadata(root, split, validation_share):
     named, boxes, last = {}, {}, None
-    # In a folder for each split, or in one for all.
+    # One file for all splits, or one in the folder of each split.
     folders = [(root, None)]
     folders += [(root / name, its_split) for name, its_split in SPLITS.items()]
     for folder, its_split in folders:
@@ -199,13 +199,13 @@ def _read_webdataset(root, split, validation_share):
     named, boxes = {}, {}
     for shard in shards:
         its_split = re.match("[a-z]*", shard.name.lower()).group()
-        images = named.setdefault(SPLITS.get(its_split), {})
+        named_captions = named.setdefault(SPLITS.get(its_split), {})
         for key, files in archived_samples(shard):
-            pictures = [file for file in files if file.suffix in PICTURE_SUFFIXES]
-            if len(pictures) != 1:
+            images = [file for file in files if file.suffix in IMAGE_SUFFIXES]
+            if len(images) != 1:
                 found = list_some(file.name for file in files)
-                raise unexpected(f"{shard}: {key}", "one picture", found)
-            captions = images.setdefault(pictures[0], [])
+                raise unexpected(f"{shard}: {key}", "one image", found)
+            captions = named_captions.setdefault(images[0], [])
             for file in files:
                 if file.suffix == ".txt":
                     captions += _read_lines(file)
@@ -214,15 +214,15 @@ def _read_webdataset(root, split, validation_share):
                     entry = _read_json(file)
                     if not isinstance(entry, dict):
                         raise unexpected(file, "an object", f"{entry!r:.60}")
-                    # Beside a text, as img2dataset writes it, it says the same again.
+                    # img2dataset writes the captions to both files.
                     captions += () if captions else _captions_of(entry, file)
-                    boxes[pictures[0]] = _boxes_of(entry, file)
+                    boxes[images[0]] = _boxes_of(entry, file)
     images = _of_split(root, named, split, validation_share)
     return [replace(image, boxes=boxes.get(image.path, {})) for image in images]
 
 
 def _captions_of(entry, where):
-    """The captions of an object: a text, or a list of them, under one of the names."""
+    """Return the captions of a JSON object: a text or a list of texts."""
     names = [name for name in CAPTION_NAMES if name in entry]
     if not names:
         expected = f"one of the keys {list_some(CAPTION_NAMES)}"
@@ -236,7 +236,7 @@ def _captions_of(entry, where):
 
 
 def _boxes_of(entry, where):
-    """The boxes of an object; a CSV file's row has none."""
+    """Return the boxes of a JSON object; a row of a CSV file has none."""
     boxes = entry.get("boxes") or {}
     if isinstance(boxes, str):
         return {}
@@ -247,21 +247,23 @@ def _boxes_of(entry, where):
 
 
 def _of_split(where, named, split, validation_share):
-    """Images of a split; what has no dev or no splits at all is drawn by its names.
+    """Return the images of a split, which is drawn by name if the data has none.
 
     Args:
-        where: For the error.
+        where: Name of the data set in errors.
         named: Dict from a split, or `None`, to the dict from names to captions.
+        split: The split.
+        validation_share: Share of the images that are drawn for dev, and for test.
     """
     counts = collections.Counter(name for names in named.values() for name in names)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
-        raise unexpected(where, "one split for every photograph", f"two of {twice[0]}")
+        raise unexpected(where, "one split for every image", f"two of {twice[0]}")
     if set(named) == {None}:
         chosen, drawn = named[None], (split,)
     elif None in named:
         without = next(iter(named[None]))
-        raise unexpected(where, "a split for every photograph", f"none of {without}")
+        raise unexpected(where, "a split for every image", f"none of {without}")
     elif split in ("train", "dev") and "dev" not in named:
         chosen = named.get("train", {})
         drawn = ("dev",) if split == "dev" else ("train", "test")
@@ -273,7 +275,7 @@ def _of_split(where, named, split, validation_share):
     if drawn:
         splits = _draw_splits(chosen, validation_share)
         if split == "dev" and len(splits) < 2:
-            expected = "at least two photographs, of which one is for validation"
+            expected = "at least two images, of which one is for validation"
             raise unexpected(where, expected, len(splits))
         chosen = {name: x for name, x in chosen.items() if splits[name] in drawn}
     return _select(chosen, chosen)
@@ -293,19 +295,19 @@ def _select(captions, names):
 
 
 def _whole_name(name):
-    """The name of a photograph within its data set, wherever that lies."""
+    """Return the path of an image within its data set."""
     if isinstance(name, ArchivedFile):
         name = f"{name.archive.name}/{name.inside}"
     return Path(name).as_posix()
 
 
 def _draw_splits(names, validation_share):
-    """Dict from names to splits.
+    """Return a dict from names to splits, drawn by a hash of the name.
 
-    The name alone decides, so that adding images never moves the others; dev and test
-    lie at opposite ends, so that another share never trades between them. Of so few
-    that none is drawn for dev, one is; and where none is left for train, those of test
-    are.
+    The hash depends on the name alone, so that adding images never moves the others.
+    Dev has the smallest hashes and test the largest, so that another share never moves
+    an image between them. If no image is drawn for dev, the first one is; if none is
+    left for train, those of test are train.
     """
     draws = {name: _draw(name) for name in names}
     first = min(draws.values(), default=0)
@@ -324,12 +326,12 @@ def _draw_splits(names, validation_share):
 
 
 def _draw(name):
-    """A number from 0 to 1 that a name always has, wherever its folder lies."""
+    """Return the hash of a name as a number from 0 to 1."""
     name = _whole_name(name).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(name).digest()[:6]) / 2**48
 
 
-# The order in which they are looked for.
+# In the order in which they are tried.
 LAYOUTS = (
     _read_karpathy,
     _read_coco,
@@ -343,7 +345,7 @@ LAYOUTS = (
 def _find_file(root, *patterns, without=()):
     for folder in (root, *(root / name for name in TEXT_FOLDERS)):
         paths = [path for pattern in patterns for path in folder.glob(pattern)]
-        # Archives made on a Mac bring a hidden `._name` beside every file.
+        # Archives made on macOS have a hidden `._name` for every file.
         paths = [path for path in paths if path.is_file() and path.name[0] != "."]
         paths = [path for path in paths if not path.name.endswith(without)]
         if len(paths) > 1:
@@ -383,7 +385,7 @@ def _read_lines(path):
 
 
 def _read_rows(path):
-    """Pairs of the line in which a row of a CSV file begins, and the row."""
+    """Yield the first line number and the cells of every row of a CSV file."""
     rows, line = csv.reader(io.StringIO(_text_of(path), newline="")), 1
     try:
         for row in rows:
@@ -402,7 +404,7 @@ def _read_json(path):
 
 
 def _read_json_lines(path):
-    """Pairs of where an object stands and the object."""
+    """Yield the position, for errors, and the object of every line of a JSONL file."""
     for number, line in enumerate(_read_lines(path), 1):
         if not line.strip():
             continue
@@ -414,7 +416,7 @@ def _read_json_lines(path):
 
 
 def _read_table(path):
-    """The same of a CSV file, whose first row has the names."""
+    """Yield the position, for errors, and every row of a CSV file with a header."""
     header = None
     for line, row in _read_rows(path):
         where = f"{path}, line {line}"

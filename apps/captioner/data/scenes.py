@@ -1,7 +1,6 @@
-"""Made-up pictures of coloured shapes, whose captions and objects are known.
+"""Synthetic images of coloured shapes, with captions and boxes.
 
-They are for trying things out: a captioner learns them in a minute, and where it ought
-to look is known for every word.
+A captioner learns them in minutes, and the object of every word is known.
 """
 
 import json
@@ -18,7 +17,7 @@ COLOURS = {
     "purple": (142, 68, 173),
     "white": (250, 250, 250),
 }
-# Corners in a square from -1 to 1; a circle has none.
+# Corners of each shape in a square from -1 to 1; a circle has none.
 SHAPES = {
     "circle": (),
     "square": ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
@@ -37,11 +36,11 @@ SHAPES = {
         )
     ),
 }
-# Half the side of an object, as a share of the picture.
+# Half the side of an object, as a share of the image.
 SIZES = {"small": (0.1, 0.12), "large": (0.17, 0.2)}
 OPPOSITE = {"left of": "right of", "above": "below"}
 SPLITS = {"train": 0.8, "dev": 0.1, "test": 0.1}
-# Pictures are drawn larger and then reduced, which smooths their edges.
+# Images are drawn larger and then reduced, which smooths their edges.
 OVERSAMPLING = 4
 
 
@@ -67,14 +66,14 @@ def scenes(config):
 
 
 def scene(chosen, size):
-    """A picture of two objects of different shapes, or of one.
+    """Draw an image of one object, or of two objects of different shapes.
 
     Args:
         chosen: `random.Random`.
-        size: Side of the picture in pixels.
+        size: Side of the image in pixels.
 
     Returns:
-        The picture, and a dict with its `"captions"` and `"boxes"`.
+        The image, and a dict with its `"captions"` and `"boxes"`.
     """
     count = chosen.choice((1, 2, 2, 2))
     shapes = chosen.sample(list(SHAPES), count)
@@ -93,13 +92,13 @@ def scene(chosen, size):
 
 
 def _look(chosen):
-    """Size and colour of an object by their names, and half its side."""
+    """Return the name of an object's size, that of its colour, and half its side."""
     large = chosen.choice(list(SIZES))
     return large, chosen.choice(list(COLOURS)), chosen.uniform(*SIZES[large])
 
 
 def _places(chosen, halves):
-    """Centres of objects that do not overlap, and lie clearly beside each other."""
+    """Return centres of objects that do not overlap and have a clear relation."""
     while True:
         places = [
             (chosen.uniform(half, 1 - half), chosen.uniform(half, 1 - half))

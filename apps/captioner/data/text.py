@@ -12,20 +12,20 @@ from keras_attention_apps.common.writing_systems import UNSPACED
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
 VOCABULARY = "vocabulary.json"
 
-# Stands for what belongs to the letter before it, and is no letter itself.
+# Replaces accents, vowel signs and joiners, which belong to the letter before them.
 _MARK = "\ufe0f"
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s\b")
 _SPACED = rf"(?:(?!{UNSPACED})\w{_MARK}*)+"
 _WORD = re.compile(rf"'s\b|{_SPACED}(?:['’-]{_SPACED})*|(?={UNSPACED})\w{_MARK}*")
-# What joins words, in order: patterns, of which RE2 knows all, and replacements. One
-# pass leaves every other blank between single characters.
+# Patterns and replacements that join words, in order; RE2 supports all of them. One
+# pass would leave every other space between single characters, so there are two.
 JOINTS = ((" 's", "'s"), *2 * [(f"({UNSPACED}) ({UNSPACED})", r"\1\2")])
 
 
 def tokenize(caption):
     """Split a caption into lower-case words without punctuation, in any script.
 
-    Where a script has no blanks between words, every character is one.
+    In a script without spaces between words, every character is a word.
 
     >>> tokenize("A man's T-shirt, in the sun .")
     ['a', 'man', "'s", 't-shirt', 'in', 'the', 'sun']
@@ -39,10 +39,7 @@ def tokenize(caption):
 
 
 def _shadow(character):
-    """Return the character that replaces this one when words are searched.
-
-    Accents, vowel signs and joiners become a mark, which belongs to a word.
-    """
+    """Return a character for matching words, where a mark replaces accents."""
     joins = unicodedata.category(character)[0] == "M" or character in "\u200c\u200d"
     return _MARK if joins else character
 
@@ -83,7 +80,7 @@ class Vocabulary:
 
     @classmethod
     def from_captions(cls, captions, min_count):
-        """The words that occur at least `min_count` times, the most frequent first."""
+        """Build a vocabulary of the words that occur at least `min_count` times."""
         counts = collections.Counter()
         for caption in captions:
             counts.update(tokenize(caption))
@@ -112,7 +109,7 @@ class Vocabulary:
 
     @property
     def definition(self):
-        """The words, which are equal if and only if two vocabularies are the same."""
+        """The words: two vocabularies with the same words are the same."""
         return self.words
 
     def extended(self, other):
@@ -128,17 +125,16 @@ class Vocabulary:
         return word in self._ids
 
     def encode(self, caption, max_length):
-        """Token ids of a caption from START to END.
+        """Return the token ids of a caption from START to END.
 
-        A caption of more than `max_length` words is cut, and has no END: it does not
-        end there.
+        A caption of more than `max_length` words is cut and has no END.
         """
         words = tokenize(caption)
         token_ids = [START, *(self._ids.get(word, UNKNOWN) for word in words), END]
         return token_ids[: max_length + 1] if len(words) > max_length else token_ids
 
     def decode(self, token_ids):
-        """The words of a caption up to, and without, END."""
+        """Return the words of a caption up to END, which is left out."""
         words = []
         for token in token_ids:
             if token == END:

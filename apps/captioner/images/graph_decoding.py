@@ -1,28 +1,28 @@
-"""From raw encoded pictures to the captioner's input, as TensorFlow graph code.
+"""Decoding of images in a TensorFlow graph, for the SavedModel.
 
-Gives what Pillow gives for the same file, so that a SavedModel that is fed with raw
-bytes captions a picture as the Python program does.
+The pixels are the same as those of Pillow, so that the SavedModel captions an image as
+the Python program does.
 """
 
 import tensorflow as tf
 
 _HEAD_LENGTH = 2**16  # enough for the largest JPEG segment
 
-_FRACTION = 22  # bits behind the point of a weight, with which Pillow computes
+_FRACTION = 22  # fractional bits of a weight, as in Pillow
 
 
 def decode_images(encoded, size):
-    """Decodes pictures, turns them upright, and squashes each into a square.
+    """Decode images, turn them upright, and resize each to a square.
 
-    Transparent pictures are laid on white; an animated GIF gives its first frame.
-    The pixels are those of `read_image` and `image_to_array`, but for pictures with 16
-    bits of grey, which differ by one level here and there. Where it is not Pillow:
+    Transparent images get a white background; an animated GIF gives its first frame.
+    The pixels are those of `read_image` and `image_to_array`; in images with 16 bits of
+    grey some differ by one level. Differences to Pillow:
 
-    - The orientation is taken from the EXIF segment of a JPEG, neither from XMP nor
-      from other formats.
+    - The orientation is read from the EXIF segment of a JPEG alone, neither from XMP
+      nor from other formats.
     - Transparent parts of a GIF are black; the fourth channel of a BMP is ignored.
     - A BMP must be uncompressed and have 8, 24 or 32 bits per pixel.
-    - An animated WebP is refused, since decoding it corrupts TensorFlow's memory.
+    - An animated WebP is rejected, since decoding it corrupts TensorFlow's memory.
 
     Args:
         encoded: String tensor of shape `(B,)`, the bytes of one file in each entry.
@@ -32,8 +32,8 @@ def decode_images(encoded, size):
         `uint8` tensor of shape `(B, size, size, 3)`: red, green, blue.
 
     Raises:
-        tf.errors.InvalidArgumentError: When it runs, and for the whole batch, if any
-            entry is damaged or is no JPEG, PNG, GIF, BMP or still WebP.
+        tf.errors.InvalidArgumentError: When the graph runs, and for the whole batch, if
+            an entry is damaged or is no JPEG, PNG, GIF, BMP or still WebP.
     """
 
     def prepare(encoded):
@@ -70,7 +70,7 @@ def _decode_jpeg(encoded):
 
 def _decode_png(encoded, head):
     pixels = tf.io.decode_png(encoded, channels=4)
-    # Below 8 bits, what decode_png gives as opaque is the file's largest value.
+    # Below 8 bits, `decode_png` gives opaque pixels the file's largest value.
     opaque = tf.cast(2 ** tf.minimum(_read(head, 24, 1), 8) - 1, tf.uint8)
     is_opaque = tf.reduce_all(pixels[..., 3] == opaque)
     return tf.cond(is_opaque, lambda: pixels[..., :3], lambda: _lay_on_white(pixels))
@@ -106,7 +106,7 @@ def _decode_gif(encoded, head):
 
 def _require(is_readable, encoded, head):
     expected = "Expected a JPEG, PNG, GIF, BMP or still WebP, got a file of the bytes"
-    # Numbers, because Python cannot raise an error whose message is no UTF-8.
+    # The bytes are printed as numbers, as an error message must be UTF-8.
     check = tf.debugging.Assert(is_readable, [expected, head], summarize=24)
     with tf.control_dependencies([check]):
         return tf.identity(encoded)
@@ -120,7 +120,7 @@ def _lay_on_white(pixels):
 
 
 def _read_orientation(encoded):
-    """Gives EXIF's orientation, 1 to 8; 1 if it is missing, damaged or nonsense."""
+    """Return EXIF's orientation, 1 to 8; 1 if it is missing or invalid."""
     head = tf.strings.substr(encoded, 0, _HEAD_LENGTH)
     parts = tf.strings.split(head, b"Exif\0\0", maxsplit=1)
     before = tf.io.decode_raw(parts[0], tf.uint8)
@@ -148,19 +148,22 @@ def _find_orientation(tiff):
 
 
 def _resize(pixels, size, orientation):
-    """Along the longer side of what is to be turned first, as `image_to_array` does."""
+    """Resize to a square, the longer side first, as `image_to_array` does.
+
+    The longer side is that of the upright image.
+    """
     height, width = tf.unstack(tf.shape(pixels)[:2])
     down = tf.where(orientation > 4, height >= width, height > width)
-    # What comes first goes down the first axis.
+    # The side to resize first becomes the first axis.
     pixels = tf.transpose(pixels, tf.where(down, [0, 1, 2], [1, 0, 2]))
     for _ in range(2):
         pixels = tf.transpose(_resize_down(pixels, size), [1, 0, 2])
-    # Both passes: the axes are where they were.
+    # Each pass has swapped the axes, so they are in their first order again.
     return tf.transpose(pixels, tf.where(down, [0, 1, 2], [1, 0, 2]))
 
 
 def _resize_down(pixels, size):
-    """Resizes the first axis, in the integers that Pillow computes with."""
+    """Resize the first axis, in integers as Pillow does."""
     length, others = tf.unstack(tf.shape(pixels)[:2])
     columns = tf.reshape(tf.cast(pixels, tf.int32), (length, others * 3))
     sums = tf.sparse.sparse_dense_matmul(_weights(length, size), columns)
@@ -169,7 +172,9 @@ def _resize_down(pixels, size):
 
 
 def _weights(length, size):
-    """A triangle around each of `size` places, over what lies there of `length`.
+    """Return the weights of bilinear resizing of an axis from `length` to `size`.
+
+    A triangle around the centre of each output position:
 
         weights[i, n] = max(1 - |n + 1/2 - centre[i]| / reach, 0) / sum over n
         centre[i]     = (i + 1/2) length / size,  reach = max(length / size, 1)
@@ -203,7 +208,7 @@ def _turn_upright(square, orientation):
 
 
 def _read(data, offsets, width, little=False):
-    """Reads an integer of `width` bytes at each offset; bytes out of range are 0."""
+    """Read an integer of `width` bytes at each offset; bytes out of range are 0."""
     size = tf.size(data, tf.int64)
     index = tf.cast(offsets, tf.int64)[..., None] + tf.range(width, dtype=tf.int64)
     index = tf.where((index < 0) | (index >= size), size, index)

@@ -1,4 +1,4 @@
-"""Reads the pictures that people really have into upright RGB images."""
+"""Read image files and arrays as upright RGB images."""
 
 import contextlib
 import io
@@ -14,13 +14,13 @@ from PIL import Image, UnidentifiedImageError
 
 MAX_PIXELS = 178_956_970
 
-# Not all that Pillow knows: its reader of EPS, for one, runs Ghostscript.
+# Fewer than Pillow supports: its reader of EPS, for example, runs Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-# Suffixes of others that telephones, cameras and programs write.
+# Suffixes of formats that phones, cameras and programs write and that are not read.
 UNREAD = (".arw", ".cr2", ".dng", ".heic", ".heif", ".jxl", ".nef", ".psd", ".svg")
 
 _ORIENTATION = 0x0112
-# What makes a picture of that EXIF orientation upright.
+# For each EXIF orientation, the operation that makes an image upright.
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -33,32 +33,32 @@ _TURNS = {
 
 
 class ImageError(UserError):
-    """A picture cannot be read; the message is one line that says why."""
+    """An image that cannot be read; the message is one line with the reason."""
 
 
 def read_image(source, *, draft=False):
-    """Reads a picture as an upright RGB image.
+    """Read an image as an upright RGB image.
 
-    The EXIF orientation is applied, transparency shows white, and an animation gives
-    its first frame. Grey values of 16 bits, and of Pillow's integer mode `I`, count
-    from 0 to 65535; those of mode `F` from 0 to 1, or to 255 if one exceeds 1.
+    The EXIF orientation is applied, transparent parts become white, and an animation
+    gives its first frame. Grey values of 16 bits, and of Pillow's integer mode `I`,
+    range from 0 to 65535; those of mode `F` from 0 to 1, or to 255 if one exceeds 1.
 
     Args:
         source: Path, `ArchivedFile`, `bytes`, binary file (read from its start if it
             can seek), `PIL.Image.Image`, or array of shape `(height, width)` or
             `(height, width, channels)` with 1, 3 or 4 channels, of uint8, uint16 or
             floats in [0, 1].
-        draft: Whether a JPEG may become an eighth as wide and high, which is much
+        draft: Whether a JPEG may be decoded at an eighth of its size, which is much
             faster.
 
     Returns:
         `PIL.Image.Image` of mode `RGB`.
 
     Raises:
-        ImageError: If `source` cannot be opened, is no picture of one of `FORMATS`,
-            is broken, or claims more than `MAX_PIXELS` pixels.
+        ImageError: If `source` cannot be opened, is no image of one of `FORMATS`,
+            is broken, or has more than `MAX_PIXELS` pixels.
     """
-    # A picture or an open file may be given to several threads.
+    # Several threads may read the same image object or open file.
     shared = isinstance(source, Image.Image) or hasattr(source, "read")
     try:
         with _pixel_limit(), _one_at_a_time if shared else contextlib.nullcontext():
@@ -66,7 +66,7 @@ def read_image(source, *, draft=False):
             if draft:
                 image.draft("RGB", (1, 1))
             return _to_rgb(_upright(image))
-    # A broken header leads Pillow's readers into nearly every type of exception.
+    # With a broken header, Pillow's readers raise nearly every type of exception.
     except Exception as error:
         is_path = isinstance(source, (str, os.PathLike, ArchivedFile))
         name = repr(str(source)) if is_path else f"the given {_type(source)}"
@@ -75,16 +75,16 @@ def read_image(source, *, draft=False):
 
 
 def image_to_array(image, size, box=None):
-    """Resizes a picture, or a rectangle of it, to a square.
+    """Resize an image, or a rectangle of it, to a square.
 
-    First along the longer side of the picture, and rounded between: where Pillow
-    begins depends on its version.
+    The longer side is resized first, and the result is rounded: which side Pillow
+    resizes first depends on its version.
 
     Args:
-        image: RGB picture, as `read_image` returns it.
+        image: RGB image, as `read_image` returns it.
         size: Positive integer, height and width of the result.
-        box: What to keep, `(left, top, right, bottom)` in pixels, which may be
-            fractions; all of the picture if omitted.
+        box: Rectangle to keep, `(left, top, right, bottom)` in pixels, possibly
+            fractions; the whole image if omitted.
 
     Returns:
         uint8 array of shape `(size, size, 3)`.
@@ -94,7 +94,7 @@ def image_to_array(image, size, box=None):
     """
     if image.mode != "RGB" or size < 1:
         raise ValueError(
-            "expected a picture of mode RGB and a positive size, "
+            "expected an image of mode RGB and a positive size, "
             f"got mode {image.mode} and size {size}"
         )
     width, height = image.size
@@ -110,28 +110,28 @@ def image_to_array(image, size, box=None):
 
 
 def find_images(paths):
-    """Replaces every folder by the pictures directly inside it, sorted by name.
+    """Replace every folder by the images directly inside it, sorted by name.
 
     Args:
-        paths: Iterable of paths; what is not a folder is kept, even if missing.
+        paths: Iterable of paths; files are kept, even if they are missing.
 
     Returns:
         List of `pathlib.Path`.
 
     Raises:
-        ImageError: If a folder cannot be listed or holds no picture.
+        ImageError: If a folder cannot be listed or holds no image.
     """
     found = []
     for path in map(pathlib.Path, paths):
-        found.extend(_pictures_inside(path) if os.path.isdir(path) else [path])
+        found.extend(_images_inside(path) if os.path.isdir(path) else [path])
     return found
 
 
 def find_unreadable(folder):
-    """The pictures directly inside a folder that are of no format which is read.
+    """Return the images directly inside a folder whose format cannot be read.
 
     Args:
-        folder: Path; what is not a folder holds none.
+        folder: Path; for anything but a folder, the list is empty.
 
     Returns:
         List of `pathlib.Path`.
@@ -145,40 +145,43 @@ def find_unreadable(folder):
     )
 
 
-def _pictures_inside(folder):
+def _images_inside(folder):
     Image.init()
     known = Image.registered_extensions()
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise ImageError(f"Cannot list {str(folder)!r}: {_reason(error)}") from error
-    pictures = [
+    images = [
         entry
         for entry in entries
         if known.get(entry.suffix.lower()) in FORMATS
         and not entry.name.startswith(".")
-        # A link to nothing, or what may not be seen, is told when it is read.
+        # Broken links and files without permission are reported when they are read.
         and (os.path.isfile(entry) or not os.path.exists(entry))
     ]
-    if not pictures:
+    if not images:
         raise ImageError(
-            f"No picture in {str(folder)!r}: expected files of {', '.join(FORMATS)}, "
+            f"No image in {str(folder)!r}: expected files of {', '.join(FORMATS)}, "
             f"got {len(entries)} other entries"
         )
-    return pictures
+    return images
 
 
 _one_at_a_time = threading.Lock()
 
-# Pillow's limit is one variable per process: the first of the readers in several
-# threads replaces it, the last one puts it back.
+# Pillow's limit is one variable per process: of concurrent readers, the first one
+# replaces it and the last one restores it.
 _lock = threading.Lock()
 _readers = 0
 _limit_before = None
 
 
 class _Limit(int):
-    """Pillow warns above its limit and refuses above twice that: here twice is once."""
+    """Limit at which Pillow raises an error.
+
+    Pillow raises above twice its limit, so twice this limit is the limit itself.
+    """
 
     def __rmul__(self, factor):
         return int(self)
@@ -212,7 +215,7 @@ def _open(source):
             source = Image.open(io.BytesIO(data), formats=formats)
         except UnidentifiedImageError as error:
             raise ImageError(
-                f"expected a picture of {', '.join(FORMATS)}, "
+                f"expected an image of {', '.join(FORMATS)}, "
                 f"got {len(data)} bytes that begin with {data[:16]!r}"
             ) from error
     if source.width * source.height > MAX_PIXELS:
@@ -224,9 +227,9 @@ def _read_bytes(source):
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
     elif isinstance(source, (str, os.PathLike)):
-        # Windows would call this a lack of permission.
+        # On Windows, the error would be one of permissions.
         if os.path.isdir(source):
-            raise ImageError("expected a picture file, got a folder")
+            raise ImageError("expected an image file, got a folder")
         with open(source, "rb") as file:
             data = file.read()
     elif isinstance(source, ArchivedFile):
@@ -241,7 +244,7 @@ def _read_bytes(source):
             f"got {_type(source)}"
         )
     if not data:
-        raise ImageError("expected a picture, got no data (0 bytes)")
+        raise ImageError("expected an image, got no data (0 bytes)")
     return data
 
 
@@ -250,7 +253,7 @@ def _array_to_image(array):
         array = array[:, :, 0]
     if array.shape[2:] not in ((), (3,), (4,)) or array.ndim < 2 or not array.size:
         raise ImageError(
-            "expected shape (height, width), with 1, 3 or 4 channels behind if any, "
+            "expected shape (height, width), or (height, width, 1, 3 or 4 channels), "
             f"got {array.shape}"
         )
     if array.dtype.kind == "f":
@@ -267,9 +270,9 @@ def _array_to_image(array):
 
 
 def _upright(image):
-    # TIFF is upright once it is loaded, and then says so.
+    # Loading a TIFF turns it upright and updates its orientation.
     image.load()
-    # Pillow's own function writes all other tags anew, of which any may be broken.
+    # Pillow's own function also rewrites the other tags, which may be broken.
     try:
         turn = _TURNS.get(image.getexif().get(_ORIENTATION))
     except Exception:
@@ -281,7 +284,7 @@ def _to_rgb(image):
     if image.mode.startswith("I"):
         values = np.asarray(image)
         grey = _to_8_bits(values, 65535)
-        # Pillow compares the 16 bits of a transparent grey with 8 bits.
+        # Pillow would compare a transparent grey of 16 bits with values of 8 bits.
         if "transparency" in image.info:
             grey[values == image.info["transparency"]] = 255
         image = Image.fromarray(grey)
@@ -311,6 +314,6 @@ def _reason(error):
             found = re.search("[0-9]+ x [0-9]+|[0-9]+", str(error)).group()
             return f"expected at most {MAX_PIXELS} pixels, got {found} pixels"
         case OSError(strerror=str(reason)):
-            return f"expected a picture, got {reason}"
+            return f"expected an image, got {reason}"
         case _:
-            return f"expected a whole picture, got {_type(error)}: {error}"
+            return f"expected a whole image, got {_type(error)}: {error}"

@@ -53,18 +53,18 @@ class Backbone(layers.Layer):
             raise
         except ValueError as error:
             raise UserError(
-                f"{name} cannot be built for photographs of {image_size} x "
+                f"{name} cannot be built for images of {image_size} x "
                 f"{image_size} pixels: {' '.join(str(error).split())}"
             ) from error
         if from_file:
             load_weights(self.cnn, weights)
         _, self.rows, self.columns, self.depth = self.cnn.output_shape
         folded = fold_normalization(self.cnn)
-        # Keras does not see it in there: the weights are those of the CNN.
+        # A closure hides the model from Keras: its weights are those of the CNN.
         self._folded = lambda: folded
 
     def freeze(self):
-        """Compute sooner from now on, with the weights as they are."""
+        """Fold the current weights once, which makes calls faster."""
         for layer in self._folded().layers:
             if isinstance(layer, FoldedConvolution):
                 layer.freeze()
@@ -82,11 +82,10 @@ class Backbone(layers.Layer):
 
 
 def small_cnn(*, include_top, weights, input_shape):
-    """A network that learns simple pictures from nothing, in minutes.
+    """Build a CNN that learns simple images from random weights, in minutes.
 
-    The last two numbers of every cell say where it is.
-
-    Arguments are those of the models in `keras.applications`; there is no top.
+    The last two channels are the coordinates of each cell. Arguments are those of the
+    models in `keras.applications`; there is no top.
     """
     if weights is not None:
         raise UserError(
@@ -95,8 +94,8 @@ def small_cnn(*, include_top, weights, input_shape):
         )
     images = keras.Input(input_shape)
     x = images
-    # What a cell sees lies around it: with kernels of 3 and strides of 2, more of it
-    # would lie to the right and below.
+    # Even kernels centre the receptive field on the cell: kernels of 3 with strides of
+    # 2 would shift it to the right and down.
     for depth, kernel, strides in ((32, 4, 2), (64, 4, 2), (128, 4, 2), (128, 3, 1)):
         x = layers.Conv2D(depth, kernel, strides, padding="same")(x)
         x = layers.LayerNormalization()(x)
@@ -107,7 +106,7 @@ def small_cnn(*, include_top, weights, input_shape):
 class Coordinates(layers.Layer):
     """Appends the row and the column of every cell of a grid, from -1 to 1.
 
-    With them, what is left of something can be told from what is right of it.
+    With them, the network can distinguish left from right.
 
     Call arguments:
         grid: `(B, rows, columns, D)`.

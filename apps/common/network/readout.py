@@ -5,12 +5,12 @@ from keras import ops
 
 
 class DeepOutput(keras.layers.Layer):
-    """Hidden vector from the last word, the decoder's state and the context.
+    """Deep output: the hidden vector from last word, decoder state and context.
 
         hidden = tanh(E y[t-1] + U s + C c[t])
         hidden = max of pairs of (V E y[t-1] + U s + C c[t])              (maxout)
 
-    The word embeddings multiply it, which serve as the output layer, too.
+    The logits are its product with the word embeddings (tied weights).
 
     Args:
         units: Depth of the result, which for `"tanh"` is that of the embeddings.

@@ -6,14 +6,14 @@ Shapes: B rows, K hypotheses, T tokens, S positions that are attended to.
 import functools
 
 import keras
-from keras_attention_apps.common.network.compiling import cast_beforehand
+from keras_attention_apps.common.network.compiling import with_cast_weights
 from keras_attention_apps.common.tokens import END, START
 
 from keras_attention import Ban
 
 
 class SearchModel(keras.Model):
-    """One call from the inputs of a network to the sequences that a search finds.
+    """A search as a Keras model, from the inputs of a network to sequences.
 
     Args:
         network: Keras model with `begin(inputs, max_length)`, which returns a memory
@@ -66,7 +66,7 @@ class SearchModel(keras.Model):
         step = functools.partial(self.network.step, memory=memory, **self.step_options)
         limit = {} if self.limit is None else {"limit": self.limit(inputs)}
         return self.search(
-            cast_beforehand(step, self.network),
+            with_cast_weights(step, self.network),
             state,
             start=START,
             end=END,

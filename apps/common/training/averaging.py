@@ -7,7 +7,7 @@ from keras_attention_apps.common.files import check_folder
 
 def average(config, load):
     """Write the average of several models, as an `AverageConfig` describes it."""
-    # If the output was forgotten, the first model must not be overwritten.
+    # A user who forgets the output must not lose the first model.
     check_folder(config.output)
     averaged = average_models(config.models, load)
     averaged.save(config.output, average_of=[path.name for path in config.models])
@@ -19,11 +19,11 @@ def average_models(folders, load):
 
     Args:
         folders: Folders of the models.
-        load: Function from a folder to a model: its `network` has the weights, its
-            `kind` must be that of the others.
+        load: Function from a folder to a `Task`.
 
     Raises:
-        UserError: If there are none, or they are not of one kind.
+        UserError: If there are no folders, or the models differ in configuration or
+            vocabulary.
     """
     if not folders:
         raise UserError("expected at least one folder of a model, got none")

@@ -7,9 +7,9 @@ from keras_attention_apps.common.cli import UserError
 
 
 class StopOnInvalidLoss(keras.callbacks.Callback):
-    """Ends a training whose loss is not finite. Comes first of the callbacks.
+    """End a training whose loss is not finite. Must be the first callback.
 
-    The model cannot learn any more, and what the epochs before have written stays.
+    Otherwise the next callbacks would save the invalid weights.
     """
 
     def on_epoch_end(self, epoch, logs=None):
@@ -20,12 +20,12 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
             raise UserError(
                 f"the loss of epoch {epoch + 1} is {loss}, so that nothing can be "
                 "learned any more. Try a smaller learning rate, and another output "
-                "folder; what earlier epochs have written stays"
+                "folder; the files of earlier epochs stay"
             )
 
 
 class SaveEveryEpoch(keras.callbacks.Callback):
-    """Writes a checkpoint at the end of every epoch. Comes last of the callbacks."""
+    """Write a checkpoint at the end of every epoch. Must be the last callback."""
 
     def __init__(self, checkpoints):
         super().__init__()
@@ -37,16 +37,16 @@ class SaveEveryEpoch(keras.callbacks.Callback):
 
 
 class ValidateDecoded(keras.callbacks.Callback):
-    """Validates decoded output, with the EMA of the weights if there is one.
+    """Validate decoded output, keep the best model, and stop early.
 
-    Keeps the best model, and stops early.
+    The EMA of the weights is validated if there is one.
 
     Args:
         score: Function without arguments that returns a dict of figures.
-        rank: Function of these figures that is larger for better ones.
+        rank: Function from these figures to a value that is larger for better ones.
         keep: Function without arguments that stores the model as the best.
-        progress: The `Progress` of the training: a model must be as good as those of
-            all finished epochs to be kept.
+        progress: The `Progress` of the training: a model is kept if it is at least as
+            good as those of all finished epochs.
         patience: Patience: epochs without improvement before a phase stops early.
     """
 
@@ -74,7 +74,7 @@ class ValidateDecoded(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         optimizer = self.model.optimizer
-        # In float16, it is wrapped by an optimiser that scales the loss.
+        # In float16, a loss-scaling optimiser wraps it.
         averages = getattr(optimizer, "inner_optimizer", optimizer).use_ema
         if averages:
             self.averages.on_test_begin()

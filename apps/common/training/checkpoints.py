@@ -46,17 +46,17 @@ class Checkpoints:
     """The checkpoint folder of one training run.
 
     The weights, with the state of the optimiser, are written first, under a new name;
-    `progress.json`, replaced last, holds the rest and says which file counts. So
-    whenever the process dies, the folder holds one consistent state.
+    then `progress.json`, which names that file, is replaced. So the folder holds one
+    consistent state whenever the process dies.
 
     Args:
         directory: Folder of the checkpoints.
-        config: Nested dict of everything the training depends on. A folder written
-            with another configuration is refused, unless only `PLACES` differ, or
-            options that there were not when it was written.
+        config: Nested dict of everything the training depends on. A folder with
+            another configuration is rejected. `PLACES`, and options that the saved
+            configuration does not have, may differ.
 
     Attributes:
-        resumed: Whether the training was begun before.
+        resumed: Whether the folder holds an earlier run of the training.
     """
 
     def __init__(self, directory, config):
@@ -126,7 +126,7 @@ def _seed_states(model):
 
 
 def _read(file):
-    """The `Progress` of a training, and what it depends on."""
+    """Return the `Progress` of a training and its configuration."""
     try:
         saved = read_json(file)
         config = saved.pop("config")
@@ -134,7 +134,7 @@ def _read(file):
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"expected the progress of a training. Received: {str(file)!r}, which is "
-            "not as it was written. Choose another output folder, or remove that one"
+            "damaged. Choose another output folder, or remove that one"
         ) from error
 
 
@@ -148,7 +148,7 @@ def _check_config(directory, saved, config):
 
 
 def _changes(saved, config, within=""):
-    """Of every option that differs: its name, its value in `saved` and in `config`."""
+    """Yield the name of every option that differs, and both values."""
     for name, now in config.items():
         before = saved.get(name, now)
         if isinstance(before, dict) and isinstance(now, dict):

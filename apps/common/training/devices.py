@@ -22,18 +22,19 @@ def seeded(seed, precision):
 
 @contextlib.contextmanager
 def all_devices(wanted=True):
-    """Models that are built and trained inside share every batch out to all devices.
+    """Distribute the training of models that are built inside to all devices.
 
-    Each device computes the gradients of its part of the batch, and they are averaged.
+    Data parallelism: each device computes the gradients of its part of the batch, and
+    they are averaged.
 
     Args:
-        wanted: `False` leaves everything on the first device.
+        wanted: `False` uses the first device alone.
 
     Yields:
         The number of devices. The rows of every batch must be a multiple of it.
 
     Raises:
-        UserError: On PyTorch, for which Keras distributes nothing.
+        UserError: On PyTorch, which Keras does not distribute.
     """
     backend = keras.backend.backend()
     if not wanted:

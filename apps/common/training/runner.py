@@ -21,15 +21,15 @@ CHECKPOINTS = "checkpoints"
 
 
 def check_output(output, tensorboard=False):
-    """Raise a `UserError` for a folder that no training must write to.
+    """Raise a `UserError` if a training must not write to a folder.
 
-    That is one that is itself a model, unless a training is in it, and one with
-    something else than a model where the best one is to be.
+    The folder must not be a model itself, unless it holds a training, and must not have
+    other files in place of the best model.
 
     Args:
         output: Folder of the training.
-        tensorboard: Whether logs of TensorBoard are to be there, too, for which it
-            must be installed: TensorFlow does not bring it.
+        tensorboard: Whether TensorBoard logs are written, for which it must be
+            installed.
     """
     if tensorboard and not importlib.util.find_spec("tensorboard"):
         raise UserError(
@@ -45,13 +45,13 @@ def check_output(output, tensorboard=False):
 
 
 def training_record(config, private=(), paths=()):
-    """Return how a model was trained, without the folders of this machine.
+    """Return the options of a training as a dict, without the folders of this machine.
 
     Args:
         config: The `TrainConfig`.
         private: Names of options that are left out, beside `output` and `model`.
-        paths: Names of options of which only the last part of the path is kept, beside
-            those that are a `Path`.
+        paths: Names of string options that are paths. Of these, and of every `Path`,
+            only the last part is kept.
     """
     record = dataclasses.asdict(config)
     for name in ("output", "model", *private):
@@ -93,15 +93,15 @@ class Runner:
         return self.checkpoints.progress
 
     def run(self, phases):
-        """Run the phases that are left, functions without arguments, in order."""
+        """Run the unfinished phases, functions without arguments, in order."""
         for phase in phases[self.progress.phase :]:
             phase()
             self.checkpoints.next_phase()
         self._report_best()
 
     def load_best(self):
-        """Continue with the weights of the best model so far, if there is one."""
-        # Before the first epoch, a model in that folder is of another training.
+        """Load the weights of the best model so far, if there is one."""
+        # Before the first epoch, a model in that folder is from another training.
         if self.progress.history:
             best = type(self.task).from_preset(self.best)
             self.task.network.set_weights(best.network.get_weights())
@@ -111,7 +111,7 @@ class Runner:
         (task or self.task).save(self.best, training=self.record, **about)
 
     def fit(self, batches, validate, *, epochs, schedule, ema_momentum):
-        """Train for the epochs of a phase that are left.
+        """Train for the remaining epochs of a phase.
 
         Args:
             batches: A `PyDataset`, or a `SelfCritical` training.
@@ -131,7 +131,7 @@ class Runner:
         fit(epochs=epochs, initial_epoch=self.progress.epoch, callbacks=callbacks)
 
     def _compile(self, schedule, ema_momentum):
-        """Compile with a new optimiser, or the one of an interrupted phase."""
+        """Compile, and restore the optimiser of an interrupted phase."""
         self.task.network.compile(
             optimizer=keras.optimizers.AdamW(
                 schedule,

@@ -1,4 +1,4 @@
-"""Learning rates, and the moving average of the weights."""
+"""Learning-rate schedules, and the momentum of the EMA of the weights."""
 
 import keras
 import numpy as np
@@ -6,10 +6,10 @@ from keras import ops
 
 
 def ema_momentum(chosen, steps_per_epoch, longest):
-    """Return the momentum of the moving average of the weights.
+    """Return the momentum of the EMA of the weights.
 
-    By default it averages over two epochs, or `longest` steps if these are fewer: a
-    longer average would still contain the first steps when a short training ends.
+    By default it averages over two epochs, or `longest` steps if these are fewer: in a
+    short training, a longer average would still contain the first steps.
 
     Args:
         chosen: The momentum that the user chose, or `None`.
@@ -23,7 +23,7 @@ def ema_momentum(chosen, steps_per_epoch, longest):
 
 @keras.saving.register_keras_serializable(package="keras_attention_apps")
 class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up to a peak, after which the rate stays or falls.
+    """Learning-rate schedule: linear warm-up to a peak, then constant or decaying.
 
         rate[t] = start + (peak - start) t / warm_up                        before
         rate[t] = peak                                                  (constant)

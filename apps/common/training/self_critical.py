@@ -15,12 +15,11 @@ class SelfCritical:
 
     The advantage of a sample is its reward minus a baseline that does not depend on the
     sample, so the estimate of the gradient of the expected reward is unbiased. Samples
-    are drawn at the `sample_temperature` of the network. At temperature 1, a model
+    are drawn with the `sample_temperature` of the network. At temperature 1, a model
     trained with label smoothing often samples words that no search would find.
 
     Subclasses implement `__len__`, `plan`, `inputs`, `max_length`, `width` and
-    `reward_of`.
-    An item is one training example, of any type.
+    `reward_of`. An item is one training example, of any type.
 
     Args:
         network: A compiled Keras model with a `sample_temperature`, which takes token
@@ -80,7 +79,7 @@ class SelfCritical:
         raise NotImplementedError
 
     def max_length(self, inputs):
-        """Maximum number of tokens of a sample for these inputs, END included."""
+        """Return the maximum number of tokens of a sample, END included."""
         raise NotImplementedError
 
     def width(self, longest):
@@ -152,7 +151,7 @@ class SelfCritical:
         return (rewards.sum(axis=1, keepdims=True) - rewards) / (rewards.shape[1] - 1)
 
     def _search(self, inputs, items, search, **options):
-        """Token ids `(items, K, T)` and their lengths, as arrays."""
+        """Return token ids `(items, K, T)` and their lengths, as arrays."""
         search_model = self._search_model(search, self.max_length(inputs), **options)
         outputs = search_model.predict_on_batch(inputs)
         # On several devices, TensorFlow gives each device the whole batch.
@@ -162,7 +161,7 @@ class SelfCritical:
         ]
 
     def _rewards(self, token_ids, items):
-        """Rewards `(items, K)` of sequences `(items, K, T)`."""
+        """Return the rewards `(items, K)` of sequences `(items, K, T)`."""
         return np.array(
             [
                 [self.reward_of(item, sequence) for sequence in sequences]

@@ -14,7 +14,7 @@ from keras_attention_apps.nmt.runtimes import RUNTIMES
 
 
 def evaluate(config):
-    """Print the scores that an `EvaluateConfig` asks for; returns them as a dict."""
+    """Print the scores that an `EvaluateConfig` describes, and return them."""
     if config.output is not None:
         check_file(config.output)
     source, target = _files(config)
@@ -34,8 +34,8 @@ def evaluate(config):
     cut = sum(translation.cut for translation in found)
     if cut:
         print(
-            f"nmt: warning: {cut} of {len(sources)} sentences were longer than the "
-            "model reads, and cut",
+            f"nmt: warning: {cut} of {len(sources)} sentences exceeded the maximum "
+            "length of the model, and were cut",
             file=sys.stderr,
         )
     scores, signatures = translation_scores(translations, references)
@@ -56,17 +56,17 @@ def evaluate(config):
 
 
 def _check_not_read(output, *inputs):
-    """Raise a `UserError` where what is written would replace what is read."""
+    """Raise a `UserError` if the output would overwrite an input."""
     for file in inputs:
         if output is not None and output.resolve() == file.resolve():
             raise UserError(
-                "expected the name of another file than those that are read. "
+                "expected an output file that is not an input. "
                 f"Received: {str(output)!r}"
             )
 
 
 def _files(config):
-    """The files of sentences and of references."""
+    """Return the files of the source sentences and the references."""
     files = config.source, config.target
     check_files(files, config.data, pair=config.pair, split=config.split)
     if config.data is None:

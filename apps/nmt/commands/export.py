@@ -41,15 +41,15 @@ def save_served(translator, search_model, directory):
 
     - `"translation"`, strings `(B,)`;
     - `"score"` and `"log_probability"`, `(B,)`;
-    - `"tokens"`, the subwords of the translation, strings `(B, L)`, empty behind the
+    - `"tokens"`, the subwords of the translation, strings `(B, L)`, empty after the
       last one;
     - `"source_tokens"`, those of the sentence, strings `(B, S)`;
-    - `"attention"`, `(B, L, S)`, zero behind the last subwords, and in every place of a
-      subword that looked at none.
+    - `"attention"`, `(B, L, S)`, zero after the last subwords, and in rows of subwords
+      that attended to none.
 
-    No sentences have no translations, and an empty one has an empty translation; bytes
-    that are not UTF-8 become U+FFFD. It needs tensorflow-text to be imported where it
-    is loaded.
+    An empty batch gives an empty batch, and an empty sentence an empty translation.
+    Bytes that are not UTF-8 become U+FFFD. Programs that load the SavedModel must
+    import tensorflow-text.
 
     Args:
         translator: The `Translator`.
@@ -69,12 +69,12 @@ def save_served(translator, search_model, directory):
         text = tf_text.normalize_utf8(text, "NFC")
         return tf.strings.strip(tf.strings.regex_replace(text, BLANKS, " "))
 
-    def spelt(token_ids, valid):
+    def spelled(token_ids, valid):
         return tf.where(valid, tf.gather(pieces, token_ids), "")
 
     def serve(sentences):
         count = tf.shape(sentences)[0]
-        # Of nothing, there is no longest sentence.
+        # An empty batch has no longest sentence, so it gets an empty sentence.
         blanks = tf.fill([tf.maximum(1 - count, 0)], "")
         sentences = tf.concat([sentences, blanks], axis=0)
         ragged = tokenizer.tokenize(clean(sentences))[:, : longest - 1]
@@ -89,16 +89,16 @@ def save_served(translator, search_model, directory):
         weights = tf.zeros_like(token_ids, "float32")[..., None]
         weights = weights * tf.ones_like(source, "float32")[:, None]
         if attends:
-            seen = tf.logical_and(valid[..., None], is_source[:, None])
-            weights = tf.where(seen, found["weights"][:, 0], weights)
+            are_valid = tf.logical_and(valid[..., None], is_source[:, None])
+            weights = tf.where(are_valid, found["weights"][:, 0], weights)
         text = tokenizer.detokenize(tf.ragged.boolean_mask(token_ids, valid))
         text = tf.strings.regex_replace(text, BLANKS, " ")
         served = {
             "translation": tf.strings.strip(text),
             "score": tf.where(has_text, found["scores"][:, 0], 0.0),
             "log_probability": tf.where(has_text, found["log_probs"][:, 0], 0.0),
-            "tokens": spelt(token_ids, valid),
-            "source_tokens": spelt(source, is_source),
+            "tokens": spelled(token_ids, valid),
+            "source_tokens": spelled(source, is_source),
             "attention": weights,
         }
         return {name: x[:count] for name, x in served.items()}

@@ -6,9 +6,9 @@ import json
 import sys
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
 from keras_attention_apps.common.files import atomic_path, check_file, check_text
 from keras_attention_apps.common.hypotheses import check_n_best
-from keras_attention_apps.common.pictures import PICTURES, plots, write_figure
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 
@@ -59,7 +59,7 @@ def translate(config):
 
 
 def _check(config):
-    """Raise a `UserError` for options that make no sense, alone or together."""
+    """Raise a `UserError` for invalid options, or combinations of them."""
     if config.sentences and config.input is not None:
         raise UserError("expected either sentences or --input, not both")
     if config.input is not None:
@@ -76,14 +76,16 @@ def _check(config):
 
 
 def _check_plot(config):
-    is_picture = config.plot.suffix.lower() in PICTURES and not config.plot.is_dir()
-    if is_picture != _is_plotted_alone(config):
+    is_file_name = (
+        config.plot.suffix.lower() in FIGURE_SUFFIXES and not config.plot.is_dir()
+    )
+    if is_file_name != _is_plotted_alone(config):
         raise UserError(
-            "--plot must be a .png, .jpg, .pdf or .svg file for one sentence that is "
-            "an argument, or a folder that is there; a folder for several, and for "
-            f"lines. Received: {str(config.plot)!r}"
+            "--plot must be a .png, .jpg, .pdf or .svg file, or an existing folder, "
+            "for one sentence that is an argument; otherwise a folder. Received: "
+            f"{str(config.plot)!r}"
         )
-    if is_picture:
+    if is_file_name:
         check_file(config.plot)
     elif config.plot.is_file():
         raise UserError(
@@ -95,12 +97,12 @@ def _check_plot(config):
 
 
 def _is_plotted_alone(config):
-    """Whether one plot is written under a name of its own, and not into a folder."""
+    """Whether --plot is the file of a single plot rather than a folder."""
     return len(config.sentences) == 1 and not config.plot.is_dir()
 
 
 class _Lines:
-    """The sentences to translate; those that cannot be read are empty, and counted."""
+    """The sentences to translate; an undecodable one is empty, and counted."""
 
     def __init__(self, config):
         self._sentences = config.sentences
@@ -134,7 +136,7 @@ class _Lines:
 
     def _raw(self):
         if self._sentences:
-            # The shell's bytes, whatever they are.
+            # The bytes of the command line, which need not be UTF-8.
             for sentence in self._sentences:
                 yield sentence.encode("utf-8", "surrogateescape")
         elif self._input is None:
@@ -146,7 +148,7 @@ class _Lines:
 
 @contextlib.contextmanager
 def _output(config):
-    """The file to write to."""
+    """Yield the output file."""
     if config.output is None:
         yield sys.stdout
         return
@@ -158,7 +160,7 @@ def _output(config):
 
 
 def _line(config, number, translation):
-    """A translation as a line of output."""
+    """Format a translation as a line of output."""
     alignment = [f"{source}-{target}" for source, target in translation.alignment]
     if config.json:
         entry = {

@@ -29,7 +29,7 @@ class Pairs:
 
 
 def read_lines(path):
-    """The lines of a UTF-8 file, or of a pipe, clean; only line feeds end lines.
+    """Return the clean lines of a UTF-8 file or pipe; only line feeds end lines.
 
     Raises:
         UserError: If the file is missing, empty, or not UTF-8.
@@ -43,7 +43,7 @@ def read_lines(path):
 
 
 def decode_line(line, path, number):
-    """A line of bytes as a string.
+    """Decode a line of bytes.
 
     Raises:
         UserError: If it is not UTF-8.
@@ -58,7 +58,7 @@ def decode_line(line, path, number):
 
 
 def read_parallel(source, target):
-    """The lines of two parallel files: two lists of clean strings, some may be empty.
+    """Return the clean lines of two parallel files; some may be empty.
 
     Raises:
         UserError: If a file cannot be read, or has more lines than the other.
@@ -78,10 +78,10 @@ def read_parallel(source, target):
 
 
 def read_pairs(source, target):
-    """The pairs of two parallel files; those with an empty side are left out.
+    """Return the pairs of two parallel files; those with an empty side are left out.
 
     Raises:
-        UserError: If the files are not parallel, or if nothing is left.
+        UserError: If the files are not parallel, or no pair is left.
     """
     sources, targets = read_parallel(source, target)
     kept = [pair for pair in zip(sources, targets, strict=True) if all(pair)]
@@ -92,33 +92,33 @@ def read_pairs(source, target):
 
 
 def check_files(files, data, **of_data):
-    """Raise a `UserError` unless a text is given in one way.
+    """Raise a `UserError` unless a text is given either as files or as a data set.
 
     Args:
-        files: Its files; those that are not given are `None`.
+        files: The files, `None` if not given.
         data: Folder of a data set, or `None`.
-        **of_data: Options that mean something with a folder only, `None` if not given.
+        **of_data: Options that need `data`, `None` if not given.
     """
     if data is not None and any(files):
         raise UserError("expected either files or --data with --pair, not both")
     given = [f"{name}={x}" for name, x in of_data.items() if x is not None]
     if data is None and given:
         raise UserError(
-            f"expected --data where there is --{given[0].split('=')[0]}. "
+            f"expected --data with --{given[0].split('=')[0]}. "
             f"Received: {', '.join(given)} without --data"
         )
 
 
 def find_files(data, pair, names):
-    """The two files of one part of a data set.
+    """Return the source and target files of one split of a data set.
 
     Args:
         data: Folder with files such as `train.en` and `train.de`.
         pair: The two suffixes, source first: `"en-de"`.
-        names: What the part may be called; the first that is there counts.
+        names: Possible names of the split; the first one with files is used.
 
     Raises:
-        UserError: If `pair` is no pair, or there are no such files.
+        UserError: If `pair` is not two suffixes, or there are no such files.
     """
     languages = (pair or "").split("-")
     if len(languages) != 2 or not all(languages):

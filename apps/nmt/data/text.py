@@ -1,4 +1,4 @@
-"""Text as subwords, subwords as numbers, and subwords as the words they make."""
+"""Subword tokenization, and words and alignments from subwords."""
 
 import io
 import itertools
@@ -12,8 +12,8 @@ from keras_attention_apps.common.files import write_files
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 from keras_attention_apps.common.writing_systems import UNSPACED
 
-# What separates words: white space and control characters of all kinds, and the sign
-# by which SentencePiece marks the beginning of a word. Both Python and RE2 read it.
+# Characters that separate words: white space, control characters, and SentencePiece's
+# mark of the beginning of a word. The pattern is valid in Python and in RE2.
 BLANKS = (
     r"[\x00-\x20\x7f-\xa0"
     "\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u2581\u3000\ufeff]+"
@@ -24,20 +24,19 @@ _UNSPACED = re.compile(UNSPACED)
 WORD_BEGIN = "\u2581"
 SUBWORDS = "subwords.model"
 
-# Sentences that are enough to learn subwords from.
+# Maximum number of sentences from which subwords are learned.
 ENOUGH_SENTENCES = 2_000_000
-# Characters that are learned from in a row. SentencePiece dies of a word of 65,536.
+# Longer sentences are cut for learning: SentencePiece crashes on 65,536 characters.
 LONGEST_PIECE = 4000
-# Bytes of a character, at most.
+# Maximum number of bytes of a character.
 LONGEST_UTF_8 = 4
 
 
 def clean(text):
-    """Text in Unicode's normal form C, with single blanks between its words.
+    """Normalise a text: Unicode's NFC, with single spaces between words.
 
-    White space and control characters are blanks, and so is U+2581, which marks words
-    within a subword model; halves of surrogate pairs become U+FFFD. Nothing else
-    changes.
+    White space, control characters and SentencePiece's mark U+2581 become spaces;
+    unpaired surrogates become U+FFFD. Nothing else changes.
 
     >>> clean(" a\\tlittle   girl\\n")
     'a little girl'
@@ -49,8 +48,8 @@ def clean(text):
 class Subwords:
     """A SentencePiece model: byte-pair encoding, cased and reversible.
 
-    A character that the training text did not have becomes its UTF-8 bytes, so no text
-    is unknown and `decode(encode(text)) == clean(text)`.
+    A character that was not in the training text becomes its UTF-8 bytes, so there are
+    no unknown tokens, and `decode(encode(text)) == clean(text)`.
 
     Args:
         model: The bytes of a SentencePiece model.
@@ -58,7 +57,8 @@ class Subwords:
     Attributes:
         model: The same.
         pieces: The subwords in the order of their numbers.
-        banned: Token ids that no translation has: special ones, and control characters.
+        banned: Token ids that no translation contains: PAD, START, UNKNOWN and control
+            characters.
     """
 
     def __init__(self, model):
@@ -73,7 +73,7 @@ class Subwords:
             self._processor.id_to_piece(i)
             for i in range(self._processor.get_piece_size())
         ]
-        # Of the subwords that are single bytes, the bytes.
+        # From the ids of byte subwords to their bytes.
         self._bytes = {
             i: int(piece[3:5], 16)
             for i, piece in enumerate(self.pieces)
@@ -92,11 +92,10 @@ class Subwords:
         """Learn subwords.
 
         Args:
-            sentences: Strings of all languages. Very long ones are learned from in
-                pieces.
-            size: Number of subwords; there are fewer if the text is too small for it.
-            character_coverage: Share of the characters, by how often they occur, that
-                get a subword of their own.
+            sentences: Strings of both languages. Very long ones are cut.
+            size: Vocabulary size; smaller if the text has fewer subwords.
+            character_coverage: Share of the characters of the text that get a subword
+                of their own.
 
         Raises:
             UserError: If there are more characters than `size` has room for, or
@@ -110,15 +109,14 @@ class Subwords:
                 sentence_iterator=_in_pieces(sentences),
                 model_writer=model,
                 model_type="bpe",
-                # Of too few for the special tokens, it says nothing to be understood.
+                # For a size below the special tokens, its error is incomprehensible.
                 vocab_size=max(size, UNKNOWN + 1),
                 hard_vocab_limit=False,
                 character_coverage=character_coverage,
                 byte_fallback=True,
                 normalization_rule_name="identity",
                 input_sentence_size=ENOUGH_SENTENCES,
-                # In bytes, of which UTF-8 has four for a character, or fewer.
-                max_sentence_length=4 * LONGEST_PIECE,
+                max_sentence_length=LONGEST_UTF_8 * LONGEST_PIECE,
                 pad_id=PAD,
                 bos_id=START,
                 eos_id=END,
@@ -126,7 +124,7 @@ class Subwords:
                 minloglevel=2,
                 num_threads=1,
             )
-        # Of a number that it cannot read, SentencePiece says that it is no syntax.
+        # SentencePiece raises a `SyntaxError` for numbers that it cannot parse.
         except (RuntimeError, SyntaxError) as error:
             needed = re.search(r"required_chars. \d+ vs (\d+)", str(error))
             if needed is None:
@@ -159,24 +157,23 @@ class Subwords:
 
     @property
     def definition(self):
-        """The model file, which is equal if and only if two subword models are."""
+        """The bytes of the model: two models with the same bytes are the same."""
         return self.model
 
     def __len__(self):
         return len(self.pieces)
 
     def encode(self, text):
-        """Token ids of a text, ending with END."""
+        """Return the token ids of a text, ending with END."""
         return [*self._processor.encode(clean(text)), END]
 
     def encode_all(self, texts, *, dropout=0.0, seed=0):
-        """Token ids of texts, each ending with END.
+        """Return the token ids of texts, each ending with END.
 
         Args:
             texts: Clean strings.
-            dropout: Probability with which each merge of two subwords is left out, so
-                that every call splits words in other ways.
-            seed: Integer; the same one splits in the same way.
+            dropout: BPE-dropout: probability that a merge of two subwords is skipped.
+            seed: Random seed of the BPE-dropout.
 
         Reference:
             [Provilkov et al., 2020](https://arxiv.org/abs/1910.13267), section 3.1.
@@ -199,26 +196,26 @@ class Subwords:
                 )
             )
 
-        # The generator belongs to the thread, which takes the seed when it begins.
+        # The generator is local to a thread, and takes the seed when the thread starts.
         thread = threading.Thread(target=encode)
         thread.start()
         thread.join()
         return [[*ids, END] for ids in found]
 
     def decode(self, token_ids):
-        """The text of token ids up to, and without, END."""
+        """Return the text of token ids up to END, which is left out."""
         return " ".join(map(self._text, self._between_blanks(token_ids)))
 
     def words(self, token_ids):
-        """The words of token ids up to, and without, END.
+        """Return the words of token ids up to END, which is left out.
 
-        They are what stands between blanks. In a script that puts none there, each
-        subword is one, or each character that is bytes, with the punctuation behind it;
-        words of other scripts beside it are words of their own.
+        Words are separated by spaces. In a script without spaces, each subword, or each
+        character that consists of byte subwords, is a word, with the punctuation after
+        it. Adjacent words of other scripts are separate words.
 
         Returns:
-            words: List of strings without blanks. The text, which has blanks between
-                some of them, is what `decode` returns.
+            words: List of strings without spaces. `decode` returns the text with the
+                spaces between them.
             places: Integer array: for each token the index of its word.
         """
         words, places = [], []
@@ -231,12 +228,12 @@ class Subwords:
         return words, np.array(places, "int32")
 
     def _between_blanks(self, token_ids):
-        """Lists of the tokens, up to END, that stand between two blanks."""
+        """Return lists of tokens, up to END, each the tokens between two spaces."""
         groups, begun = [], False
         for token in token_ids:
             if token == END:
                 break
-            # A mark of its own joins the word behind it.
+            # A subword that is only the mark joins the word after it.
             begins = self.pieces[token].startswith(WORD_BEGIN)
             if not groups or (begins and begun):
                 groups.append([])
@@ -244,19 +241,19 @@ class Subwords:
             begun = begun or self.pieces[token] != WORD_BEGIN
             groups[-1].append(int(token))
         if groups and not self._text(groups[-1]):
-            # The mark of a word that never came.
+            # The mark of a word without any further subword.
             mark = groups.pop()
             if groups:
                 groups[-1] += mark
         return groups
 
     def _split(self, tokens):
-        """Lists of the tokens of each word, where no blanks are between them."""
+        """Return lists of the tokens of each word, in a script without spaces."""
         words, begun, is_unspaced = [], False, False
         for place, token in enumerate(tokens):
             character = self._first_character(tokens[place : place + LONGEST_UTF_8])
             unspaced = bool(_UNSPACED.match(character))
-            # Punctuation and accents belong to what is before them.
+            # Punctuation and accents belong to the word before them.
             begins = character.isalnum() and (unspaced or is_unspaced)
             if not words or (begins and begun):
                 words.append([])
@@ -268,7 +265,7 @@ class Subwords:
         return words
 
     def _first_character(self, tokens):
-        """That of the first token; U+FFFD if it is no first byte of a character."""
+        """Return the first character of tokens; U+FFFD if their bytes are invalid."""
         if tokens[0] not in self._bytes:
             return self.pieces[tokens[0]].lstrip(WORD_BEGIN)[:1]
         spelt = itertools.takewhile(self._bytes.__contains__, tokens)
@@ -285,12 +282,13 @@ def _in_pieces(sentences):
 
 
 def merge_weights(weights, source_places, target_places):
-    """Attention between subwords as attention between words.
+    """Merge attention weights of subwords into attention weights of words.
 
-    A word gets what its subwords get, and looks where its subwords look on average.
+    The weight of a source word is the sum over its subwords; that of a target word the
+    mean over its subwords.
 
     Args:
-        weights: Array `(T, S)` over subwords, beyond which there may be more.
+        weights: Array `(T, S)` over subwords, with further rows and columns of padding.
         source_places, target_places: For each subword the index of its word.
 
     Returns:
@@ -311,19 +309,19 @@ def merge_weights(weights, source_places, target_places):
         merged, (target_places[:, None], source_places[None, : rows.shape[1]]), rows
     )
     counts = np.bincount(target_places, minlength=targets)
-    # Of half precision, they may add up to a little more than one.
+    # In half precision, the sum of a row may slightly exceed one.
     return np.minimum(merged / np.maximum(counts, 1)[:, None], 1.0)
 
 
 def alignment_of(weights, end_weights=0.0):
-    """For every target word the source word it looked at most: pairs (source, target).
+    """Return pairs (source, target): each target word's source word of largest weight.
 
-    A target word that looked nowhere, or more at the end of the sentence than at any
-    word, or whose weights are not numbers, has no pair.
+    A target word has no pair if all its weights are zero or NaN, or if its weight of
+    the end token is larger than those of all words.
 
     Args:
         weights: Array `(target words, source words)`.
-        end_weights: Array `(target words,)`, what looked at the end.
+        end_weights: Array `(target words,)`, the weights of the end token.
 
     >>> alignment_of(np.array([[0.1, 0.6], [0.2, 0.1], [0.8, 0.2]]), [0.3, 0.7, 0.0])
     [(1, 0), (0, 2)]

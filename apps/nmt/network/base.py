@@ -20,13 +20,14 @@ class TranslationNetwork(keras.Model):
         config: A complete `ModelConfig`.
         vocabulary_size: Number of subwords N.
         label_smoothing: Label smoothing of the training loss.
-        sample_temperature: Softmax temperature of sampled targets, the same as in
-            sampling.
+        sample_temperature: Softmax temperature for sampling translations in
+            self-critical training.
 
     Call arguments:
         inputs: Dict with token ids, padded with PAD: `"source"` `(B, S)`, and
-            `"target"` `(B, T + 1)` from START to END; of samples `(B, K, T + 1)`, K of
-            each sentence, with `"advantages"` `(B, K)`.
+            `"target"` `(B, T + 1)` from START to END. In self-critical training
+            `"target"` holds K samples of each sentence, `(B, K, T + 1)`, and
+            `"advantages"` theirs, `(B, K)`.
 
     Returns:
         Inputs of the output layer, `(B, T, E)` or `(B * K, T, E)`, for the tokens after

@@ -13,12 +13,12 @@ from keras_attention_apps.nmt.network.recurrent import (
 )
 from keras_attention_apps.nmt.network.self_attention import SelfAttentionNetwork
 
-# Within an error that Keras passes on, the message of the layer.
+# Keras prints the original message in bold within its own.
 _BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
 
 
 def build_network(config, vocabulary_size, **losses):
-    """The network that a complete `ModelConfig` describes, with all its weights.
+    """Build the network of a complete `ModelConfig`, with all its weights.
 
     Args:
         config: The `ModelConfig`.
@@ -33,10 +33,10 @@ def build_network(config, vocabulary_size, **losses):
     }
     try:
         with warnings.catch_warnings():
-            # Of layers that cannot be built, Keras warns before it fails.
+            # Keras warns about layers that cannot be built before it raises.
             warnings.filterwarnings("ignore", category=UserWarning, module="keras")
             network = kinds[config.attention](config, vocabulary_size, **losses)
-            # No weight's shape depends on the sentences.
+            # The shapes of the weights do not depend on the sentences.
             sentence = ops.full((1, 2), END, dtype="int32")
             network({"source": sentence, "target": sentence})
     except UserError:
@@ -47,7 +47,7 @@ def build_network(config, vocabulary_size, **losses):
 
 
 def _reason(error):
-    """The message of an error as one line, without what Keras writes around it."""
+    """Return the message of an error as one line, without Keras's text around it."""
     message = str(error)
     bold = _BOLD.search(message)
     return " ".join((bold[1] if bold else message).split())

@@ -164,7 +164,7 @@ class EncoderStack(keras.layers.Layer):
 
 
 class ResidualCell(keras.layers.Layer):
-    """A recurrent cell with a residual connection, whose input and output are alike."""
+    """A recurrent cell with a residual connection, which keeps the depth."""
 
     def __init__(self, cell, **kwargs):
         super().__init__(**kwargs)
@@ -242,8 +242,9 @@ class LuongNetwork(RecurrentNetwork):
         c[t]  = attention of h[t] to the annotations
         h~[t] = tanh(W [c[t]; h[t]]), to be multiplied with the embeddings
 
-    The decoder starts where the encoder's layers of the same height end, counted from
-    the top. States that are not as deep as the decoder's are projected, with a tanh.
+    The initial state of a decoder layer is the final state of the encoder layer at the
+    same height, counted from the top. If their depths differ, it is projected, with a
+    tanh.
 
     Reference: [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.
     """
@@ -287,7 +288,7 @@ class LuongNetwork(RecurrentNetwork):
 
     def encode(self, source, training=None):
         if self.config.score == "location":
-            # Beyond the maximum length, a batch has padding alone.
+            # Columns beyond the maximum length are padding alone.
             source = source[:, : self.config.max_length]
         return super().encode(source, training=training)
 

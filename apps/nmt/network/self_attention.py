@@ -84,10 +84,10 @@ class SelfAttentionNetwork(TranslationNetwork):
         for index, layer in enumerate(self.decoder_layers):
             # The lowest layer attends to the last word rather than the next one.
             aligns = index > 0 or len(self.decoder_layers) == 1
-            x, cache, looked = layer.step(x, flat[index], memory[index], aligns)
+            x, cache, attention = layer.step(x, flat[index], memory[index], aligns)
             caches.append(cache)
             if aligns:
-                weights.append(looked)
+                weights.append(attention)
         state = tree.map_structure(
             lambda x: ops.reshape(x, (*several, *ops.shape(x)[1:])), caches
         )
@@ -146,11 +146,11 @@ class DecoderLayer(AttentionLayer):
         self.source_attention = self.attention(config)
 
     def call(self, x, values, value_mask, training=None):
-        def look(x):
+        def attend(x):
             return self.source_attention(x, values, value_mask=value_mask)
 
         x = self.add(x, 0, self.self_attention, training)
-        x = self.add(x, 1, look, training)
+        x = self.add(x, 1, attend, training)
         return self.add(x, 2, self.feed_forward, training)
 
     def step(self, x, cache, memory, return_attention_scores):
@@ -159,28 +159,30 @@ class DecoderLayer(AttentionLayer):
         Args:
             x: `(B, K, E)`.
             cache: Cache of `B * K` rows.
-            memory: What `source_attention.memory` returned for B rows.
+            memory: Result of `source_attention.memory`, of B rows.
             return_attention_scores: Whether to return the weights, too.
 
         Returns:
             `x`, the cache, and the mean weights of all heads `(B, K, S)` or `None`.
         """
-        found = {"weights": None}
+        weights = None
 
-        def look_back(x):
+        def attend_to_prefix(x):
+            nonlocal cache
             rows = ops.reshape(x, (-1, x.shape[-1]))
-            output, found["cache"] = self.self_attention(rows, cache=cache)
+            output, cache = self.self_attention(rows, cache=cache)
             return ops.reshape(output, ops.shape(x))
 
-        def look(x):
-            # Hypotheses are so many queries to one memory.
+        def attend_to_source(x):
+            nonlocal weights
+            # The K hypotheses are K queries to one memory.
             outputs, _ = self.source_attention.step(
                 x, memory, return_weights=return_attention_scores
             )
-            found["weights"] = outputs.get("weights")
+            weights = outputs.get("weights")
             return outputs["context"]
 
-        x = self.add(x, 0, look_back)
-        x = self.add(x, 1, look)
+        x = self.add(x, 0, attend_to_prefix)
+        x = self.add(x, 1, attend_to_source)
         x = self.add(x, 2, self.feed_forward)
-        return x, found["cache"], found["weights"]
+        return x, cache, weights

@@ -7,7 +7,7 @@ class LikenessReward:
     """Sentence-level BLEU plus chrF2.
 
     Args:
-        texts: Strings in the language of both.
+        texts: Strings in the target language.
 
     Reference:
         [Post, 2018](https://aclanthology.org/W18-6319), whose sacrebleu computes both.

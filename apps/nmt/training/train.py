@@ -48,7 +48,7 @@ from keras_attention_apps.nmt.network.building import build_network
 from keras_attention_apps.nmt.training.rewards import LikenessReward
 from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
 
-# Folder in the output folder: of the models to average.
+# Subfolder of the output folder for the models to average.
 EPOCHS = "epochs"
 HELD_OUT = 1000
 # Maximum number of steps of the EMA of the weights.
@@ -64,8 +64,8 @@ def train(config: TrainConfig):
     """Train a translator; see `TrainConfig`. Returns the folder of the best model."""
     if config.from_preset and config.vocabulary_size is not None:
         raise UserError(
-            "vocabulary_size is for subwords to be learned, and a preset has its own. "
-            f"Received: {config.vocabulary_size} and {config.from_preset!r}"
+            "vocabulary_size must not be set with from_preset, which has its own "
+            f"vocabulary. Received: {config.vocabulary_size} and {config.from_preset!r}"
         )
     config = with_recipe(config, config.model.attention)
     config = dataclasses.replace(
@@ -85,7 +85,7 @@ def train(config: TrainConfig):
 
 
 def read_texts(config):
-    """The pairs for training and for validation."""
+    """Return the pairs for training and for validation."""
     files = [config.source, config.target, config.valid_source, config.valid_target]
     check_files(files, config.data, pair=config.pair)
     if any(files[2:]) and not all(files[2:]):
@@ -132,7 +132,7 @@ def text_of(training, validation):
     """
     digest = hashlib.sha256()
     for pairs in (training, validation):
-        # Lines contain no line feeds, so they separate the lines.
+        # Sentences contain no line feeds, so line feeds separate them.
         for line in (*pairs.source, *pairs.target):
             digest.update(f"{line}\n".encode())
     return (
@@ -178,7 +178,7 @@ def _train(config, training, validation, devices):
 
 
 def _epochs(folder):
-    """The folders of the models of epochs, in order."""
+    """Return the folders of the models of epochs, in order."""
     return [
         path
         for path in sorted(folder.glob("epoch-*"))
@@ -331,26 +331,26 @@ class _Phases:
 
     def _report(self, batches):
         training = self.training
-        said = [f"{len(batches.pairs)} pairs of sentences for training"]
+        parts = [f"{len(batches.pairs)} pairs of sentences for training"]
         if training.empty:
-            said.append(f"{training.empty} left out with an empty side")
+            parts.append(f"{training.empty} left out with an empty side")
         if batches.too_long:
-            said.append(
+            parts.append(
                 f"{batches.too_long} left out with more than "
                 f"{self.config.model.max_length} subwords"
             )
-        said.append(f"{len(self.validation)} for validation")
-        said.append(f"{len(self.translator.tokenizer)} subwords")
-        said.append(f"{self.network.count_params():,} weights")
-        print("; ".join(said))
+        parts.append(f"{len(self.validation)} for validation")
+        parts.append(f"{len(self.translator.tokenizer)} subwords")
+        parts.append(f"{self.network.count_params():,} weights")
+        print("; ".join(parts))
         if self.metric != self.config.validation_metric:
             print(
-                "No sentence for validation has four words, so BLEU is always 0: the "
+                "No validation sentence has four words, so BLEU is always 0: the "
                 f"best epoch is chosen by {self.metric}"
             )
 
     def _validate_and_keep(self):
-        """`_validate`, and store the model if it may be averaged."""
+        """Validate, and store the model if epochs are averaged."""
         scores = self._validate()
         if self.config.average:
             self._keep_epoch(scores)
@@ -372,7 +372,7 @@ class _Phases:
         return scores
 
     def _keep_epoch(self, scores):
-        """Store the model of this epoch, and remove those that no average needs."""
+        """Store the model of this epoch, and remove those that are not averaged."""
         config, history = self.config, self.checkpoints.progress.history
         ranks = [self.rank(figures) for figures in (*history, scores)]
         order = range(len(ranks))

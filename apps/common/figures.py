@@ -8,7 +8,7 @@ from pathlib import Path
 from keras_attention_apps.common.files import atomic_path
 
 # Image formats of plots.
-PICTURES = (".png", ".jpg", ".pdf", ".svg")
+FIGURE_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")
 
 
 @functools.cache
@@ -34,6 +34,6 @@ def write_figure(path, draw, *, dpi):
         dpi: Dots per inch.
     """
     with warnings.catch_warnings(), atomic_path(path) as temporary:
-        # Characters that no font has are boxes, which speak for themselves.
+        # Characters that no font has are drawn as boxes; a warning adds nothing.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         draw().savefig(temporary, dpi=dpi)

@@ -1,0 +1,18 @@
+"""Precision of sums and states, which half precision cannot represent."""
+
+import keras
+from keras import ops
+
+
+def exact_dtype(dtype):
+    """Return the dtype of sums and states: float64 for float64, otherwise float32."""
+    return (
+        "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
+    )
+
+
+def at_least_float32(x):
+    """Return `x` in float32, or in float64 if it has that dtype."""
+    if not hasattr(x, "dtype"):
+        x = ops.convert_to_tensor(x)
+    return ops.cast(x, exact_dtype(x.dtype))
