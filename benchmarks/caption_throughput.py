@@ -146,9 +146,7 @@ STEPS = {
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = workers.command_line(__doc__)
     parser.add_argument("photo")
     parser.add_argument("--count", type=int, default=128, help="number of images")
     parser.add_argument("--rounds", type=int, default=5)

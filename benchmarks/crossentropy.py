@@ -10,7 +10,6 @@ all cores; they take turns over several rounds, so that noise meets all of them.
     python benchmarks/crossentropy.py --rounds 5 --steps 3
 """
 
-import argparse
 import statistics
 
 import workers
@@ -58,16 +57,8 @@ def build_step(name):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each candidate")
-    parser.add_argument("--steps", type=int, default=3, help="timed steps in a turn")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.work:
-        workers.work(build_step(arguments.work))
-        return
+    parser = workers.command_line(__doc__)
+    arguments = workers.parse(parser, build_step, rounds=5, steps=3)
     print(f"{TOKENS} tokens, depth {DEPTH}, {WORDS} words, {workers.CORES} cores\n")
     print("| loss | time | time / ours | memory |")
     print("|---|---:|---:|---:|")

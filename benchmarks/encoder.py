@@ -11,9 +11,7 @@ over several rounds, so that noise meets all of them.
     python benchmarks/encoder.py "normalised GRU" --mode XLA
 """
 
-import argparse
 import statistics
-import sys
 
 import numpy as np
 import workers
@@ -131,26 +129,14 @@ def report(case, mode, rounds, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("cases", nargs="*", help=", ".join(GATES))
+    parser = workers.command_line(__doc__)
     parser.add_argument("--mode", choices=MODES, default=MODES[0])
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each candidate")
-    parser.add_argument("--steps", type=int, default=3, help="timed steps in a turn")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.work:
-        workers.work(build_step(arguments.work))
-        return
-    unknown = set(arguments.cases) - set(GATES)
-    if unknown:
-        sys.exit(f"cases must be among {', '.join(GATES)}. Received: {unknown}")
+    arguments = workers.parse(parser, build_step, rounds=9, steps=3, cases=GATES)
     sizes = f"batch {BATCH}, {STEPS} steps, depth {DEPTH}, 2 x {UNITS} units"
     print(f"{sizes}, float32, {workers.CORES} cores; products as a graph\n")
     print("| cell | mode | ours | peer | products | peer / ours | ours / products |")
     print("|---|---|---:|---:|---:|---:|---:|")
-    for case in arguments.cases or GATES:
+    for case in arguments.cases:
         report(case, arguments.mode, arguments.rounds, arguments.steps)
 
 

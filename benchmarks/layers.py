@@ -11,9 +11,7 @@ meets both.
     python benchmarks/layers.py additive self-attention
 """
 
-import argparse
 import statistics
-import sys
 
 import workers
 
@@ -173,27 +171,15 @@ def report(case, lengths, rounds, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("cases", nargs="*", help=", ".join([*CASES, *LARGE]))
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each candidate")
-    parser.add_argument("--steps", type=int, default=3, help="timed steps in a turn")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.work:
-        workers.work(build_step(arguments.work))
-        return
     known = {**CASES, **LARGE}
-    unknown = set(arguments.cases) - set(known)
-    if unknown:
-        sys.exit(f"cases must be among {', '.join(known)}. Received: {unknown}")
+    parser = workers.command_line(__doc__)
+    arguments = workers.parse(parser, build_step, rounds=5, steps=3, cases=known)
     print(f"batch {BATCH}, depth {DEPTH}, float32, {workers.CORES} cores\n")
     print(
         "| layer | mode | passes | ours | peer | peer / ours | memory | of the peer |"
     )
     print("|---|---|---|---:|---:|---:|---:|---:|")
-    for case in arguments.cases or known:
+    for case in arguments.cases:
         for lengths in known[case][1:]:
             report(case, lengths, arguments.rounds, arguments.steps)
 

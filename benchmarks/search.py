@@ -12,7 +12,6 @@ there on it is likely. Both candidates are compiled once, as graphs, and find th
     python benchmarks/search.py --rounds 5
 """
 
-import argparse
 import statistics
 
 import numpy as np
@@ -111,15 +110,7 @@ def candidate(name):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--work", choices=CANDIDATES, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.work:
-        workers.work(candidate(arguments.work))
-        return
+    arguments = workers.parse(workers.command_line(__doc__), candidate, rounds=5)
     found = workers.take_turns(__file__, CANDIDATES, arguments.rounds, 1)
     medians = {name: statistics.median(x.times) for name, x in found.items()}
     print(

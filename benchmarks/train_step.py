@@ -17,7 +17,6 @@ over several rounds, so that noise meets all of them.
     python benchmarks/train_step.py --rounds 7 --steps 5
 """
 
-import argparse
 import importlib.util
 import statistics
 from pathlib import Path
@@ -232,16 +231,12 @@ def report(found, what, products, rounds, steps):
 
 
 def main(description, script, candidates, what, products):
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    arguments = workers.parse(
+        workers.command_line(description),
+        lambda name: candidates[name](),
+        rounds=7,
+        steps=5,
     )
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each candidate")
-    parser.add_argument("--steps", type=int, default=5, help="timed steps in a turn")
-    parser.add_argument("--work", choices=candidates, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.work:
-        workers.work(candidates[arguments.work]())
-        return
     names = list(candidates)
     if importlib.util.find_spec("torch") is None:
         print("PyTorch is not installed: the peer is left out (pip install torch).\n")

@@ -268,9 +268,7 @@ def has_joeynmt(python):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = workers.command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--joeynmt", metavar="PYTHON", help="Python of the environment that has JoeyNMT"

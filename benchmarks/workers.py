@@ -1,5 +1,6 @@
 """Candidates of a benchmark, each in a process of its own, that take turns."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -8,6 +9,47 @@ import tempfile
 import time
 
 CORES = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0))
+
+
+def command_line(document):
+    """Return an argument parser that prints the docstring of a benchmark as help."""
+    return argparse.ArgumentParser(
+        description=document, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def parse(parser, build_step, *, rounds, steps=None, cases=()):
+    """Parse the arguments of a benchmark whose candidates take turns.
+
+    In the process of a candidate, run the candidate and exit.
+
+    Args:
+        parser: Argument parser, such as `command_line` returns it.
+        build_step: Function from the name of a candidate to the function to time.
+        rounds, steps: Default numbers of turns, and of timed steps in a turn; there is
+            no option for the steps if they are `None`.
+        cases: Names of the cases that a user may choose from, all by default.
+    """
+    if cases:
+        parser.add_argument("cases", nargs="*", help=", ".join(cases))
+    parser.add_argument(
+        "--rounds", type=int, default=rounds, help="turns of each candidate"
+    )
+    if steps is not None:
+        parser.add_argument(
+            "--steps", type=int, default=steps, help="timed steps in a turn"
+        )
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(build_step(arguments.work))
+        sys.exit()
+    if cases:
+        unknown = set(arguments.cases) - set(cases)
+        if unknown:
+            sys.exit(f"cases must be among {', '.join(cases)}. Received: {unknown}")
+        arguments.cases = arguments.cases or cases
+    return arguments
 
 
 class Worker:

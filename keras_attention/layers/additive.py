@@ -55,7 +55,8 @@ class AdditiveAttention(ComposedAttention):
             `(batch, value_length)` for one query. An axis of size 1 is broadcast.
         return_attention_scores: Whether to return the weights, too.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
-            the reports of the weighting.
+            the reports of the weighting, such as the `"log_probability"` of a hard
+            choice.
 
     Returns:
         context: Tensor of shape `(batch, query_length, value_dim)`, or

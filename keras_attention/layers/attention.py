@@ -427,11 +427,7 @@ class Attention(ComposedAttention):
     `memory(value, ...)` projects the keys once; `step(query, memory)` then attends with
     any number of queries, as a decoder does. Calling the layer does both.
 
-    Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
-    `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
-    positions that `value_mask` or `key_mask` excludes. A query with no valid
-    position, and a masked query, gives zero weights and a zero context. Implicit
-    Keras masks are used where no explicit one is given; the query's mask is passed on.
+    Masking and call: see `AdditiveAttention`.
 
     Args:
         score: Part that scores queries against keys, such as `DotScore()` or a
@@ -442,27 +438,6 @@ class Attention(ComposedAttention):
             `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
         window: Positions that a query sees: `None` for all, or a window such as
             `LocalPredictiveWindow(half_width=10)`.
-
-    Call arguments:
-        query: Tensor of shape `(batch, query_length, query_dim)`, or one query
-            `(batch, query_dim)`.
-        value: Tensor of shape `(batch, value_length, value_dim)`.
-        key: Tensor of shape `(batch, value_length, key_dim)`; `value` if omitted.
-        query_mask: Boolean `(batch, query_length)`; `(batch,)` for one query.
-        value_mask, key_mask: Boolean `(batch, value_length)`.
-        attention_mask: Boolean `(batch, query_length, value_length)`;
-            `(batch, value_length)` for one query. An axis of size 1 is broadcast.
-        return_attention_scores: Whether to return the weights, too.
-        return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
-            the reports of the weighting, such as the `"log_probability"` of a hard
-            choice.
-
-    Returns:
-        context: Tensor of shape `(batch, query_length, value_dim)`, or
-            `(batch, value_dim)` for one query.
-        weights: Tensor of shape `(batch, query_length, value_length)`, or
-            `(batch, value_length)` for one query; only if
-            `return_attention_scores` is `True`.
 
     Raises:
         ValueError: If the parts cannot be combined, or if a shape does not fit.

@@ -155,13 +155,10 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
     of its own. As everywhere in Keras, the gate `z` is the share of the old state; in
     the paper, it is the share of the candidate.
 
-    Works wherever a cell of Keras does, such as in `keras.layers.RNN`, which handles
-    masks. The normalisation runs in float32 under half precision.
+    The arguments, and how the cell is used, are those of `LayerNormLSTMCell`.
 
     Args:
-        units: Positive integer U.
-        epsilon: Positive number added to the variance.
-        gain_initializer: Initializer of the gains.
+        units, epsilon, gain_initializer: As for `LayerNormLSTMCell`.
         **options: Options of `keras.layers.GRUCell`.
 
     Call arguments:
@@ -175,7 +172,7 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
 
     Raises:
         ValueError: If `units` is not a positive integer, `epsilon` not positive, or
-            `reset_after` is `False`: what is reset is the normalised product.
+            `reset_after` is `False`: the cell resets the normalised product.
 
     Example:
 
@@ -192,7 +189,7 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         super().__init__(units, **options)
         if not self.reset_after:
             raise ValueError(
-                "reset_after must be True: what is reset is the normalised product. "
+                "reset_after must be True: the cell resets the normalised product. "
                 f"Received: {self.reset_after!r}"
             )
 

@@ -57,15 +57,8 @@ def coverage_loss(weights, mask=None):
     attends to: a translation has to cover its source, a summary only must not repeat
     itself.
 
-    Args:
-        weights: Attention weights, `(..., T, S)`.
-        mask: Boolean `(..., T)`; steps that are `False` have no loss and no coverage.
-
-    Returns:
-        One loss per sequence, `(...)`, in float32 at least.
-
-    Raises:
-        ValueError: If the mask has another shape.
+    Steps whose mask is `False` have no loss and no coverage. Arguments and results are
+    as for `doubly_stochastic_penalty`.
 
     Example:
 

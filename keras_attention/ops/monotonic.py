@@ -65,13 +65,6 @@ def monotonic_parallel(p, previous):
     Returns:
         Weights like `p`, in float32 (float64 for float64 `p`).
 
-    Example:
-
-    >>> p = np.array([0.2, 0.5, 0.9, 0.1], "float32")
-    >>> weights = monotonic_parallel(p, np.array([1, 0, 0, 0], "float32"))
-    >>> print(keras.ops.convert_to_numpy(weights).round(4))
-    [0.2   0.4   0.36  0.004]
-
     Reference:
         [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3.
     """

@@ -113,14 +113,7 @@ def masked_entmax15(scores, mask=None):
         weights[s] = max(scores[s] / 2 - threshold, 0)^2,  the threshold making the
                                                            sum one
 
-    Gradients are exact.
-
-    Args:
-        scores, mask: As in `masked_softmax`.
-
-    Returns:
-        Weights like `scores`, in float32 (float64 for float64 scores). A row with no
-        valid position is a row of zeros with zero gradients.
+    Gradients are exact. Arguments and results are as in `masked_sparsemax`.
 
     Example:
 

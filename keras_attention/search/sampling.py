@@ -28,12 +28,7 @@ def greedy_search(step, state, *, start, end, max_length, constraints=()):
     length is 0 and its score -1e9, as in `beam_search`.
 
     Args:
-        step: Step function, see `keras_attention.search`.
-        state: Initial state, nested tensors `(B, ...)`.
-        start: Token that the first step receives.
-        end: Token that ends a sequence.
-        max_length: Maximum number of tokens L, `end` included.
-        constraints: List of `Constraint` objects, such as `Ban` and `MinLength`.
+        step, state, start, end, max_length, constraints: As for `beam_search`.
 
     Returns:
         Dict of tensors, with the same keys and shapes as `beam_search`, for K = 1.
@@ -80,18 +75,13 @@ def sample_search(
     are drawn in proportion to their probabilities.
 
     Args:
-        step: Step function, see `keras_attention.search`.
-        state: Initial state, nested tensors `(B, ...)`.
-        start: Token that the first step receives.
-        end: Token that ends a sequence.
-        max_length: Maximum number of tokens L, `end` included.
+        step, state, start, end, max_length, constraints: As for `beam_search`.
         samples: Number of independent samples K for every row.
         temperature: Softmax temperature, positive. Near zero, the most probable token
             is drawn. Values below 1e-37 count as 1e-37.
         top_k: Number of most probable tokens to sample from; `None` for all.
         top_p: Probability of the nucleus, in `(0, 1]`; `None` for all tokens.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.
-        constraints: List of `Constraint` objects, such as `Ban` and `MinLength`.
 
     Returns:
         Dict of tensors, with the same keys and shapes as `beam_search`; samples are not
