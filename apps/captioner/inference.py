@@ -160,7 +160,18 @@ class Captioner(BaseCaptioner, Task):
     def search_model(
         self, *, beam_size=5, length_penalty=0.7, no_repeat_ngrams=3, maps="weights"
     ):
-        """Return the compiled beam search as a Keras model; see `SearchModel`."""
+        """Return the compiled beam search as a Keras model; see `SearchModel`.
+
+        Args:
+            beam_size: Beam width: number of hypotheses kept at each step; 1 is greedy
+                search.
+            length_penalty: Hypotheses are ranked by log-probability divided by
+                `length ** length_penalty`.
+            no_repeat_ngrams: N-gram blocking: no caption repeats an n-gram of this
+                length (0 disables it).
+            maps: Attention maps to return: `"weights"`, or `"probabilities"`. They
+                differ for hard attention, whose weights are one-hot.
+        """
         search = functools.partial(
             beam_search,
             beam_size=beam_size,

@@ -66,8 +66,13 @@ class Translator(BaseTranslator, Task):
     def search_model(self, max_length=None, *, beam_size=5, length_penalty=1.0):
         """Return the compiled beam search as a Keras model; see `SearchModel`.
 
-        The maximum length of a translation depends on its sentence, and is at most
-        `max_length`, that of the `ModelConfig` if omitted.
+        Args:
+            max_length: Maximum number of tokens; that of the `ModelConfig` if omitted.
+                The limit of each translation also depends on its sentence.
+            beam_size: Beam width: number of hypotheses kept at each step; 1 is greedy
+                search.
+            length_penalty: Hypotheses are ranked by log-probability divided by
+                `length ** length_penalty`.
         """
         max_length = max_length or self.config.max_tokens
         search = functools.partial(

@@ -87,11 +87,14 @@ def test_the_loss_is_cross_entropy_and_penalty_per_word(captioner, batch):
             words += 1
         total += 0.7 * ((1 - seen) ** 2).sum()
 
-    network.doubly_stochastic, before = 0.7, network.doubly_stochastic
+    network.loss_options.doubly_stochastic, before = (
+        0.7,
+        network.loss_options.doubly_stochastic,
+    )
     try:
         loss = network.compute_loss(batch, None, outputs)
     finally:
-        network.doubly_stochastic = before
+        network.loss_options.doubly_stochastic = before
     np.testing.assert_allclose(float(loss), total / words, rtol=1e-5)
 
 
@@ -150,13 +153,13 @@ def test_what_reinforce_rewards_is_neither_smoothed_nor_missing(hard_captioner, 
     there = captions.any(axis=-1)
 
     for smoothing in (0.0, 0.1):
-        network.label_smoothing = smoothing
+        network.loss_options.label_smoothing = smoothing
         network.reinforce.baseline.assign(-3.0)
         network.compute_loss(batch, None, outputs, training=True)
         behind = float(ops.convert_to_numpy(network.reinforce.baseline))
         expected = 0.9 * -3.0 + 0.1 * likelihood[there].mean()
         assert behind == pytest.approx(expected, rel=1e-5)
-    network.label_smoothing = 0.0
+    network.loss_options.label_smoothing = 0.0
 
 
 def test_rewards_of_samples_are_for_what_is_chosen_outside_training(
@@ -211,10 +214,10 @@ def test_the_attention_is_told_where_to_look(captioner, batch):
 
     losses = []
     for supervision in (0.0, 0.3):
-        network.supervision = supervision
+        network.loss_options.supervision = supervision
         loss = network.compute_loss({**batch, "regions": regions}, None, outputs)
         losses.append(float(loss))
-    network.supervision = 0.0
+    network.loss_options.supervision = 0.0
 
     assert losses[1] - losses[0] == pytest.approx(0.3 * told / words, rel=1e-3)
 

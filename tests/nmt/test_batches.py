@@ -14,8 +14,7 @@ def batches(pairs, subwords, **changes):
     options = {
         "batch_tokens": 150,
         "max_length": 30,
-        "subword_dropout": 0.2,
-        "target_subword_dropout": 0.2,
+        "subword_dropouts": (0.2, 0.2),
     }
     return SentenceBatches(pairs, subwords, **{**options, **changes})
 
@@ -73,8 +72,8 @@ def test_an_epoch_depends_on_its_number_alone(pairs, subwords):
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_either_side_may_be_split_in_other_ways(pairs, subwords, side):
-    name = ("target_subword_dropout", "subword_dropout")[side]
-    dataset = batches(pairs, subwords, **{name: 0.0})
+    dropouts = [(0.2, 0.0), (0.0, 0.2)][side]
+    dataset = batches(pairs, subwords, subword_dropouts=dropouts)
     found = [pair for batch in dataset._batches for pair in batch]
 
     texts = [pairs.source, pairs.target]
@@ -85,7 +84,7 @@ def test_either_side_may_be_split_in_other_ways(pairs, subwords, side):
 
 
 def test_batches_have_a_size(pairs, subwords):
-    dataset = batches(pairs, subwords, subword_dropout=0.0, target_subword_dropout=0.0)
+    dataset = batches(pairs, subwords, subword_dropouts=(0.0, 0.0))
     every = [dataset[i][0] for i in range(1, len(dataset))]
     sizes = [max(x.size for x in batch.values()) for batch in every]
 
@@ -159,7 +158,7 @@ def test_an_only_batch_has_the_same_size_in_all_epochs(subwords, multiple, max_l
 
 
 def test_an_only_batch_that_is_never_split_otherwise_has_no_padding(pairs, subwords):
-    plain = {"subword_dropout": 0.0, "target_subword_dropout": 0.0}
+    plain = {"subword_dropouts": (0.0, 0.0)}
     (batch,) = batches(pairs, subwords, batch_tokens=10_000, **plain)[0]
 
     for array in batch.values():

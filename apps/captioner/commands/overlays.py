@@ -28,16 +28,16 @@ def find_overlays(overlay, given, paths):
             folder of images, where the next run would caption it.
     """
     folders = [path for path in given if os.path.isdir(path)]
-    is_file_name = overlay.suffix.lower() in FIGURE_SUFFIXES and not overlay.is_dir()
+    is_file = overlay.suffix.lower() in FIGURE_SUFFIXES and not overlay.is_dir()
     if len(paths) == 1 and not folders and not overlay.is_dir():
-        if not is_file_name:
+        if not is_file:
             raise UserError(
                 "--overlay must be a .png, .jpg, .pdf or .svg file for one image, "
                 f"or a folder that is there. Received: {str(overlay)!r}"
             )
         found = {paths[0]: overlay}
     else:
-        if is_file_name or overlay.is_file():
+        if is_file or overlay.is_file():
             raise UserError(
                 "--overlay must be a folder where several images, or a folder of "
                 f"them, are captioned. Received: {str(overlay)!r}"

@@ -4,6 +4,8 @@ Shapes: B images, K captions of one image, T words, S regions, D depth of a regi
 N vocabulary size.
 """
 
+import dataclasses
+
 import keras
 from keras import ops
 from keras_attention_apps.captioner.data.text import Vocabulary
@@ -23,6 +25,24 @@ from keras_attention import (
 )
 
 
+@dataclasses.dataclass
+class LossOptions:
+    """Options of the training loss.
+
+    Attributes:
+        label_smoothing: Label smoothing of the cross-entropy.
+        doubly_stochastic: Weight of the doubly stochastic penalty.
+        supervision: Weight of attention supervision.
+        reward_weight, entropy_weight: Those of `ReinforceLoss`, for hard attention.
+    """
+
+    label_smoothing: float = 0.0
+    doubly_stochastic: float = 0.0
+    supervision: float = 0.0
+    reward_weight: float = 0.1
+    entropy_weight: float = 0.002
+
+
 class ShowAttendTell(keras.Model):
     """The network: images or their features in, logits and attention maps out.
 
@@ -30,10 +50,9 @@ class ShowAttendTell(keras.Model):
         config: A `ModelConfig`.
         vocabulary_size: Number of words N.
         backbone_weights: See `Backbone`.
-        label_smoothing, doubly_stochastic, supervision, reward_weight, entropy_weight:
-            Options of the training loss.
         sample_temperature: Softmax temperature for sampling captions in self-critical
             training.
+        **loss_options: See `LossOptions`.
 
     Call arguments:
         inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
@@ -56,19 +75,13 @@ class ShowAttendTell(keras.Model):
         vocabulary_size,
         *,
         backbone_weights=None,
-        label_smoothing=0.0,
-        doubly_stochastic=0.0,
-        supervision=0.0,
-        reward_weight=0.1,
-        entropy_weight=0.002,
         sample_temperature=1.0,
+        **loss_options,
     ):
         super().__init__(name="show_attend_tell")
         self.config = config
-        self.label_smoothing = label_smoothing
-        self.doubly_stochastic = doubly_stochastic
-        self.supervision = supervision
         self.sample_temperature = sample_temperature
+        self.loss_options = LossOptions(**loss_options)
         self.backbone = Backbone(config.backbone, config.image_size, backbone_weights)
         self.region_projection = (
             keras.layers.Dense(config.region_units, "relu", name="region_projection")
@@ -95,19 +108,19 @@ class ShowAttendTell(keras.Model):
             )
             if config.estimator == "score-function":
                 self.reinforce = ReinforceLoss(
-                    reward_weight=reward_weight, entropy_weight=entropy_weight
+                    reward_weight=self.loss_options.reward_weight,
+                    entropy_weight=self.loss_options.entropy_weight,
                 )
         attention = AdditiveAttention(
             config.attention_units, use_bias=True, weighting=weighting
         )
-        self.decoder = AttentionDecoder(
-            AttentionCell(
-                keras.layers.LSTMCell(config.units),
-                attention,
-                input_in_query=config.input_in_query,
-                gate=True,
-            )
+        cell = AttentionCell(
+            keras.layers.LSTMCell(config.units),
+            attention,
+            input_in_query=config.input_in_query,
+            gate=True,
         )
+        self.decoder = AttentionDecoder(cell)
         self.readout = DeepOutput(config.embedding_units, dropout=config.dropout)
         # Weight files of captioners know this layer by another name.
         self.readout.from_output = self.readout.from_state
@@ -199,6 +212,7 @@ class ShowAttendTell(keras.Model):
         is an estimate of that of the expected reward
         ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
         """
+        options = self.loss_options
         targets = x["captions"][..., 1:]
         mask = targets != PAD
         advantages = x.get("advantages")
@@ -212,7 +226,7 @@ class ShowAttendTell(keras.Model):
                 losses = ops.cast(advantages, losses.dtype)[..., None] * losses
             return ops.sum(ops.where(mask, losses, 0.0), axis=-1)
 
-        smoothing = self.label_smoothing if advantages is None else 0.0
+        smoothing = options.label_smoothing if advantages is None else 0.0
         losses = captions_loss(label_smoothing=smoothing)
         words = ops.maximum(ops.sum(ops.cast(mask, losses.dtype)), 1.0)
         self.words_loss.update_state(ops.sum(losses) / words)
@@ -225,10 +239,10 @@ class ShowAttendTell(keras.Model):
         weights = ops.cast(weights, losses.dtype)
         penalty = doubly_stochastic_penalty(weights, mask)
         penalty = ops.where(ops.any(mask, axis=-1), penalty, 0.0)
-        losses = losses + self.doubly_stochastic * penalty
-        if self.supervision and "regions" in x:
+        losses = losses + options.doubly_stochastic * penalty
+        if options.supervision and "regions" in x:
             supervised = attention_supervision(weights, x["regions"], mask)
-            losses = losses + self.supervision * supervised
+            losses = losses + options.supervision * supervised
         return ops.sum(losses) / words
 
     def _logits_of_samples(self, logits):

@@ -18,7 +18,10 @@ from keras_attention_apps.captioner.data.text import SPECIAL, Vocabulary, tokeni
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
 from keras_attention_apps.captioner.network.features import cached_features
-from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
+from keras_attention_apps.captioner.network.show_attend_tell import (
+    LossOptions,
+    ShowAttendTell,
+)
 from keras_attention_apps.captioner.network.weight_files import SUFFIXES
 from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
@@ -35,6 +38,8 @@ from keras_attention_apps.common.training.runner import (
     training_record,
 )
 from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
+
+_LOSS_OPTIONS = [field.name for field in dataclasses.fields(LossOptions)]
 
 VALIDATION_BATCH = 50
 # Maximum number of steps of the EMA of the weights.
@@ -176,12 +181,8 @@ def _build(config, vocabulary_size):
             config.model,
             vocabulary_size,
             backbone_weights=None if start == "none" else start,
-            label_smoothing=config.label_smoothing,
-            doubly_stochastic=config.doubly_stochastic,
-            supervision=config.supervision,
-            reward_weight=config.reward_weight,
-            entropy_weight=config.entropy_weight,
             sample_temperature=config.self_critical_temperature,
+            **{name: getattr(config, name) for name in _LOSS_OPTIONS},
         )
     except UserError:
         raise

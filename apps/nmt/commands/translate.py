@@ -76,16 +76,14 @@ def _check(config):
 
 
 def _check_plot(config):
-    is_file_name = (
-        config.plot.suffix.lower() in FIGURE_SUFFIXES and not config.plot.is_dir()
-    )
-    if is_file_name != _is_plotted_alone(config):
+    is_file = config.plot.suffix.lower() in FIGURE_SUFFIXES and not config.plot.is_dir()
+    if is_file != _is_plotted_alone(config):
         raise UserError(
             "--plot must be a .png, .jpg, .pdf or .svg file, or an existing folder, "
             "for one sentence that is an argument; otherwise a folder. Received: "
             f"{str(config.plot)!r}"
         )
-    if is_file_name:
+    if is_file:
         check_file(config.plot)
     elif config.plot.is_file():
         raise UserError(

@@ -26,13 +26,12 @@ class SentenceBatches(keras.utils.PyDataset):
         min_batches: Approximate minimum number of batches of an epoch; for few pairs,
             batches are smaller.
         max_length: Pairs with more tokens on one side are left out.
-        subword_dropout, target_subword_dropout: BPE-dropout of source and target; see
-            `Subwords.encode_all`. A text that would exceed `max_length` is split
-            without it.
+        subword_dropouts: BPE-dropout of source and target; see `Subwords.encode_all`.
+            A text that would exceed `max_length` is split without it.
         seed: Seed of the order and of the subwords.
         epoch: First epoch.
-        multiple: Lengths and rows are padded to multiples of this, so that what
-            compiles for every shape compiles less often.
+        multiple: Lengths and rows are padded to multiples of this, so that a backend
+            which compiles for every shape compiles less often.
     """
 
     def __init__(
@@ -43,8 +42,7 @@ class SentenceBatches(keras.utils.PyDataset):
         batch_tokens,
         max_length,
         min_batches=1,
-        subword_dropout=0.0,
-        target_subword_dropout=0.0,
+        subword_dropouts=(0.0, 0.0),
         seed=0,
         epoch=0,
         multiple=1,
@@ -52,7 +50,7 @@ class SentenceBatches(keras.utils.PyDataset):
         super().__init__()
         self.subwords = subwords
         self.max_length = max_length
-        self.subword_dropouts = subword_dropout, target_subword_dropout
+        self.subword_dropouts = subword_dropouts
         self.seed = seed
         self.epoch = epoch
         self.multiple = multiple

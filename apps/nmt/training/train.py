@@ -243,8 +243,7 @@ class _Phases:
         config = self.config
         batches = self._batches(
             config.batch_tokens,
-            subword_dropout=config.subword_dropout,
-            target_subword_dropout=config.target_subword_dropout,
+            (config.subword_dropout, config.target_subword_dropout),
         )
         self._report(batches)
         if not self.checkpoints.resumed:
@@ -309,7 +308,7 @@ class _Phases:
             ema_momentum=momentum,
         )
 
-    def _batches(self, batch_tokens, **dropout):
+    def _batches(self, batch_tokens, subword_dropouts=(0.0, 0.0)):
         config = self.config
         batches = SentenceBatches(
             self.training,
@@ -317,10 +316,10 @@ class _Phases:
             batch_tokens=batch_tokens,
             min_batches=config.min_steps,
             max_length=config.model.max_length,
+            subword_dropouts=subword_dropouts,
             seed=config.seed,
             epoch=self.checkpoints.progress.epoch,
             multiple=self.multiple,
-            **dropout,
         )
         if not len(batches):
             raise UserError(
