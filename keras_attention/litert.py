@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 import tempfile
 
 import keras
@@ -30,10 +31,10 @@ def convert_to_litert(signatures, *, quantize="float16"):
         The bytes of a `.tflite` file.
 
     Raises:
-        ValueError: If there is no signature, or `quantize` is something else.
+        ValueError: If there is no signature, `quantize` is something else, or a
+            function has an operation for which LiteRT has no operator, such as the
+            `Roll` of `MonotonicWeighting("recursive")`.
         RuntimeError: If the backend of Keras is not TensorFlow.
-        Exception: If LiteRT has no operator for an operation of a function; its
-            message names the operation.
 
     Example:
 
@@ -81,7 +82,16 @@ def convert_to_litert(signatures, *, quantize="float16"):
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if quantize == "float16":
             converter.target_spec.supported_types = [tf.float16]
-        return converter.convert()
+        try:
+            return converter.convert()
+        except Exception as error:
+            missing = re.search("TF Select ops: (.+)", str(error))
+            if missing is None:
+                raise
+            raise ValueError(
+                "a function has operations for which LiteRT has no operator. "
+                f"Received: {missing[1].strip()}"
+            ) from error
 
 
 @contextlib.contextmanager

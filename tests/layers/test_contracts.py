@@ -28,6 +28,7 @@ from keras_attention import (
     LuongAttention,
     MonotonicWeighting,
     SelfAttention,
+    convert_to_litert,
 )
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -534,6 +535,36 @@ def test_exported_models_serve_other_batches_and_lengths(names, rng, tmp_path):
         folders.append(str(folder))
 
     subprocess.run([sys.executable, "-c", SERVE, *folders], check=True)
+
+
+# Those of which Keras' own export to LiteRT makes a file that LiteRT cannot run.
+LOOPS = ("coverage", "monotonic")
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="conversion needs TensorFlow")
+@pytest.mark.parametrize(
+    "name", quick_first(sorted(CASES, key=LOOPS.__contains__, reverse=True), len(LOOPS))
+)
+def test_layers_convert_to_litert(name, rng):
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    case = CASES[name]
+    layer, tensors = case.build(), case.draw(rng, batch=1)
+    named = {f"tensor_{i}": x for i, x in enumerate(tensors)}
+    expected = ops.convert_to_numpy(layer(*tensors))
+
+    def attend(**named):
+        return {"context": layer(*(named[name] for name in sorted(named)))}
+
+    import tensorflow as tf
+
+    specs = {name: tf.TensorSpec(x.shape) for name, x in named.items()}
+    if name == "monotonic":
+        with pytest.raises(ValueError, match=r"LiteRT has no operator.*Roll"):
+            convert_to_litert({"attend": (attend, specs)}, quantize=None)
+        return
+    model = convert_to_litert({"attend": (attend, specs)}, quantize=None)
+    run = interpreter.Interpreter(model_content=model).get_signature_runner("attend")
+    np.testing.assert_allclose(run(**named)["context"], expected, atol=1e-5)
 
 
 def test_wrong_rank_is_reported(case):

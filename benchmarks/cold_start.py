@@ -1,0 +1,146 @@
+"""Whole processes that caption one image or translate one sentence, on each runtime.
+
+Prints medians of wall-clock time, of processor time and of the largest memory, and how
+many times as fast LiteRT is; then a warm call in one process, and how many a second
+where there are many. The last line says from how many inputs on Keras is sooner done,
+its start included: `few` in `apps/*/runtimes.py`.
+
+    python benchmarks/cold_start.py docs/photographer.jpg --image-folder photographs \
+        --text val.en
+"""
+
+import argparse
+import functools
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SENTENCE = "A man in a blue shirt is standing on a ladder cleaning a window."
+COMMAND = (
+    "import sys; from keras_attention_apps.{}.main import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
+RUNTIMES = ("litert", "keras")
+
+
+def process(program, *arguments):
+    """Return wall seconds, processor seconds and megabytes of a fresh process."""
+    command = [sys.executable, "-c", COMMAND.format(program), *map(str, arguments)]
+    start = time.perf_counter()
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    wall = time.perf_counter() - start
+    if status:
+        sys.exit(f"failed: {command}")
+    # Linux counts kilobytes, macOS bytes.
+    unit = 1e6 if sys.platform == "darwin" else 1e3
+    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit
+
+
+def cold(program, verb, given, model, rounds):
+    """Print a row for each runtime; return the median seconds of each."""
+    runs = {name: [] for name in RUNTIMES}
+    for _, name in itertools.product(range(rounds), RUNTIMES):
+        options = ["--model", model, "--runtime", name]
+        runs[name].append(process(program, verb, given, *options))
+    medians = {
+        name: list(map(statistics.median, zip(*found, strict=True)))
+        for name, found in runs.items()
+    }
+    for name, found in medians.items():
+        wall, processor, memory = found
+        figures = f"{wall:.2f} | {processor:.2f} | {memory:.0f}"
+        print(f"| {program} {verb}, {name} | {figures} |")
+    one, other = medians["litert"], medians["keras"]
+    ratios = " | ".join(f"{b / a:.1f}" for a, b in zip(one, other, strict=True))
+    print(f"| times as fast, as small | {ratios} |")
+    return {name: found[0] for name, found in medians.items()}
+
+
+def models(program, model):
+    """Return a model on each runtime, in this process."""
+    if program == "captioner":
+        from keras_attention_apps.captioner import Captioner as OnKeras
+        from keras_attention_apps.captioner import LiteCaptioner as OnLiteRT
+    else:
+        from keras_attention_apps.nmt import LiteTranslator as OnLiteRT
+        from keras_attention_apps.nmt import Translator as OnKeras
+    return {
+        "litert": OnLiteRT.from_preset(model),
+        "keras": OnKeras.from_preset(model),
+    }
+
+
+def seconds_of(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def warm(program, model, one, many, starts, rounds):
+    """Print the time of one input and the throughput of many, for each runtime."""
+    verb = {"captioner": "caption", "nmt": "translate"}[program]
+    calls = {
+        name: getattr(loaded, verb) for name, loaded in models(program, model).items()
+    }
+    single, several = ({name: [] for name in RUNTIMES} for _ in range(2))
+    for call in calls.values():
+        call(one)
+        call(many)
+    for _, name in itertools.product(range(rounds), RUNTIMES):
+        run = functools.partial(calls[name], one)
+        single[name] += [seconds_of(run) for _ in range(5)]
+        several[name].append(seconds_of(functools.partial(calls[name], many)))
+    each = {}
+    for name in RUNTIMES:
+        milliseconds = 1000 * statistics.median(single[name])
+        each[name] = statistics.median(several[name]) / len(many)
+        print(
+            f"| {program}, {name} | {milliseconds:.1f} ms | {1 / each[name]:.1f} a "
+            "second |"
+        )
+    if each["litert"] > each["keras"]:
+        even = (starts["keras"] - starts["litert"]) / (each["litert"] - each["keras"])
+        print(f"{program}: Keras is sooner done from {even:.0f} inputs on")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("photo")
+    parser.add_argument("--image-folder", type=Path, help="images for the throughput")
+    parser.add_argument("--text", type=Path, help="sentences for the throughput")
+    parser.add_argument("--count", type=int, default=128, help="of these, at most")
+    parser.add_argument("--captioner", default="flickr8k-soft")
+    parser.add_argument("--translator", default="multi30k-en-de-self-attention")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    images, lines = [options.photo] * options.count, [SENTENCE] * options.count
+    if options.image_folder:
+        images = sorted(options.image_folder.glob("*.jpg"))[: options.count]
+    if options.text:
+        lines = options.text.read_text(encoding="utf-8").splitlines()[: options.count]
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    tasks = (
+        ("captioner", "caption", options.captioner, options.photo, images),
+        ("nmt", "translate", options.translator, SENTENCE, lines),
+    )
+    print(f"| cold, medians of {options.rounds} | seconds | of processors | MB |")
+    print("|---|---:|---:|---:|")
+    starts = [
+        cold(program, verb, one, model, options.rounds)
+        for program, verb, model, one, _ in tasks
+    ]
+    print(f"\n| warm, medians of {options.rounds} | one | {options.count} |")
+    print("|---|---:|---:|")
+    for (program, _, model, one, many), start in zip(tasks, starts, strict=True):
+        warm(program, model, one, list(map(str, many)), start, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Programs of the page on LiteRT where neither TensorFlow nor Keras is installed."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ai_edge_litert")
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "litert.md").read_text(encoding="utf-8")
+
+# What `pip install --no-deps` of this package and the packages of the page bring.
+INSTALLED = (
+    "ai_edge_litert",
+    "backports",
+    "flatbuffers",
+    "google",
+    "keras_attention",
+    "keras_attention_apps",
+    "ml_dtypes",
+    "numpy",
+    "numpy.libs",
+    "PIL",
+    "pillow.libs",
+    "sentencepiece",
+    "tqdm",
+    "typing_extensions.py",
+)
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory):
+    """A folder of packages without TensorFlow and Keras, for `PYTHONPATH`."""
+    folder = tmp_path_factory.mktemp("site")
+    for name in INSTALLED:
+        found = place_of(name)
+        if found:
+            (folder / name).symlink_to(found)
+    return folder
+
+
+def place_of(name):
+    """Return where a package lies, or a file or a folder beside the packages."""
+    spec = None if "." in name else importlib.util.find_spec(name)
+    if spec is None:
+        beside = Path(importlib.util.find_spec("numpy").origin).parents[1] / name
+        return beside if beside.exists() else None
+    return next(iter(spec.submodule_search_locations))
+
+
+def run(installation, program, folder):
+    # Of the modules that Python finds by itself, only its own.
+    return subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env={**os.environ, "PYTHONPATH": str(installation)},
+        capture_output=True,
+        cwd=folder,
+        text=True,
+    )
+
+
+def programs(heading):
+    """Return the Python programs below a heading of the page."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return re.findall("```python\n(.*?)```", section, flags=re.DOTALL)
+
+
+def test_tensorflow_is_not_there(installation, tmp_path):
+    for name in ("tensorflow", "keras"):
+        done = run(installation, f"import {name}", tmp_path)
+        assert f"No module named '{name}'" in done.stderr
+
+
+@pytest.mark.parametrize("heading", ["In Python", "With nothing of ours"])
+def test_the_page_runs(installation, tmp_path, heading):
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    preset = ROOT / "apps" / "captioner" / "presets" / "flickr8k-soft"
+    (tmp_path / "my.tflite").symlink_to(preset / "model.tflite")
+    (program,) = programs(heading)
+    shown = "\nprint(caption if isinstance(caption, list) else caption.text)"
+    done = run(installation, program + shown, tmp_path)
+    assert done.returncode == 0, done.stderr
+    if heading == "With nothing of ours":
+        assert done.stdout.startswith("a man ")
+    else:
+        assert done.stdout == "a man is standing on a camera\n"
