@@ -448,7 +448,7 @@ def test_an_interrupted_output_goes_on(
     whole = lines_of(output)
     count = len(whole)
     told = capsys.readouterr()
-    assert f"{count} images in" in told.out
+    assert f"{count}/{count} [" in told.err
     assert "error: Cannot read" in told.err
     assert "caption" in whole[0] and "words" not in whole[0]
     assert whole[-1]["photo"] == str(broken)
@@ -461,13 +461,13 @@ def test_an_interrupted_output_goes_on(
     assert main(command) == 2
 
     assert lines_of(output) == whole
-    assert "2 images in" in capsys.readouterr().out
+    assert "2/2 [" in capsys.readouterr().err
 
     # What could not be read is tried again; here from elsewhere, by other names.
     monkeypatch.chdir(photographs)
     assert main([*command[:1], ".", *command[2:]]) == 2
     assert lines_of(output) == whole
-    assert "1 images in" in capsys.readouterr().out
+    assert "1/1 [" in capsys.readouterr().err
     shutil.copy(photographs / "red-0.png", broken)
     assert main(command) == 0
     *before, last = lines_of(output)
