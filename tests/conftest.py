@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
         "TF_NUM_INTRAOP_THREADS",
     ):
         os.environ.setdefault(threads, "1")
+
+
+def pytest_collection_modifyitems(items):
+    """Run the slowest files first, so that parallel processes end together."""
+    slow = {"captioner", "nmt", "test_readme.py"}
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] not in slow)
 
 
 @pytest.fixture(autouse=True, scope="module")
