@@ -93,10 +93,14 @@ def main():
             f"{len(mutants)} mutants, {len(sample)} sampled",
             flush=True,
         )
-        results = [
-            judged(mutant, reached, durations, options.budget) for mutant in sample
-        ]
-        report(results, time.monotonic() - started)
+        fates = collections.Counter()
+        # Interrupted, it still tells of the mutants so far.
+        with contextlib.suppress(KeyboardInterrupt):
+            for mutant in sample:
+                result = judged(mutant, reached, durations, options.budget)
+                fates[result[2]] += 1
+                report_survivor(*result)
+        report(fates, time.monotonic() - started)
 
 
 def copy_tree(folder):
@@ -351,20 +355,22 @@ def change(before, after):
     return "lines removed"
 
 
-def report(results, seconds):
-    """Print the counts and the survivors."""
-    fates = collections.Counter(fate for _, _, fate, _ in results)
-    found = fates["found"] + fates["timed out"]
+def report_survivor(mutant, changed, fate, count):
+    """Print a mutant that no test has found."""
+    if fate == "survived":
+        operator = mutant.operator.split("/")[-1]
+        print(f"{mutant.path}:{mutant.line}  {operator}  ({count} tests)")
+        print(f"    {changed}", flush=True)
+
+
+def report(fates, seconds):
+    """Print how many mutants were found."""
+    count, found = fates.total(), fates["found"] + fates["timed out"]
     print(
-        f"{len(results)} mutants in {seconds / 60:.0f} minutes: {found} found "
+        f"{count} mutants in {seconds / 60:.0f} minutes: {found} found "
         f"({fates['timed out']} of them timed out), {fates['survived']} survived; "
-        f"{100 * found / max(len(results), 1):.1f} % found"
+        f"{100 * found / max(count, 1):.1f} % found"
     )
-    for mutant, changed, fate, count in results:
-        if fate == "survived":
-            operator = mutant.operator.split("/")[-1]
-            print(f"{mutant.path}:{mutant.line}  {operator}  ({count} tests)")
-            print(f"    {changed}")
 
 
 if __name__ == "__main__":
