@@ -120,7 +120,11 @@ def test_the_command_needs_no_keras(exported, model_folder, tmp_path):
     shutil.copy(exported, folder / "model.tflite")
     plots = ["--plot", tmp_path / "plots", "--json"]
     code, modules, lines = run(
-        "translate", "--model", folder, *plots, lines="\n".join(SENTENCES[:3])
+        "translate",
+        "--model",
+        folder,
+        *plots,
+        lines="".join(f"{x}\n" for x in SENTENCES[:3]),
     )
     assert (code, modules, len(lines)) == (0, [], 3)
     expected = Translator.from_preset(model_folder).translate(SENTENCES[:3], **SEARCH)

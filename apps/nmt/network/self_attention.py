@@ -105,6 +105,15 @@ class AttentionLayer(keras.layers.Layer):
         self.widen = keras.layers.Dense(config.units, "relu", name="widen")
         self.narrow = keras.layers.Dense(config.embedding_units, name="narrow")
 
+    def build(self, x_shape):
+        # Keras would trace the call to build what it calls.
+        for norm in self.norms:
+            norm.build(x_shape)
+        for attention in self.attentions:
+            attention.build(x_shape)
+        self.widen.build(x_shape)
+        self.narrow.build((*x_shape[:-1], self.widen.units))
+
     def attention(self, config, **options):
         """Return a `SelfAttention` of this configuration."""
         return SelfAttention(
@@ -132,6 +141,10 @@ class EncoderLayer(AttentionLayer):
         super().__init__(config, 2, **kwargs)
         self.self_attention = self.attention(config)
 
+    @property
+    def attentions(self):
+        return [self.self_attention]
+
     def call(self, x, mask, training=None):
         x = self.add(x, 0, lambda x: self.self_attention(x, mask=mask), training)
         return self.add(x, 1, self.feed_forward, training)
@@ -144,6 +157,10 @@ class DecoderLayer(AttentionLayer):
         super().__init__(config, 3, **kwargs)
         self.self_attention = self.attention(config, causal=True)
         self.source_attention = self.attention(config)
+
+    @property
+    def attentions(self):
+        return [self.self_attention, self.source_attention]
 
     def call(self, x, values, value_mask, training=None):
         def attend(x):
