@@ -101,15 +101,23 @@ class AttentionStep(BaseStep):
         _check_parts(self)
         self.reports = self.weighting.reports
         _compute_in(score, self.dtype_policy)
-        names = []
-        for name in ("window", "weighting", "coverage"):
-            part = getattr(self, name)
-            if part is not None:
-                _compute_in(part, self.dtype_policy)
-                self.sequential = self.sequential or part.sequential
-                if part.state_names:
-                    names.append(name)
-        self._stateful = tuple(names)
+        stateful = []
+        for name, part in self.parts.items():
+            _compute_in(part, self.dtype_policy)
+            self.sequential = self.sequential or part.sequential
+            if part.state_names:
+                stateful.append(name)
+        self._stateful = tuple(stateful)
+
+    @property
+    def parts(self):
+        """The parts beside the score, by name. Keras saves their weights under it."""
+        parts = {
+            "window": self.window,
+            "weighting": self.weighting,
+            "coverage": self.coverage,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def state_names(self):
