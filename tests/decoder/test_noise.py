@@ -1,0 +1,52 @@
+"""Noise that attentions draw in training, before the loop of a decoder."""
+
+import keras
+import pytest
+from decoder.reference import INPUTS, STATE_UNITS, UNITS, VALUE, draw, numpy
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+    MonotonicWeighting,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+def monotonic(noise):
+    return AdditiveAttention(UNITS, weighting=MonotonicWeighting(noise=noise, seed=3))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_monotonic_noise_is_drawn_for_every_training_pass(several, rng):
+    attention = monotonic(1.0)
+    if several:
+        attention = [LuongAttention("general"), attention]
+    cell = AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention)
+    decoder = AttentionDecoder(cell)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    value = [value, value] if several else value
+
+    def weights(**options):
+        found = numpy(decoder(inputs, value, **options)["weights"])
+        return found[1] if several else found
+
+    first, second = weights(training=True), weights(training=True)
+    assert (first != second).any()
+    # Every row and step has noise of its own.
+    used = weights()
+    assert (first != used).any(axis=-1).all()
+    assert (weights(training=False) == used).all()
+
+
+def test_monotonic_attention_without_noise_is_the_same_in_training(rng):
+    cell = AttentionCell(keras.layers.GRUCell(STATE_UNITS), monotonic(0.0))
+    inputs, value = draw(rng, INPUTS, VALUE)
+    decoder = AttentionDecoder(cell)
+
+    trained, used = (
+        numpy(decoder(inputs, value, training=x)["weights"]) for x in (True, False)
+    )
+    assert (trained == used).all()

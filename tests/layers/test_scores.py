@@ -1,0 +1,45 @@
+"""Scores as parts of an attention of one's own."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attention import (
+    AdditiveScore,
+    Attention,
+    DotScore,
+    GeneralScore,
+    LocationScore,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, QUERIES, POSITIONS, DEPTH = 2, 3, 5, 7
+SCORES = {
+    "dot": lambda: DotScore(scaled=True),
+    "general": lambda: GeneralScore(use_bias=True, kernel_regularizer="l2"),
+    "additive": lambda: AdditiveScore(11, coverage=True, normalize=True),
+    "location": lambda: LocationScore(13, bias_initializer="ones"),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_score_comes_back_from_its_config(name, rng):
+    score, another = SCORES[name](), type(SCORES[name]())
+    config = json.loads(json.dumps(score.get_config()))
+    copy = another.from_config(config)
+    assert copy.get_config() == score.get_config()
+
+    query = rng.normal(size=(BATCH, QUERIES, DEPTH)).astype("float32")
+    value = rng.normal(size=(BATCH, POSITIONS, DEPTH)).astype("float32")
+    layers = Attention(score=score), Attention(score=copy)
+    for layer in layers:
+        layer(query, value)
+    layers[1].set_weights(layers[0].get_weights())
+    expected, found = (ops.convert_to_numpy(x(query, value)) for x in layers)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert keras.saving.serialize_keras_object(layers[0])["config"]["score"]
