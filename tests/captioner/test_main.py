@@ -517,3 +517,10 @@ def test_names_that_are_not_utf_8_have_a_line(tmp_path):
 
     with Records(file, "a model") as records:
         assert photo in records and "tea.jpg" not in records
+
+
+def test_a_folder_without_images_is_an_error(model_folder, tmp_path, capsys):
+    assert main(["caption", str(tmp_path), "--model", str(model_folder)]) == 2
+
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1 and str(tmp_path) in err

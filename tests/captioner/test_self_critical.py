@@ -193,3 +193,16 @@ def test_training_raises_the_reward(batches):
     batches.fit(epochs=60, callbacks=[note])
 
     assert np.mean(history[-9:]) > np.mean(history[:9]) + 0.3
+
+
+def test_a_callback_stops_the_training(eager, batches):
+    epochs = []
+
+    def stop(epoch, logs):
+        epochs.append(epoch)
+        batches.network.stop_training = epoch == 1
+
+    note = keras.callbacks.LambdaCallback(on_epoch_end=stop)
+    batches.fit(epochs=4, callbacks=[note])
+
+    assert epochs == [0, 1]

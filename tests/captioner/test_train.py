@@ -144,6 +144,19 @@ def test_words_that_are_too_rare_are_told(squares, tmp_path, capsys, monkeypatch
     assert "28.6% of the words are rarer than 12 and" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"supervision": 0.5}, "supervision needs "),
+        ({"backbone-weights": "imagenet"}, "SmallCNN comes without weights"),
+    ],
+)
+def test_what_is_not_there_is_named(changes, said, squares, tmp_path, capsys):
+    assert main(command(squares, tmp_path / "run", **changes)) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 1 and said in err[0]
+
+
 def test_words_must_be_left_to_learn(squares, tmp_path, capsys):
     assert main(command(squares, tmp_path / "run", **{"min-count": 25})) == 2
     assert "must leave words to learn. Received: 25, and" in capsys.readouterr().err

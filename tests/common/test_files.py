@@ -1,6 +1,7 @@
 import os
 import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 from keras_attention_apps.common.cli import UserError
@@ -159,6 +160,25 @@ def test_a_folder_is_removed_from_its_name_first(tmp_path, monkeypatch):
         remove_folder(tmp_path / "other")
     (left,) = tmp_path.iterdir()
     assert left.name == f".old-{os.getpid()}-other"
+
+
+def test_the_old_folder_returns_if_the_new_one_cannot_take_its_name(
+    tmp_path, monkeypatch
+):
+    folder, rename = tmp_path / "folder", Path.rename
+    write_folder(folder, *KIND)
+    before = sorted(x.name for x in folder.iterdir())
+
+    def fail(self, target):
+        if self.name.startswith(".part"):
+            raise OSError("No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="No space left"), atomic_folder(folder, KIND):
+        pass
+    assert sorted(x.name for x in folder.iterdir()) == before
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
 def test_a_link_stays_one(tmp_path):

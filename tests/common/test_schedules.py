@@ -26,3 +26,12 @@ def test_from_step_zero_the_cosine_is_that_of_keras(warm_up):
     rates = [float(schedule(step)) for step in range(steps)]
     expected = [float(reference(step)) for step in range(steps)]
     np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_schedule_comes_back_from_its_config():
+    schedule = WarmUp("cosine", 2.0, 3, 7, start=0.5, first=0)
+
+    copy = WarmUp.from_config(schedule.get_config())
+
+    rates, expected = ([float(x(step)) for step in range(7)] for x in (copy, schedule))
+    assert rates == expected

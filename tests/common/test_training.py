@@ -1,4 +1,5 @@
 import contextlib
+import types
 
 import keras
 import numpy as np
@@ -7,7 +8,11 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import MODEL
 from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
 from keras_attention_apps.common.training.checkpoints import Checkpoints
-from keras_attention_apps.common.training.runner import CHECKPOINTS, check_output
+from keras_attention_apps.common.training.runner import (
+    CHECKPOINTS,
+    Runner,
+    check_output,
+)
 from keras_attention_apps.common.training.schedules import ema_momentum
 
 
@@ -63,3 +68,16 @@ def test_a_loss_that_is_no_number_ends_the_training(target, said, capsys):
     assert capsys.readouterr().out == "\n"
     # What comes behind it, such as a checkpoint, is not written.
     assert len(seen) == 1
+
+
+def test_logs_of_tensorboard_have_a_folder_for_each_phase(tmp_path):
+    config = types.SimpleNamespace(output=tmp_path, patience=1, tensorboard=True)
+    checkpoints = Checkpoints(tmp_path / CHECKPOINTS, {})
+    runner = Runner(config, None, checkpoints, rank=len, record={})
+
+    folders = []
+    for _ in range(2):
+        folders.append(runner._callbacks(dict)[-1].log_dir)
+        checkpoints.next_phase()
+
+    assert folders == [str(tmp_path / "logs" / f"phase-{phase}") for phase in (0, 1)]

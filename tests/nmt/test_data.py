@@ -4,11 +4,13 @@ import threading
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt.data.dataset import (
+    Pairs,
     find_files,
     read_lines,
     read_pairs,
     read_parallel,
 )
+from keras_attention_apps.nmt.training.train import hold_out
 
 
 def write(path, content):
@@ -85,3 +87,20 @@ def test_files_of_a_folder(tmp_path):
     for pair in ("en", "", "-de", "en-de-fr"):
         with pytest.raises(UserError, match="Received: '"):
             find_files(tmp_path, pair, ("dev",))
+
+
+def test_no_pair_that_is_held_out_has_a_copy_in_the_training():
+    source = [f"{i % 50}" for i in range(200)] + ["7", "8"]
+    pairs = Pairs(source, [f"{x} fois" for x in source[:-1]] + ["autre"], empty=3)
+
+    learned, validation = hold_out(pairs, seed=4)
+
+    assert len(validation) == len(set(validation.source)) == 5
+    held_out = set(zip(validation.source, validation.target, strict=True))
+    left = list(zip(learned.source, learned.target, strict=True))
+    texts = list(zip(pairs.source, pairs.target, strict=True))
+    assert left == [text for text in texts if text not in held_out]
+    assert learned.empty == 3
+    assert hold_out(pairs, seed=5)[1].source != validation.source
+    with pytest.raises(UserError, match=r"10 different pairs .* Received: 9"):
+        hold_out(Pairs(source[:9] * 20, source[:9] * 20), seed=4)

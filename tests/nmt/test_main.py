@@ -71,7 +71,7 @@ def test_no_line_of_the_standard_input_is_lost(model_folder, capsys, monkeypatch
     check_bad(code, *capsys.readouterr(), "standard input")
 
 
-def test_one_by_one_every_line_is_answered_before_the_next_is_read(
+def test_a_line_that_is_typed_is_answered_before_the_next_is_read(
     model_folder, monkeypatch
 ):
     class Typed(io.RawIOBase):
@@ -84,6 +84,9 @@ def test_one_by_one_every_line_is_answered_before_the_next_is_read(
         def readable(self):
             return True
 
+        def isatty(self):
+            return True
+
         def readinto(self, buffer):
             self.written.append(output.getvalue().count(b"\n"))
             line = self.lines.pop(0) if self.lines else b""
@@ -94,7 +97,7 @@ def test_one_by_one_every_line_is_answered_before_the_next_is_read(
     stdin = io.TextIOWrapper(io.BufferedReader(typed))
     monkeypatch.setattr(sys, "stdin", stdin)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output))
-    assert translate("--batch-size", 1, "--beam-size", 1, model=model_folder) == 0
+    assert translate("--beam-size", 1, model=model_folder) == 0
 
     assert typed.written == [0, 1, 2]
 
@@ -196,6 +199,15 @@ def test_plots_are_pictures(model_folder, tmp_path, capsys):
         assert plot.width > 100
     assert {path.name for path in folder.iterdir()} == {"0001.png", "0002.png"}
     assert (other / "0001.png").read_bytes() == picture.read_bytes()
+
+
+def test_an_empty_line_has_no_plot(model_folder, tmp_path, capsys):
+    plots = tmp_path / "plots"
+    assert translate("", "", "--plot", plots, model=model_folder) == 0
+
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 2 and "line 2 has nothing to plot" in err[1]
+    assert not plots.exists()
 
 
 def test_a_model_without_attention_has_no_plots(subwords, tmp_path, capsys):

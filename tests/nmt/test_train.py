@@ -9,19 +9,16 @@ from textwrap import dedent
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.training import runner
 from keras_attention_apps.common.training.callbacks import (
     SaveEveryEpoch,
     ValidateDecoded,
 )
-from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.data.text import Subwords
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network.recurrent import BahdanauNetwork
 from keras_attention_apps.nmt.training import train as training
-from keras_attention_apps.nmt.training.train import hold_out
 
 from .conftest import untrained
 
@@ -246,6 +243,18 @@ def test_it_learns_from_what_its_samples_are_worth(
     assert config["training"]["self_critical_epochs"] == 2
 
 
+def test_samples_alone_may_be_learned_from(few, tmp_path, monkeypatch):
+    phases = []
+    monkeypatch.setattr(
+        training.SelfCriticalTranslations,
+        "fit",
+        lambda self, epochs, **_: phases.append(epochs),
+    )
+    # No model has been written.
+    assert main(small(few, tmp_path, epochs=0, **{"self-critical-epochs": 3})) == 2
+    assert phases == [3]
+
+
 def test_what_samples_teach_is_kept_if_it_is_better_than_the_average(
     untrained_copies, eager, few, tmp_path, monkeypatch
 ):
@@ -452,6 +461,22 @@ def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch, 
     assert "the best epoch is chosen by chrf" in capsys.readouterr().out
 
 
+def test_pairs_that_are_left_out_are_counted(few, tmp_path, capsys, begin):
+    for name in ("train", "val"):
+        source, target = lines(few / f"{name}.en"), lines(few / f"{name}.fr")
+        source += ["the dog " * 9, ""]
+        target += ["le chien " * 9, "le chien"]
+        (tmp_path / f"{name}.en").write_text("\n".join(source) + "\n")
+        (tmp_path / f"{name}.fr").write_text("\n".join(target) + "\n")
+    begin(small(tmp_path, tmp_path / "run"))
+
+    out = capsys.readouterr().out
+    assert "; 1 left out with an empty side; 1 left out with more than 8 sub" in out
+    changes = {"model.max-length": 2}
+    assert main(small(few, tmp_path / "other", **changes)) == 2
+    assert "no pair has at most max_length=2" in capsys.readouterr().err
+
+
 def test_of_equals_the_average_stays(untrained_copies, few, tmp_path, monkeypatch):
     scores = {"bleu": 0.0, "chrf": 0.0}
     monkeypatch.setattr(training, "translation_scores", lambda *_: (scores, {}))
@@ -532,23 +557,6 @@ def test_pairs_are_held_out_where_there_is_no_validation(
     assert main(flags) == 0
 
     assert "9 pairs of sentences for training; 1 for val" in capsys.readouterr().out
-
-
-def test_no_pair_that_is_held_out_has_a_copy_in_the_training():
-    source = [f"{i % 50}" for i in range(200)] + ["7", "8"]
-    pairs = Pairs(source, [f"{x} fois" for x in source[:-1]] + ["autre"], empty=3)
-
-    learned, validation = hold_out(pairs, seed=4)
-
-    assert len(validation) == len(set(validation.source)) == 5
-    held_out = set(zip(validation.source, validation.target, strict=True))
-    left = list(zip(learned.source, learned.target, strict=True))
-    texts = list(zip(pairs.source, pairs.target, strict=True))
-    assert left == [text for text in texts if text not in held_out]
-    assert learned.empty == 3
-    assert hold_out(pairs, seed=5)[1].source != validation.source
-    with pytest.raises(UserError, match=r"10 different pairs .* Received: 9"):
-        hold_out(Pairs(source[:9] * 20, source[:9] * 20), seed=4)
 
 
 @pytest.mark.slow

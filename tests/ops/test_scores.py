@@ -196,6 +196,27 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
     )
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="others know all lengths"
+)
+@pytest.mark.parametrize("large", [True, False])
+def test_blocks_of_unknown_lengths_are_compiled_if_they_are_large(
+    arrays, blocks, monkeypatch, large
+):
+    import tensorflow as tf
+
+    if not large:
+        # Less than the usual size, for which the graph is made.
+        usual = acceleration.USUAL_LENGTH**2 * UNITS
+        monkeypatch.setattr(fast_scores, "LARGE", usual - 1)
+    unknown = tf.TensorSpec((None, None, UNITS))
+    specs = unknown, unknown, tf.TensorSpec((UNITS,))
+
+    scores = tf.function(fast_additive_scores, input_signature=specs)(*arrays)
+
+    np.testing.assert_allclose(scores, exact_scores(*arrays), atol=1e-5)
+
+
 def _of_unknown_length(query, keys, scale):
     forward, backward = fast_scores._plain
 
