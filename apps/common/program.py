@@ -1,4 +1,4 @@
-"""A program: a table of verbs, each with its options and the function that runs it."""
+"""A program: its commands, each with its options and the function that runs it."""
 
 import dataclasses
 import functools
@@ -7,54 +7,39 @@ from typing import Annotated, Any
 
 import tyro
 from keras_attention_apps.common.cli import quiet_tensorflow, run
-from keras_attention_apps.common.config import parsed
+from keras_attention_apps.common.config import AverageConfig, parsed
 from keras_attention_apps.common.imports import imported
 
 
 @dataclasses.dataclass(frozen=True)
-class Verb:
-    """A command of a program, such as `train`.
-
-    Attributes:
-        name: Name on the command line.
-        config: Dataclass of its options.
-        function: Name of the function that takes the options, `"module:function"`. It
-            is imported when the verb runs, so that `--help` need not wait for Keras. An
-            integer that it returns is the exit code; another result means success.
-        training: Default options of a verb that trains, whose `model` may come from a
-            preset.
-        description: Text of `--help`; the docstring of `config` if omitted.
-    """
-
-    name: str
-    config: type
-    function: str
-    training: Any = None
-    description: str | None = None
-
-    def subcommand(self, **training):
-        """Return the verb as a type that tyro parses; `training` replaces defaults."""
-        options = {"description": self.description} if self.description else {}
-        if self.training is not None:
-            options["default"] = dataclasses.replace(self.training, **training)
-        return Annotated[self.config, tyro.conf.subcommand(self.name, **options)]
-
-
-@dataclasses.dataclass(frozen=True)
 class Program:
-    """A program with several verbs.
+    """A program with several commands, each the dataclass of its options.
+
+    The function of a command takes the options. It is imported when the command runs,
+    so that `--help` need not wait for Keras. An integer that it returns is the exit
+    code; another result means success.
 
     Attributes:
         name: Name of the program.
         description: Text of `--help`.
-        task: Name of its `Task`, `"module:class"`.
-        verbs: The `Verb`s. Two that share the options differ in their defaults alone.
+        package: Name of its package.
+        task: Name of its `Task` in the package, `"module:class"`.
+        commands: Dataclasses of options: `CaptionConfig` has the command `caption`, and
+            the function `commands.caption:caption` of the package.
+        training: Dict from commands that train to their default options, whose `model`
+            may come from a preset. The function of all of them is
+            `training.train:train`.
+        descriptions: Dict from commands to texts of `--help`; the docstring of the
+            options where omitted.
     """
 
     name: str
     description: str
+    package: str
     task: str
-    verbs: tuple
+    commands: tuple
+    training: dict
+    descriptions: dict = dataclasses.field(default_factory=dict)
 
     def main(self, argv=None):
         """Run the program with these arguments, and return the exit code."""
@@ -62,21 +47,54 @@ class Program:
 
     def _dispatch(self, argv):
         config = parsed(
-            self._commands,
+            self._subcommands,
             argv,
             self._read_config,
             prog=self.name,
             description=self.description,
         )
         quiet_tensorflow()
-        functions = {verb.config: verb.function for verb in self.verbs}
-        result = imported(functions[type(config)])(config)
+        result = self._imported(self._function(config))(config)
         return result if isinstance(result, int) else 0
 
-    def _commands(self, **training):
-        verbs = [verb.subcommand(**training) for verb in self.verbs]
-        return functools.reduce(operator.or_, verbs)
+    def _function(self, config):
+        """Return the name of the function that takes these options."""
+        if isinstance(config, AverageConfig):
+            return f"{self.task}.average"
+        if type(config) not in self.commands:
+            return "training.train:train"
+        command = _command(type(config))
+        return f"commands.{command}:{command}"
+
+    def _subcommands(self, **changes):
+        """Return all commands as a type that tyro parses.
+
+        Args:
+            **changes: New defaults of the commands that train.
+        """
+        configs = {_command(config): config for config in self.commands}
+        subcommands = [self._subcommand(*item) for item in configs.items()]
+        for command, default in self.training.items():
+            default = dataclasses.replace(default, **changes)
+            subcommands.append(
+                self._subcommand(command, type(default), default=default)
+            )
+        subcommands.append(self._subcommand("average", AverageConfig))
+        return functools.reduce(operator.or_, subcommands)
+
+    def _subcommand(self, command, config, **options: Any):
+        if command in self.descriptions:
+            options["description"] = self.descriptions[command]
+        return Annotated[config, tyro.conf.subcommand(command, **options)]
 
     def _read_config(self, preset):
         quiet_tensorflow()
-        return imported(self.task).read_config(preset)
+        return self._imported(self.task).read_config(preset)
+
+    def _imported(self, name):
+        return imported(f"{self.package}.{name}")
+
+
+def _command(config):
+    """Return the name of the command with these options."""
+    return config.__name__.removesuffix("Config").lower()

@@ -149,12 +149,12 @@ class MultiHeadStep(BaseStep):
         memory,
         state=None,
         *,
+        causal=False,
         query_mask=None,
         mask=None,
         noise=None,
-        causal=False,
-        return_weights=True,
         average_heads=True,
+        return_weights=True,
         training=None,
     ):
         keys, values = memory["keys"], memory["values"]

@@ -26,6 +26,20 @@ def weight_options(arguments):
     }
 
 
+def take_options(arguments, initializers):
+    """Remove the options of weights from keyword arguments, and return them as objects.
+
+    Args:
+        arguments: Dict of keyword arguments.
+        initializers: Pairs of a weight, such as `"kernel"`, and its default initializer.
+    """
+    names = [f"{weight}_{kind}" for weight, _ in initializers for kind in _KINDS]
+    defaults = {f"{weight}_initializer": x for weight, x in initializers}
+    return weight_options(
+        {name: arguments.pop(name, defaults.get(name)) for name in names}
+    )
+
+
 def options_of(options, *weights):
     """Return the options of some weights, such as `"kernel"`, under the same names."""
     return {k: v for k, v in options.items() if k.rpartition("_")[0] in weights}

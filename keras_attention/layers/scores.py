@@ -15,8 +15,8 @@ from keras_attention.layers.projections import (
     options_of,
     project_rows,
     serialize_options,
+    take_options,
     weight_arguments,
-    weight_options,
 )
 from keras_attention.ops.fast_scores import fast_additive_scores
 from keras_attention.ops.scores import dot_scores
@@ -90,29 +90,25 @@ class DotScore(Score):
 
 
 class ProjectedScore(Score):
-    """Base of the scores with projections.
+    """Base of the scores with projections, whose weights have options.
 
     Args:
         use_bias: Whether the projection has a bias.
-        kernel_initializer, kernel_regularizer, kernel_constraint: For the kernel.
-        bias_initializer, bias_regularizer, bias_constraint: For the bias.
+        **kwargs: `kernel_initializer`, `bias_regularizer` and the like, for the weights
+            in `initializers`, and options of the layer.
+
+    Attributes:
+        initializers: Pairs of a weight and its default initializer.
+        options: Dict of the options of the weights.
     """
 
-    def __init__(
-        self,
-        *,
-        use_bias=False,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        bias_initializer="zeros",
-        bias_regularizer=None,
-        bias_constraint=None,
-        **kwargs,
-    ):
+    initializers = (("kernel", "glorot_uniform"), ("bias", "zeros"))
+
+    def __init__(self, *, use_bias=False, **kwargs):
+        options = take_options(kwargs, self.initializers)
         super().__init__(**kwargs)
         self.use_bias = use_bias
-        self.options = weight_options(locals())
+        self.options = options
 
     def get_config(self):
         return {
@@ -191,22 +187,13 @@ class AdditiveScore(ProjectedScore):
         [See et al., 2017](https://arxiv.org/abs/1704.04368), equation 11.
     """
 
-    def __init__(
-        self,
-        units,
-        *,
-        coverage=False,
-        normalize=False,
-        scale_initializer="glorot_uniform",
-        scale_regularizer=None,
-        scale_constraint=None,
-        **kwargs,
-    ):
+    initializers = (*ProjectedScore.initializers, ("scale", "glorot_uniform"))
+
+    def __init__(self, units, *, coverage=False, normalize=False, **kwargs):
         super().__init__(**kwargs)
         self.units = units
         self.takes_coverage = coverage
         self.normalize = normalize
-        self.options |= weight_options(locals())
         self.query_projection = keras.layers.Dense(
             units,
             use_bias=False,

@@ -64,8 +64,7 @@ def coverage_loss(weights, mask=None):
 
     The second step gives half of its attention to the position of the first step:
 
-    >>> weights = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
-    >>> float(coverage_loss(weights))
+    >>> float(coverage_loss(np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])))
     0.5
 
     Reference:

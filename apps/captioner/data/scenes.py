@@ -3,10 +3,6 @@
 A captioner learns them in minutes, and the object of every word is known.
 """
 
-import json
-import random
-
-from keras_attention_apps.common.files import atomic_folder
 from PIL import Image, ImageDraw
 
 COLOURS = {
@@ -39,30 +35,8 @@ SHAPES = {
 # Half the side of an object, as a share of the image.
 SIZES = {"small": (0.1, 0.12), "large": (0.17, 0.2)}
 OPPOSITE = {"left of": "right of", "above": "below"}
-SPLITS = {"train": 0.8, "dev": 0.1, "test": 0.1}
 # Images are drawn larger and then reduced, which smooths their edges.
 OVERSAMPLING = 4
-
-
-def scenes(config):
-    """Write the data set that a `ScenesConfig` asks for.
-
-    Raises:
-        UserError: If there is something in the folder already.
-    """
-    chosen = random.Random(config.seed)
-    with atomic_folder(config.directory) as temporary:
-        (temporary / "images").mkdir()
-        lines = []
-        for number in range(config.count):
-            image, entry = scene(chosen, config.image_size)
-            name = f"images/{number:06}.png"
-            image.save(temporary / name)
-            (split,) = chosen.choices(list(SPLITS), SPLITS.values())
-            lines.append(json.dumps({"file_name": name, "split": split, **entry}))
-        text = "".join(f"{line}\n" for line in lines)
-        (temporary / "metadata.jsonl").write_text(text, encoding="utf-8")
-    print(f"Wrote {config.count} scenes to {config.directory}")
 
 
 def scene(chosen, size):
