@@ -31,7 +31,7 @@ def take_options(arguments, initializers):
 
     Args:
         arguments: Dict of keyword arguments.
-        initializers: Pairs of a weight, such as `"kernel"`, and its default initializer.
+        initializers: Pairs of a weight, such as `"kernel"`, and a default initializer.
     """
     names = [f"{weight}_{kind}" for weight, _ in initializers for kind in _KINDS]
     defaults = {f"{weight}_initializer": x for weight, x in initializers}
