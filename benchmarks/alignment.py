@@ -1,17 +1,17 @@
-"""Whether attention finds the word that a word came from, where that is known.
+"""Accuracy of alignments by attention, on an artificial language.
 
-A made-up language has the words of another one, each translated by one word, in another
-order: verbs come last, adjectives after their nouns and in reverse, prepositions after
-the phrase they belong to, and of two clauses the second comes first. No word comes
-twice in a sentence, so every word of a translation has one true origin. A translator of
-each kind learns it from 10,000 pairs, and translates 500 sentences that it has not
-seen. Frequent words are one subword, rare ones several. Prints
+The artificial language translates each word of another one by one word, in another
+order: verbs come last, adjectives after their nouns and in reverse order, prepositions
+after their phrase, and the second of two clauses first. No word occurs twice in a
+sentence, so the source of every word is known. A translator of each kind is trained on
+10,000 pairs and tested on 500 new sentences. Frequent words are one subword, rare ones
+several. Prints
 
-- exact: the share of the translations that are right, and their BLEU;
-- aligned: the share of their words that attention, as `nmt translate --alignments`
-  prints it, takes from where they came. Words that no word of the source translates to
+- exact: share of correct translations, and BLEU;
+- aligned: share of the words that attention, as printed by `nmt translate
+  --alignments`, aligns with their source. Words that translate no word of the source
   count as wrong;
-- AER: the alignment error rate of the same.
+- AER: alignment error rate of the same alignments.
 
     python benchmarks/alignment.py
     python benchmarks/alignment.py bahdanau --epochs 12

@@ -2,14 +2,14 @@
 
 Prints two tables of medians.
 
-Cold: the command `captioner caption PHOTO` in a fresh process, from its start to its
-end; and the same work in other fresh processes, stage by stage. What the stages leave
-of the command's time is the start and the end of Python.
+Cold: the command `captioner caption PHOTO` in a fresh process, from start to end, and
+the stages of the same work, in other fresh processes. The remainder is the start and
+the end of Python.
 
-Warm: `Captioner.caption` from the path of the file to the text, again and again in one
-process, and its parts. The search alone starts from features; what the CNN takes is
-the difference between a search from pixels and one from features. The rest turns the
-result into words and maps.
+Warm: repeated calls of `Captioner.caption` in one process, from the path of the file to
+the text, and the parts of a call. The search alone starts from features; the time of
+the CNN is the difference between a search from pixels and one from features. The
+remainder converts the result to words and maps.
 
     python benchmarks/caption_latency.py dog.jpg --preset flickr8k-soft
 """

@@ -1,22 +1,19 @@
-"""Images a second: the whole path, its CNN, and its search beside PyTorch's.
+"""Throughput of captioning: the whole path, its CNN, and its search.
 
-Prints medians of the time for the same images, `--count` copies of one file:
+Prints medians for `--count` copies of one image:
 
-- whole path: `Captioner.caption` from the files to the texts, beam 5, 64 images a
-  batch; XLA: with the search compiled by `jit_compile`; bfloat16: in half precision;
-- CNN: the features alone, of images that are read already, 32 at once, which is
-  quicker than more and what `Captioner` does, too; and what Keras makes of the same
-  CNN, its batch normalisation not folded. The shares are how much of the throughput of
-  either, in the same precision, the whole path has;
+- whole path: `Captioner.caption` from files to texts, with beam width 5 and batches of
+  64 images; XLA: with `jit_compile`; bfloat16: in half precision;
+- CNN: the features of decoded images, in batches of 32 as in `Captioner`; and the same
+  CNN in Keras, without folded batch normalisation. The shares are the throughput of the
+  whole path relative to each of them, in the same precision;
 - search: the beam search alone, from features; XLA: compiled; bfloat16: in half
   precision;
-- peer: the same beam search in PyTorch with random weights of the same sizes, as
-  the tutorials write it: one image after the other, where every step projects
-  all regions anew, for as many words as our captions have. The ratio is how many times
-  as fast ours is.
+- peer: the same beam search in PyTorch with random weights of the same sizes, written
+  as in the usual tutorials: one image at a time, projecting all regions at every step,
+  for as many words as our captions have. The ratio is our speed-up.
 
-Every candidate runs in a process of its own on all cores; they take turns over several
-rounds.
+Every candidate runs in its own process on all cores. The candidates take turns.
 
     python benchmarks/caption_throughput.py docs/photographer.jpg
 """
@@ -30,7 +27,7 @@ import numpy as np
 import workers
 
 BATCH, CNN_BATCH, BEAM = 64, 32, 5
-# Of the preset: regions and their depth, the network's sizes, the words of a caption.
+# Sizes of the preset: regions and their depth, network, words of a caption.
 REGIONS, DEPTH, UNITS, EMBEDDING_UNITS, ATTENTION_UNITS = 81, 512, 512, 256, 512
 VOCABULARY, WORDS = 2540, 11
 

@@ -1,9 +1,9 @@
-"""Whole processes that caption one image or translate one sentence, on each runtime.
+"""Cold start: one image or one sentence in a fresh process, on each runtime.
 
-Prints medians of wall-clock time, of processor time and of the largest memory, and how
-many times as fast LiteRT is; then a warm call in one process, and how many a second
-where there are many. The last line says from how many inputs on Keras is sooner done,
-its start included: `few` in `apps/*/runtimes.py`.
+Prints medians of wall-clock time, processor time and peak memory, and the speed-up of
+LiteRT; then the time of a warm call in one process, and the throughput of many inputs.
+The last line prints the number of inputs from which Keras is faster, its start
+included: `few` in `apps/*/runtimes.py`.
 
     python benchmarks/cold_start.py docs/photographer.jpg --image-folder photographs \
         --text val.en
@@ -105,7 +105,7 @@ def warm(program, model, one, many, starts, rounds):
         )
     if each["litert"] > each["keras"]:
         even = (starts["keras"] - starts["litert"]) / (each["litert"] - each["keras"])
-        print(f"{program}: Keras is sooner done from {even:.0f} inputs on")
+        print(f"{program}: Keras is faster from {even:.0f} inputs on")
 
 
 def main():

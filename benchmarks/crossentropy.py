@@ -1,11 +1,13 @@
-"""The cross-entropy of a large vocabulary, in blocks and of all logits.
+"""Cross-entropy of a large vocabulary: blockwise, and with all logits at once.
 
-Prints the median time of the output layer and its loss, forward and backward, and by
-how much the steps raise the largest memory of the process, for 8,000 tokens of 128
-features and a vocabulary of 8,000, label smoothing 0.1: `linear_crossentropy`; the same
-loss of all logits, by `sequence_crossentropy`; and the loss of Keras for one-hot
-targets, which is the one that smooths. Every candidate runs in a process of its own on
-all cores; they take turns over several rounds, so that noise meets all of them.
+Prints the median time of the output layer and its loss, forward and backward, and the
+increase of the peak memory of the process, for 8,000 tokens of 128 features, a
+vocabulary of 8,000 and label smoothing 0.1: for `linear_crossentropy`; for
+`sequence_crossentropy`, which needs all logits; and for the loss of Keras with one-hot
+targets, which supports label smoothing.
+
+Every candidate runs in its own process on all cores. The candidates take turns over
+several rounds, so that noise affects all of them equally.
 
     python benchmarks/crossentropy.py --rounds 5 --steps 3
 """

@@ -1,11 +1,12 @@
-"""Attention layers beside their nearest peers in Keras.
+"""Attention layers, next to their closest peers in Keras.
 
-Prints, for every layer and its peer on the same tensors, the median time forward and
-forward with backward, and by how much the steps raise the largest memory of the process
-(a compiler's included), eagerly, as a graph and under XLA, for two lengths. The
-gradients are those of all inputs and of all weights. Every candidate runs in a process
-of its own on all cores; the two of a pair take turns over several rounds, so that noise
-meets both.
+Prints, for every layer and its peer on the same tensors, the median time of the forward
+pass and of forward and backward pass together, and the increase of the peak memory of
+the process (including that of a compiler): eagerly, as a graph and under XLA, for two
+lengths. The gradients are those of all inputs and all weights.
+
+Every candidate runs in its own process on all cores. The two of a pair take turns over
+several rounds, so that noise affects both equally.
 
     python benchmarks/layers.py --rounds 5 --steps 3
     python benchmarks/layers.py additive self-attention

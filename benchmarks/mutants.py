@@ -1,17 +1,17 @@
-"""Mutation check: how many faults in the library the quick test suite finds.
+"""Mutation check: share of faults in the library that the quick tests find.
 
-Makes a sample of the mutants of `keras_attention/ops`, `search` and `decoder` with the
-operators of cosmic-ray, one small change of a line each, and runs the quick tests that
-reach the changed line against every one of them, the quickest first, until one fails.
-Prints how many mutants were found, and every one that survived.
+Draws a sample of the mutants of `keras_attention/ops`, `search` and `decoder`, each one
+small change of a line by an operator of cosmic-ray. For every mutant it runs the quick
+tests that reach the changed line, the fastest first, until one fails. Prints how many
+mutants were found, and every survivor.
 
     python -m pip install cosmic-ray coverage
     python benchmarks/mutants.py --sample 300 --seed 1 --backend torch
 
-A mutant is found if a test fails or exceeds its time limit. Tests that take more than
-`--budget` seconds together are left out, the slowest first, so a survivor may be a
-mutant that only a slow test finds. Nothing is written to the repository: tests run in a
-copy, in processes forked from one that has imported Keras.
+A mutant is found if a test fails or exceeds its time limit. If the tests of a mutant
+take more than `--budget` seconds together, the slowest are left out, so a survivor may
+be a mutant that only a slow test finds. Nothing is written to the repository: tests run
+in a copy, in processes forked from one that has imported Keras.
 """
 
 import argparse

@@ -1,24 +1,25 @@
-"""Whether a captioner looks at what it speaks of, where that is known.
+"""Accuracy of a captioner's attention on synthetic scenes, whose objects are known.
 
-Captioners learn made-up scenes of coloured shapes, and caption scenes that they have
-not seen. Soft attention learns from nothing. Hard attention goes on where soft has
-ended, half as long, at a quarter of the rate: from nothing, by REINFORCE, it does not
-learn to look. All know the last word when they look for the next one, but for the first
-row: soft attention that asks as in Show, Attend and Tell, and knows the words before.
-Where two objects have the same size, and the colour has just decided for one, it cannot
-know for which.
-Prints, for soft attention and for hard attention by either estimator, and for each once
-more when it was trained with object boxes:
+Trains captioners on synthetic scenes of coloured shapes, and tests them on new scenes.
+Soft attention is trained from random weights. Hard attention continues from the soft
+model for half as many epochs, at a quarter of the learning rate; from random weights,
+REINFORCE does not learn where to look. The attention query contains the previous word,
+except in the first row, whose query is that of Show, Attend and Tell. Without the
+previous word, the query cannot tell two objects of the same size apart whose colour has
+just been named.
 
-- exact: the share of the captions that are one of the two that are true;
-- pointing: of the words that name a shape, how many have the largest weight on it;
-- changes: how often a word has another region with the largest weight than the word
-  before it;
-- entropy: of the weights, or of what hard attention draws from, in nats;
-- noise: how much the gradient `g` of the attention's weights differs between draws of
-  hard attention for one batch, beside `g` itself: `sqrt(E |g - E g|^2) / |E g|`, where
-  the training has ended;
-- an epoch: seconds for the 8,000 scenes of the training, on average.
+Prints, for soft attention and for hard attention with either estimator, each with and
+without attention supervision:
+
+- exact: share of the captions that equal one of the two true captions;
+- pointing: share of the words for shapes whose largest weight is on their object;
+- changes: share of the words whose largest weight is on another region than that of the
+  word before;
+- entropy: entropy of the weights (for hard attention of the probabilities) in nats;
+- noise: standard deviation of the gradient `g` of the attention's weights over draws of
+  hard attention for one batch, after training, relative to its norm:
+  `sqrt(E |g - E g|^2) / |E g|`;
+- an epoch: mean seconds of an epoch of 8,000 scenes.
 
     python benchmarks/pointing.py
     python benchmarks/pointing.py soft hard --epochs 4 --supervision 0
@@ -130,7 +131,7 @@ def gradient_noise(trained, images):
         gradient()
     gradients = np.stack([gradient() for _ in range(DRAWS)]).astype("float64")
     scatter = gradients.var(axis=0, ddof=1).sum()
-    # The mean of some draws is longer than the expectation, by what they scatter.
+    # The squared mean of the draws exceeds that of the expectation by the variance.
     square = np.square(gradients.mean(axis=0)).sum() - scatter / DRAWS
     return float(np.sqrt(scatter / max(square, np.finfo("float64").tiny)))
 

@@ -1,13 +1,13 @@
-"""A long list of sentences: searched batch by batch, and through a queue.
+"""Beam search over a long list of sentences: in batches, and through a queue.
 
-Prints the median time of a beam search (beam of 5, length penalty 0.7) over 1,024
+Prints the median time of a beam search (beam width 5, length penalty 0.7) over 1,024
 sentences, 64 at a time, with a GRU of 256 units that attends to 20 positions, and
-10,000 words. How long a sentence is, is decided beforehand (13 words on average,
-standard deviation 4, at most 40): before that length its end is hardly possible, from
-there on it is likely. Both candidates are compiled once, as graphs, and find the same:
+10,000 words. The length of each sentence is drawn in advance (mean 13 words, standard
+deviation 4, at most 40): END is improbable before that length, and probable from there
+on. Both candidates are compiled once, as graphs, and have the same results:
 
 - batches: `beam_search`, which ends when the last row of a batch is done;
-- queue: `BeamSearchQueue`, which gives the places of finished rows to the next.
+- queue: `BeamSearchQueue`, which replaces finished rows by the next ones.
 
     python benchmarks/search.py --rounds 5
 """

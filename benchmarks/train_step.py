@@ -1,18 +1,19 @@
-"""One training step of the captioner beside its peer and its matrix products.
+"""One training step of the captioner, next to PyTorch and to its matrix products.
 
 Prints the median time of a step on 64 captions of 22 words over 49 regions of depth
 1,280, with an LSTM of 512 units, embeddings of 300, an attention of 512 and 2,539
-words. The features are given: the CNN is no part of it. The candidates:
+words. The features are given, so the CNN does not run. The candidates:
 
-- ours: `ShowAttendTell` on the paper's own regions, compiled as the trainer compiles
-  it (AdamW, clipping, moving averages, label smoothing), as a graph and under XLA;
-- the peer: the same step in PyTorch the way the tutorials write it, with a loop in
-  Python, in which every step projects all regions anew and reads out its own words;
-- the matrix products: those that our forward and backward passes consist of, alone,
-  one after the other, none of them on a transposed operand (which can be slower).
+- ours: `ShowAttendTell` without projection of the regions, as in the paper, compiled as
+  in the training (AdamW, gradient clipping, EMA, label smoothing), as a graph and under
+  XLA;
+- the peer: the same step in PyTorch, written as in the usual tutorials: a loop in
+  Python that projects all regions and applies the output layer at every step;
+- the matrix products of our forward and backward pass alone, in sequence, none with a
+  transposed operand (which can be slower).
 
-Every candidate runs in a process of its own on all cores. The candidates take turns
-over several rounds, so that noise meets all of them.
+Every candidate runs in its own process on all cores. The candidates take turns over
+several rounds, so that noise affects all of them equally.
 
     python benchmarks/train_step.py --rounds 7 --steps 5
 """

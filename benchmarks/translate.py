@@ -1,31 +1,31 @@
-"""Sentences that are translated in a second, beside JoeyNMT.
+"""Throughput of translation, next to JoeyNMT.
 
-Prints medians of greedy search and of a beam of five, for sentences of equal length
-together and one by one. Both have 8,000 subwords, random weights, and either
+Prints the median throughput of greedy search and of beam search with width 5, in
+batches of sentences of similar length, and one by one. Both systems have 8,000
+subwords, random weights, and either
 
-- `bahdanau`: embeddings of 256, a bidirectional GRU of 320 units, and a GRU of 320 that
-  attends with a hidden layer, or
+- `bahdanau`: embeddings of 256, a bidirectional GRU of 320 units, and a GRU of 320 with
+  additive attention, or
 - `self-attention`: 4 + 4 layers of 128 with 4 heads and feed-forward layers of 256.
 
-The sentences are as long as those of real text: half have at most 14 subwords, none
-more than 40. Both write equally many subwords: the end is forbidden to both, and at 1.2
-subwords for each of the source, rounded up to a multiple of eight, both must stop.
+The lengths of the sentences are realistic: the median is 14 subwords, the maximum 40.
+Both systems generate equally many subwords: END is forbidden, and they stop at 1.2
+subwords per source subword, rounded up to a multiple of eight.
 
 - ours: `SearchModel`, the search of the translator, as a graph;
 - ours, bfloat16: the same in half precision;
-- ours, XLA: the first as `jit_compile` compiles it, with sentences padded to multiples
-  of 16 subwords; what compiling takes, seconds for each length, is not counted;
-- JoeyNMT: its `search`, with the model that its `build_model` makes of these sizes. The
-  hidden layers of its `bahdanau` for scores and for the output are as large as its GRU,
-  ours are of 256. In bfloat16 it is no faster greedily, and its beam search fails.
+- ours, XLA: with `jit_compile`, sentences padded to multiples of 16 subwords;
+  compilation, which takes seconds for each length, is not counted;
+- JoeyNMT: its `search`, with a model of these sizes from its `build_model`. In
+  `bahdanau`, the hidden layers of its scores and of its output are as large as the GRU,
+  ours have 256. In bfloat16 it is no faster greedily, and its beam search fails.
 
-With a model that was trained, ours are `Translator` from sentences to sentences, their
-subwords and the words of the attention included, and ends where it ends. JoeyNMT, with
-random weights, is given the subwords, and writes as many as our longest translation of
-a batch has.
+With a trained model, ours is `Translator` from strings to strings, including subwords
+and alignments, and translations end where the model ends them. JoeyNMT, with random
+weights, receives the subwords, and generates as many as our longest translation of the
+batch.
 
-JoeyNMT asks for packages that are older than TensorFlow's, so it wants an environment
-of its own:
+JoeyNMT needs older packages than TensorFlow, hence an environment of its own:
 
     python -m venv joey && joey/bin/pip install joeynmt importlib_metadata
     python benchmarks/translate.py --joeynmt joey/bin/python
@@ -50,11 +50,11 @@ import workers
 SENTENCES, VOCABULARY = 256, 8000
 MEDIAN_LENGTH, SPREAD, LENGTHS = 14, 0.4, (3, 40)
 LENGTH_RATIO, LENGTH_STEP = 1.2, 8
-# Of sentences where the search is compiled.
+# Lengths of sentences are multiples of this if the search is compiled.
 COMPILED_STEP = 16
 # Depth of the embeddings, units, layers of either side, and heads.
 SIZES = {"bahdanau": (256, 320, 1, 4), "self-attention": (128, 256, 4, 4)}
-# Of this project; what JoeyNMT calls them is in `joeynmt_search`.
+# Special tokens of this project; `joeynmt_search` has those of JoeyNMT.
 PAD, END, SPECIAL = 0, 2, 4
 # Beam, sentences together, and how many sentences there are for each that is searched.
 CASES = {
@@ -314,7 +314,7 @@ def main():
             seconds = [statistics.median(found[name].times) for name in names]
             count = len(task["sources"][::every])
             speeds = " | ".join(f"{count / x:.1f}" for x in seconds)
-            # Of ours to the peer.
+            # Speed-up over the peer.
             ratios = [f"{seconds[-1] / x:.1f}" for x in seconds[:-1]]
             ratios = ", ".join(ratios) if PEER in candidates else ""
             print(f"| {case} | {speeds} | {ratios} |", flush=True)

@@ -1,17 +1,17 @@
-"""One training step of a translator beside its peer and its matrix products.
+"""One training step of a translator, next to PyTorch and to its matrix products.
 
 Prints the median time of a step on 64 pairs of 60 source and 60 target words, with
 embeddings of 256, a bidirectional GRU of 256 units, a GRU of 256 with additive
 attention of 256, a readout of 256 and 10,000 words. The candidates:
 
 - ours: Keras layers around `RecurrentEncoder` and `AttentionDecoder`, Adam with
-  clipping, as a graph and under XLA;
-- the peer: the same model in PyTorch, with its own fast bidirectional GRU and a loop
-  in Python over the decoder's steps, the keys projected once;
-- the matrix products: those that the forward and backward passes consist of, alone.
+  gradient clipping, as a graph and under XLA;
+- the peer: the same model in PyTorch, with PyTorch's own bidirectional GRU and a loop
+  in Python over the steps of the decoder; the keys are projected once;
+- the matrix products of the forward and backward pass alone.
 
-Every candidate runs in a process of its own on all cores. The candidates take turns
-over several rounds, so that noise meets all of them.
+Every candidate runs in its own process on all cores. The candidates take turns over
+several rounds, so that noise affects all of them equally.
 
     python benchmarks/translation_step.py --rounds 5 --steps 2
 """

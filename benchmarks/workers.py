@@ -99,7 +99,7 @@ class Worker:
 
 
 def work(step):
-    """In a candidate's process: time as many steps as each line of the input asks.
+    """Run a candidate: time as many steps as each line of the input requests.
 
     The first answer is the time of the first step, and by how many bytes steps raise
     the largest memory of the process.
@@ -114,7 +114,7 @@ def work(step):
 
 
 def take_turns(script, names, rounds, steps, arguments=()):
-    """Dict of workers by name, after all rounds."""
+    """Run all rounds, and return a dict of workers by name."""
     workers = {name: Worker(script, name, arguments) for name in names}
     for _ in range(rounds):
         for worker in workers.values():
@@ -131,7 +131,7 @@ def timed(step):
 
 
 def _peak():
-    """Largest resident memory of this process so far, in bytes; 0 on Windows."""
+    """Return the peak memory of this process in bytes; 0 on Windows."""
     try:
         import resource
     except ImportError:

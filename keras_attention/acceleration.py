@@ -9,7 +9,7 @@ import keras
 USUAL_LENGTH = 1024
 
 
-# Largest number of scores for which plain operations are the quickest.
+# Maximum number of scores for which plain operations are the fastest.
 HANDFUL = 2**12
 
 
@@ -28,7 +28,7 @@ def traces_for_cpu():
 
 
 def is_handful(shape, dtype):
-    """Return whether scores `(..., S)` are so few that plain operations are quickest.
+    """Return whether scores `(..., S)` are so few that plain operations are fastest.
 
     In graphs for CPUs, TensorFlow computes softmax and products of matrices in float32
     by a library whose overhead exceeds the cost of sums of so few numbers.

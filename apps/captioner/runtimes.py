@@ -1,4 +1,4 @@
-"""What runs a captioner."""
+"""The runtimes of a captioner: Keras and LiteRT."""
 
 from keras_attention_apps.common.runtimes import Runtimes
 

@@ -174,11 +174,11 @@ class SearchConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeConfig:
-    """What runs the model."""
+    """The runtime of the model."""
 
-    #: litert: the LiteRT file of the model, which needs no Keras and starts at once;
-    #: keras: Keras, which is faster for many inputs; auto: whichever is sooner done and
-    #: can do what is asked for.
+    #: litert: the LiteRT file of the model, which starts in half a second. keras:
+    #: Keras, which is faster for many inputs. auto: litert for few inputs, if the model
+    #: has a file with these options.
     runtime: Literal["auto", "litert", "keras"] = "auto"
     #: Number of threads of LiteRT; by default, as many as there are processors.
     threads: Positive | None = None

@@ -1,4 +1,4 @@
-"""Choosing what runs a model: LiteRT, which starts at once, or Keras."""
+"""Choosing the runtime of a model: LiteRT, which starts quickly, or Keras."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ class Runtimes:
     Attributes:
         keras: Name of the `Task`, `"module:class"`.
         litert: Name of the `LiteTask`, `"module:class"`.
-        few: Inputs up to which LiteRT is sooner done, the start of both included.
+        few: Maximum number of inputs for which LiteRT is faster, start-up included.
     """
 
     keras: str
@@ -30,8 +30,8 @@ class Runtimes:
 
         Args:
             model: Name of a preset, folder, or LiteRT file.
-            config: The `RuntimeConfig`. `"auto"` is LiteRT if it can do what is asked
-                for, and there are few inputs.
+            config: The `RuntimeConfig`. `"auto"` chooses LiteRT for few inputs, if the
+                model has a LiteRT file with these options.
             count: Number of inputs.
             search: Options of the beam search that were given.
             **options: Further arguments of `Task.from_preset`.

@@ -1,4 +1,4 @@
-"""What runs a translator."""
+"""The runtimes of a translator: Keras and LiteRT."""
 
 from keras_attention_apps.common.runtimes import Runtimes
 

@@ -56,7 +56,7 @@ class Translation:
 
 
 class BaseTranslator:
-    """Translates sentences and tells which words each word came from.
+    """Translates sentences, with the word alignment of every translation.
 
     Subclasses set the attributes and implement `search_options` and `_search`.
 

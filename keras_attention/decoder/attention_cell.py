@@ -371,7 +371,7 @@ class AttentionCell(keras.layers.Layer):
         return None if self._input_depth is None else units + self._input_depth
 
     def _fed_units(self, memory=None):
-        """Return the depth of what input feeding adds, or `None` if it is not known."""
+        """Return the depth of the fed-back vector, or `None` if it is not known."""
         depth = self._context_depth
         if depth is None and memory is not None:
             known = tree.map_structure(lambda x: tuple(x.shape), memory)
@@ -441,10 +441,11 @@ class AttentionCell(keras.layers.Layer):
 
     @contextmanager
     def same_dropout(self, *first_step, training):
-        """Use one dropout mask for all steps within; drawn here, outside of any loop.
+        """Use one dropout mask for all steps inside, drawn before any loop.
 
-        Keras cells keep the mask they draw. Drawn inside a compiled loop it would be
-        unusable outside, and kept beyond the sequence it would be used for the next.
+        Keras cells cache their dropout mask. A mask that is drawn inside a compiled
+        loop cannot be used outside, and a mask that stays in the cache would be used
+        for the next sequence, too.
 
         Args:
             *first_step: The call arguments of any step; only their shapes matter.

@@ -1,4 +1,4 @@
-"""Several attentions, each with a memory of its own, behind the interface of one.
+"""Several attentions, each with its own memory, with the interface of one.
 
 Shapes: B batch, K queries, S positions, V depth of the context.
 """

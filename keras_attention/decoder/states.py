@@ -92,7 +92,7 @@ def check_memory(memory, attention, inputs=None):
         batches.add(one["values"].shape[0])
     if len(batches - {None}) > 1:
         raise ValueError(
-            "inputs and what is attended to must have the same batch size. "
+            "inputs and values must have the same batch size. "
             f"Received: inputs {tuple(inputs.shape)}, values "
             f"{shapes([one['values'] for one in memories])}"
         )

@@ -10,7 +10,7 @@ from keras_attention.validation import check_mask
 
 
 class BaseMemory(keras.layers.Layer):
-    """Base of the memories: projects once the values and keys that queries look at.
+    """Base of the memories: the projected values and keys, computed once per source.
 
     Masked positions are cleared first, so that nothing stored there (NaN and inf
     included) can reach a result or a gradient. A subclass implements `build`,
@@ -57,7 +57,7 @@ class BaseMemory(keras.layers.Layer):
 
 
 class BaseStep(keras.layers.Layer):
-    """Base of the steps: queries look at a memory.
+    """Base of the steps: queries attend to a memory.
 
     Attributes:
         reports: Names of the outputs beside `"context"` and `"weights"`.
@@ -168,7 +168,7 @@ class AttentionPart(keras.layers.Layer):
         self.supports_masking = True
 
     def initial_state(self, memory, queries):
-        """State before the first query: a dict of tensors `(B, queries, ...)`.
+        """Return the state before the first query, tensors `(B, queries, ...)`.
 
         Args:
             memory: Dict that `AttentionMemory` returned.
@@ -177,14 +177,14 @@ class AttentionPart(keras.layers.Layer):
         return {}
 
     def state_of_all(self, memory, queries):
-        """States that the successive queries of one sequence start with.
+        """Return the states that the successive queries of one sequence start with.
 
         Used for parts that are not sequential.
         """
         return self.initial_state(memory, queries)
 
     def draw(self, shape):
-        """Noise for training: a dict of tensors with the first three axes of `shape`.
+        """Return noise for training, tensors with the first three axes of `shape`.
 
         Args:
             shape: `(steps, B, T, scores)`.

@@ -217,7 +217,7 @@ class MultiHeadStep(BaseStep):
         )
 
     def _weigh(self, query, keys, mask, training):
-        """Weights `(B, N, T, S)` of scaled queries `(B, N, T, D)`."""
+        """Return the weights `(B, N, T, S)` of scaled queries `(B, N, T, D)`."""
         scores = _scores(query, keys)
         mask = None if mask is None else mask[:, None]
         weights = WEIGHTINGS[self.weighting](scores, mask)
@@ -251,7 +251,7 @@ def _projection(layer, name, units):
 
 
 def _split_heads(x, num_heads):
-    """`(B, T, N * D)` to `(B, N, T, D)`."""
+    """Reshape `(B, T, N * D)` to `(B, N, T, D)`."""
     batch, length = ops.shape(x)[:2]
     depth = x.shape[-1] // num_heads
     if x.shape[1] == 1:
@@ -261,7 +261,7 @@ def _split_heads(x, num_heads):
 
 
 def _join_heads(x):
-    """`(B, N, T, D)` to `(B, T, N * D)`."""
+    """Reshape `(B, N, T, D)` to `(B, T, N * D)`."""
     batch, num_heads, length, depth = ops.shape(x)
     if x.shape[2] != 1:
         x = ops.transpose(x, (0, 2, 1, 3))
@@ -269,14 +269,14 @@ def _join_heads(x):
 
 
 def _scores(query, keys):
-    """`query @ keys^T` of `(B, N, T, D)` and `(B, N, S, D)`."""
+    """Return `query @ keys^T` for `(B, N, T, D)` and `(B, N, S, D)`."""
     if acceleration.is_handful((*query.shape[:3], keys.shape[2]), query.dtype):
         return ops.sum(query[:, :, :, None] * keys[:, :, None], axis=-1)
     return ops.matmul(query, ops.transpose(keys, (0, 1, 3, 2)))
 
 
 def _read(weights, values):
-    """`weights @ values` of `(B, N, T, S)` and `(B, N, S, D)`."""
+    """Return `weights @ values` for `(B, N, T, S)` and `(B, N, S, D)`."""
     if acceleration.is_handful(weights.shape, weights.dtype):
         return ops.sum(weights[..., None] * values[:, :, None], axis=-2)
     return ops.matmul(weights, values)

@@ -25,8 +25,8 @@ from keras_attention.ops.scores import dot_scores
 class Score(AttentionPart):
     """Base of the scores.
 
-    A score of your own implements `build(query_shape, keys_shape)` and `call(query,
-    keys)`, or, with `takes_coverage`, `call(query, keys, coverage=None)`.
+    A custom score implements `build(query_shape, keys_shape)` and `call(query, keys)`,
+    or, with `takes_coverage`, `call(query, keys, coverage=None)`.
 
     Attributes:
         takes_coverage: Whether it takes the sum of earlier weights of each position.

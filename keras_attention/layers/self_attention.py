@@ -199,7 +199,7 @@ class SelfAttention(BaseAttention):
         )
 
     def get_initial_cache(self, batch_size, max_length):
-        """Cache for `batch_size` sequences of at most `max_length` steps.
+        """Return an empty cache for `batch_size` sequences of up to `max_length` steps.
 
         Returns:
             Dict with `"keys"` and `"values"` `(batch_size, num_heads, max_length,
@@ -294,7 +294,7 @@ class SelfAttention(BaseAttention):
             )
 
     def _positions(self, query, value, cache):
-        """Number of positions, or places of a cache, that there are weights for."""
+        """Return the number of positions, or of places of the cache."""
         if cache is not None:
             return cache["keys"].shape[2]
         return (*query.shape[1:-1], 1)[0] if value is None else value.shape[1]
@@ -347,7 +347,7 @@ class SelfAttention(BaseAttention):
 
 
 def _of_each_sentence(attention_mask, shape):
-    """An attention mask as `(B, T, S)` or `(1, T, S)`; of one query `(B, 1, S)`."""
+    """Return a mask as `(B, T, S)` or `(1, T, S)`; of one query as `(B, 1, S)`."""
     if attention_mask is None:
         return None
     single = len(shape) == 2

@@ -33,7 +33,7 @@ from keras_attention.validation import check_choice
 class Weighting(AttentionPart):
     """Base of the weightings.
 
-    A weighting of your own implements `call`; see `AttentionPart` for its state and
+    A custom weighting implements `call`; see `AttentionPart` for its state and
     its noise.
 
     Attributes:
@@ -84,7 +84,7 @@ class SoftmaxWeighting(_DeterministicWeighting):
     """Softmax: weights in proportion to `exp(score / temperature)`.
 
     Args:
-        temperature: Positive; small ones sharpen the weights, large ones level them.
+        temperature: Positive; a low one sharpens the weights, a high one flattens them.
     """
 
     normalize = staticmethod(masked_softmax)

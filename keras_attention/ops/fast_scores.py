@@ -1,4 +1,4 @@
-"""Additive scores, computed the quickest way for their sizes and the backend.
+"""Additive scores, computed in the fastest way for their sizes and the backend.
 
 Shapes: B batch, T queries, S positions, U depth of projected queries and keys.
 """
@@ -12,7 +12,7 @@ from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.scores import additive_scores, project_to_scalars
 
 # Numbers of elements of the hidden layer: of a block; and of an example, above which
-# blocks are quicker.
+# blocks are faster.
 BLOCK = 2**21
 LARGE = 2**22
 
@@ -111,7 +111,7 @@ def _forward(query, keys, scale, sigmoid):
 
 
 def _backward(query, keys, scale, upstream, sigmoid):
-    """Gradients for query, keys and scale."""
+    """Return the gradients of query, keys and scale."""
     dtypes = [x.dtype for x in (query, keys, scale)]
     scale = at_least_float32(scale)
 
@@ -154,7 +154,7 @@ class _FactorisedSigmoid(_Sigmoid):
     """`1 / (1 + exp(-query) exp(-keys))`: no exponential for each pair.
 
     Both factors must stay within the range of the numbers; a block with larger ones
-    uses the definition. It is quicker only if a compiler fuses it into one loop.
+    uses the definition. It is faster only if a compiler fuses it into one loop.
     """
 
     def prepare(self, keys):

@@ -60,7 +60,7 @@ def additive_scores(query, keys, scale, shift=None):
 def sums_of_pairs(query, keys):
     """Return the sums of every query and every key, `(B, T, S, U)`."""
     if len(keys.shape) == 3 and query.shape[1] == 1:
-        # A step of a decoder. Over fewer axes the gradient of a sum is quicker.
+        # In a step of a decoder, the gradient of a sum over fewer axes is faster.
         return ops.expand_dims(query + keys, 1)
     # The gradient of an index would be another array of the size of the keys.
     if len(keys.shape) == 3:
@@ -70,6 +70,6 @@ def sums_of_pairs(query, keys):
 
 def project_to_scalars(hidden, scale):
     """Return `hidden . scale` for every vector of `(..., U)`."""
-    # One product of matrices: far quicker than a product and a sum over the last axis.
+    # One matrix product is much faster than a product and a sum over the last axis.
     flat = ops.reshape(hidden, (-1, hidden.shape[-1]))
     return ops.reshape(ops.matmul(flat, scale[:, None]), ops.shape(hidden)[:-1])

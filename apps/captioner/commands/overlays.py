@@ -57,7 +57,7 @@ def find_overlays(overlay, given, paths):
 def _names(paths):
     """Return a dict from images to names, no two the same.
 
-    Files of the same name are told apart by the names of their folders, as many as
+    Files of the same name are distinguished by the names of their folders, as many as
     needed.
     """
     folders = {path: path.absolute().parent.parts for path in paths}

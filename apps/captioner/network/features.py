@@ -10,7 +10,7 @@ import numpy as np
 from keras_attention_apps.captioner.data.batches import ImageBatches
 from keras_attention_apps.common.files import atomic_path
 
-# An incomplete file is abandoned if it has not changed for so many seconds.
+# Seconds without a change after which an incomplete file counts as abandoned.
 ABANDONED = 24 * 3600
 
 

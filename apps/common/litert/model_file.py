@@ -63,7 +63,7 @@ def write_model_file(path, model, *, kind, metadata, files):
         temporary.write_bytes(model)
         with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED) as archive:
             for name, content in contents.items():
-                # Of no date, so that equal models are equal files.
+                # Without a date, equal models give equal files.
                 archive.writestr(zipfile.ZipInfo(name), content)
 
 

@@ -57,7 +57,7 @@ class ValidateDecoded(keras.callbacks.Callback):
         self.keep = keep
         ranks = [rank(figures) for figures in progress.history]
         self.best = max(ranks, default=None)
-        # Of this phase alone.
+        # The ranks of this phase alone, for early stopping.
         self.ranks = ranks[len(ranks) - progress.epoch :]
         self.patience = patience
         self.averages = keras.callbacks.SwapEMAWeights()
@@ -81,7 +81,7 @@ class ValidateDecoded(keras.callbacks.Callback):
         figures = self.score()
         logs.update(figures)
         self.ranks.append(self.rank(figures))
-        # Of equally good epochs, the latest is kept.
+        # If epochs are equally good, the latest is kept.
         if self.best is None or self.ranks[-1] >= self.best:
             self.best = self.ranks[-1]
             self.keep()
