@@ -29,7 +29,7 @@ from tyro.conf import Positional
 class ModelConfig:
     """Configuration of the network, saved with its weights.
 
-    Omitted options have the values of the recipe of the chosen attention.
+    Options with the default None have the values of the recipe of the attention.
     """
 
     #: bahdanau: a bidirectional GRU encoder, and a GRU decoder whose previous state is
@@ -116,7 +116,8 @@ class TrainConfig:
     pairs that are too long, are left out, and their number is printed. Training has two
     phases: teacher forcing on the reference translations; then, if requested,
     self-critical training, which optimises BLEU and chrF2 of sampled translations. The
-    same command resumes an interrupted training.
+    recipe of the attention sets the epochs, the batch size and the learning rate if
+    they are None. The same command resumes an interrupted training.
 
     For example: nmt train --source train.en --target train.de --valid-source val.en
     --valid-target val.de --output my-model
@@ -134,7 +135,7 @@ class TrainConfig:
     #: Target text of the validation set.
     valid_target: Path | None = None
     #: Folder with files such as train.en, train.de, val.en and val.de, instead of
-    #: files.
+    #: --source, --target, --valid-source and --valid-target.
     data: Path | None = None
     #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
@@ -202,8 +203,8 @@ class TrainConfig:
     patience: Positive = 10
     #: Precision of the computation; the weights are always float32.
     precision: Precision = "float32"
-    #: Data-parallel training on all GPUs, or other devices. In self-critical training,
-    #: TensorFlow gives the whole batch to every device.
+    #: Data-parallel training on all GPUs, or other devices. On TensorFlow, the samples
+    #: of self-critical training are drawn on every device for the whole batch.
     distribute: bool = False
     #: Random seed.
     seed: Seed = 0
@@ -329,7 +330,7 @@ class EvaluateConfig:
     source: Path | None = None
     #: Target text: a file with their translations.
     target: Path | None = None
-    #: Folder of a data set, instead of files.
+    #: Folder of a data set, instead of --source and --target.
     data: Path | None = None
     #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
