@@ -16,9 +16,13 @@ subwords per source subword, rounded up to a multiple of eight.
 - ours, bfloat16: the same in half precision;
 - ours, XLA: with `jit_compile`, sentences padded to multiples of 16 subwords;
   compilation, which takes seconds for each length, is not counted;
+- ours, LiteRT: a file with weights in float16, one sentence at a time, padded to the
+  next of its lengths, for the cases one by one;
 - JoeyNMT: its `search`, with a model of these sizes from its `build_model`. In
   `bahdanau`, the hidden layers of its scores and of its output are as large as the GRU,
-  ours have 256. In bfloat16 it is no faster greedily, and its beam search fails.
+  ours have 256. In bfloat16 it is no faster greedily, and its beam search fails;
+- CTranslate2: a Transformer of the same sizes, for `self-attention`;
+- CTranslate2, int8: the same with weights of eight bits.
 
 With a trained model, ours is `Translator` from strings to strings, including subwords
 and alignments, and translations end where the model ends them. JoeyNMT, with random
@@ -27,7 +31,7 @@ batch.
 
 JoeyNMT needs older packages than TensorFlow, hence an environment of its own:
 
-    python -m venv joey && joey/bin/pip install joeynmt importlib_metadata
+    python -m venv joey && joey/bin/pip install joeynmt importlib_metadata ctranslate2
     python benchmarks/translate.py --joeynmt joey/bin/python
     python benchmarks/translate.py --joeynmt joey/bin/python \
         --model my-model/model --text test.en
@@ -64,7 +68,9 @@ CASES = {
     "beam of 5, one by one": (5, 1, 8),
 }
 OURS, HALF, COMPILED = "ours", "ours, bfloat16", "ours, XLA"
-PEER = "JoeyNMT"
+LITERT = "ours, LiteRT"
+PEER, PEER_FAST, PEER_INT8 = "JoeyNMT", "CTranslate2", "CTranslate2, int8"
+PEERS = (PEER, PEER_FAST, PEER_INT8)
 # How candidates, which have processes of their own, learn what there is to do.
 TASK, PEER_PYTHON = "TRANSLATE_TASK", "TRANSLATE_JOEYNMT"
 
@@ -142,18 +148,11 @@ def our_search(
         return lambda: [translator.translate(part, **options) for part in parts]
 
     from keras_attention_apps.common.network.search_model import SearchModel
-    from keras_attention_apps.nmt.config import ModelConfig, with_recipe
-    from keras_attention_apps.nmt.network.building import build_network
 
     from keras_attention import beam_search
 
-    attention = task["attention"]
-    depth, units, layers, heads = SIZES[attention]
-    sizes = {"embedding_units": depth, "units": units, "encoder_units": units}
-    sizes |= {"encoder_layers": layers, "decoder_layers": layers, "heads": heads}
-    config = with_recipe(ModelConfig(attention, **sizes), attention)
     with computing_in(precision):
-        network = build_network(config, VOCABULARY)
+        network = random_network(task["attention"])
     batches = batches_of(task, together, every, COMPILED_STEP if jit_compile else 1)
     find = functools.partial(beam_search, beam_size=beam_size)
     searches = {
@@ -170,6 +169,62 @@ def our_search(
             assert (found["lengths"] == steps).all()
 
     return search
+
+
+def random_network(attention):
+    from keras_attention_apps.nmt.config import ModelConfig, with_recipe
+    from keras_attention_apps.nmt.network.building import build_network
+
+    depth, units, layers, heads = SIZES[attention]
+    sizes = {"embedding_units": depth, "units": units, "encoder_units": units}
+    sizes |= {"encoder_layers": layers, "decoder_layers": layers, "heads": heads}
+    config = with_recipe(ModelConfig(attention, **sizes), attention)
+    return build_network(config, VOCABULARY)
+
+
+def litert_search(task, beam_size, together, every):
+    from ai_edge_litert.interpreter import Interpreter
+
+    if "model" in task:
+        from keras_attention_apps.nmt import LiteTranslator
+
+        translator = LiteTranslator.from_preset(task["model"], threads=workers.CORES)
+        lines = task["lines"][::every]
+        options = {"beam_size": beam_size}
+        return lambda: [translator.translate(line, **options) for line in lines]
+
+    import tensorflow as tf
+    from keras_attention_apps.common.network.search_model import SearchModel
+    from keras_attention_apps.nmt.commands.export_litert import LENGTHS
+
+    from keras_attention import beam_search, convert_to_litert
+
+    network = random_network(task["attention"])
+    find = functools.partial(beam_search, beam_size=beam_size)
+    sentences, signatures = [], {}
+    for source, steps in batches_of(task, together, every):
+        columns = next(x for x in LENGTHS if x >= source.shape[1])
+        padded = np.pad(source, ((0, 0), (0, columns - source.shape[1])))
+        name = f"length_{columns}_{steps}"
+        sentences.append((name, padded, steps))
+        if name not in signatures:
+            model = SearchModel(network, find, steps, banned=range(SPECIAL))
+            spec = {"source": tf.TensorSpec([1, columns], tf.int32)}
+            signatures[name] = functools.partial(_call, model), spec
+    content = convert_to_litert(signatures)
+    interpreter = Interpreter(model_content=content, num_threads=workers.CORES)
+    runners = {name: interpreter.get_signature_runner(name) for name in signatures}
+
+    def search():
+        for name, source, steps in sentences:
+            found = runners[name](source=source)
+            assert (found["lengths"] == steps).all()
+
+    return search
+
+
+def _call(model, source):
+    return model({"source": source})
 
 
 def joeynmt_sizes(attention):
@@ -246,24 +301,95 @@ def joeynmt_search(task, beam_size, together, every):
     return translate
 
 
+def ctranslate2_search(task, beam_size, together, every, *, compute_type="float32"):
+    import ctranslate2
+
+    folder = tempfile.mkdtemp()
+    _random_transformer(folder)
+    translator = ctranslate2.Translator(
+        folder, compute_type=compute_type, intra_threads=workers.CORES
+    )
+    batches = [
+        ([[str(x) for x in row if x not in (PAD, END)] for row in source], steps)
+        for source, steps in batches_of(task, together, every)
+    ]
+
+    def translate():
+        for source, steps in batches:
+            found = translator.translate_batch(
+                source,
+                beam_size=beam_size,
+                min_decoding_length=steps,
+                max_decoding_length=steps,
+                max_batch_size=0,
+            )
+            assert all(len(x.hypotheses[0]) == steps for x in found)
+
+    return translate
+
+
+def _random_transformer(folder):
+    """Write a Transformer with random weights as CTranslate2 reads it."""
+    from ctranslate2.specs import TransformerSpec
+
+    depth, units, layers, heads = SIZES["self-attention"]
+    spec = TransformerSpec.from_config(layers, heads, pre_norm=True)
+    random = np.random.default_rng(0)
+
+    def fill(linear, rows, columns):
+        linear.weight = random.normal(0, columns**-0.5, (rows, columns)).astype("f4")
+        linear.bias = np.zeros(rows, "f4")
+
+    def norm(layer):
+        layer.gamma, layer.beta = np.ones(depth, "f4"), np.zeros(depth, "f4")
+
+    table = random.normal(0, depth**-0.5, (VOCABULARY, depth)).astype("f4")
+    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = table
+    spec.decoder.projection.weight = table
+    spec.decoder.projection.bias = np.zeros(VOCABULARY, "f4")
+    for side in (spec.encoder, spec.decoder):
+        norm(side.layer_norm)
+        for layer in side.layer:
+            norm(layer.self_attention.layer_norm)
+            fill(layer.self_attention.linear[0], 3 * depth, depth)
+            fill(layer.self_attention.linear[1], depth, depth)
+            norm(layer.ffn.layer_norm)
+            fill(layer.ffn.linear_0, units, depth)
+            fill(layer.ffn.linear_1, depth, units)
+    for layer in spec.decoder.layer:
+        norm(layer.attention.layer_norm)
+        for linear, rows in zip(layer.attention.linear, (1, 2, 1), strict=True):
+            fill(linear, rows * depth, depth)
+    words = ["<blank>", "<s>", "</s>", "<unk>"]
+    words += [str(i) for i in range(SPECIAL, VOCABULARY)]
+    spec.register_source_vocabulary(words)
+    spec.register_target_vocabulary(words)
+    spec.validate()
+    spec.save(folder)
+
+
 def work(name):
     """In a candidate's process: searches as often as the input asks."""
     candidate, case = name.split(": ")
     python = os.environ.pop(PEER_PYTHON, None)
-    if candidate == PEER and python:
+    if candidate in PEERS and python:
         sys.exit(subprocess.call([python, __file__, "--work", name]))
     task = json.loads(Path(os.environ[TASK]).read_text())
     searches = {
         OURS: our_search,
         HALF: functools.partial(our_search, precision="mixed_bfloat16"),
         COMPILED: functools.partial(our_search, jit_compile=True),
+        LITERT: litert_search,
         PEER: joeynmt_search,
+        PEER_FAST: ctranslate2_search,
+        PEER_INT8: functools.partial(ctranslate2_search, compute_type="int8"),
     }
     workers.work(searches[candidate](task, *CASES[case]))
 
 
-def has_joeynmt(python):
-    command = [python, "-c", "import joeynmt.search"]
+def imports(python, module):
+    """Return whether a Python can import a module."""
+    command = [python, "-c", f"import {module}"]
     return not subprocess.run(command, capture_output=True).returncode
 
 
@@ -286,13 +412,18 @@ def main():
         return
     if (arguments.model is None) != (arguments.text is None):
         parser.error("--model and --text belong together")
-    candidates = [OURS, HALF, COMPILED, PEER]
-    if not has_joeynmt(arguments.joeynmt or sys.executable):
+    candidates = [OURS, HALF, COMPILED, LITERT]
+    python = arguments.joeynmt or sys.executable
+    if imports(python, "joeynmt.search"):
+        candidates.append(PEER)
+    else:
         if arguments.joeynmt:
-            parser.error(f"{arguments.joeynmt} cannot import joeynmt")
+            parser.error(f"{python} cannot import joeynmt")
         print("JoeyNMT is not installed and left out; --help says how to install it.\n")
-        candidates.remove(PEER)
-    elif arguments.joeynmt:
+    if arguments.attention == "self-attention" and imports(python, "ctranslate2"):
+        # Its weights are random, so it is no peer of a trained model.
+        candidates += [] if arguments.model else [PEER_FAST, PEER_INT8]
+    if arguments.joeynmt:
         os.environ[PEER_PYTHON] = arguments.joeynmt
     if arguments.model:
         task = real_task(arguments.model, arguments.text)
@@ -305,18 +436,28 @@ def main():
             f"{task['attention']}: sentences a second; {workers.CORES} cores; "
             f"medians of {arguments.rounds} rounds\n"
         )
-        print(f"| search | {' | '.join(candidates)} | ratios |")
+        print(f"| search | {' | '.join(candidates)} | ratios to {PEER} |")
         print("|---|" + (len(candidates) + 1) * "---:|")
         for case in [arguments.case] if arguments.case else CASES:
-            every = CASES[case][-1]
-            names = [f"{candidate}: {case}" for candidate in candidates]
+            _, together, every = CASES[case]
+            # A LiteRT file takes one sentence at a time.
+            chosen = [x for x in candidates if x != LITERT or together == 1]
+            names = [f"{candidate}: {case}" for candidate in chosen]
             found = workers.take_turns(__file__, names, arguments.rounds, 1)
-            seconds = [statistics.median(found[name].times) for name in names]
+            seconds = {
+                candidate: statistics.median(found[name].times)
+                for candidate, name in zip(chosen, names, strict=True)
+            }
             count = len(task["sources"][::every])
-            speeds = " | ".join(f"{count / x:.1f}" for x in seconds)
-            # Speed-up over the peer.
-            ratios = [f"{seconds[-1] / x:.1f}" for x in seconds[:-1]]
-            ratios = ", ".join(ratios) if PEER in candidates else ""
+            speeds = " | ".join(
+                f"{count / seconds[x]:.1f}" if x in seconds else "" for x in candidates
+            )
+            ratios = [
+                f"{seconds[PEER] / seconds[x]:.1f}" if x in seconds else ""
+                for x in candidates
+                if PEER in seconds and x != PEER
+            ]
+            ratios = ", ".join(filter(None, ratios))
             print(f"| {case} | {speeds} | {ratios} |", flush=True)
 
 

@@ -24,6 +24,9 @@ class Caption:
         words: Its words.
         score: Score by which captions are ranked.
         log_probability: Natural logarithm of the caption's probability.
+        mean_log_probability: The same divided by the number of words, the end counted
+            as one. The larger it is, the surer the model is of the caption.
+        probabilities: Probability of each word, given those before it.
         weights: Attention maps `(len(words), rows, columns)`, each summing to one.
     """
 
@@ -31,6 +34,8 @@ class Caption:
     words: list
     score: float
     log_probability: float
+    mean_log_probability: float
+    probabilities: list
     weights: np.ndarray
 
 
@@ -129,6 +134,10 @@ class BaseCaptioner:
             words=words,
             score=hypothesis.score,
             log_probability=hypothesis.log_probability,
+            mean_log_probability=hypothesis.log_probability / max(hypothesis.length, 1),
+            probabilities=np.exp(
+                hypothesis.token_log_probabilities[: len(words)]
+            ).tolist(),
             # A view would keep the maps of the whole batch in memory.
             weights=maps.reshape(-1, *self.grid).copy(),
         )

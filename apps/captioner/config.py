@@ -1,6 +1,7 @@
 """All options of the captioner, with their defaults."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -293,11 +294,15 @@ class CaptionConfig:
     #: Write an overlay of the attention for every word: a file for one image, a folder,
     #: which must not be that of the images, for several.
     overlay: Path | None = None
+    #: Leave out captions whose mean log-probability of a word is below this, such as
+    #: -0.8; a warning names the image. captioner evaluate prints how good the captions
+    #: are that are kept.
+    min_score: Annotated[float, Range(-math.inf, 0)] | None = None
     #: Number of captions per image, each printed as: path, tab, score, tab, caption; in
     #: JSON they are a list.
     n_best: Positive = 1
-    #: Print one JSON object per image, with words, scores and attention; also in the
-    #: output file.
+    #: Print one JSON object per image, with words, their probabilities, scores and
+    #: attention; also in the output file.
     json: bool = False
     #: Compile the search with XLA, which takes some seconds and makes it faster. It
     #: pays off from about a thousand images on.

@@ -45,6 +45,34 @@ def caption_scores(captions, references, *, meteor=False):
     return scores
 
 
+def cider_of_probable(captions, references, log_probabilities, shares):
+    """Score the most probable captions, for several shares of them.
+
+    Args:
+        captions: One string for each image.
+        references: For each image, its list of strings.
+        log_probabilities: The mean log-probability of each caption.
+        shares: Shares of the captions that are kept, at most 1.
+
+    Returns:
+        For each share, a pair: the least mean log-probability that is kept, and the
+        mean CIDEr of the captions that are, in percent, with the same document
+        frequencies for all shares.
+    """
+    from pycocoevalcap.cider.cider import Cider
+
+    plain = {i: [_plain(text)] for i, text in enumerate(captions)}
+    truth = {i: [_plain(text) for text in texts] for i, texts in enumerate(references)}
+    _, scores = Cider().compute_score(truth, plain)
+    order = np.argsort(log_probabilities)[::-1]
+    found = []
+    for share in shares:
+        kept = order[: max(round(share * len(order)), 1)]
+        least = float(log_probabilities[kept[-1]])
+        found.append((least, 100 * float(np.mean(scores[kept]))))
+    return found
+
+
 def attention_figures(maps):
     """Measure how attention moves from word to word, and its entropy.
 

@@ -17,12 +17,16 @@ class Hypothesis:
         token_ids: Integers `(T,)`, padded with END after the last token.
         score: Score by which hypotheses are ranked.
         log_probability: Natural logarithm of the probability of the sequence.
+        token_log_probabilities: That of each token, `(T,)`, zero after the last one.
+        length: Number of tokens, END included.
         weights: Attention weights `(T, S)`.
     """
 
     token_ids: np.ndarray
     score: float
     log_probability: float
+    token_log_probabilities: np.ndarray
+    length: int
     weights: np.ndarray
 
 
@@ -41,6 +45,8 @@ def hypotheses(outputs, n_best=1):
                 outputs["token_ids"][row, rank],
                 float(outputs["scores"][row, rank]),
                 float(outputs["log_probs"][row, rank]),
+                outputs["token_log_probs"][row, rank],
+                int(outputs["lengths"][row, rank]),
                 outputs["weights"][row, rank],
             )
             for rank in range(n_best)

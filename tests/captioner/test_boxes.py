@@ -53,7 +53,9 @@ def test_pointing_counts_words_that_name_an_object():
     boxes = check_boxes({"Dog": (0.5, 0, 1, 1), "cat": (0, 0, 0.5, 1)})
     words = ["a", "dog", "sees", "cat", "dog"]
     weights = np.array([[[1.0, 0.0]], [[0.4, 0.6]], [[1, 0]], [[0, 1]], [[0.9, 0.1]]])
-    caption = Caption(" ".join(words), words, 0.0, 0.0, weights)
+    caption = Caption(
+        " ".join(words), words, 0.0, 0.0, 0.0, [1.0] * len(words), weights
+    )
 
     assert pointing([caption], [boxes]) == (1, 3)
     assert pointing([caption], [{}]) == (0, 0)

@@ -63,6 +63,7 @@ def caption(config):
             batch_size=config.search.batch_size,
             **config.search.beam,
         ):
+            captions = _probable(config, path, captions)
             error = _failure(path, captions, overlays)
             if error:
                 _print_error(error)
@@ -91,11 +92,9 @@ def _find(photos):
             paths += find_images([photo])
             left_out = find_unreadable(photo)
             if left_out:
-                print(
-                    f"captioner: warning: {len(left_out)} of the files in "
-                    f"{str(photo)!r} are images of formats that cannot be read, the "
-                    f"first {left_out[0].name!r}",
-                    file=sys.stderr,
+                _warn(
+                    f"{len(left_out)} of the files in {str(photo)!r} are images of "
+                    f"formats that cannot be read, the first {left_out[0].name!r}"
                 )
         except ImageError as error:
             if len(photos) == 1:
@@ -110,11 +109,29 @@ def _failure(path, captions, overlays):
     if isinstance(captions, ImageError):
         return captions
     try:
-        if path in overlays:
+        if captions and path in overlays:
             write_overlay(path, captions[0], overlays[path])
     except (ImageError, OSError) as error:
         return error
     return None
+
+
+def _probable(config, path, captions):
+    """Return the captions that are probable enough; warn where there is none."""
+    if config.min_score is None or isinstance(captions, ImageError):
+        return captions
+    kept = [x for x in captions if x.mean_log_probability >= config.min_score]
+    if not kept:
+        best = captions[0].mean_log_probability
+        _warn(
+            f"{str(path)!r} has no caption with a mean log-probability of at least "
+            f"{config.min_score}; that of the best one is {best:.4f}"
+        )
+    return kept
+
+
+def _warn(message):
+    tqdm.write(f"captioner: warning: {message}", file=sys.stderr)
 
 
 def _print_error(error):
@@ -150,6 +167,8 @@ def _entry(config, captions, details):
     """Return the JSON object of an image, without its path."""
     if isinstance(captions, UserError):
         return {"error": str(captions)}
+    if not captions:
+        return {"captions": []} if config.n_best > 1 else {"caption": None}
     entries = []
     for one in captions:
         entry = {"caption": one.text}
@@ -157,7 +176,9 @@ def _entry(config, captions, details):
             entry["score"] = round(one.score, 4)
         if details:
             entry["words"] = one.words
+            entry["probabilities"] = [round(x, 4) for x in one.probabilities]
             entry["log_probability"] = round(one.log_probability, 4)
+            entry["mean_log_probability"] = round(one.mean_log_probability, 4)
             entry["attention"] = one.weights.astype(float).round(4).tolist()
         entries.append(entry)
     return {"captions": entries} if config.n_best > 1 else entries[0]

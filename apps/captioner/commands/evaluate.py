@@ -1,10 +1,18 @@
 """`captioner evaluate`: scores of a model on a part of a data set."""
 
+import numpy as np
 from keras_attention_apps.captioner.data.boxes import pointing
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
-from keras_attention_apps.captioner.metrics import attention_figures, caption_scores
+from keras_attention_apps.captioner.metrics import (
+    attention_figures,
+    caption_scores,
+    cider_of_probable,
+)
 from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.common.files import check_file, write_json
+
+# Shares of the most probable captions that are scored.
+SHARES = (0.9, 0.75, 0.5, 0.25)
 
 
 def evaluate(config):
@@ -42,6 +50,15 @@ def evaluate(config):
     changes, entropy = attention["changes"], attention["entropy"]
     print(f"changes  {changes:6.2f} % of the words look at another region")
     print(f"entropy  {entropy:6.2f} nats of the attention of a word")
+    probable = cider_of_probable(
+        texts,
+        [image.captions for image in images],
+        np.array([caption.mean_log_probability for caption in captions]),
+        SHARES,
+    )
+    for share, (least, cider) in zip(SHARES, probable, strict=True):
+        kept = f"of the {share:.0%} with a mean log-probability of at least {least:.2f}"
+        print(f"cider    {cider:6.2f} {kept}")
     hits, count = pointing(captions, [image.boxes for image in images])
     if count:
         attention["pointing"] = 100 * hits / count

@@ -74,7 +74,7 @@ class Records:
         if "error" in entry:
             return False
         self._photos.add(os.path.abspath(photo))
-        self._names = _names(entry)
+        self._names = _names(entry) or self._names
         return True
 
     def _remove_errors(self):
@@ -92,7 +92,7 @@ class Records:
             UserError: If the line has other keys than those before.
         """
         if "error" not in described:
-            names = _names(described)
+            names = _names(described) or self._names
             if names != (self._names or names):
                 raise UserError(
                     f"{self.path} has lines of other options, with "
@@ -110,6 +110,8 @@ class Records:
 
 
 def _names(entry):
-    """Return the keys of a caption in a line."""
-    [first, *_] = entry.get("captions", [entry])
+    """Return the keys of a caption in a line, or `None` if it has no caption."""
+    first = next(iter(entry.get("captions", [entry])), {})
+    if first.get("caption") is None:
+        return None
     return set(first) - {"photo", "model"}
