@@ -1,11 +1,16 @@
+import itertools
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from keras_attention_apps.captioner import LiteCaptioner
 from keras_attention_apps.captioner.captions import PRESETS
 from keras_attention_apps.captioner.inference import Captioner
 
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
 ROOT = Path(__file__).parents[2]
+PHOTOGRAPH = ROOT / "docs" / "photographer.jpg"
 pytestmark = pytest.mark.usefixtures("loaded_once", "eager")
 
 
@@ -17,7 +22,7 @@ def test_there_is_one_of_each_kind():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_captions_the_sample_photograph(name):
-    caption = Captioner.from_preset(name).caption(ROOT / "docs" / "photographer.jpg")
+    caption = Captioner.from_preset(name).caption(PHOTOGRAPH)
 
     assert {"man", "camera"} <= set(caption.words)
 
@@ -26,9 +31,41 @@ def test_a_preset_captions_the_sample_photograph(name):
 def test_words_in_a_row_do_not_come_twice():
     captioner = Captioner.from_preset("flickr8k-soft")
     usual, once = (
-        captioner.caption(ROOT / "docs" / "photographer.jpg", **options).words
+        captioner.caption(PHOTOGRAPH, **options).words
         for options in ({}, {"no_repeat_ngrams": 1})
     )
 
     assert len(set(usual)) < len(usual)
     assert len(set(once)) == len(once) > 3
+
+
+def test_the_litert_file_of_a_preset_says_what_the_preset_says():
+    pytest.importorskip("ai_edge_litert")
+    runtimes = (
+        Captioner.from_preset("flickr8k-soft"),
+        LiteCaptioner.from_preset("flickr8k-soft"),
+    )
+    [(_, expected)], [(_, found)] = (
+        runtime.caption_each([PHOTOGRAPH], n_best=5) for runtime in runtimes
+    )
+    assert [x.text for x in found] == [x.text for x in expected]
+    for one, other in zip(found, expected, strict=True):
+        # The weights in the file are of float16.
+        assert one.score == pytest.approx(other.score, abs=1e-2)
+        np.testing.assert_allclose(one.weights, other.weights, atol=5e-3)
+        np.testing.assert_allclose(one.probabilities, other.probabilities, atol=2e-2)
+
+
+@pytest.mark.slow
+def test_both_runtimes_caption_a_data_set_alike():
+    """Needs images: a folder that `CAPTIONER_IMAGES` names."""
+    images = sorted(Path(os.environ["CAPTIONER_IMAGES"]).glob("*.jpg"))[:200]
+    captions = [
+        runtime.from_preset("flickr8k-soft").caption(images)
+        for runtime in (Captioner, LiteCaptioner)
+    ]
+    same = [one.text == other.text for one, other in zip(*captions, strict=True)]
+    print(f"{same.count(False)} of {len(same)} captions differ")
+    assert len(same) == 200 and same.count(False) <= 6
+    for one, other in itertools.compress(zip(*captions, strict=True), same):
+        assert one.score == pytest.approx(other.score, abs=2e-2)

@@ -1,4 +1,8 @@
+import itertools
+
+import numpy as np
 import pytest
+from keras_attention_apps.nmt import LiteTranslator
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.translations import PRESETS
 
@@ -22,3 +26,19 @@ def test_a_preset_translates_and_aligns(name):
     for pair in [("dogs", "Hunde"), ("snow.", "Schnee.")]:
         source, target = translation.source_words, translation.words
         assert (source.index(pair[0]), target.index(pair[1])) in translation.alignment
+
+
+def test_the_litert_file_of_a_preset_says_what_the_preset_says():
+    pytest.importorskip("ai_edge_litert")
+    name = "multi30k-en-de-self-attention"
+    sentences = ["Two dogs are playing in the snow.", "A man sits on a red bench ."]
+    runtimes = Translator.from_preset(name), LiteTranslator.from_preset(name)
+    flat = itertools.chain.from_iterable
+    expected, found = (
+        list(runtime.translate_each(sentences, n_best=3)) for runtime in runtimes
+    )
+    for one, other in zip(*map(flat, (found, expected)), strict=True):
+        assert one.text == other.text
+        # The weights in the file are of float16.
+        assert one.score == pytest.approx(other.score, abs=1e-2)
+        np.testing.assert_allclose(one.weights, other.weights, atol=5e-3)
