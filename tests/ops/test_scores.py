@@ -156,6 +156,19 @@ def blocks(monkeypatch):
     monkeypatch.setattr(fast_scores, "BLOCK", 2 * POSITIONS * UNITS)
 
 
+@pytest.mark.parametrize(
+    ("queries", "most", "blocks_of"), [(10, 8, (2, 5)), (7, 3, (3, 3)), (6, 99, (1, 6))]
+)
+def test_blocks_are_of_equal_sizes(arrays, monkeypatch, queries, most, blocks_of):
+    monkeypatch.setattr(fast_scores, "BLOCK", most * POSITIONS * UNITS)
+    query = ops.ones((BATCH, queries, UNITS))
+
+    blocks = fast_scores._in_examples(ops.convert_to_tensor(arrays[1]), query=query)
+
+    assert tuple(blocks["query"].shape) == (BATCH, *blocks_of, UNITS)
+    assert ops.sum(blocks["query"]) == BATCH * queries * UNITS
+
+
 def exact_scores(query, keys, scale):
     query, keys, scale = (np.float64(x) for x in (query, keys, scale))
     return np.tanh(query[:, :, None] + keys[:, None]) @ scale

@@ -47,3 +47,19 @@ def test_few_numbers_are_compared(size, k):
     length = module._chunk_length(size, k)
 
     assert size / length + k * length < size / 2
+
+
+@pytest.mark.parametrize("size, k, sorts", [(101, 5, 1), (4703, 300, 1), (5003, 4, 2)])
+def test_only_large_sizes_are_split_into_chunks(monkeypatch, size, k, sorts):
+    sizes, sort = [], ops.top_k
+
+    def record(x, k):
+        sizes.append(x.shape[-1])
+        return sort(x, k)
+
+    monkeypatch.setattr(module.ops, "top_k", record)
+    x = np.random.default_rng(1).normal(size=(ROWS, size)).astype("float32")
+    top_k(ops.convert_to_tensor(x), k)
+
+    assert len(sizes) == sorts
+    assert (max(sizes) < size / 2) == (sorts == 2)
