@@ -30,6 +30,7 @@ from keras_attention import (
     AdditiveAttention,
     AttentionCell,
     AttentionDecoder,
+    LuongAttention,
 )
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -240,3 +241,20 @@ def test_a_cell_of_your_own(cell_class, rng):
         before = np.tanh(read @ numpy(cell.kernel))
         assert_close(numpy(outputs["output"]), before, atol=1e-5)
         assert_close(found["output"][:, t], before, atol=1e-5)
+
+
+def test_the_depth_of_an_attentional_layer_without_units_is_asked_for(rng):
+    cell = AttentionCell(
+        keras.layers.GRUCell(STATE_UNITS),
+        LuongAttention("general"),
+        order="current",
+        input_feeding=True,
+        attentional_vector=keras.Sequential([keras.layers.Dense(INPUT_DIM)]),
+    )
+    inputs, value = draw(rng, INPUTS, VALUE)
+    decoder = AttentionDecoder(cell)
+    found = decoder(inputs, value)
+
+    assert tuple(found["output"].shape) == (BATCH, STEPS, INPUT_DIM)
+    memory = cell.attention.memory(value)
+    assert tuple(cell.get_initial_state(BATCH, memory)["fed"].shape)[-1] == INPUT_DIM
