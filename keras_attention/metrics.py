@@ -97,7 +97,7 @@ class AlignmentErrorRate(_Quotient):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class PointingAccuracy(_Quotient):
-    """Pointing game: how often the largest weight lies inside the object.
+    """Pointing game: share of steps whose largest weight lies inside the object.
 
         accuracy = hits / maps that are not empty
 

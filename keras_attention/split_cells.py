@@ -179,7 +179,7 @@ class SplitSum(SplitCell):
 
 
 class SplitSimple(SplitSum):
-    """`keras.layers.SimpleRNNCell`."""
+    """Split `keras.layers.SimpleRNNCell`."""
 
     def _advance(self, sums, state):
         output = self.cell.activation(sums)
@@ -187,7 +187,7 @@ class SplitSimple(SplitSum):
 
 
 class SplitLSTM(SplitSum):
-    """`keras.layers.LSTMCell`."""
+    """Split `keras.layers.LSTMCell`."""
 
     def _advance(self, sums, state):
         return lstm_gates(self.cell, sums, state)
@@ -212,7 +212,7 @@ class SplitSums(SplitCell):
 
 
 class SplitGRU(SplitSums):
-    """`keras.layers.GRUCell` that resets after the product (the default of Keras)."""
+    """Split `keras.layers.GRUCell` with `reset_after`, the default of Keras."""
 
     def _advance(self, of_inputs, of_state, state):
         return gru_gates(self.cell, of_inputs, of_state, state)
@@ -291,7 +291,7 @@ def _mean(gates, shares):
 
 
 class SplitNormalizedLSTM(SplitNormalized):
-    """`LayerNormLSTMCell`."""
+    """Split `LayerNormLSTMCell`."""
 
     shares = ((0.25,) * 4,) * 4
 
@@ -308,7 +308,7 @@ class SplitNormalizedLSTM(SplitNormalized):
 
 
 class SplitNormalizedGRU(SplitNormalized):
-    """`LayerNormGRUCell`."""
+    """Split `LayerNormGRUCell`."""
 
     shares = ((0.5, 0.5, 0), (0.5, 0.5, 0), (0, 0, 1))
 

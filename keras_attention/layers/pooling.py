@@ -233,7 +233,7 @@ class AttentionPooling(keras.layers.Layer):
 
 
 def _overlap(weights):
-    """Squared distance of `A A^T` from the identity, for `A` `(B, H, S)`: `(B,)`."""
+    """Return the squared distance `(B,)` of `A A^T` from the identity."""
     products = ops.matmul(weights, ops.swapaxes(weights, 1, 2))
     identity = ops.eye(products.shape[1], dtype=products.dtype)
     return ops.sum(ops.square(products - identity), axis=(1, 2))

@@ -49,7 +49,7 @@ class NormalizedCell:
         return output, state if nested else state[0]
 
     def _normalize(self, x, gain, bias=None):
-        """`gain * (x - mean) / deviation + bias` over the last axis."""
+        """Return `gain * (x - mean) / deviation + bias` over the last axis."""
         dtype = exact_dtype(self.compute_dtype)
         x = ops.cast(x, dtype)
         x = x - ops.mean(x, axis=-1, keepdims=True)

@@ -54,7 +54,7 @@ class Score(AttentionPart):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class DotScore(Score):
-    """Dot product of query and key, which must be of one depth.
+    """Dot product of query and key, which must have the same depth.
 
         scores[t, s] = query[t] . keys[s]                 (dot)
         scores[t, s] = query[t] . keys[s] / sqrt(depth)   (scaled)

@@ -236,7 +236,7 @@ class HardWeighting(Weighting):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class MonotonicWeighting(Weighting):
-    """Monotonic attention: every query goes on where the last one stopped.
+    """Monotonic attention: every query starts where the previous one stopped.
 
         p[t, s]       = sigmoid(scores[t, s] + bias + noise)
         weights[t, s] = p[t, s] * sum over r <= s of

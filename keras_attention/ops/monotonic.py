@@ -15,7 +15,7 @@ from keras_attention.ops.rows import (
 
 
 def monotonic_recursive(p, previous):
-    """Expected weights of a process that moves on until it stops at a position.
+    """Expected weights of a process that moves forward until it stops at a position.
 
         q[j]       = (1 - p[j - 1]) * q[j - 1] + previous[j],  q[0] = previous[0]
         weights[j] = p[j] * q[j]
@@ -50,7 +50,7 @@ def monotonic_recursive(p, previous):
 
 
 def monotonic_parallel(p, previous):
-    """The closed form of `monotonic_recursive`, for moderate `p` only.
+    """Closed form of `monotonic_recursive`, for moderate `p` only.
 
         passed[j]  = (1 - p[0]) * ... * (1 - p[j - 1])
         weights[j] = p[j] * passed[j] * sum over k <= j of previous[k] / passed[k]
@@ -110,7 +110,7 @@ def _as_exact(p, previous):
 
 
 def _shifted(x, first):
-    """`x` moved one position on, and `first` in the first position."""
+    """Shift `x` by one position, with `first` in the first position."""
     return ops.concatenate([ops.full_like(x[..., :1], first), x[..., :-1]], axis=-1)
 
 

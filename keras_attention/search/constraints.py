@@ -205,7 +205,7 @@ class NoRepeatNgrams(Constraint):
 
 
 class Prefix(Constraint):
-    """Given first tokens of all hypotheses of a row.
+    """Fixed first tokens of all hypotheses of a row.
 
     A prefix overrides the other constraints.
 

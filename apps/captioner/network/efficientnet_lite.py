@@ -40,7 +40,7 @@ def preprocess_input(images):
 
 
 def efficientnet_lite(variant, width, depth, *, include_top, weights, input_shape):
-    """An EfficientNet-Lite as a functional Keras model without a top.
+    """Build an EfficientNet-Lite as a functional Keras model without a top.
 
     Args:
         variant: 0, 1 or 2, which is part of the name of the model and of the package
@@ -88,19 +88,19 @@ EfficientNetLite2 = functools.partial(efficientnet_lite, 2, 1.1, 1.2)
 
 
 def _rounded(filters):
-    """The nearest multiple of 8 that is at least nine tenths of the number."""
+    """Return the nearest multiple of 8 that is at least 90 % of the number."""
     rounded = max(8, int(filters + 4) // 8 * 8)
     return rounded if rounded >= 0.9 * filters else rounded + 8
 
 
 def _convolution(x, convolution, normalization, activate=True):
-    """A convolution without bias, batch normalisation, and ReLU6."""
+    """Apply a convolution without bias, batch normalisation, and ReLU6."""
     x = layers.BatchNormalization(epsilon=1e-3, name=normalization)(convolution(x))
     return layers.ReLU(max_value=6.0)(x) if activate else x
 
 
 def _block(inputs, name, kernel, *, strides, expansion, filters):
-    """An inverted residual block: expand, convolve each channel, project."""
+    """Apply an inverted residual block: expand, convolve each channel, project."""
     x, depth = inputs, inputs.shape[-1]
     if expansion != 1:
         expand = _conv(expansion * depth, 1, name=f"{name}expand_conv")

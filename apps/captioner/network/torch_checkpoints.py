@@ -59,7 +59,7 @@ def _read_tensors(file):
 
 
 def _array(dtype, storage, offset, shape, strides):
-    """A tensor as an array. NumPy checks that it lies inside its storage."""
+    """Return a tensor as an array. NumPy checks that it lies inside its storage."""
     size = np.dtype(dtype).itemsize
     strides = [size * stride for stride in strides]
     return np.ndarray(shape, dtype, storage, size * offset, strides)

@@ -37,7 +37,7 @@ def load_weights(cnn, path):
 
 
 def _layer_name(name):
-    """Names of weights here have underscores where those of files have dots."""
+    """Return the name of a weight in Keras: underscores replace the dots of a file."""
     return name.replace(".", "_")
 
 

@@ -43,7 +43,7 @@ class CiderReward:
         ]
 
     def __call__(self, words, image):
-        """Reward of a caption.
+        """Return the reward of a caption.
 
         Args:
             words: The words of a caption that has ended.
@@ -94,7 +94,7 @@ class BleuReward:
             self._lengths.append(sorted(_word_count(count) for count in counts))
 
     def __call__(self, words, image):
-        """Reward of a caption.
+        """Return the reward of a caption.
 
         Args:
             words: The words of a caption that has ended.

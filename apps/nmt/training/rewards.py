@@ -20,7 +20,7 @@ class LikenessReward:
         self._metrics = bleu, CHRF()
 
     def __call__(self, text, reference):
-        """Reward of a translation.
+        """Return the reward of a translation.
 
         Args:
             text: The translation.
