@@ -1,6 +1,6 @@
 """Show, Attend and Tell: captions images and shows where the model looked."""
 
-import importlib
+from keras_attention_apps.common.imports import lazy_attributes
 
 _MODULES = {
     "Caption": "captions",
@@ -9,10 +9,5 @@ _MODULES = {
 }
 __all__ = list(_MODULES)
 
-
-def __getattr__(name):
-    # Neither the command line nor LiteRT waits for TensorFlow.
-    if name in _MODULES:
-        module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
-        return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Neither the command line nor LiteRT waits for TensorFlow.
+__getattr__ = lazy_attributes(__name__, _MODULES)

@@ -42,7 +42,8 @@ class Caption:
 class BaseCaptioner:
     """Captions images, with the attention map of every word.
 
-    Subclasses set the attributes and implement `caption_each` and `search_options`.
+    Subclasses set the attributes and implement `caption_each`. The other base of them,
+    a `Task` or a `LiteTask`, implements `search_options`.
 
     Attributes:
         tokenizer: The `Vocabulary`.
@@ -54,10 +55,6 @@ class BaseCaptioner:
     noun = "captioner"
     presets = PRESETS
     tokenizer_type = Vocabulary
-
-    def search_options(self, **given):
-        """Return all options of the beam search: those given, and the defaults."""
-        raise NotImplementedError
 
     def caption(self, images, **options):
         """Caption one image or several.

@@ -9,14 +9,13 @@ import tyro
 from keras_attention_apps.common.config import (
     BeamConfig,
     Dropout,
+    ExportOptions,
     Flags,
-    Format,
     LengthPenalty,
     ModelName,
     Natural,
     Positive,
     Precision,
-    Quantize,
     Range,
     RuntimeConfig,
     SearchConfig,
@@ -356,7 +355,7 @@ class EvaluateConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportConfig:
+class ExportConfig(ExportOptions):
     """Write a TensorFlow SavedModel, or a LiteRT file (.tflite).
 
     A SavedModel takes encoded images and returns captions and attention. It contains
@@ -369,13 +368,6 @@ class ExportConfig:
     or: captioner export my-captioner.tflite
     """
 
-    #: Output folder of a SavedModel, or output file of LiteRT.
-    output: Positional[Path]
-    #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
-    format: Format | None = None
-    #: Precision of the weights in a LiteRT file: float16; int8, which is half as large
-    #: and a little worse; or none, as they are.
-    quantize: Quantize = "float16"
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[CaptionBeamConfig] = dataclasses.field(
         default_factory=CaptionBeamConfig

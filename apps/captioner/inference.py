@@ -1,6 +1,5 @@
 """Captions for images: a trained network, its vocabulary, and the search."""
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -61,6 +60,7 @@ class Captioner(BaseCaptioner, Task):
     """
 
     config_type = ModelConfig
+    search_type = CaptionBeamConfig
     runtime_options = RUNTIME_OPTIONS
 
     @staticmethod
@@ -101,9 +101,6 @@ class Captioner(BaseCaptioner, Task):
     @property
     def grid(self):
         return self.network.backbone.rows, self.network.backbone.columns
-
-    def search_options(self, **given):
-        return dataclasses.asdict(dataclasses.replace(CaptionBeamConfig(), **given))
 
     def caption_each(
         self, images, *, n_best=1, batch_size=64, maps="weights", **search

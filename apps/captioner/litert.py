@@ -15,13 +15,7 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
     It starts in a fraction of a second. The options of the search are those with which
     the file was exported. `caption` and `caption_each` are those of `Captioner`; a file
     captions one image at a time, and several images in as many threads.
-
-    Args:
-        path: Name of a file that `captioner export` has written.
-        threads: Number of threads; by default, as many as there are processors.
-
-    Raises:
-        UserError: If the file cannot be read, or the package of LiteRT is missing.
+    See `LiteTask` for the arguments.
     """
 
     def __init__(self, path, *, threads=None):

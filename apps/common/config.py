@@ -186,3 +186,16 @@ class RuntimeConfig:
 
 Format = Literal["savedmodel", "litert"]
 Quantize = Literal["float16", "int8", "none"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """Output and format of an export."""
+
+    #: Output folder of a SavedModel, or output file of LiteRT.
+    output: Positional[Path]
+    #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
+    format: Format | None = None
+    #: Precision of the weights in a LiteRT file: float16; int8, which is half as large
+    #: and a little worse; or none, as they are.
+    quantize: Quantize = "float16"

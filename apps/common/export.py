@@ -1,5 +1,7 @@
 """Writing SavedModels."""
 
+import dataclasses
+
 import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import (
@@ -41,6 +43,33 @@ def check_export(path, output_format):
     else:
         check_folder(path, SAVED_MODEL)
     return to_litert
+
+
+def export_task(config, model, load, save_lite, save_served):
+    """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes.
+
+    Args:
+        config: The `ExportConfig`.
+        model: Name of the preset or folder.
+        load: Function without arguments that returns the `Task`.
+        save_lite, save_served: Functions that write it as a LiteRT file, or a search of
+            it as a SavedModel.
+    """
+    require_tensorflow()
+    to_litert = check_export(config.output, config.format)
+    task = load()
+    search = dataclasses.asdict(config.search)
+    if to_litert:
+        save_lite(
+            task,
+            config.output,
+            search=search,
+            quantize=config.quantize,
+            name_or_path=model,
+        )
+    else:
+        save_served(task, task.search_model(**search), config.output)
+    print(f"Wrote {config.output}")
 
 
 def write_archive(archive, directory, refusals):

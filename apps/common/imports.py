@@ -4,6 +4,22 @@ import importlib
 import operator
 
 
+def lazy_attributes(package, modules):
+    """Return a `__getattr__` for a package, which imports its names on their first use.
+
+    Args:
+        package: Name of the package.
+        modules: Dict from names to the modules of the package that define them.
+    """
+
+    def get_attribute(name):
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return imported(f"{package}.{modules[name]}:{name}")
+
+    return get_attribute
+
+
 def imported(name):
     """Return the object of a `"module:name"`."""
     module, _, attribute = name.partition(":")

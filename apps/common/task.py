@@ -28,6 +28,7 @@ class Task:
         noun: Word for such a model in messages.
         presets: Folder of the shipped presets.
         config_type: Dataclass of the configuration.
+        search_type: Dataclass of the options of the beam search.
         tokenizer_type: Class with `load(folder)`, `save(folder)`, `banned` and
             `definition`, which tells whether two of them are the same.
         runtime_options: Names of the options that leave all weights as they are.
@@ -36,7 +37,7 @@ class Task:
         UserError: If `jit_compile` is requested on PyTorch.
     """
 
-    noun = presets = config_type = tokenizer_type = None
+    noun = presets = config_type = search_type = tokenizer_type = None
     runtime_options = ()
 
     def __init__(self, config, tokenizer, network, *, jit_compile=False):
@@ -86,6 +87,10 @@ class Task:
     def average(cls, config):
         """Write the average of several models, as an `AverageConfig` describes it."""
         average(config, cls.from_preset)
+
+    def search_options(self, **given):
+        """Return all options of the beam search: those given, and the defaults."""
+        return dataclasses.asdict(dataclasses.replace(self.search_type(), **given))
 
     @property
     def kind(self):

@@ -8,13 +8,12 @@ import tyro
 from keras_attention_apps.common.config import (
     BeamConfig,
     Dropout,
+    ExportOptions,
     Flags,
-    Format,
     ModelName,
     Natural,
     Positive,
     Precision,
-    Quantize,
     Range,
     RuntimeConfig,
     SearchConfig,
@@ -344,7 +343,7 @@ class EvaluateConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportConfig:
+class ExportConfig(ExportOptions):
     """Write a TensorFlow SavedModel, or a LiteRT file (.tflite).
 
     A SavedModel takes sentences and returns translations and attention. It contains the
@@ -357,12 +356,5 @@ class ExportConfig:
     or: nmt export my-translator.tflite
     """
 
-    #: Output folder of a SavedModel, or output file of LiteRT.
-    output: Positional[Path]
-    #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
-    format: Format | None = None
-    #: Precision of the weights in a LiteRT file: float16; int8, which is half as large
-    #: and a little worse; or none, as they are.
-    quantize: Quantize = "float16"
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[BeamConfig] = dataclasses.field(default_factory=BeamConfig)

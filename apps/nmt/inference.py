@@ -1,6 +1,5 @@
 """Translations: a trained network, its subwords, and the search."""
 
-import dataclasses
 import functools
 
 import keras
@@ -35,6 +34,7 @@ class Translator(BaseTranslator, Task):
     """
 
     config_type = ModelConfig
+    search_type = BeamConfig
     runtime_options = RUNTIME_OPTIONS
     build_network = staticmethod(build_network)
 
@@ -49,9 +49,6 @@ class Translator(BaseTranslator, Task):
     @property
     def attends(self):
         return self.config.attention != "none"
-
-    def search_options(self, **given):
-        return dataclasses.asdict(dataclasses.replace(BeamConfig(), **given))
 
     def _search(self, token_ids, batch_size, n_best, search):
         columns = max(map(len, token_ids))

@@ -15,13 +15,7 @@ class LiteTranslator(LiteTask, BaseTranslator):
     the file was exported. `translate` and `translate_each` are those of `Translator`;
     a file translates one sentence at a time, and several sentences in as many threads.
     A sentence is padded to the next length for which the file has a signature.
-
-    Args:
-        path: Name of a file that `nmt export` has written.
-        threads: Number of threads; by default, as many as there are processors.
-
-    Raises:
-        UserError: If the file cannot be read, or the package of LiteRT is missing.
+    See `LiteTask` for the arguments.
     """
 
     def __init__(self, path, *, threads=None):

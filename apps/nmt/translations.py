@@ -58,7 +58,8 @@ class Translation:
 class BaseTranslator:
     """Translates sentences, with the word alignment of every translation.
 
-    Subclasses set the attributes and implement `search_options` and `_search`.
+    Subclasses set the attributes and implement `_search`. The other base of them, a
+    `Task` or a `LiteTask`, implements `search_options`.
 
     Attributes:
         tokenizer: The `Subwords`.
@@ -70,10 +71,6 @@ class BaseTranslator:
     noun = "translator"
     presets = PRESETS
     tokenizer_type = Subwords
-
-    def search_options(self, **given):
-        """Return all options of the beam search: those given, and the defaults."""
-        raise NotImplementedError
 
     def translate(self, sentences, **options):
         """Translate one sentence or several.

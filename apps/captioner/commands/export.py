@@ -1,36 +1,22 @@
 """A captioner as a TensorFlow SavedModel: encoded images in, captions out."""
 
-import dataclasses
-
 import keras
 from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
 from keras_attention_apps.captioner.data.text import JOINTS
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.common.export import (
-    check_export,
-    require_tensorflow,
-    write_archive,
-)
+from keras_attention_apps.common.export import export_task, write_archive
 
 
 def export(config):
-    """Write the SavedModel, or the LiteRT file, that an `ExportConfig` asks for."""
-    require_tensorflow()
-    to_litert = check_export(config.output, config.format)
+    """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
     chosen = config.captioner
-    captioner = Captioner.from_preset(chosen.model, **chosen.options)
-    search = dataclasses.asdict(config.search)
-    if to_litert:
-        save_lite_captioner(
-            captioner,
-            config.output,
-            search=search,
-            quantize=config.quantize,
-            name_or_path=chosen.model,
-        )
-    else:
-        save_served(captioner, captioner.search_model(**search), config.output)
-    print(f"Wrote {config.output}")
+    export_task(
+        config,
+        chosen.model,
+        lambda: Captioner.from_preset(chosen.model, **chosen.options),
+        save_lite_captioner,
+        save_served,
+    )
 
 
 def save_served(captioner, search_model, directory):

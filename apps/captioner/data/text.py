@@ -5,8 +5,14 @@ import json
 import re
 import unicodedata
 
-from keras_attention_apps.common.files import to_json, write_files
-from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.files import to_json
+from keras_attention_apps.common.tokens import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
+    StoredTokenizer,
+)
 from keras_attention_apps.common.writing_systems import UNSPACED
 
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
@@ -56,7 +62,7 @@ def detokenize(words):
     return text
 
 
-class Vocabulary:
+class Vocabulary(StoredTokenizer):
     """Words and their numbers; the first four are special.
 
     Args:
@@ -68,6 +74,7 @@ class Vocabulary:
     """
 
     banned = (PAD, START, UNKNOWN)
+    file_name = VOCABULARY
 
     def __init__(self, words):
         self.words = (*SPECIAL, *words)
@@ -89,23 +96,12 @@ class Vocabulary:
 
     @classmethod
     def from_files(cls, files):
-        """The vocabulary of a model, from a dict of names and contents of files."""
         return cls(json.loads(files[VOCABULARY]))
 
     @property
     def files(self):
-        """Dict from the name of the file of the vocabulary to its content."""
         text = to_json(self.words[len(SPECIAL) :], indent=2)
         return {VOCABULARY: f"{text}\n".encode()}
-
-    @classmethod
-    def load(cls, folder):
-        """Read the vocabulary of a model from its folder."""
-        return cls.from_files({VOCABULARY: (folder / VOCABULARY).read_bytes()})
-
-    def save(self, folder):
-        """Write the vocabulary into the folder of a model."""
-        write_files(folder, self.files)
 
     @property
     def definition(self):

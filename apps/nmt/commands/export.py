@@ -1,13 +1,7 @@
 """A translator as a TensorFlow SavedModel: sentences in, translations out."""
 
-import dataclasses
-
 import keras
-from keras_attention_apps.common.export import (
-    check_export,
-    require_tensorflow,
-    write_archive,
-)
+from keras_attention_apps.common.export import export_task, write_archive
 from keras_attention_apps.common.tokens import END, PAD
 from keras_attention_apps.nmt.commands.export_litert import save_lite_translator
 from keras_attention_apps.nmt.data.text import BLANKS
@@ -15,23 +9,15 @@ from keras_attention_apps.nmt.inference import Translator
 
 
 def export(config):
-    """Write the SavedModel, or the LiteRT file, that an `ExportConfig` asks for."""
-    require_tensorflow()
-    to_litert = check_export(config.output, config.format)
+    """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
     chosen = config.translator
-    translator = Translator.from_preset(chosen.model, precision=chosen.precision)
-    search = dataclasses.asdict(config.search)
-    if to_litert:
-        save_lite_translator(
-            translator,
-            config.output,
-            search=search,
-            quantize=config.quantize,
-            name_or_path=chosen.model,
-        )
-    else:
-        save_served(translator, translator.search_model(**search), config.output)
-    print(f"Wrote {config.output}")
+    export_task(
+        config,
+        chosen.model,
+        lambda: Translator.from_preset(chosen.model, precision=chosen.precision),
+        save_lite_translator,
+        save_served,
+    )
 
 
 def save_served(translator, search_model, directory):

@@ -8,8 +8,13 @@ import unicodedata
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import write_files
-from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.tokens import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
+    StoredTokenizer,
+)
 from keras_attention_apps.common.writing_systems import UNSPACED
 
 # Characters that separate words: white space, control characters, and SentencePiece's
@@ -45,7 +50,7 @@ def clean(text):
     return _BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
 
 
-class Subwords:
+class Subwords(StoredTokenizer):
     """A SentencePiece model: byte-pair encoding, cased and reversible.
 
     A character that was not in the training text becomes its UTF-8 bytes, so there are
@@ -60,6 +65,8 @@ class Subwords:
         banned: Token ids that no translation contains: PAD, START, UNKNOWN and control
             characters.
     """
+
+    file_name = SUBWORDS
 
     def __init__(self, model):
         import sentencepiece
@@ -138,22 +145,11 @@ class Subwords:
 
     @classmethod
     def from_files(cls, files):
-        """The subwords of a model, from a dict of names and contents of files."""
         return cls(files[SUBWORDS])
 
     @property
     def files(self):
-        """Dict from the name of the file of the subwords to its content."""
         return {SUBWORDS: self.model}
-
-    @classmethod
-    def load(cls, folder):
-        """Read the subwords of a model from its folder."""
-        return cls.from_files({SUBWORDS: (folder / SUBWORDS).read_bytes()})
-
-    def save(self, folder):
-        """Write the subwords into the folder of a model."""
-        write_files(folder, self.files)
 
     @property
     def definition(self):
