@@ -1,5 +1,6 @@
 """Every benchmark still runs: the part that measures our code, once."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -67,3 +68,17 @@ def test_translations_are_timed(tmp_path, attention):
 def test_the_stages_of_a_caption_are_timed():
     stages = run("caption_latency.py", PHOTO, "--stages")
     assert stages["first caption"] > 0
+
+
+def test_few_functions_are_between_a_call_and_its_equation():
+    path = ROOT / "benchmarks" / "calls.py"
+    spec = importlib.util.spec_from_file_location("calls", path)
+    calls = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(calls)
+
+    for make, most in ((calls.additive, 30), (calls.decoder_step, 45)):
+        call = make()
+        call()
+        functions = [name for _, name in calls.recorded(call)]
+        assert "additive_scores" in functions
+        assert len(functions) <= most
