@@ -133,8 +133,8 @@ class TrainConfig:
     valid_source: Path | None = None
     #: Target text of the validation set.
     valid_target: Path | None = None
-    #: Folder with files such as train.en, train.de, val.en and val.de, instead of
-    #: --source, --target, --valid-source and --valid-target.
+    #: Folder with files such as train.en, train.de, val.en and val.de, instead of the
+    #: options for single files.
     data: Path | None = None
     #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
@@ -329,7 +329,7 @@ class EvaluateConfig:
     source: Path | None = None
     #: Target text: a file with their translations.
     target: Path | None = None
-    #: Folder of a data set, instead of --source and --target.
+    #: Folder of a data set, instead of the options for single files.
     data: Path | None = None
     #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
