@@ -30,7 +30,7 @@ def self_critical(translator, corpus, reward=None, *, samples=4, **options):
 
 @pytest.fixture(params=quick_first(["bahdanau", "self-attention"]))
 def learning(request, subwords):
-    translator = untrained(subwords, request.param)
+    translator = untrained(subwords, request.param, decoder_layers=2)
     translator.network.compile(keras.optimizers.Adam(0.02), jit_compile=False)
     return translator
 
