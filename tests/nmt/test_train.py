@@ -314,7 +314,9 @@ def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, c
 
     said = train("--model.units", "17")
     assert "units=14, which cannot be changed. Received: 17" in said
-    assert "a preset has its own. Received: 400 and" in train("--vocabulary-size=400")
+    assert "which has its own vocabulary. Received: 400 and" in train(
+        "--vocabulary-size=400"
+    )
     assert "epochs of one of the phases. Received: 0" in train("--epochs", "0")
     assert not (tmp_path / "run").exists()
 
