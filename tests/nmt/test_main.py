@@ -386,3 +386,33 @@ def test_an_evaluation_does_not_replace_what_it_reads(name, tmp_path, capsys):
     assert main(["evaluate", *map(str, arguments)]) == 2
     assert "an output file that is not an input" in capsys.readouterr().err
     assert (tmp_path / name).read_text() == "x\n"
+
+
+def test_text_with_a_byte_order_mark_is_translated(model_folder, tmp_path, capsys):
+    path = tmp_path / "shell.txt"
+    path.write_bytes("\ufeffthe dog\r\n\r\na cat\r\n".encode("utf-16-le"))
+    command = ["translate", "--model", str(model_folder), "--input", str(path)]
+    assert main(command) == 0
+    found = capsys.readouterr().out
+    path.write_text("the dog\n\na cat\n")
+    assert main(command) == 0
+    assert found == capsys.readouterr().out and found.count("\n") == 3
+
+
+def test_text_without_a_byte_order_mark_is_refused(model_folder, tmp_path, capsys):
+    path = tmp_path / "shell.txt"
+    path.write_bytes("the dog\r\na cat\r\n".encode("utf-16-le"))
+    command = ["translate", "--model", str(model_folder), "--input", str(path)]
+    assert main(command) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "not UTF-8" in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_a_translation_does_not_replace_its_source(model_folder, tmp_path, capsys):
+    path = tmp_path / "text.en"
+    path.write_text("the dog\n")
+    command = ["translate", "--model", str(model_folder), "--input", str(path)]
+    assert main([*command, "--output", str(tmp_path / "." / "text.en")]) == 2
+    assert "not an input" in capsys.readouterr().err
+    assert path.read_text() == "the dog\n"

@@ -1,5 +1,7 @@
 """`captioner evaluate`: scores of a model on a part of a data set."""
 
+import contextlib
+
 import numpy as np
 from keras_attention_apps.captioner.data.boxes import pointing
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
@@ -9,7 +11,8 @@ from keras_attention_apps.captioner.metrics import (
     cider_of_probable,
 )
 from keras_attention_apps.captioner.runtimes import RUNTIMES
-from keras_attention_apps.common.files import check_file, write_json
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import check_file, read_json, write_json
 
 # Shares of the most probable captions that are scored.
 SHARES = (0.9, 0.75, 0.5, 0.25)
@@ -19,6 +22,7 @@ def evaluate(config):
     """Print the scores that an `EvaluateConfig` describes, and return them."""
     if config.output:
         check_file(config.output)
+        _check_not_data(config.output, config.data)
     images = read_dataset(config.data, config.split)
     images = readable(images, config.max_unreadable)
     chosen = config.captioner
@@ -71,3 +75,19 @@ def evaluate(config):
         ]
         write_json(config.output, results)
     return scores | attention
+
+
+def _check_not_data(output, data):
+    """Raise a `UserError` if the output would replace a file of the data set.
+
+    Results that an earlier evaluation has written there may be replaced.
+    """
+    if not output.is_file() or data.resolve() not in output.resolve().parents:
+        return
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        if all(entry.keys() == {"image_id", "caption"} for entry in read_json(output)):
+            return
+    raise UserError(
+        "expected an output file that is not part of the data set. "
+        f"Received: {str(output)!r}"
+    )

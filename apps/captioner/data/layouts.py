@@ -22,7 +22,6 @@ If there are several, the order is Karpathy, COCO, official, Kaggle, Hugging Fac
 WebDataset.
 """
 
-import codecs
 import collections
 import csv
 import hashlib
@@ -36,6 +35,7 @@ from pathlib import Path
 from keras_attention_apps.captioner.data.archives import ArchivedFile, archived_samples
 from keras_attention_apps.captioner.data.boxes import check_boxes
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.encodings import as_utf8
 
 SPLITS = {name: name for name in ("train", "dev", "test")}
 SPLITS |= {name: "dev" for name in ("val", "valid", "validation")}
@@ -370,7 +370,7 @@ def _read_split(root, split):
 
 
 def _text_of(path):
-    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    data = as_utf8(path.read_bytes(), path)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

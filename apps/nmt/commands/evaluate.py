@@ -2,8 +2,7 @@
 
 import sys
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path, check_file
+from keras_attention_apps.common.files import atomic_path, check_file, check_not_read
 from keras_attention_apps.nmt.data.dataset import check_files, find_files, read_parallel
 from keras_attention_apps.nmt.metrics import (
     bleu_by_length,
@@ -18,7 +17,7 @@ def evaluate(config):
     if config.output is not None:
         check_file(config.output)
     source, target = _files(config)
-    _check_not_read(config.output, source, target)
+    check_not_read(config.output, source, target)
     sources, references = read_parallel(source, target)
     chosen = config.translator
     translator = RUNTIMES.load(
@@ -53,16 +52,6 @@ def evaluate(config):
         with atomic_path(config.output) as temporary:
             temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
     return scores
-
-
-def _check_not_read(output, *inputs):
-    """Raise a `UserError` if the output would overwrite an input."""
-    for file in inputs:
-        if output is not None and output.resolve() == file.resolve():
-            raise UserError(
-                "expected an output file that is not an input. "
-                f"Received: {str(output)!r}"
-            )
 
 
 def _files(config):

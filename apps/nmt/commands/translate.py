@@ -6,8 +6,14 @@ import json
 import sys
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.encodings import utf8_lines
 from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
-from keras_attention_apps.common.files import atomic_path, check_file, check_text
+from keras_attention_apps.common.files import (
+    atomic_path,
+    check_file,
+    check_not_read,
+    check_text,
+)
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.runtimes import RUNTIMES
@@ -71,6 +77,7 @@ def _check(config):
         )
     if config.output is not None:
         check_file(config.output)
+        check_not_read(config.output, config.input)
     if config.plot is not None:
         _check_plot(config)
 
@@ -138,10 +145,10 @@ class _Lines:
             for sentence in self._sentences:
                 yield sentence.encode("utf-8", "surrogateescape")
         elif self._input is None:
-            yield from sys.stdin.buffer
+            yield from utf8_lines(sys.stdin.buffer, self.name)
         else:
             with open(self._input, "rb") as file:
-                yield from file
+                yield from utf8_lines(file, self.name)
 
 
 @contextlib.contextmanager

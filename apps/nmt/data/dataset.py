@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.encodings import as_utf8
 from keras_attention_apps.common.files import check_text
 from keras_attention_apps.nmt.data.text import clean
 
@@ -29,13 +30,15 @@ class Pairs:
 
 
 def read_lines(path):
-    """Return the clean lines of a UTF-8 file or pipe; only line feeds end lines.
+    """Return the clean lines of a text file or pipe; only line feeds end lines.
+
+    The text is UTF-8, or UTF-16 or UTF-32 with a byte order mark.
 
     Raises:
-        UserError: If the file is missing, empty, or not UTF-8.
+        UserError: If the file is missing, empty, or in another encoding.
     """
     check_text(path)
-    content = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
+    content = as_utf8(Path(path).read_bytes(), path)
     if not content.strip():
         raise UserError(f"{path} is empty")
     lines = content.removesuffix(b"\n").split(b"\n")

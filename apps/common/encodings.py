@@ -1,0 +1,70 @@
+"""Text in UTF-8, UTF-16 or UTF-32, as UTF-8."""
+
+import codecs
+import io
+import itertools
+
+from keras_attention_apps.common.cli import UserError
+
+# The marks of UTF-32 begin like those of UTF-16.
+MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+# Largest share of NUL in the bytes of a text. Of Latin letters in UTF-16 it is a half.
+MOST_NUL = 0.2
+
+
+def as_utf8(data, name):
+    """Return the bytes of a text as UTF-8 without a byte order mark.
+
+    UTF-16 and UTF-32 are known by their byte order mark. Other bytes are returned as
+    they are, whether or not they are valid UTF-8.
+
+    Args:
+        data: The bytes.
+        name: Name of the text, for an error.
+
+    Raises:
+        UserError: If the bytes are not of the encoding that the mark names, or look
+            like UTF-16 or UTF-32 without a mark.
+    """
+    for mark, encoding in MARKS.items():
+        if data.startswith(mark):
+            try:
+                return data.decode(encoding).encode("utf-8", "surrogatepass")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{name} begins with the byte order mark of {encoding}, but is not "
+                    f"{encoding}: {error.reason} at byte {error.start}"
+                ) from error
+    share = data.count(0) / max(len(data), 1)
+    if share > MOST_NUL:
+        raise UserError(
+            f"{name} is not UTF-8: {share:.0%} of its bytes are NUL, as in UTF-16 or "
+            "UTF-32 without a byte order mark. Save it as UTF-8"
+        )
+    return data.removeprefix(codecs.BOM_UTF8)
+
+
+def utf8_lines(stream, name):
+    """Yield the lines of a binary stream, as UTF-8 with their line feeds.
+
+    A stream in UTF-16 or UTF-32 is read as a whole; otherwise a line is read when it is
+    asked for.
+
+    Args:
+        stream: Binary file.
+        name: Its name, for an error.
+
+    Raises:
+        UserError: As of `as_utf8`.
+    """
+    first = stream.readline()
+    if first.startswith(tuple(MARKS)):
+        # Unlike `splitlines`, this ends lines at line feeds alone.
+        yield from io.BytesIO(as_utf8(first + stream.read(), name))
+    elif first:
+        yield from itertools.chain([as_utf8(first, name)], stream)

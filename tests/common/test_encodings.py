@@ -1,0 +1,54 @@
+import codecs
+import io
+
+import pytest
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.encodings import as_utf8, utf8_lines
+
+TEXT = "Ein größerer Hund.\r\nZwei\u2028Hunde 🐕\n\nDrei"
+LINES = [line.encode() for line in TEXT.split("\n")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TEXT.encode(),
+        TEXT.encode("utf-8-sig"),
+        codecs.BOM_UTF16_LE + TEXT.encode("utf-16-le"),
+        codecs.BOM_UTF16_BE + TEXT.encode("utf-16-be"),
+        codecs.BOM_UTF32_LE + TEXT.encode("utf-32-le"),
+        codecs.BOM_UTF32_BE + TEXT.encode("utf-32-be"),
+    ],
+    ids=["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"],
+)
+def test_encodings_with_a_mark_are_read(data):
+    assert as_utf8(data, "x.txt") == TEXT.encode()
+    lines = [line.removesuffix(b"\n") for line in utf8_lines(io.BytesIO(data), "x.txt")]
+    assert lines == LINES
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+def test_encodings_without_a_mark_are_refused(encoding):
+    data = TEXT.encode(encoding)
+    with pytest.raises(UserError, match=r"x\.txt is not UTF-8: .*NUL.*UTF-16"):
+        as_utf8(data, "x.txt")
+    with pytest.raises(UserError, match=r"x\.txt is not UTF-8: .*NUL.*UTF-16"):
+        list(utf8_lines(io.BytesIO(data), "x.txt"))
+
+
+def test_half_a_character_is_reported():
+    with pytest.raises(UserError, match="mark of UTF-16, but is not UTF-16"):
+        as_utf8(codecs.BOM_UTF16_LE + b"a\x00b", "x.txt")
+
+
+def test_other_bytes_stay():
+    latin = "größer\n".encode("latin-1")
+    assert as_utf8(latin, "x.txt") == latin
+    assert as_utf8(b"a\x00 long line\n", "x.txt") == b"a\x00 long line\n"
+    assert as_utf8(b"", "x.txt") == b"" and list(utf8_lines(io.BytesIO(), "x")) == []
+
+
+def test_a_line_is_read_when_it_is_asked_for():
+    stream = io.BytesIO(b"one\ntwo\nthree\n")
+    lines = utf8_lines(stream, "x.txt")
+    assert next(lines) == b"one\n" and stream.tell() == 4
