@@ -41,6 +41,7 @@ def test_without_blanks_words_are_aligned_too(unspaced_subwords, monkeypatch):
         "lengths": np.array([[len(token_ids)]]),
         "scores": np.array([[-1.0]]),
         "log_probs": np.array([[-2.0]]),
+        "token_log_probs": np.full((1, 1, len(token_ids)), -0.5),
     }
     ranked = hypotheses(found)
     monkeypatch.setattr(translator, "_search", lambda *arguments: ranked)
