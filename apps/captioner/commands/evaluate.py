@@ -1,6 +1,7 @@
 """`captioner evaluate`: scores of a model on a part of a data set."""
 
 import contextlib
+import math
 
 import numpy as np
 from keras_attention_apps.captioner.data.boxes import pointing
@@ -29,7 +30,8 @@ def evaluate(config):
     captioner = RUNTIMES.load(
         chosen.model,
         config.runtime,
-        count=len(images),
+        # Figures are those of the weights, unless a LiteRT file is asked for.
+        count=math.inf,
         search=config.search.beam,
         **chosen.options,
     )

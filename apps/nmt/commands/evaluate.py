@@ -1,5 +1,6 @@
 """`nmt evaluate`: scores of a model on a parallel text."""
 
+import math
 import sys
 
 from keras_attention_apps.common.files import atomic_path, check_file, check_not_read
@@ -23,7 +24,8 @@ def evaluate(config):
     translator = RUNTIMES.load(
         chosen.model,
         config.runtime,
-        count=len(sources),
+        # Figures are those of the weights, unless a LiteRT file is asked for.
+        count=math.inf,
         search=config.search.beam,
         precision=chosen.precision,
     )
