@@ -262,6 +262,7 @@ def test_a_caption_without_an_end_has_no_more_words_than_are_allowed(captioner):
         "weights": np.full((1, 1, places, 4), 0.25),
         "scores": np.zeros((1, 1)),
         "log_probs": np.zeros((1, 1)),
+        "token_log_probs": np.zeros((1, 1, places)),
     }
     [[caption]] = captioner.captions_of(found)
     assert len(caption.words) == len(caption.weights) == places - 1
