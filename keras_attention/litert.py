@@ -38,17 +38,18 @@ def convert_to_litert(signatures, *, quantize="float16"):
 
     Example:
 
-    >>> import tensorflow as tf
-    >>> from keras_attention import AdditiveAttention
-    >>> attention = AdditiveAttention(8)
-    >>> def attend(query, value):
-    ...     return {"context": attention(query, value)}
-    >>> specs = {
-    ...     "query": tf.TensorSpec([1, 3, 5]), "value": tf.TensorSpec([1, 7, 5])
-    ... }
-    >>> model = convert_to_litert({"attend": (attend, specs)})
-    >>> model[4:8]
-    b'TFL3'
+    ```python
+    attention = AdditiveAttention(8)
+    specs = {
+        "query": tf.TensorSpec([1, 3, 5]), "value": tf.TensorSpec([1, 7, 5])
+    }
+
+    def attend(query, value):
+        return {"context": attention(query, value)}
+
+    model = convert_to_litert({"attend": (attend, specs)})
+    Path("attend.tflite").write_bytes(model)
+    ```
     """
     if not signatures:
         raise ValueError("expected at least one signature. Received none")
