@@ -13,16 +13,17 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
     """Captions images with a LiteRT file, without Keras or TensorFlow.
 
     It starts in a fraction of a second. The options of the search are those with which
-    the file was exported. `caption` and `caption_each` are those of `Captioner`; a file
-    captions one image at a time, and several images in as many threads.
+    the file was exported. `caption` and `caption_each` are those of `Captioner`.
+    Several images are captioned in parallel, each in a thread.
     See `LiteTask` for the arguments.
     """
 
-    def __init__(self, path, *, threads=None):
-        super().__init__(path, threads=threads)
-        self.image_size = self.metadata["image_size"]
-        self.max_length = self.metadata["max_length"]
-        self.grid = tuple(self.metadata["grid"])
+    def read_metadata(self, metadata):
+        self.search = metadata["search"]
+        self.image_size = metadata["image_size"]
+        self.max_length = metadata["max_length"]
+        self.grid = tuple(metadata["grid"])
+        self.maps = metadata["maps"]
 
     def caption_each(
         self, images, *, n_best=1, batch_size=64, maps="weights", **search
@@ -30,8 +31,8 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
         search = self.search_options(**search)
         check_n_best(n_best, search)
         check_batch_size(batch_size)
-        # Only of hard attention do they differ.
-        signature = maps if maps in self.metadata["maps"] else "weights"
+        # Soft attention has one signature, as its weights are the probabilities.
+        signature = maps if maps in self.maps else "weights"
         # A generator may produce its next image from the captions of those before.
         if isinstance(images, Sequence) and len(images) > 1:
             run = functools.partial(self.runtime.in_parallel, signature)

@@ -12,17 +12,18 @@ class LiteTranslator(LiteTask, BaseTranslator):
     """Translates sentences with a LiteRT file, without Keras or TensorFlow.
 
     It starts in a fraction of a second. The options of the search are those with which
-    the file was exported. `translate` and `translate_each` are those of `Translator`;
-    a file translates one sentence at a time, and several sentences in as many threads.
+    the file was exported. `translate` and `translate_each` are those of `Translator`.
+    Several sentences are translated in parallel, each in a thread.
     A sentence is padded to the next length for which the file has a signature.
     See `LiteTask` for the arguments.
     """
 
-    def __init__(self, path, *, threads=None):
-        super().__init__(path, threads=threads)
-        self.max_length = self.metadata["max_length"]
-        self.length_ratio = self.metadata["length_ratio"]
-        self.attends = self.metadata["attends"]
+    def read_metadata(self, metadata):
+        self.search = metadata["search"]
+        self.lengths = metadata["lengths"]
+        self.max_length = metadata["max_length"]
+        self.length_ratio = metadata["length_ratio"]
+        self.attends = metadata["attends"]
 
     def _search(self, token_ids, batch_size, n_best, search):
         if len(token_ids) == 1:
@@ -34,7 +35,7 @@ class LiteTranslator(LiteTask, BaseTranslator):
 
     def _search_one(self, run, n_best, token_ids):
         """Return the best hypotheses of a sentence, best first."""
-        columns = next(x for x in self.metadata["lengths"] if x >= len(token_ids))
+        columns = next(x for x in self.lengths if x >= len(token_ids))
         source = pad([token_ids], columns=columns)
         (found,) = hypotheses(run(f"length_{columns}", source=source), n_best)
         return found

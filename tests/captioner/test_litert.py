@@ -14,6 +14,10 @@ from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.litert.model_file import (
+    read_model_file,
+    write_model_file,
+)
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = pytest.mark.skipif(
@@ -193,3 +197,19 @@ def test_without_the_package(exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
     with pytest.raises(UserError, match="pip install ai-edge-litert"):
         LiteCaptioner(exported)
+
+
+@pytest.mark.parametrize("lost", ["vocabulary.json", "grid"])
+def test_a_file_that_lacks_something(exported, tmp_path, lost):
+    found = read_model_file(exported, "captioner")
+    path = tmp_path / "incomplete.tflite"
+    size = found.metadata["model_bytes"]
+    write_model_file(
+        path,
+        exported.read_bytes()[:size],
+        kind="captioner",
+        metadata={x: v for x, v in found.metadata.items() if x != lost},
+        files={x: v for x, v in found.files.items() if x != lost},
+    )
+    with pytest.raises(UserError, match=f"not a complete captioner: '{lost}'"):
+        LiteCaptioner(path)

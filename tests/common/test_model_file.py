@@ -79,6 +79,11 @@ def test_a_damaged_model(path):
     refused(path, "is damaged")
 
 
+def test_metadata_that_are_not_ours(path):
+    write(path, version="one")
+    refused(path, "without the metadata of a captioner")
+
+
 def test_another_kind(path):
     refused(path, "expected a translator.*a captioner", kind="translator")
 

@@ -16,7 +16,7 @@ tensorflow_only = pytest.mark.skipif(
 
 
 def answers(folder, batches):
-    """What a served model answers to batches of sentences, as lists."""
+    """Return the results of a served model for batches of sentences, as lists."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 

@@ -68,7 +68,7 @@ def test_translations_are_those_of_keras(exported, model_folder, threads):
 
 def test_a_sentence_is_padded_to_the_next_length(exported):
     lite = LiteTranslator(exported)
-    assert lite.metadata["lengths"] == [8, 20]
+    assert lite.lengths == [8, 20]
     ids = lite.tokenizer.encode(SENTENCES[1])[-8:]
     for count in (1, 8, 9, 20):
         source = [*(ids * 3)[:count]]

@@ -131,11 +131,11 @@ def _probable(config, path, captions):
 
 
 def _warn(message):
+    # `print` would break the progress bar.
     tqdm.write(f"captioner: warning: {message}", file=sys.stderr)
 
 
 def _print_error(error):
-    # Not in the middle of a progress bar.
     tqdm.write(f"captioner: error: {error}", file=sys.stderr)
 
 

@@ -23,7 +23,15 @@ METADATA = "metadata.json"
 IDENTIFIER = b"TFL3"
 
 # Errors of a ZIP archive or of metadata that are incomplete.
-BROKEN = (zipfile.BadZipFile, zlib.error, LookupError, TypeError, ValueError)
+BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,16 +102,8 @@ def read_model_file(path, kind):
         with zipfile.ZipFile(path) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
         metadata = json.loads(files.pop(METADATA))
-        found, version = metadata["kind"], metadata["version"]
-        model = memoryview(content)[: metadata["model_bytes"]]
-        whole = zlib.crc32(model) == metadata["model_crc32"]
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:
+        found, version = metadata["kind"], int(metadata["version"])
+    except BROKEN as error:
         raise UserError(
             f"{path} is a LiteRT model without the metadata of a {kind}: it is "
             "truncated, or was not written by the export of this program"
@@ -115,6 +115,7 @@ def read_model_file(path, kind):
             f"{path} has metadata of version {version}, and this program reads those "
             f"up to version {VERSION}: install a later one"
         )
-    if not whole:
+    model = memoryview(content)[: metadata.get("model_bytes")]
+    if zlib.crc32(model) != metadata.get("model_crc32"):
         raise UserError(f"{path} is damaged: its checksum differs")
     return ModelFile(path, metadata, files)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import queue
+import threading
 
 from keras_attention_apps.common.cli import UserError
 
@@ -24,8 +25,9 @@ def _interpreter_type():
 class Runtime:
     """Interpreters of one model.
 
-    An interpreter serves one call at a time. Calls from several threads get one each,
-    of which each computes in one thread; otherwise a call has all threads.
+    An interpreter runs one call at a time. A plain call computes with all threads, and
+    waits for other plain calls. `in_parallel` runs calls beside one another, each with
+    an interpreter of its own that computes with one thread.
 
     Args:
         path: Name of a checked LiteRT file.
@@ -47,13 +49,15 @@ class Runtime:
                 f"python -m pip install ai-edge-litert ({error})"
             ) from error
         self._alone = None
+        self._lock = threading.Lock()
         self._idle = queue.SimpleQueue()
 
     def __call__(self, signature, **inputs):
         """Run a signature with all threads; returns a dict of arrays."""
-        if self._alone is None:
-            self._alone = self._interpreter(self.threads)
-        return _run(self._alone, signature, inputs)
+        with self._lock:
+            if self._alone is None:
+                self._alone = self._interpreter(self.threads)
+            return _run(self._alone, signature, inputs)
 
     def in_parallel(self, signature, **inputs):
         """Run a signature with one thread, beside other calls; returns the same."""

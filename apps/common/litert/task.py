@@ -1,4 +1,4 @@
-"""What the models of both programs have in common as LiteRT files."""
+"""Base class of the models that run on LiteRT."""
 
 import collections
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.litert.model_file import read_model_file
 from keras_attention_apps.common.litert.runtime import Runtime
-from keras_attention_apps.common.presets import find_litert
+from keras_attention_apps.common.presets import find_litert, loading
 
 
 class LiteTask:
@@ -14,7 +14,7 @@ class LiteTask:
 
     Subclasses name the kind of the model as `noun`, the folder of the shipped presets
     as `presets`, and the class of the tokenizer, with `from_files`, as
-    `tokenizer_type`.
+    `tokenizer_type`, and implement `read_metadata`.
 
     Args:
         path: Name of a file that the export of the program has written.
@@ -22,7 +22,7 @@ class LiteTask:
 
     Attributes:
         tokenizer: The tokenizer.
-        metadata: Dict of the metadata of the file.
+        search: Dict of the options of the beam search.
 
     Raises:
         UserError: If the file cannot be read, or the package of LiteRT is missing.
@@ -31,9 +31,14 @@ class LiteTask:
     def __init__(self, path, *, threads=None):
         file = read_model_file(path, self.noun)
         self.path = file.path
-        self.metadata = file.metadata
-        self.tokenizer = self.tokenizer_type.from_files(file.files)
+        with loading(self.path, self.noun):
+            self.tokenizer = self.tokenizer_type.from_files(file.files)
+            self.read_metadata(file.metadata)
         self.runtime = Runtime(path, threads)
+
+    def read_metadata(self, metadata):
+        """Set the attributes that come from the metadata of the file."""
+        raise NotImplementedError
 
     @classmethod
     def from_preset(cls, name_or_path, *, threads=None):
@@ -50,14 +55,14 @@ class LiteTask:
         Raises:
             UserError: If one that was given differs.
         """
-        fixed = self.metadata["search"]
         for name, value in given.items():
-            if name not in fixed or value != fixed[name]:
+            if name not in self.search or value != self.search[name]:
+                fixed = self.search.get(name)
                 raise UserError(
-                    f"{self.path} searches with {name}={fixed.get(name)}, which is "
-                    f"fixed in the file: export one with {name}={value}"
+                    f"{self.path} searches with {name}={fixed}, which is fixed in the "
+                    f"file: export one with {name}={value}"
                 )
-        return fixed
+        return self.search
 
     def in_parallel(self, function, items):
         """Yield pairs of an item and its result, in order, from several threads.
