@@ -7,6 +7,8 @@ import tempfile
 
 import keras
 
+from keras_attention.litert_quantization import quantize_matrices
+
 QUANTIZATIONS = (None, "float16", "int8")
 
 
@@ -23,9 +25,9 @@ def convert_to_litert(signatures, *, quantize="float16"):
             size: LiteRT's kernels for CPUs cannot change a shape inside a loop. For
             inputs of several lengths, write a signature for each of a few lengths, and
             pad.
-        quantize: Precision of the weights: `"float16"`; `"int8"`, 8-bit integers with
-            a scale for each channel, where matrices and kernels are large; or `None`,
-            as they are. The activations are float32.
+        quantize: Precision of the weights: `"float16"`; `"int8"`, the same with
+            8-bit integers for the matrices of dense layers, see `quantize_matrices`;
+            or `None`, as they are. The activations are float32.
 
     Returns:
         The bytes of a `.tflite` file.
@@ -81,10 +83,9 @@ def convert_to_litert(signatures, *, quantize="float16"):
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         if quantize:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if quantize == "float16":
             converter.target_spec.supported_types = [tf.float16]
         try:
-            return converter.convert()
+            model = converter.convert()
         except Exception as error:
             missing = re.search("TF Select ops: (.+)", str(error))
             if missing is None:
@@ -93,6 +94,7 @@ def convert_to_litert(signatures, *, quantize="float16"):
                 "a function has operations for which LiteRT has no operator. "
                 f"Received: {missing[1].strip()}"
             ) from error
+    return quantize_matrices(model) if quantize == "int8" else model
 
 
 @contextlib.contextmanager

@@ -26,7 +26,8 @@ BELOW = {
     "search": BASICS | {"ops"},
     "losses": BASICS | {"ops"},
     "metrics": BASICS | {"ops"},
-    "litert": set(),
+    "litert": {"litert_quantization"},
+    "litert_quantization": set(),
     "plots": set(),
 }
 
@@ -34,6 +35,7 @@ BELOW = {
 TENSORFLOW = {
     f"{LIBRARY}.acceleration": False,
     f"{LIBRARY}.litert": False,
+    f"{LIBRARY}.litert_quantization": False,
     f"{LIBRARY}.loops": False,
     f"{APPS}.common.training.devices": False,
     f"{APPS}.captioner.commands.export": True,

@@ -12,6 +12,7 @@ from keras_attention import (
     NoRepeatNgrams,
     beam_search,
     convert_to_litert,
+    litert_quantization,
 )
 
 pytestmark = pytest.mark.skipif(
@@ -124,6 +125,31 @@ def test_quantized_weights_are_smaller(quantize, size, tolerance, rng):
     found = runner(model, "dense")(inputs=inputs)["outputs"]
     scale = np.abs(expected).max()
     np.testing.assert_allclose(found / scale, expected / scale, atol=tolerance)
+
+
+def test_int8_leaves_convolutions_in_float16(rng):
+    """A convolution of eight bits costs accuracy; its result is that of float16."""
+    import tensorflow as tf
+
+    image = rng.normal(size=(1, 6, 6, 16)).astype("float32")
+    convolution = keras.layers.Conv2D(16, 3)
+    convolution.build(image.shape)
+    spec = {"image": tf.TensorSpec(image.shape, tf.float32)}
+    signatures = {"run": (lambda image: {"grid": convolution(image)}, spec)}
+    half, eighth = (
+        runner(convert_to_litert(signatures, quantize=quantize), "run")(image=image)
+        for quantize in ("float16", "int8")
+    )
+    np.testing.assert_array_equal(eighth["grid"], half["grid"])
+
+
+def test_int8_search_is_that_of_keras(search, monkeypatch):
+    monkeypatch.setattr(litert_quantization, "FEWEST_WEIGHTS", 1)
+    model = convert_to_litert({"search": (search, specs(4)[4])}, quantize="int8")
+    found = runner(model, "search")(source=SOURCE)
+    expected = search(SOURCE)
+    np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
+    np.testing.assert_allclose(found["scores"], expected["scores"], atol=0.05)
 
 
 def test_bad_arguments():

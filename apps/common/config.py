@@ -196,6 +196,6 @@ class ExportOptions:
     output: Positional[Path]
     #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
     format: Format | None = None
-    #: Precision of the weights in a LiteRT file: float16; int8, which is half as large
-    #: and a little worse; or none, as they are.
+    #: Precision of the weights in a LiteRT file: float16; int8, with eight bits for
+    #: the matrices of dense layers; or none, as they are.
     quantize: Quantize = "float16"
