@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.layouts import DataError
+from keras_attention_apps.captioner.data.layouts.files import DataError
 
 
 def write(path, content=""):
@@ -21,8 +21,9 @@ def write(path, content=""):
 
 
 def photograph(folder, *names):
+    """Write files, no two with the same content."""
     for name in names:
-        write(folder / name)
+        write(folder / name, str(folder / name))
 
 
 def names_of(images):

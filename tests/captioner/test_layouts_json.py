@@ -13,7 +13,7 @@ from captioner.datasets import (
     write,
 )
 from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.layouts import CaptionedImage
+from keras_attention_apps.captioner.data.layouts.listing import CaptionedImage
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 
@@ -58,7 +58,7 @@ def test_karpathy_names_a_split_that_is_not_there(tmp_path):
         tmp_path,
         "val",
         with_message="dataset_flickr8k.json: expected images of the split dev, "
-        "but found none",
+        "but found only train",
     )
 
 

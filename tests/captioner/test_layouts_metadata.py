@@ -107,7 +107,8 @@ def test_blank_lines_and_columns_of_boxes_do_no_harm(tmp_path):
         (
             "metadata.csv",
             "file_name,caption,split\na.jpg,A,train\na.jpg,B,dev\n",
-            "one split for every image, but found two of a.jpg",
+            "line 3: expected one split for every image, but found a.jpg in train and "
+            "in dev",
         ),
         (
             "metadata.csv",

@@ -1,6 +1,7 @@
 """Read captioned images from any of the supported layouts."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
 import sys
@@ -8,18 +9,20 @@ import unicodedata
 from pathlib import Path
 
 from keras_attention_apps.captioner.data.archives import ArchivedFile
-from keras_attention_apps.captioner.data.layouts import (
-    IMAGE_FOLDERS,
-    LAYOUTS,
-    SPLITS,
+from keras_attention_apps.captioner.data.layouts import LAYOUTS
+from keras_attention_apps.captioner.data.layouts.files import (
     TEXT_FOLDERS,
     DataError,
     list_files,
     list_some,
     unexpected,
 )
+from keras_attention_apps.captioner.data.layouts.listing import SPLITS
 from keras_attention_apps.captioner.data.text import tokenize
 from keras_attention_apps.captioner.images.reading import ImageError, read_image
+
+IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
+IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
 
 
 def read_dataset(directory, split, *, validation_share=0.1):
@@ -36,12 +39,13 @@ def read_dataset(directory, split, *, validation_share=0.1):
 
     Returns:
         List of `CaptionedImage`, in the order of the split file or, if there is none,
-        of the file with the captions. Images without captions and missing files are
-        left out; a warning gives the number of missing files.
+        of the file with the captions. Captions without a word, images without captions
+        and missing files are left out; warnings give their numbers.
 
     Raises:
-        DataError: If no layout is recognised, a file is broken, the data has no such
-            split, or more than half of its images are missing.
+        DataError: If no layout is recognised, a file is broken or can be read in two
+            ways, the data has no such split, an image is in two splits, or more than
+            half of the images are missing.
     """
     if split not in SPLITS:
         raise unexpected("split", f"one of {list_some(SPLITS)}", repr(split))
@@ -58,9 +62,9 @@ def read_dataset(directory, split, *, validation_share=0.1):
         roots.append(directory.parent)
     for root in roots:
         for read in LAYOUTS:
-            images = read(root, SPLITS[split], validation_share)
-            if images is not None:
-                return _locate_images(roots, SPLITS[split], images)
+            listing = read(root)
+            if listing is not None:
+                return _located(roots, listing, SPLITS[split], validation_share)
     layouts = (
         "dataset*.json (Karpathy), captions_*train*.json (COCO), *.token.txt or "
         "*.token (official Flickr8k or Flickr30k), captions.txt (Kaggle), metadata.csv "
@@ -105,30 +109,55 @@ def readable(images, limit):
     ]
 
 
-def _locate_images(roots, split, images):
-    """Return the images that have captions, with the paths of their files."""
-    bases = [*roots]
-    for root in roots:
-        for outer in IMAGE_FOLDERS:
-            bases += [root / outer, *(root / outer / inner for inner in IMAGE_FOLDERS)]
-    bases = [base for base in bases if base.is_dir()]
+class _Folders:
+    """The folders in which the images of a data set may lie.
+
+    Args:
+        roots: The folder of the data set, and that beside which its texts are.
+    """
+
+    def __init__(self, roots):
+        bases = [*roots]
+        for root in roots:
+            for outer in IMAGE_FOLDERS:
+                inner = (root / outer / name for name in IMAGE_FOLDERS)
+                bases += [root / outer, *inner]
+        self.bases = [base for base in bases if base.is_dir()]
+
+    def find(self, path):
+        """Return the file of an image, or `None` if it is missing."""
+        if isinstance(path, ArchivedFile):
+            return path
+        # The folders in a data set's paths may be missing on disk: also try without.
+        parts = path.parts
+        names = (Path(*parts[start:]) for start in range(len(parts)))
+        names = (spelt for name in names for spelt in _spellings(name))
+        paths = (base / name for name in names for base in self.bases)
+        # Unlike `os.path.isfile`, `Path.is_file` may raise an error for invalid names.
+        return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def _located(roots, listing, split, validation_share):
+    """Return the images of a split that have captions, with the paths of their files.
+
+    What is left out is counted, and a warning tells of it.
+    """
+    folders = _Folders(roots)
+    images, others = listing.select(split, validation_share)
     found, missing = [], []
     for image in images:
         captions = tuple(text.strip() for text in image.captions if tokenize(text))
-        if isinstance(image.path, ArchivedFile):
-            found += [dataclasses.replace(image, captions=captions)] if captions else []
-            continue
-        # The folders in a data set's paths may be missing on disk: also try without.
-        parts = image.path.parts
-        names = (Path(*parts[start:]) for start in range(len(parts)))
-        names = (spelt for name in names for spelt in _spellings(name))
-        paths = (base / name for name in names for base in bases)
-        # Unlike `os.path.isfile`, `Path.is_file` may raise an error for invalid names.
-        path = next((path for path in paths if os.path.isfile(path)), None)
-        if captions and path:
+        for text in image.captions:
+            if not tokenize(text):
+                listing.drop("captions without a word", text, split)
+        if not image.captions:
+            listing.drop("images without a caption", str(image.path), split)
+        path = folders.find(image.path) if captions else None
+        if path:
             found.append(dataclasses.replace(image, path=path, captions=captions))
         elif captions:
             missing.append(image.path.name)
+    _warn_of_dropped(listing, split)
     if not found and not missing:
         texts = {f"{text!r:.60}" for image in images for text in image.captions}
         expected = f"captions with a word for the split {split}"
@@ -139,9 +168,57 @@ def _locate_images(roots, split, images):
             f"the split {split} are missing, the first is {missing[0]!r}"
         )
         if len(missing) > len(found):
-            raise DataError(f"{report}; looked in {list_some(bases)}")
+            raise DataError(f"{report}; looked in {list_some(folders.bases)}")
         print(f"captioner: warning: {report}; they are left out", file=sys.stderr)
+    _check_apart(folders, split, found, others)
     return found
+
+
+def _warn_of_dropped(listing, split):
+    """Print a warning for every kind of what a listing leaves out."""
+    for (its_split, kind), examples in listing.dropped.items():
+        if its_split in (None, split):
+            print(
+                f"captioner: warning: {listing.where}: {kind} are left out: "
+                f"{len(examples)}, the first is {examples[0]!r:.60}",
+                file=sys.stderr,
+            )
+
+
+def _check_apart(folders, split, images, others):
+    """Raise a `DataError` if the file of an image is in another split, too.
+
+    Files of the same name are compared, whatever paths the data set has for them.
+    """
+    own = {}
+    for image in images:
+        own.setdefault(_simple_name(image.path), []).append(image.path)
+    for other, paths in others.items():
+        for path in paths:
+            alike = own.get(_simple_name(path))
+            file = folders.find(path) if alike else None
+            for image in alike if file else ():
+                if _are_same(image, file):
+                    found = f"{path} in {other}, which is {image} in {split}"
+                    raise unexpected(
+                        folders.bases[0], "one split for every image", found
+                    )
+
+
+def _simple_name(path):
+    return unicodedata.normalize("NFC", path.name).casefold()
+
+
+def _are_same(first, second):
+    """Whether two files are one, or have the same content."""
+    with contextlib.suppress(OSError):
+        sizes = {_size(first), _size(second)}
+        return len(sizes) == 1 and first.read_bytes() == second.read_bytes()
+    return False
+
+
+def _size(path):
+    return path.size if isinstance(path, ArchivedFile) else path.stat().st_size
 
 
 def _spellings(name):

@@ -1,0 +1,158 @@
+"""Files of captions: finding them, reading text, CSV and JSON, and their errors."""
+
+import csv
+import io
+import json
+
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.encodings import as_utf8
+
+TEXT_FOLDERS = ("Flickr8k_text", "annotations")
+# Files that the clients of Kaggle and Hugging Face add to a data set.
+NO_CAPTIONS = ("dataset-metadata.json", "dataset_info.json", "dataset_infos.json")
+NO_CAPTIONS += ("dataset_dict.json",)
+
+
+class DataError(UserError):
+    """A data set that cannot be read."""
+
+
+def unexpected(where, expected, found):
+    return DataError(f"{where}: expected {expected}, but found {found}")
+
+
+def list_files(directory):
+    return list_some(path.name for path in directory.iterdir())
+
+
+def list_some(names, limit=6):
+    names = sorted(map(str, names))
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(names[:limit]) + more) or "nothing"
+
+
+def find_file(root, *patterns, without=()):
+    """Return the file of a pattern in a data set or its folders of texts, or `None`.
+
+    Raises:
+        DataError: If a folder has several.
+    """
+    for folder in (root, *(root / name for name in TEXT_FOLDERS)):
+        paths = [path for pattern in patterns for path in folder.glob(pattern)]
+        # Archives made on macOS have a hidden `._name` for every file.
+        paths = [path for path in paths if path.is_file() and path.name[0] != "."]
+        paths = [path for path in paths if not path.name.endswith(without)]
+        if len(paths) > 1:
+            names = list_some(path.name for path in paths)
+            raise unexpected(folder, f"one file {' or '.join(patterns)}", names)
+        if paths:
+            return paths[0]
+    return None
+
+
+def find_split_files(root, pattern, names):
+    """Find the files that list one split each.
+
+    Args:
+        root: Folder of the data set.
+        pattern: Pattern of a file, with `{}` for the name of the split.
+        names: Dict from splits to their names in the pattern.
+
+    Returns:
+        files: Dict from splits to the files that are there.
+        lacking: Dict from the other splits to what is expected for them.
+    """
+    patterns = {split: pattern.format(name) for split, name in names.items()}
+    found = {split: find_file(root, pattern) for split, pattern in patterns.items()}
+    files = {split: path for split, path in found.items() if path}
+    lacking = {x: f"a file {patterns[x]}" for x in patterns if x not in files}
+    return files, lacking
+
+
+def _text_of(path):
+    data = as_utf8(path.read_bytes(), path)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = f"the byte 0x{data[error.start]:02x}"
+        raise unexpected(f"{path}, line {line}", "UTF-8", byte) from None
+
+
+def read_lines(path):
+    """Yield the lines of a text file."""
+    # Unlike `str.splitlines`, this leaves a caption's U+2028 and form feeds alone.
+    return io.StringIO(_text_of(path), newline=None)
+
+
+def read_rows(path):
+    """Yield the first line number and the cells of every row of a CSV file."""
+    rows, line = csv.reader(io.StringIO(_text_of(path), newline="")), 1
+    try:
+        for row in rows:
+            yield line, row
+            line = rows.line_num + 1
+    except csv.Error as error:
+        where = f"{path}, line {line}"
+        raise unexpected(where, "CSV", f"a mistake ({error})") from None
+
+
+def read_table(path):
+    """Yield the position, for errors, and every row of a CSV file with a header."""
+    header = None
+    for line, row in read_rows(path):
+        where = f"{path}, line {line}"
+        if header is None:
+            header = [cell.strip() for cell in row]
+            _check_different(filter(None, header), where, "columns")
+        elif row and len(row) != len(header):
+            raise unexpected(where, f"{len(header)} cells", f"{len(row)}: {row!r:.60}")
+        elif row:
+            yield where, dict(zip(header, row, strict=True))
+
+
+def read_json(path):
+    """Return the content of a JSON file, whose objects must not repeat a key."""
+    return _parse(_text_of(path), path)
+
+
+def read_json_lines(path):
+    """Yield the position, for errors, and the object of every line of a JSONL file."""
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield where, _parse(line, where)
+
+
+def _parse(text, where):
+    def check(pairs):
+        entry = dict(pairs)
+        if len(entry) < len(pairs):
+            _check_different((key for key, _ in pairs), where, "keys")
+        return entry
+
+    try:
+        return json.loads(text, object_pairs_hook=check)
+    except json.JSONDecodeError as error:
+        raise unexpected(where, "JSON", f"a mistake ({error})") from None
+
+
+def _check_different(names, where, kind):
+    seen = set()
+    for name in names:
+        if name in seen:
+            raise unexpected(where, f"{kind} of different names", f"two {name!r}")
+        seen.add(name)
+
+
+def get(entry, key, kind, where):
+    """Return the value of a key that an object must have, of a type or a union."""
+    if not isinstance(entry, dict):
+        raise unexpected(where, f"an object with the key {key!r}", f"{entry!r:.60}")
+    if key not in entry:
+        raise unexpected(where, f"the key {key!r}", f"only {list_some(entry)}")
+    # In Python, `True` is an integer.
+    if not isinstance(entry[key], kind) or isinstance(entry[key], bool):
+        name = getattr(kind, "__name__", kind)
+        raise unexpected(where, f"{name} as {key!r}", f"{entry[key]!r:.60}")
+    return entry[key]

@@ -1,0 +1,33 @@
+"""Kaggle's layout of Flickr8k: a CSV file of names and captions."""
+
+from pathlib import Path
+
+from keras_attention_apps.captioner.data.layouts.files import (
+    find_file,
+    read_rows,
+    unexpected,
+)
+from keras_attention_apps.captioner.data.layouts.flickr import read_split_files
+from keras_attention_apps.captioner.data.layouts.listing import SPLITS, Listing
+
+
+def read_kaggle(root):
+    path = find_file(root, "captions.txt")
+    if path is None:
+        return None
+    captions = {}
+    for line, row in read_rows(path):
+        where, found = f"{path}, line {line}", f"{','.join(row)!r:.60}"
+        if line == 1 and [cell.strip().lower() for cell in row] != ["image", "caption"]:
+            raise unexpected(where, "the header image,caption", found)
+        # After an unclosed quote, the following lines belong to the same cell.
+        if len(row) == 1 or any("\n" in cell for cell in row):
+            raise unexpected(where, "image,caption on one line", found)
+        if line > 1 and row:
+            captions.setdefault(row[0].strip(), []).append(",".join(row[1:]))
+    if any(find_file(root, f"*{name}Images.txt") for name in set(SPLITS.values())):
+        return read_split_files(root, captions)
+    listing = Listing(path)
+    for name, found in captions.items():
+        listing.add(Path(name), found, where=path)
+    return listing

@@ -1,0 +1,214 @@
+"""The images and captions that a data set lists, and their splits."""
+
+import collections
+import hashlib
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keras_attention_apps.captioner.data.archives import ArchivedFile
+from keras_attention_apps.captioner.data.layouts.files import (
+    list_files,
+    list_some,
+    unexpected,
+)
+
+SPLITS = {name: name for name in ("train", "dev", "test")}
+SPLITS |= {name: "dev" for name in ("val", "valid", "validation")}
+
+
+@dataclass(frozen=True)
+class CaptionedImage:
+    """An image on disk, its captions, and its number in the data set.
+
+    In a data set without numbers, `image_id` is the file's name without suffix, or its
+    path within the data set if several files have that name. `boxes` is a dict from
+    words of the captions to the boxes of the objects that they name.
+    """
+
+    path: Path | ArchivedFile
+    captions: tuple[str, ...]
+    image_id: int | str
+    boxes: dict = field(default_factory=dict)
+
+
+@dataclass
+class _Listed:
+    """An image while a data set is read."""
+
+    path: Path | ArchivedFile
+    split: str | None
+    image_id: int | str | None
+    captions: list = field(default_factory=list)
+    boxes: dict = field(default_factory=dict)
+
+
+class Listing:
+    """The images that the files of a data set list, each in one split or in none.
+
+    Args:
+        where: Path of the data set, or of its file, for errors.
+        lacking: For a layout with a file for each split: dict from the splits that have
+            none to what is expected. `None` if a split is there if an image is in it.
+        draws_dev: Whether dev is drawn from train where it is missing.
+        drawn_by: Function from a path to the text whose hash draws its split.
+
+    Attributes:
+        dropped: Dict from a split, or `None`, and the kind of what is left out to a
+            list of it.
+    """
+
+    def __init__(self, where, *, lacking=None, draws_dev=True, drawn_by=None):
+        self.where = where
+        self.dropped = {}
+        self._lacking = lacking
+        self._draws_dev = draws_dev
+        self._drawn_by = drawn_by or _whole_name
+        self._images = {}
+        self._names_of_ids = {}
+
+    def add(self, path, captions, split=None, *, where, image_id=None, boxes=None):
+        """Add an image, or further captions of one.
+
+        Args:
+            path: Its path within the data set, or `ArchivedFile`.
+            captions: Its captions.
+            split: Its split, if the data set names one.
+            where: Position in a file, for errors.
+            image_id: Its number or name, if the data set names one.
+            boxes: Boxes of objects, by word.
+
+        Raises:
+            DataError: If the image is in another split, has another id, or is another
+                file of the same name; or if another image of the split has this id.
+        """
+        name = _whole_name(path)
+        image = self._images.setdefault(name, _Listed(path, split, image_id))
+        if image.split != split:
+            found = f"{name} in {image.split or 'none'} and in {split or 'none'}"
+            raise unexpected(where, "one split for every image", found)
+        if (image.path, image.image_id) != (path, image_id):
+            raise unexpected(where, "one entry for every image", f"two of {name}")
+        if image_id is not None:
+            other = self._names_of_ids.setdefault((split, image_id), name)
+            if other != name:
+                found = f"{image_id!r} of {other} and of {name}"
+                raise unexpected(where, "an id of its own for every image", found)
+        image.captions += captions
+        for word, found in (boxes or {}).items():
+            image.boxes[word] = (*dict.fromkeys((*image.boxes.get(word, ()), *found)),)
+
+    def drop(self, kind, example, split=None):
+        """Note something that is left out: its kind, in the plural, and what it is."""
+        self.dropped.setdefault((split, kind), []).append(example)
+
+    def select(self, split, validation_share):
+        """Return the images of a split, and those of the others.
+
+        Args:
+            split: The split.
+            validation_share: Share of the images that are drawn for dev, and for test.
+
+        Returns:
+            images: List of `CaptionedImage`.
+            others: Dict from each other split to the list of its paths.
+
+        Raises:
+            DataError: If there is no such split, or only a part of the images has one.
+        """
+        parts = {}
+        if self._lacking is not None:
+            parts = {x: [] for x in SPLITS.values() if x not in self._lacking}
+        for image in self._images.values():
+            parts.setdefault(image.split, []).append(image)
+        if set(parts) <= {None}:
+            parts = self._draw(parts.get(None, []), validation_share, split)
+        elif None in parts:
+            found = f"none of {_whole_name(parts[None][0].path)}"
+            raise unexpected(self.where, "a split for every image", found)
+        elif self._draws_dev and "train" in parts and "dev" not in parts:
+            train = self._draw(parts["train"], validation_share, split, test="train")
+            parts |= {"train": train["train"], "dev": train["dev"]}
+        if split not in parts:
+            raise self._has_none(split, parts)
+        paths = {x: [image.path for image in images] for x, images in parts.items()}
+        others = {other: found for other, found in paths.items() if other != split}
+        return _captioned(parts[split]), others
+
+    def _draw(self, images, validation_share, split, test="test"):
+        """Return a dict from splits to the images that are drawn for them.
+
+        Args:
+            images: The images.
+            validation_share: As of `select`.
+            split: The split that is asked for.
+            test: The split of the images that are drawn for test.
+        """
+        if split == "dev" and len(images) < 2:
+            expected = "at least two images, of which one is for validation"
+            raise unexpected(self.where, expected, len(images))
+        texts = [self._drawn_by(image.path) for image in images]
+        splits = _draw_splits(texts, validation_share)
+        drawn = {name: [] for name in SPLITS.values()}
+        for image, text in zip(images, texts, strict=True):
+            drawn[test if splits[text] == "test" else splits[text]].append(image)
+        return drawn
+
+    def _has_none(self, split, parts):
+        if self._lacking:
+            expected = f"{self._lacking[split]} for the split {split}"
+            return unexpected(self.where, expected, list_files(self.where))
+        found = f"only {list_some(parts)}"
+        return unexpected(self.where, f"images of the split {split}", found)
+
+
+def _captioned(images):
+    stems = collections.Counter(image.path.stem for image in images)
+
+    def id_of(image):
+        if image.image_id is not None:
+            return image.image_id
+        stem = image.path.stem
+        return stem if stems[stem] == 1 else _whole_name(image.path)
+
+    return [
+        CaptionedImage(image.path, tuple(image.captions), id_of(image), image.boxes)
+        for image in images
+    ]
+
+
+def _whole_name(path):
+    """Return the path of an image within its data set."""
+    if isinstance(path, ArchivedFile):
+        path = Path(f"{path.archive.name}/{path.inside}")
+    return path.as_posix()
+
+
+def _draw_splits(names, validation_share):
+    """Return a dict from names to splits, drawn by a hash of the name.
+
+    The hash depends on the name alone, so that adding images never moves the others.
+    Dev has the smallest hashes and test the largest, so that another share never moves
+    an image between them. If no image is drawn for dev, the first one is; if none is
+    left for train, those of test are train.
+    """
+    draws = {name: _draw(name) for name in names}
+    first = min(draws.values(), default=0)
+    limit = validation_share
+    if validation_share and len(draws) > 1:
+        limit = max(limit, math.nextafter(first, 1))
+    splits = {
+        name: "dev"
+        if draw < limit
+        else ("test" if draw >= 1 - validation_share else "train")
+        for name, draw in draws.items()
+    }
+    if "train" not in splits.values():
+        return {name: split.replace("test", "train") for name, split in splits.items()}
+    return splits
+
+
+def _draw(name):
+    """Return the hash of a name as a number from 0 to 1."""
+    name = name.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(name).digest()[:6]) / 2**48
