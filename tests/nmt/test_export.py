@@ -3,11 +3,13 @@ import inspect
 import json
 import subprocess
 import sys
+import unicodedata
 
 import keras
 import numpy as np
 import pytest
 from combinations import quick_first
+from keras_attention_apps.nmt.data.text import clean
 from keras_attention_apps.nmt.main import main
 
 tensorflow_only = pytest.mark.skipif(
@@ -56,6 +58,8 @@ SENTENCES = [
     "",
     "a old cat sees the big bird",
     " the\u00a0 \u4e2d\u6587 e\u0301 dog\u2581 ",
+    "the\u200b r\u00aded\ufeff dog",
+    "\u2060",
     "dog " * 500,
 ]
 
@@ -94,6 +98,34 @@ def test_a_served_model_says_what_the_python_path_says(
         assert several["score"][row] == pytest.approx(found.score, abs=1e-3)
         log_probability = several["log_probability"][row]
         assert log_probability == pytest.approx(found.log_probability, abs=1e-2)
+
+
+INVISIBLE = [0xAD, 0x34F, *range(0x180B, 0x1810), *range(0x200B, 0x2010), 0x2060]
+INVISIBLE += [0xFE0F, 0xFEFF, 0xE0067, 0xE007F, 0xE0100]
+
+
+@tensorflow_only
+@pytest.mark.parametrize(
+    "code_points", quick_first([INVISIBLE, [*range(0xD800), *range(0xE000, 0x110000)]])
+)
+def test_the_graph_cleans_text_as_python_does(code_points):
+    import tensorflow as tf
+    from keras_attention_apps.nmt.commands.export import cleaned
+
+    # Alone, in a word, beside accents, in Hindi, Mongolian, emoji and a flag.
+    places = "{}", "a{}b ", "a\u0301{}\u0323", "\u0915\u094d{}\u0937", "\u182d{}\u1820"
+    places += "\U0001f469\u200d{}\u200d\U0001f468", "\U0001f3f4{}\U000e007f"
+    for place in places:
+        texts = [place.format(chr(point)) for point in code_points]
+        found = cleaned(tf.constant([text.encode() for text in texts])).numpy()
+        other = [
+            point
+            for point, text, got in zip(code_points, texts, found, strict=True)
+            if clean(text) != got.decode()
+        ]
+        # Accents that are newer than Python's Unicode have no order there.
+        assert {unicodedata.category(chr(point)) for point in other} <= {"Cn"}
+        assert len(other) < 50
 
 
 @pytest.mark.exhaustive

@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 from keras_attention_apps.common.files import to_json
+from keras_attention_apps.common.invisible import remove_invisible
 from keras_attention_apps.common.tokens import (
     END,
     PAD,
@@ -31,14 +32,15 @@ JOINTS = ((" 's", "'s"), *2 * [(f"({UNSPACED}) ({UNSPACED})", r"\1\2")])
 def tokenize(caption):
     """Split a caption into lower-case words without punctuation, in any script.
 
-    In a script without spaces between words, every character is a word.
+    In a script without spaces between words, every character is a word. Invisible
+    characters are removed; see `remove_invisible`.
 
     >>> tokenize("A man's T-shirt, in the sun .")
     ['a', 'man', "'s", 't-shirt', 'in', 'the', 'sun']
     >>> tokenize("一只狗。")
     ['一', '只', '狗']
     """
-    text = unicodedata.normalize("NFC", caption.lower())
+    text = unicodedata.normalize("NFC", remove_invisible(caption).lower())
     text = _POSSESSIVE.sub(" 's", text)
     shadow = "".join(map(_shadow, text))
     return [text[slice(*match.span())] for match in _WORD.finditer(shadow)]

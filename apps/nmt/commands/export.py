@@ -2,6 +2,7 @@
 
 import keras
 from keras_attention_apps.common.export import export_task, write_archive
+from keras_attention_apps.common.invisible import REMOVALS
 from keras_attention_apps.common.tokens import END, PAD
 from keras_attention_apps.nmt.commands.export_litert import save_lite_translator
 from keras_attention_apps.nmt.data.text import BLANKS
@@ -50,11 +51,6 @@ def save_served(translator, search_model, directory):
     attends = translator.config.attention != "none"
     pieces = tf.constant(translator.tokenizer.pieces)
 
-    def clean(sentences):
-        text = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8")
-        text = tf_text.normalize_utf8(text, "NFC")
-        return tf.strings.strip(tf.strings.regex_replace(text, BLANKS, " "))
-
     def spelled(token_ids, valid):
         return tf.where(valid, tf.gather(pieces, token_ids), "")
 
@@ -63,7 +59,7 @@ def save_served(translator, search_model, directory):
         # An empty batch has no longest sentence, so it gets an empty sentence.
         blanks = tf.fill([tf.maximum(1 - count, 0)], "")
         sentences = tf.concat([sentences, blanks], axis=0)
-        ragged = tokenizer.tokenize(clean(sentences))[:, : longest - 1]
+        ragged = tokenizer.tokenize(cleaned(sentences))[:, : longest - 1]
         source = tf.concat([ragged, tf.fill([tf.shape(sentences)[0], 1], END)], axis=1)
         source = source.to_tensor(PAD)
         found = search_model({"source": source})
@@ -78,9 +74,8 @@ def save_served(translator, search_model, directory):
             are_valid = tf.logical_and(valid[..., None], is_source[:, None])
             weights = tf.where(are_valid, found["weights"][:, 0], weights)
         text = tokenizer.detokenize(tf.ragged.boolean_mask(token_ids, valid))
-        text = tf.strings.regex_replace(text, BLANKS, " ")
         served = {
-            "translation": tf.strings.strip(text),
+            "translation": cleaned(text),
             "score": tf.where(has_text, found["scores"][:, 0], 0.0),
             "log_probability": tf.where(has_text, found["log_probs"][:, 0], 0.0),
             "tokens": spelled(token_ids, valid),
@@ -96,3 +91,19 @@ def save_served(translator, search_model, directory):
         "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "sentences")]
     )
     write_archive(archive, directory, tf.errors.OpError)
+
+
+def cleaned(sentences):
+    """Normalise sentences, strings `(B,)`: the graph version of `clean`.
+
+    The order of operations and the patterns are the same. Normal form C is that of
+    ICU's version of Unicode here, and of Python's there.
+    """
+    import tensorflow as tf
+    import tensorflow_text as tf_text
+
+    text = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8")
+    for pattern, replacement in REMOVALS:
+        text = tf.strings.regex_replace(text, pattern, replacement)
+    text = tf_text.normalize_utf8(text, "NFC")
+    return tf.strings.strip(tf.strings.regex_replace(text, BLANKS, " "))

@@ -8,6 +8,7 @@ import unicodedata
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.invisible import remove_invisible
 from keras_attention_apps.common.tokens import (
     END,
     PAD,
@@ -17,11 +18,12 @@ from keras_attention_apps.common.tokens import (
 )
 from keras_attention_apps.common.writing_systems import UNSPACED
 
-# Characters that separate words: white space, control characters, and SentencePiece's
-# mark of the beginning of a word. The pattern is valid in Python and in RE2.
+# Characters that separate words: white space, control characters, the blank of
+# Braille, and SentencePiece's mark of the beginning of a word. The pattern is valid in
+# Python and in RE2.
 BLANKS = (
     r"[\x00-\x20\x7f-\xa0"
-    "\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u2581\u3000\ufeff]+"
+    "\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u2581\u2800\u3000]+"
 )
 _BLANKS = re.compile(BLANKS)
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -41,12 +43,13 @@ def clean(text):
     """Normalise a text: Unicode's NFC, with single spaces between words.
 
     White space, control characters and SentencePiece's mark U+2581 become spaces;
-    unpaired surrogates become U+FFFD. Nothing else changes.
+    invisible characters are removed, see `remove_invisible`; unpaired surrogates become
+    U+FFFD. Nothing else changes. `cleaned` of the SavedModel is the same.
 
     >>> clean(" a\\tlittle   girl\\n")
     'a little girl'
     """
-    text = _SURROGATES.sub("\ufffd", text)
+    text = remove_invisible(_SURROGATES.sub("\ufffd", text))
     return _BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
 
 

@@ -1,0 +1,64 @@
+"""Removal of invisible characters, as patterns for Python and RE2.
+
+Invisible are Unicode's default-ignorable characters and the interlinear annotation
+marks: soft hyphens, joiners, direction marks, variation selectors, byte order marks,
+fillers and tags. The other format characters are visible, such as the Arabic number
+sign, or arrange hieroglyphs. The classes are spelt out, since the tables of Python,
+RE2 and ICU are of different versions of Unicode.
+"""
+
+import re
+
+# Invisible characters that no text needs.
+_NEVER = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u200b\u200e\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e001f\U000e0080-\U000e0fff"
+)
+# Zero-width non-joiner and joiner, Mongolian selectors, and tags.
+_JOINERS = "\u200c\u200d"
+_SELECTORS = "\u180b-\u180f"
+_TAGS = "\U000e0020-\U000e007f"
+_SOMETIMES = _JOINERS + _SELECTORS + _TAGS
+
+_EMOJI = "[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
+# Scripts whose letters change their form before a joiner: Arabic and its neighbours,
+# the scripts of India and of South-East Asia, and Adlam.
+_SHAPED = (
+    "[\u0600-\u0dff\u1000-\u109f\u1780-\u180a\u1810-\u18af\u1a20-\u1aaf\u1b00-\u1c7f"
+    "\u1cd0-\u1cff\ua800-\ua8ff\ua980-\uaa7f\uabc0-\uabff\ufb50-\ufdff\ufe70-\ufefc"
+    "\U00010a00-\U00010aff\U00010d00-\U00011fff\U0001e900-\U0001e95f]"
+)
+_MONGOLIAN = "[\u1800-\u180a\u1810-\u18af]"
+_FLAG = "\U0001f3f4"
+_NEEDED = "|".join(
+    (
+        f"{_EMOJI}(?:\u200d{_EMOJI})+",
+        f"{_MONGOLIAN}[{_SELECTORS}{_JOINERS}]+",
+        f"{_SHAPED}[{_JOINERS}]",
+        f"{_FLAG}[{_TAGS}]+",
+    )
+)
+# Patterns and replacements, in order; RE2 supports all of them.
+REMOVALS = (
+    (f"[{_NEVER}]+", ""),
+    (f"({_NEEDED})|[{_SOMETIMES}]+", r"\1"),
+)
+_ANY = re.compile(f"[{_NEVER}{_SOMETIMES}]")
+_REMOVALS = [(re.compile(pattern), text) for pattern, text in REMOVALS]
+
+
+def remove_invisible(text):
+    """Return a text without its invisible characters.
+
+    Joiners stay between emoji and in scripts whose letters they shape, selectors in
+    Mongolian, and tags in flags.
+
+    >>> remove_invisible("Fuss\\u00adball\\u200b \\u2764\\ufe0f\\u200d\\U0001f525")
+    'Fussball ❤\\u200d🔥'
+    """
+    if text.isascii() or not _ANY.search(text):
+        return text
+    for pattern, replacement in _REMOVALS:
+        text = pattern.sub(replacement, text)
+    return text
