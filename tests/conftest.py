@@ -1,3 +1,5 @@
+import contextlib
+import ctypes
 import os
 from pathlib import Path
 
@@ -34,6 +36,14 @@ def few_programs():
         import jax
 
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def little_memory():
+    """Return freed memory to the system, which C libraries keep: a tenth of it."""
+    yield
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 @pytest.fixture(autouse=True, scope="session")

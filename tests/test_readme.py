@@ -40,6 +40,7 @@ def test_recipes_of_the_page_on_layers_run():
     assert tuple(names["model"](np.zeros((2, 7), "int32")).shape) == (2, 7, 64)
 
 
+@pytest.mark.exhaustive
 def test_examples_of_the_page_on_decoders_run():
     names = run("docs/decoders.md")
 

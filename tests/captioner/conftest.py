@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shutil
 import warnings
 
 import keras
@@ -35,6 +36,12 @@ def warnings_are_errors():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
+
+
+@pytest.fixture
+def without_java(monkeypatch):
+    """Evaluate without METEOR, which takes Java seven seconds whatever the captions."""
+    monkeypatch.setattr(shutil, "which", lambda name: None)
 
 
 @pytest.fixture(scope="module")

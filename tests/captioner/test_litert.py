@@ -65,6 +65,7 @@ def test_captions_are_those_of_keras(exported, model_folder, photographs, thread
             same(one, other)
 
 
+@pytest.mark.exhaustive
 def test_hard_attention_has_its_choices_and_its_probabilities(
     hard_captioner, photographs, tmp_path
 ):
@@ -166,7 +167,9 @@ def test_options_that_contradict_the_file(
     assert message in error and error.count("\n") == 1
 
 
-def test_scores_are_those_of_keras(exported, squares, model_folder, capsys):
+def test_scores_are_those_of_keras(
+    without_java, exported, squares, model_folder, capsys
+):
     options = ["--beam-size", "4", "--length-penalty", "0.5", "--no-repeat-ngrams", "2"]
     for model, more in ((exported, []), (model_folder, options)):
         command = ["evaluate", "--data", str(squares), "--model", str(model), *more]

@@ -58,6 +58,7 @@ def test_pictures_that_a_folder_has_in_vain_are_counted(
     )
 
 
+@pytest.mark.exhaustive
 def test_a_compiled_search_prints_the_same(
     photographs, model_folder, capsys, monkeypatch
 ):
@@ -529,7 +530,7 @@ def test_a_folder_without_images_is_an_error(model_folder, tmp_path, capsys):
 
 
 def test_an_evaluation_does_not_replace_its_data(
-    squares, model_folder, tmp_path, capsys
+    without_java, squares, model_folder, tmp_path, capsys
 ):
     data = tmp_path / "data"
     shutil.copytree(squares, data)

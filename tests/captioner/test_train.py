@@ -342,6 +342,7 @@ def check_history(output, expected):
         assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_phase_that_was_over_is_over(
     eager, without_steps, squares, tmp_path, monkeypatch
 ):

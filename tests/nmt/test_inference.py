@@ -53,6 +53,7 @@ def test_without_blanks_words_are_aligned_too(unspaced_subwords, monkeypatch):
     assert translation.alignment == [(i, i) for i in range(len(translation.words))]
 
 
+@pytest.mark.exhaustive
 def test_compiled_search_finds_the_same(translator):
     parts = translator.config, translator.tokenizer, translator.network
     compiled = Translator(*parts, jit_compile=True)

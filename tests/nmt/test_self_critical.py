@@ -122,6 +122,7 @@ def test_the_loss_is_of_the_distribution_that_samples_are_drawn_from(learning):
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_training_raises_the_reward(learning, corpus):
     history = []
     note = keras.callbacks.LambdaCallback(

@@ -9,6 +9,7 @@ from textwrap import dedent
 import keras
 import numpy as np
 import pytest
+from combinations import quick_first
 from keras_attention_apps.common.training import runner
 from keras_attention_apps.common.training.callbacks import (
     SaveEveryEpoch,
@@ -178,6 +179,7 @@ def test_another_configuration_does_not_continue(trained, corpus, capsys):
     assert "another epochs: 3, and not 4" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_after_an_interruption_it_continues_as_if_nothing_happened(
     copied, eager, few, tmp_path, monkeypatch
 ):
@@ -381,7 +383,7 @@ def test_a_training_that_fails_at_once_deletes_nothing(
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("attention", ["luong", "self-attention", "none"])
+@pytest.mark.parametrize("attention", quick_first(["self-attention", "luong", "none"]))
 def test_every_network_trains(attention, copied, eager, few, tmp_path):
     output = tmp_path / "run"
     changes = {"model.attention": attention, "epochs": 1, "ema-momentum": 0}
