@@ -125,6 +125,7 @@ class BaseCaptioner:
 
     def _caption(self, hypothesis):
         words = self.words_of(hypothesis.token_ids)
+        rows, columns = self.grid
         maps = hypothesis.weights[: len(words)]
         return Caption(
             text=detokenize(words),
@@ -136,5 +137,5 @@ class BaseCaptioner:
                 hypothesis.token_log_probabilities[: len(words)]
             ).tolist(),
             # A view would keep the maps of the whole batch in memory.
-            weights=maps.reshape(-1, *self.grid).copy(),
+            weights=maps.reshape(-1, rows, columns).copy(),
         )

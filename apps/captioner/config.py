@@ -7,10 +7,12 @@ from typing import Annotated, Literal
 
 import tyro
 from keras_attention_apps.common.config import (
+    MOST_UNITS,
     BeamConfig,
     Dropout,
     ExportOptions,
     Flags,
+    Length,
     LengthPenalty,
     ModelName,
     Natural,
@@ -21,6 +23,7 @@ from keras_attention_apps.common.config import (
     SearchConfig,
     Seed,
     Share,
+    Units,
     Weight,
 )
 from tyro.conf import Positional
@@ -40,13 +43,13 @@ class ModelConfig:
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
     #: Depth to which the regions are projected; 0 keeps the depth of the backbone.
-    region_units: Natural = 512
+    region_units: Annotated[int, Range(0, MOST_UNITS)] = 512
     #: Depth of the word embeddings.
-    embedding_units: Positive = 256
+    embedding_units: Units = 256
     #: Units of the LSTM.
-    units: Positive = 512
+    units: Units = 512
     #: Depth of the hidden layer of the attention.
-    attention_units: Positive = 512
+    attention_units: Units = 512
     #: Whether the attention query contains the embedding of the last word. In the
     #: paper it is the state of the LSTM alone.
     input_in_query: bool = False
@@ -66,12 +69,18 @@ class ModelConfig:
     #: Dropout rate of the regions, of the embeddings and before the output layer.
     dropout: Dropout = 0.4
     #: Maximum number of words in a caption.
-    max_length: Positive = 22
+    max_length: Length = 22
 
     @property
     def max_tokens(self):
         """Maximum number of tokens that the network generates, END included."""
         return self.max_length + 1
+
+    def fewest_weights(self, vocabulary_size):
+        """Return a lower bound of the number of weights, without building them."""
+        decoder = 4 * (self.embedding_units + self.region_units + self.units)
+        attention = self.attention_units * (self.units + self.region_units)
+        return self.units * decoder + attention + vocabulary_size * self.embedding_units
 
 
 # Options of a model that leave its weights as they are.

@@ -1,12 +1,26 @@
 """Captions without Keras: a LiteRT file that holds CNN, decoder and beam search."""
 
-import functools
+import dataclasses
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from keras_attention_apps.captioner.captions import BaseCaptioner
+from keras_attention_apps.captioner.config import CaptionBeamConfig, ImageSize
 from keras_attention_apps.captioner.images.reading import ImageError
+from keras_attention_apps.common.config import Length, Range
 from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.litert.task import LiteTask
+from keras_attention_apps.common.presets import loading
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """The metadata of a file; see the attributes of `BaseCaptioner`."""
+
+    image_size: ImageSize
+    max_length: Length
+    grid: list[Annotated[int, Range(1, 4096)]]
+    maps: list[Literal["weights", "probabilities"]]
 
 
 class LiteCaptioner(LiteTask, BaseCaptioner):
@@ -18,12 +32,8 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
     See `LiteTask` for the arguments.
     """
 
-    def read_metadata(self, metadata):
-        self.search = metadata["search"]
-        self.image_size = metadata["image_size"]
-        self.max_length = metadata["max_length"]
-        self.grid = tuple(metadata["grid"])
-        self.maps = metadata["maps"]
+    search_type = CaptionBeamConfig
+    metadata_type = Metadata
 
     def caption_each(
         self, images, *, n_best=1, batch_size=64, maps="weights", **search
@@ -35,19 +45,19 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
         signature = maps if maps in self.maps else "weights"
         # A generator may produce its next image from the captions of those before.
         if isinstance(images, Sequence) and len(images) > 1:
-            run = functools.partial(self.runtime.in_parallel, signature)
+            run = self.runtime.in_parallel
             yield from self.in_parallel(
-                lambda image: self._caption_one(image, run, n_best), images
+                lambda image: self._caption_one(image, run, signature, n_best), images
             )
         else:
-            run = functools.partial(self.runtime, signature)
             for image in images:
-                yield image, self._caption_one(image, run, n_best)
+                yield image, self._caption_one(image, self.runtime, signature, n_best)
 
-    def _caption_one(self, image, run, n_best):
+    def _caption_one(self, image, run, signature, n_best):
         """Return the captions of an image, or the `ImageError`."""
         array = self._read(image)
         if isinstance(array, ImageError):
             return array
-        (captions,) = self.captions_of(run(images=array[None]), n_best)
-        return captions
+        with loading(self.path, self.noun):
+            found = self._found(run, signature, n_best, images=array[None])
+            return list(map(self._caption, found))

@@ -11,6 +11,14 @@ class UserError(ValueError):
     """An error that the user can correct; its message is one line."""
 
 
+def reason(error):
+    """Return the message of an exception as one line, or else its type."""
+    message = " ".join(str(error).split())
+    if isinstance(error, KeyError):
+        return f"there is no {message}"
+    return message or type(error).__name__
+
+
 def run(program, main):
     """Run a program's main function and return the exit code.
 

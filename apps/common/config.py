@@ -1,7 +1,13 @@
-"""Options that both programs have, and their validation."""
+"""Options that both programs have, and their validation.
 
+The annotations of a dataclass are its schema: they validate the options of a command
+line and those in the files of a model alike.
+"""
+
+import builtins
 import dataclasses
 import math
+import types
 import typing
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,6 +36,11 @@ class Range:
 
 Positive = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
+# Depth of a layer, number of layers and of tokens: more than any machine can train.
+MOST_UNITS = 65_536
+Units = Annotated[int, Range(1, MOST_UNITS)]
+Layers = Annotated[int, Range(1, 100)]
+Length = Annotated[int, Range(1, 10_000)]
 Share = Annotated[float, Range(0, 1)]
 Weight = Annotated[float, Range(0)]
 # A rate of 1 would drop everything.
@@ -48,12 +59,84 @@ def check_ranges(config):
         if dataclasses.is_dataclass(value):
             check_ranges(value)
         for allowed in _ranges(hints[name]):
-            if value is None:
-                continue
-            if not math.isfinite(value):
-                raise UserError(f"{name} must be a finite number. Received: {value}")
-            if not allowed.least <= value <= allowed.most:
-                raise UserError(f"{name} must be {allowed}. Received: {value}")
+            for number in value if isinstance(value, list) else (value,):
+                _check_range(name, number, allowed)
+
+
+def _check_range(name, value, allowed):
+    if value is None:
+        return
+    if value != value or value in (math.inf, -math.inf):
+        raise UserError(f"{name} must be a finite number. Received: {value}")
+    if not allowed.least <= value <= allowed.most:
+        raise UserError(f"{name} must be {allowed}. Received: {value!s:.60}")
+
+
+def from_json(kind, options):
+    """Return a dataclass from a dict as JSON holds it, validated.
+
+    Args:
+        kind: The dataclass. Its fields are bools, numbers, strings, `Literal`s of
+            strings, lists, dicts from strings, and unions of them.
+        options: The dict. Fields with a default may be omitted.
+
+    Raises:
+        UserError: If an option is missing, unknown, of another type, or out of its
+            range.
+    """
+    if not isinstance(options, dict):
+        raise UserError(f"expected an object with options. Received: {options!r:.60}")
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        is_required = field.default is field.default_factory is dataclasses.MISSING
+        if is_required and field.name not in options:
+            raise UserError(f"{field.name} is missing")
+    for name, value in options.items():
+        if name not in hints:
+            raise UserError(f"there is no option {name!r:.60}")
+        if not _fits(hints[name], value):
+            expected = _described(hints[name])
+            raise UserError(f"{name} must be {expected}. Received: {value!r:.60}")
+    found = kind(**options)
+    check_ranges(found)
+    return found
+
+
+def _fits(hint, value):
+    """Return whether a value of JSON has a type."""
+    parts = typing.get_args(hint)
+    match typing.get_origin(hint):
+        case typing.Literal:
+            return type(value) is str and value in parts
+        case typing.Union | types.UnionType:
+            return any(_fits(part, value) for part in parts)
+        case builtins.list:
+            return type(value) is list and all(_fits(parts[0], x) for x in value)
+        case builtins.dict:
+            return type(value) is dict and all(
+                _fits(parts[1], x) for x in value.values()
+            )
+    return type(value) is hint or (hint is float and type(value) is int)
+
+
+def _described(hint):
+    """Return the name of a type in JSON."""
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        return f"one of {', '.join(parts)}"
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(map(_described, parts))
+    names = {
+        bool: "true or false",
+        int: "an integer",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "an object",
+        type(None): "null",
+    }
+    expected = names[typing.get_origin(hint) or hint]
+    return f"{expected} of {_described(parts[-1])}" if parts else expected
 
 
 def parsed(commands, argv, read_config, **program):

@@ -245,4 +245,21 @@ def write_json(path, value):
 
 
 def read_json(path):
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    """Read a file of JSON; see `parse_json`."""
+    return parse_json(Path(path).read_text(encoding="utf-8"))
+
+
+def parse_json(text, **options):
+    """Return the value of a text in JSON, a string or bytes.
+
+    Args:
+        text: The text.
+        **options: Those of `json.loads`.
+
+    Raises:
+        ValueError: If it is not JSON, or nested more deeply than Python can read.
+    """
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None

@@ -1,10 +1,10 @@
 """Finding presets and folders of trained models, and reading their configuration."""
 
 import contextlib
-from dataclasses import fields
 from pathlib import Path
 
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.config import from_json
 from keras_attention_apps.common.files import MODEL, holds, read_json
 
 # Folder of the best model in the output of a training.
@@ -65,11 +65,11 @@ def is_litert(name_or_path):
 
 
 @contextlib.contextmanager
-def loading(folder, noun):
-    """Replace every error inside by a `UserError` about an incomplete folder.
+def loading(model, noun):
+    """Replace every error inside by a `UserError` about an incomplete model.
 
     Args:
-        folder: The folder that is read.
+        model: The folder or file that is read.
         noun: Word for the expected kind of model, such as `"captioner"`.
 
     Raises:
@@ -77,12 +77,9 @@ def loading(folder, noun):
     """
     try:
         yield
-    except UserError:
-        raise
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{folder} is not a complete {noun}: {' '.join(str(error).split())}"
-        ) from error
+    # Readers of damaged files fail with nearly every type of exception.
+    except Exception as error:
+        raise UserError(f"{model} is not a complete {noun}: {reason(error)}") from error
 
 
 def read_config(name_or_path, *, presets, kind, noun):
@@ -100,10 +97,7 @@ def read_config(name_or_path, *, presets, kind, noun):
     """
     folder = find_preset(name_or_path, presets)
     with loading(folder, noun):
-        options = read_json(folder / "config.json")["model"]
-        unknown = sorted({*options} - {field.name for field in fields(kind)})
-        if unknown:
-            raise UserError(
-                f"{folder} holds another kind of model: a {noun} has no {unknown[0]}"
-            )
-        return kind(**options)
+        content = read_json(folder / "config.json")
+        if not isinstance(content, dict) or "model" not in content:
+            raise UserError('config.json has no "model"')
+        return from_json(kind, content["model"])

@@ -6,8 +6,12 @@ from keras_attention_apps.common import presets
 from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import MODEL, atomic_folder, write_json
 from keras_attention_apps.common.network.compiling import compiles, computing_in
-from keras_attention_apps.common.network.half_precision import save_half
 from keras_attention_apps.common.network.search_model import SearchModel
+from keras_attention_apps.common.network.weights import (
+    check_size,
+    load_weights,
+    save_half,
+)
 from keras_attention_apps.common.training.averaging import average
 
 WEIGHTS = "model.weights.h5"
@@ -77,10 +81,13 @@ class Task:
         """
         folder = presets.find_preset(name_or_path, cls.presets)
         config = replaced(cls.read_config(name_or_path), changes, cls.runtime_options)
-        with presets.loading(folder, cls.noun), computing_in(precision):
+        named = ", ".join(f"{name}={value}" for name, value in changes.items())
+        model = f"{folder} with {named}" if named else folder
+        with computing_in(precision), presets.loading(model, cls.noun):
             tokenizer = cls.tokenizer_type.load(folder)
+            check_size(folder / WEIGHTS, config.fewest_weights(len(tokenizer)))
             network = cls.build_network(config, len(tokenizer))
-            network.load_weights(folder / WEIGHTS)
+            load_weights(network, folder / WEIGHTS)
         return cls(config, tokenizer, network, jit_compile=jit_compile)
 
     @classmethod

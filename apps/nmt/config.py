@@ -5,11 +5,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import (
+    MOST_UNITS,
     BeamConfig,
     Dropout,
     ExportOptions,
     Flags,
+    Layers,
+    Length,
     ModelName,
     Natural,
     Positive,
@@ -19,9 +23,13 @@ from keras_attention_apps.common.config import (
     SearchConfig,
     Seed,
     Share,
+    Units,
     Weight,
 )
 from tyro.conf import Positional
+
+# Maximum length of a translation, in lengths of its source.
+LengthRatio = Annotated[float, Range(0.1, 1000)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,28 +47,28 @@ class ModelConfig:
         tyro.conf.arg(aliases=["--attention"]),
     ] = "bahdanau"
     #: Depth of the embeddings; for self-attention, of all layers.
-    embedding_units: Positive | None = None
+    embedding_units: Units | None = None
     #: Units of the recurrent decoder, or of the feed-forward layers.
-    units: Positive | None = None
+    units: Units | None = None
     #: Units of the recurrent encoder, in each direction.
-    encoder_units: Natural | None = None
+    encoder_units: Annotated[int, Range(0, MOST_UNITS)] | None = None
     #: Layers of the encoder.
-    encoder_layers: Positive | None = None
+    encoder_layers: Layers | None = None
     #: Layers of the decoder.
-    decoder_layers: Positive | None = None
+    decoder_layers: Layers | None = None
     #: Whether the encoder of luong is bidirectional; the others always are.
     bidirectional: bool = True
     #: Whether recurrent cells have layer normalisation.
     layer_norm: bool = True
     #: Depth of the hidden layer of additive and concat scores.
-    attention_units: Positive = 256
+    attention_units: Units = 256
     #: Score of luong; dot needs equal depths of encoder and decoder.
     score: Literal["dot", "general", "concat", "location"] = "general"
     #: Window of luong: global, local-m (monotonic) or local-p (predictive). The
     #: location score needs the global window.
     window: Literal["global", "local-m", "local-p"] = "global"
     #: Half width of a local window: positions on either side of its centre.
-    half_width: Positive = 10
+    half_width: Length = 10
     #: Whether luong has input feeding: the last attentional vector is an input of the
     #: cell.
     input_feeding: bool = True
@@ -70,7 +78,7 @@ class ModelConfig:
     #: after it (current).
     readout_state: Literal["previous", "current"] = "current"
     #: Number of heads of self-attention.
-    heads: Positive = 4
+    heads: Units = 4
     #: Whether self-attention has pre-norm: layer normalisation before each sublayer
     #: instead of after it.
     pre_norm: bool = True
@@ -86,15 +94,35 @@ class ModelConfig:
     #: Dropout rate of the attention weights of self-attention.
     attention_dropout: Dropout = 0.0
     #: Maximum number of subwords in a sentence, the end token included.
-    max_length: Positive = 128
+    max_length: Length = 128
     #: Maximum length of a translation relative to its source, in subwords; by default
     #: measured on the training text.
-    length_ratio: Annotated[float, Range(0.1)] | None = None
+    length_ratio: LengthRatio | None = None
 
     @property
     def max_tokens(self):
         """Maximum number of tokens that the network generates, END included."""
         return self.max_length
+
+    def fewest_weights(self, vocabulary_size):
+        """Return a lower bound of the number of weights, without building them.
+
+        Raises:
+            UserError: If an option is None: the configuration is incomplete.
+        """
+        sizes = dataclasses.asdict(self)
+        missing = [x for x in RECIPES[self.attention] if sizes.get(x, 0) is None]
+        if missing:
+            raise UserError(f"{missing[0]} is missing")
+        depth, layers = self.embedding_units, self.encoder_layers + self.decoder_layers
+        if self.attention == "self-attention":
+            stacks = layers * depth * (4 * depth + 2 * self.units)
+        else:
+            stacks = 3 * self.encoder_layers * self.encoder_units**2
+            stacks += 3 * self.decoder_layers * self.units**2
+            if self.attention != "luong" or self.score == "concat":
+                stacks += self.attention_units * (self.units + self.encoder_units)
+        return stacks + vocabulary_size * depth
 
 
 # Options of a model that leave its weights as they are.

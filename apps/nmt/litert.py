@@ -1,11 +1,28 @@
 """Translations without Keras: a LiteRT file that holds network and beam search."""
 
+import dataclasses
 import functools
 
-from keras_attention_apps.common.hypotheses import hypotheses
+from keras_attention_apps.common.config import BeamConfig, Length
 from keras_attention_apps.common.litert.task import LiteTask
+from keras_attention_apps.common.presets import loading
+from keras_attention_apps.nmt.config import LengthRatio
 from keras_attention_apps.nmt.data.padding import pad
 from keras_attention_apps.nmt.translations import BaseTranslator
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """The metadata of a file; see the attributes of `BaseTranslator`.
+
+    Attributes:
+        lengths: Lengths of sources that have a signature, from the shortest on.
+    """
+
+    lengths: list[Length]
+    max_length: Length
+    length_ratio: LengthRatio | None
+    attends: bool
 
 
 class LiteTranslator(LiteTask, BaseTranslator):
@@ -18,12 +35,8 @@ class LiteTranslator(LiteTask, BaseTranslator):
     See `LiteTask` for the arguments.
     """
 
-    def read_metadata(self, metadata):
-        self.search = metadata["search"]
-        self.lengths = metadata["lengths"]
-        self.max_length = metadata["max_length"]
-        self.length_ratio = metadata["length_ratio"]
-        self.attends = metadata["attends"]
+    search_type = BeamConfig
+    metadata_type = Metadata
 
     def _search(self, token_ids, batch_size, n_best, search):
         if len(token_ids) == 1:
@@ -35,7 +48,7 @@ class LiteTranslator(LiteTask, BaseTranslator):
 
     def _search_one(self, run, n_best, token_ids):
         """Return the best hypotheses of a sentence, best first."""
-        columns = next(x for x in self.lengths if x >= len(token_ids))
-        source = pad([token_ids], columns=columns)
-        (found,) = hypotheses(run(f"length_{columns}", source=source), n_best)
-        return found
+        with loading(self.path, self.noun):
+            columns = min(x for x in self.lengths if x >= len(token_ids))
+            source = pad([token_ids], columns=columns)
+            return self._found(run, f"length_{columns}", n_best, source=source)

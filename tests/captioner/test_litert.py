@@ -202,17 +202,54 @@ def test_without_the_package(exported, monkeypatch):
         LiteCaptioner(exported)
 
 
-@pytest.mark.parametrize("lost", ["vocabulary.json", "grid"])
-def test_a_file_that_lacks_something(exported, tmp_path, lost):
+def rewritten(exported, path, lost=None, files=(), **metadata):
+    """Write the file without something, or with other metadata or files."""
     found = read_model_file(exported, "captioner")
-    path = tmp_path / "incomplete.tflite"
     size = found.metadata["model_bytes"]
+    metadata, files = {**found.metadata, **metadata}, {**found.files, **dict(files)}
     write_model_file(
         path,
         exported.read_bytes()[:size],
         kind="captioner",
-        metadata={x: v for x, v in found.metadata.items() if x != lost},
-        files={x: v for x, v in found.files.items() if x != lost},
+        metadata={x: v for x, v in metadata.items() if x != lost},
+        files={x: v for x, v in files.items() if x != lost},
     )
-    with pytest.raises(UserError, match=f"not a complete captioner: '{lost}'"):
+    return path
+
+
+@pytest.mark.parametrize("lost", ["vocabulary.json", "grid", "search"])
+def test_a_file_that_lacks_something(exported, tmp_path, lost):
+    path = rewritten(exported, tmp_path / "incomplete.tflite", lost)
+    with pytest.raises(UserError, match=f"not a complete captioner: .*{lost}"):
         LiteCaptioner(path)
+
+
+@pytest.mark.parametrize(
+    "metadata, said",
+    [
+        ({"image_size": 10**9}, "image_size must be between 1 and 4096"),
+        ({"max_length": 0}, "max_length must be between 1 and"),
+        ({"grid": {}}, "grid must be a list"),
+        ({"maps": ["everything"]}, "maps must be a list of one of weights"),
+        ({"search": {"beam_size": "5"}}, "beam_size must be an integer"),
+    ],
+)
+def test_metadata_are_validated(exported, tmp_path, metadata, said):
+    path = rewritten(exported, tmp_path / "other.tflite", **metadata)
+    with pytest.raises(UserError, match=f"not a complete captioner: {said}"):
+        LiteCaptioner(path)
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"grid": [5, 7]}, "cannot reshape"),
+        ({"image_size": 17}, "reshape"),
+        ({"files": {"vocabulary.json": b"[]"}}, "its vocabulary has no token"),
+    ],
+)
+def test_metadata_that_do_not_fit_the_model(exported, tmp_path, changes, said):
+    path = rewritten(exported, tmp_path / "other.tflite", **changes)
+    image = np.zeros((8, 8, 3), "uint8")
+    with pytest.raises(UserError, match=f"not a complete captioner: .*{said}"):
+        LiteCaptioner(path).caption(image)

@@ -359,16 +359,50 @@ def test_a_wrong_command_gets_one_clear_line(
 
 
 @pytest.mark.parametrize(
-    "file, content",
-    [("config.json", "{}"), ("model.weights.h5", "no weights"), ("vocabulary.json", 0)],
+    "file, content, said",
+    [
+        ("config.json", "{}", 'config.json has no "model"'),
+        ("config.json", "[]", 'config.json has no "model"'),
+        ("config.json", "[" * 200_000, "nested too deeply"),
+        ("config.json", '{"model": []}', "expected an object with options"),
+        ("config.json", '{"model": {"image_size": 1e9}}', "image_size must be an int"),
+        ("config.json", '{"model": {"image_size": 1000000000}}', "and 4096. Received"),
+        ("config.json", '{"model": {"units": 65536}}', "has at least 17,"),
+        ("config.json", '{"model": {"max_length": 0}}', "max_length must be between"),
+        ("config.json", '{"model": {"attention": {}}}', "attention must be one of s"),
+        ("config.json", '{"model": {"dropout": NaN}}', "dropout must be a finite num"),
+        ("model.weights.h5", "no weights", "file signature not found"),
+        ("model.weights.h5", None, "No such file"),
+        ("vocabulary.json", None, "No such file"),
+        ("vocabulary.json", "", "Expecting value"),
+        ("vocabulary.json", "[1]", "vocabulary.json must be a list of words"),
+        ("vocabulary.json", '"dog"', "vocabulary.json must be a list of words"),
+        ("vocabulary.json", '["a", "a"]', "Received 1 duplicates"),
+    ],
 )
-def test_a_damaged_model_is_one_line(file, content, model_folder, tmp_path, capsys):
+def test_a_damaged_model_is_one_line(
+    file, content, said, model_folder, tmp_path, capsys
+):
     damaged = tmp_path / "damaged"
     shutil.copytree(model_folder, damaged)
-    if content:
-        (damaged / file).write_text(content)
-    else:
+    if content is None:
         (damaged / file).unlink()
+    else:
+        (damaged / file).write_text(content)
+    assert main(["caption", "x.jpg", "--model", str(damaged)]) == 2
+
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1 and "not a complete captioner" in err
+    assert said in err
+
+
+@pytest.mark.parametrize("place", [96])
+def test_flipped_bits_in_weights_are_one_line(place, model_folder, tmp_path, capsys):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(model_folder, damaged)
+    content = bytearray((damaged / "model.weights.h5").read_bytes())
+    content[place : place + 64] = bytes(64)
+    (damaged / "model.weights.h5").write_bytes(content)
     assert main(["caption", "x.jpg", "--model", str(damaged)]) == 2
 
     err = capsys.readouterr().err

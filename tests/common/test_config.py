@@ -3,8 +3,10 @@
 import dataclasses
 import importlib
 import inspect
+import math
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import tyro
@@ -15,6 +17,7 @@ from keras_attention_apps.common.config import (
     Share,
     Weight,
     check_ranges,
+    from_json,
     parsed,
 )
 
@@ -59,6 +62,50 @@ def test_numbers_that_options_may_have_pass(options):
 def test_others_get_one_clear_line(options, said):
     with pytest.raises(UserError, match=said):
         check_ranges(options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    units: Positive
+    kind: Literal["soft", "hard"] = "soft"
+    bias: bool = True
+    ratio: Weight | None = None
+    lengths: list[Positive] = dataclasses.field(default_factory=list)
+    figures: list[dict[str, float]] = dataclasses.field(default_factory=list)
+
+
+def test_options_of_a_file_become_a_dataclass():
+    found = from_json(
+        Stored, {"units": 3, "ratio": 2, "lengths": [5], "figures": [{"loss": 7.5}]}
+    )
+    assert found == Stored(3, ratio=2, lengths=[5], figures=[{"loss": 7.5}])
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ([], r"expected an object with options. Received: \[\]"),
+        ({}, "units is missing"),
+        ({"units": 3, "depth": 1}, "there is no option 'depth'"),
+        ({"units": "3"}, "units must be an integer. Received: '3'"),
+        ({"units": 3.0}, "units must be an integer. Received: 3.0"),
+        ({"units": True}, "units must be an integer. Received: True"),
+        ({"units": 0}, "units must be at least 1. Received: 0"),
+        ({"units": -(10**400)}, "units must be at least 1. Received: -1000"),
+        ({"units": 3, "kind": {}}, "kind must be one of soft, hard. Received: {}"),
+        ({"units": 3, "kind": "none"}, "kind must be one of soft, hard. Received: 'n"),
+        ({"units": 3, "bias": 1}, "bias must be true or false. Received: 1"),
+        ({"units": 3, "ratio": "1"}, "ratio must be a number or null. Received: '1'"),
+        ({"units": 3, "ratio": math.nan}, "ratio must be a finite number. Received: n"),
+        ({"units": 3, "ratio": math.inf}, "ratio must be a finite number. Received: i"),
+        ({"units": 3, "lengths": 5}, "lengths must be a list of an integer. Received"),
+        ({"units": 3, "lengths": [5, 0]}, "lengths must be at least 1. Received: 0"),
+        ({"units": 3, "figures": [3]}, r"figures must be a list of .* Received: \[3\]"),
+    ],
+)
+def test_every_option_of_a_file_is_checked(options, said):
+    with pytest.raises(UserError, match=said):
+        from_json(Stored, options)
 
 
 @dataclasses.dataclass(frozen=True)

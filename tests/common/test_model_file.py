@@ -79,8 +79,11 @@ def test_a_damaged_model(path):
     refused(path, "is damaged")
 
 
-def test_metadata_that_are_not_ours(path):
-    write(path, version="one")
+@pytest.mark.parametrize(
+    "metadata", [{"version": "one"}, {"model_bytes": "9"}, {"model_bytes": -1}]
+)
+def test_metadata_that_are_not_ours(path, metadata):
+    write(path, **metadata)
     refused(path, "without the metadata of a captioner")
 
 

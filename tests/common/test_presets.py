@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.half_precision import save_half
+from keras_attention_apps.common.network.weights import save_half
 from keras_attention_apps.common.presets import find_preset, read_config
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +123,7 @@ def test_another_kind_of_model_is_told_from_a_broken_one(tmp_path):
     options = {"presets": tmp_path, "kind": Config, "noun": "parser"}
     assert read_config(tmp_path, **options) == Config(2)
     (tmp_path / "config.json").write_text('{"model": {"units": 2, "heads": 3}}')
-    with pytest.raises(UserError, match="another kind of model: a parser has no heads"):
+    with pytest.raises(UserError, match="complete parser: there is no option 'heads'"):
         read_config(tmp_path, **options)
 
 

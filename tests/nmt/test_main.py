@@ -261,7 +261,10 @@ def test_characters_that_no_font_has_are_no_news(
         (["train", "--output", "o", "--vocabulary-size", "9" * 11], "and 1000000. Rec"),
         (["train", "--output", "o", "--character-coverage", "0"], "0.98 and 1. Rec"),
         (["train", "--output", "o", "--model.dropout", "1"], "0 and 0.99. Received"),
-        (["train", "--output", "o", "--model.length-ratio", "0"], "at least 0.1. Rec"),
+        (
+            ["train", "--output", "o", "--model.length-ratio", "0"],
+            "0.1 and 1000. Rec",
+        ),
         (["train", "--output", "o", "--valid-source", "x"], "--valid-target, or nei"),
         (["train", "--output", "o", "--valid-target", "x"], "valid_source=None, val"),
         (["train", "--output", "o", "--label-smoothing", "1"], "0 and 0.99. Received"),
@@ -294,16 +297,42 @@ def test_plots_have_their_place_before_a_model_is_looked_for(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "file, content",
-    [("config.json", "{}"), ("model.weights.h5", "no weights"), ("subwords.model", 0)],
+    "file, content, said",
+    [
+        ("config.json", "{}", 'config.json has no "model"'),
+        ("config.json", '{"model": {}}', "embedding_units is missing"),
+        ("config.json", '{"model": {"backbone": "x"}}', "no option 'backbone'"),
+        ("config.json", '{"model": {"units": 1000000000}}', "and 65536. Received"),
+        ("config.json", '{"model": {"length_ratio": NaN}}', "must be a finite number"),
+        ("model.weights.h5", "no weights", "file signature not found"),
+        ("subwords.model", None, "No such file"),
+        ("subwords.model", "", "not a SentencePiece model: there are no bytes"),
+        ("subwords.model", "text", "not a SentencePiece model"),
+    ],
 )
-def test_a_damaged_model_is_one_line(file, content, model_folder, tmp_path, capsys):
+def test_a_damaged_model_is_one_line(
+    file, content, said, model_folder, tmp_path, capsys
+):
     damaged = tmp_path / "damaged"
     shutil.copytree(model_folder, damaged)
-    if content:
-        (damaged / file).write_text(content)
-    else:
+    if content is None:
         (damaged / file).unlink()
+    else:
+        (damaged / file).write_text(content)
+    assert translate("x", model=damaged) == 2
+
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1 and "not a complete translator" in err
+    assert said in err
+
+
+@pytest.mark.parametrize("place", [96])
+def test_flipped_bits_in_weights_are_one_line(place, model_folder, tmp_path, capsys):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(model_folder, damaged)
+    content = bytearray((damaged / "model.weights.h5").read_bytes())
+    content[place : place + 64] = bytes(64)
+    (damaged / "model.weights.h5").write_bytes(content)
     assert translate("x", model=damaged) == 2
 
     err = capsys.readouterr().err

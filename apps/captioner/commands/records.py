@@ -5,7 +5,7 @@ import json
 import os
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path, to_json
+from keras_attention_apps.common.files import atomic_path, parse_json, to_json
 
 # The beginning of every line.
 BEGINNING = b'{"photo": "'
@@ -58,7 +58,7 @@ class Records:
         """Read a line of an earlier run, and return whether it has captions."""
         entry = None
         with contextlib.suppress(ValueError):
-            entry = json.loads(line)
+            entry = parse_json(line)
         photo = entry.get("photo") if isinstance(entry, dict) else None
         where = f"{self.path}, line {number}: expected"
         if not isinstance(photo, str) or not line.endswith(b"\n"):

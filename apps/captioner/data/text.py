@@ -1,11 +1,11 @@
 """Captions as words, and words as numbers."""
 
 import collections
-import json
 import re
 import unicodedata
 
-from keras_attention_apps.common.files import to_json
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import parse_json, to_json
 from keras_attention_apps.common.invisible import remove_invisible
 from keras_attention_apps.common.tokens import (
     END,
@@ -21,6 +21,7 @@ VOCABULARY = "vocabulary.json"
 
 # Replaces accents, vowel signs and joiners, which belong to the letter before them.
 _MARK = "\ufe0f"
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s\b")
 _SPACED = rf"(?:(?!{UNSPACED})\w{_MARK}*)+"
 _WORD = re.compile(rf"'s\b|{_SPACED}(?:['’-]{_SPACED})*|(?={UNSPACED})\w{_MARK}*")
@@ -64,6 +65,11 @@ def detokenize(words):
     return text
 
 
+def _is_word(value):
+    """Whether a value of JSON is a text that UTF-8 can encode."""
+    return type(value) is str and not _SURROGATES.search(value)
+
+
 class Vocabulary(StoredTokenizer):
     """Words and their numbers; the first four are special.
 
@@ -98,7 +104,10 @@ class Vocabulary(StoredTokenizer):
 
     @classmethod
     def from_files(cls, files):
-        return cls(json.loads(files[VOCABULARY]))
+        words = parse_json(files[VOCABULARY])
+        if type(words) is not list or not all(map(_is_word, words)):
+            raise UserError(f"{VOCABULARY} must be a list of words")
+        return cls(words)
 
     @property
     def files(self):

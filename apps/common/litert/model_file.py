@@ -6,13 +6,13 @@ archive, and every ZIP program opens it.
 """
 
 import dataclasses
-import json
 import zipfile
 import zlib
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path, to_json
+from keras_attention_apps.common.config import Natural, from_json
+from keras_attention_apps.common.files import atomic_path, parse_json, to_json
 
 # Version of the metadata; files of a later one are refused.
 VERSION = 1
@@ -22,16 +22,22 @@ METADATA = "metadata.json"
 # What a LiteRT model has after its first four bytes.
 IDENTIFIER = b"TFL3"
 
-# Errors of a ZIP archive or of metadata that are incomplete.
-BROKEN = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """The metadata that the files of all programs have.
+
+    Attributes:
+        version: See `VERSION`.
+        kind: Kind of program that the file is for.
+        model_bytes: Size of the model, which begins the file.
+        model_crc32: Its checksum. The archive has those of the other contents.
+    """
+
+    version: Natural
+    kind: str
+    model_bytes: Natural
+    model_crc32: Natural
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +65,8 @@ def write_model_file(path, model, *, kind, metadata, files):
         metadata: Dict that JSON can hold.
         files: Dict from names to bytes.
     """
-    metadata = {
-        "version": VERSION,
-        "kind": kind,
-        "model_bytes": len(model),
-        "model_crc32": zlib.crc32(model),
-        **metadata,
-    }
+    header = Header(VERSION, kind, len(model), zlib.crc32(model))
+    metadata = {**dataclasses.asdict(header), **metadata}
     contents = {METADATA: to_json(metadata, indent=2).encode(), **files}
     with atomic_path(path) as temporary:
         temporary.write_bytes(model)
@@ -101,21 +102,23 @@ def read_model_file(path, kind):
     try:
         with zipfile.ZipFile(path) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
-        metadata = json.loads(files.pop(METADATA))
-        found, version = metadata["kind"], int(metadata["version"])
-    except BROKEN as error:
+        metadata = parse_json(files.pop(METADATA))
+        names = [field.name for field in dataclasses.fields(Header)]
+        header = from_json(Header, {name: metadata[name] for name in names})
+    # Damaged archives fail with nearly every type of exception.
+    except Exception as error:
         raise UserError(
             f"{path} is a LiteRT model without the metadata of a {kind}: it is "
             "truncated, or was not written by the export of this program"
         ) from error
-    if found != kind:
-        raise UserError(f"expected a {kind}. Received: {str(path)!r}, a {found}")
-    if version > VERSION:
+    if header.kind != kind:
+        raise UserError(f"expected a {kind}. Received: {str(path)!r}, a {header.kind}")
+    if header.version > VERSION:
         raise UserError(
-            f"{path} has metadata of version {version}, and this program reads those "
-            f"up to version {VERSION}: install a later one"
+            f"{path} has metadata of version {header.version}, and this program reads "
+            f"those up to version {VERSION}: install a later one"
         )
-    model = memoryview(content)[: metadata.get("model_bytes")]
-    if zlib.crc32(model) != metadata.get("model_crc32"):
+    model = memoryview(content)[: header.model_bytes]
+    if zlib.crc32(model) != header.model_crc32:
         raise UserError(f"{path} is damaged: its checksum differs")
     return ModelFile(path, metadata, files)

@@ -34,8 +34,7 @@ class Runtime:
         threads: Number of threads; by default, as many as there are processors.
 
     Raises:
-        UserError: If the package of LiteRT is not installed, or it cannot read the
-            file.
+        UserError: If the package of LiteRT is not installed.
     """
 
     def __init__(self, path, threads=None):
@@ -71,12 +70,7 @@ class Runtime:
             self._idle.put(interpreter)
 
     def _interpreter(self, threads):
-        try:
-            return self._type(model_path=str(self.path), num_threads=threads)
-        except (RuntimeError, ValueError) as error:
-            raise UserError(
-                f"LiteRT cannot read {str(self.path)!r}: {' '.join(str(error).split())}"
-            ) from error
+        return self._type(model_path=str(self.path), num_threads=threads)
 
 
 def _processors():

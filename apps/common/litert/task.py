@@ -1,9 +1,12 @@
 """Base class of the models that run on LiteRT."""
 
 import collections
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import from_json
+from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.litert.model_file import read_model_file
 from keras_attention_apps.common.litert.runtime import Runtime
 from keras_attention_apps.common.presets import find_litert, loading
@@ -13,8 +16,9 @@ class LiteTask:
     """A LiteRT file with its tokenizer and its runtime.
 
     Subclasses name the kind of the model as `noun`, the folder of the shipped presets
-    as `presets`, and the class of the tokenizer, with `from_files`, as
-    `tokenizer_type`, and implement `read_metadata`.
+    as `presets`, the class of the tokenizer, with `from_files`, as `tokenizer_type`,
+    the dataclass of the options of the search as `search_type`, and the dataclass of
+    the metadata as `metadata_type`, whose fields become attributes.
 
     Args:
         path: Name of a file that the export of the program has written.
@@ -28,17 +32,40 @@ class LiteTask:
         UserError: If the file cannot be read, or the package of LiteRT is missing.
     """
 
+    metadata_type = None
+
     def __init__(self, path, *, threads=None):
         file = read_model_file(path, self.noun)
         self.path = file.path
         with loading(self.path, self.noun):
             self.tokenizer = self.tokenizer_type.from_files(file.files)
-            self.read_metadata(file.metadata)
+            self._read_metadata(file.metadata)
         self.runtime = Runtime(path, threads)
 
-    def read_metadata(self, metadata):
-        """Set the attributes that come from the metadata of the file."""
-        raise NotImplementedError
+    def _read_metadata(self, metadata):
+        names = [field.name for field in dataclasses.fields(self.metadata_type)]
+        options = {name: metadata[name] for name in names if name in metadata}
+        vars(self).update(vars(from_json(self.metadata_type, options)))
+        search = from_json(self.search_type, metadata["search"])
+        self.search = dataclasses.asdict(search)
+
+    def _found(self, run, signature, n_best, **inputs):
+        """Run a search on one input, and return its best hypotheses, best first.
+
+        Args:
+            run: The runtime, or its `in_parallel`.
+            signature: Name of the signature.
+            n_best: Maximum number of hypotheses.
+            **inputs: Arrays of one row.
+
+        Raises:
+            UserError: If the vocabulary does not fit the model.
+        """
+        (best,) = hypotheses(run(signature, **inputs), n_best)
+        largest = max(hypothesis.token_ids.max() for hypothesis in best)
+        if largest >= len(self.tokenizer):
+            raise UserError(f"its vocabulary has no token {largest}")
+        return best
 
     @classmethod
     def from_preset(cls, name_or_path, *, threads=None):

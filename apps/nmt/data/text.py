@@ -75,10 +75,21 @@ class Subwords(StoredTokenizer):
         import sentencepiece
 
         self.model = model
+        if not model:
+            # SentencePiece would crash.
+            raise UserError("not a SentencePiece model: there are no bytes")
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
             raise UserError(f"not a SentencePiece model: {error}") from error
+        tokens = ("pad_id", "bos_id", "eos_id", "unk_id")
+        special = [getattr(self._processor, token)() for token in tokens]
+        if special != [PAD, START, END, UNKNOWN]:
+            raise UserError(
+                f"expected a SentencePiece model whose {', '.join(tokens)} are "
+                f"{PAD}, {START}, {END} and {UNKNOWN}. Received: "
+                f"{', '.join(map(str, special))}"
+            )
         self.pieces = [
             self._processor.id_to_piece(i)
             for i in range(self._processor.get_piece_size())

@@ -2,10 +2,10 @@
 
 import csv
 import io
-import json
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import as_utf8
+from keras_attention_apps.common.files import parse_json
 
 TEXT_FOLDERS = ("Flickr8k_text", "annotations")
 # Files that the clients of Kaggle and Hugging Face add to a data set.
@@ -132,8 +132,10 @@ def _parse(text, where):
         return entry
 
     try:
-        return json.loads(text, object_pairs_hook=check)
-    except json.JSONDecodeError as error:
+        return parse_json(text, object_pairs_hook=check)
+    except DataError:
+        raise
+    except ValueError as error:
         raise unexpected(where, "JSON", f"a mistake ({error})") from None
 
 

@@ -1,0 +1,104 @@
+"""Weight files: written in half precision, and checked before they are read."""
+
+import math
+
+import h5py
+import numpy as np
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import WeightsInMemory
+
+# Maximum size of all weights of a file in bytes, as float32.
+MOST_BYTES = 4 * 2**30
+
+
+def check_size(path, fewest):
+    """Check the size of a `.weights.h5` file, before a network is built for it.
+
+    Args:
+        path: Name of the file.
+        fewest: Lower bound of the number of weights that the configuration describes.
+
+    Raises:
+        UserError: If the file has fewer weights, or more than fit into memory.
+    """
+    with h5py.File(path) as file:
+        count = sum(_sizes(file))
+    if count < fewest:
+        raise UserError(
+            f"its configuration has at least {fewest:,} weights. Received: "
+            f"{count:,} in {path.name}"
+        )
+    if 4 * count > MOST_BYTES:
+        raise UserError(f"expected at most {MOST_BYTES:,} bytes of weights, got more")
+
+
+def load_weights(model, path):
+    """Load a `.weights.h5` file into a built Keras model.
+
+    Raises:
+        UserError: If the weights do not fit.
+    """
+    largest = max(math.prod(weight.shape) for weight in model.weights)
+    with h5py.File(path) as file:
+        found = max(_sizes(file), default=0)
+    if found > largest:
+        # Keras would read the array before it compares the shapes.
+        raise UserError(
+            f"no weight of the network is larger than {largest:,} numbers. Received: "
+            f"{found:,} in {path.name}"
+        )
+    try:
+        model.load_weights(path)
+    except ValueError as error:
+        # Keras lists all layers that failed.
+        told = str(error).partition("\n\nList of objects")[0]
+        raise UserError(" ".join(told.split())) from error
+
+
+def _sizes(group):
+    """Return the numbers of elements of all arrays in a file."""
+    sizes = []
+    group.visititems(lambda _, x: sizes.append(getattr(x, "size", 0)))
+    return [size or 0 for size in sizes]
+
+
+def save_half(model, path):
+    """Write a model's weights as a Keras `.weights.h5` file in float16.
+
+    They are rounded to eight significant bits, as in bfloat16, which makes the
+    compressed file a quarter smaller than the eleven bits of float16.
+
+    Args:
+        model: A built Keras model. Its optimiser's state is left out.
+        path: Name of the file, ending in `.weights.h5`.
+    """
+    full, half = WeightsInMemory(), WeightsInMemory()
+    model.save_weights(full)
+    with h5py.File(full) as source, h5py.File(half, "w", libver="latest") as target:
+        _copy_half(source, target)
+    half.save(path)
+
+
+def _copy_half(source, target):
+    target.attrs.update(source.attrs)
+    for name, item in source.items():
+        if name == "optimizer":
+            continue
+        if isinstance(item, h5py.Group):
+            _copy_half(item, target.create_group(name))
+            continue
+        value = item[()]
+        if item.dtype.kind == "f":
+            value = _rounded(value.astype("float16"))
+        packed = {"compression": "gzip", "shuffle": True, "chunks": value.shape}
+        target.create_dataset(
+            name, data=value, **packed if value.size > 1 else {}
+        ).attrs.update(item.attrs)
+
+
+def _rounded(value):
+    """Round to the nearest float16 whose last three bits are zero, ties to even."""
+    bits = value.view("uint16")
+    carry = 3 + (bits >> 3 & 1)
+    rounded = (bits + carry & 0xFFF8).astype("uint16").view("float16")
+    return np.where(np.isfinite(value) & np.isfinite(rounded), rounded, value)
