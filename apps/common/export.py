@@ -10,6 +10,7 @@ from keras_attention_apps.common.files import (
     check_file,
     check_folder,
 )
+from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.presets import is_litert
 
 
@@ -45,18 +46,21 @@ def check_export(path, output_format):
     return to_litert
 
 
-def export_task(config, model, load, save_lite, save_served):
+def export_task(config, model, inputs, load, save_lite, save_served):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes.
 
     Args:
         config: The `ExportConfig`.
         model: Name of the preset or folder.
+        inputs: Files of the model.
         load: Function without arguments that returns the `Task`.
         save_lite, save_served: Functions that write it as a LiteRT file, or a search of
             it as a SavedModel.
     """
     require_tensorflow()
     to_litert = check_export(config.output, config.format)
+    # An older LiteRT file in the folder of the model may be replaced.
+    Inputs(*(path for path in inputs if not is_litert(path))).check(config.output)
     task = load()
     search = dataclasses.asdict(config.search)
     if to_litert:

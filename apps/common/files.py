@@ -91,26 +91,6 @@ def check_file(path):
         _check_parents(path)
 
 
-def check_not_read(output, *inputs):
-    """Raise a `UserError` if a file to write is one of those that are read.
-
-    Args:
-        output: Path of the file to write, or `None`.
-        *inputs: Paths of the files to read; `None` is left out.
-    """
-    for path in inputs:
-        # A terminal is read and written at the same time.
-        if output is None or path is None or is_special(output):
-            continue
-        both_exist = Path(output).exists() and Path(path).exists()
-        is_same = both_exist and os.path.samefile(output, path)
-        if is_same or Path(output).resolve() == Path(path).resolve():
-            raise UserError(
-                "expected an output file that is not an input. "
-                f"Received: {str(output)!r}"
-            )
-
-
 def check_text(path):
     """Raise a `UserError` if a path is neither a file nor a pipe."""
     if not Path(path).exists() or Path(path).is_dir():

@@ -3,6 +3,7 @@
 import dataclasses
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import MODEL
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.litert.runtime import available
 from keras_attention_apps.common.presets import LITERT, find_preset, is_litert
@@ -55,6 +56,18 @@ class Runtimes:
             if lite is not None:
                 return lite
         return imported(self.keras).from_preset(model, **options)
+
+    def files(self, model):
+        """Return the files that a model consists of, or none if there is no model."""
+        if is_litert(model):
+            return [model]
+        lite = imported(self.litert)
+        try:
+            folder = find_preset(model, lite.presets)
+        except UserError:
+            return []
+        names = (*MODEL, LITERT, lite.tokenizer_type.file_name)
+        return [folder / name for name in names]
 
     def _fitting(self, model, search, threads):
         """Return the LiteRT model of a preset, if it has one with these options."""

@@ -333,7 +333,7 @@ def test_an_output_must_be_a_file(photographs, tmp_path, capsys):
         ),
         (["caption", "x.jpg", "--overlay", "x.txt"], "Received: 'x.txt'"),
         (["caption", "x.jpg", "y.jpg", "--overlay", "x.png"], "Received: 'x.png'"),
-        (["caption", "x.png", "--overlay", "x.png"], "among the images"),
+        (["caption", "x.png", "--overlay", "x.png"], "not an input"),
         (["caption", "x.jpg", "--output", "."], "Received a folder: '.'"),
         (["evaluate", "--data", ".", "--output", "."], "Received a folder: '.'"),
         (["export", "."], "expected the name of a new folder"),
@@ -571,7 +571,7 @@ def test_an_evaluation_does_not_replace_its_data(
     captions = (data / "captions.txt").read_text()
     command = ["evaluate", "--data", str(data), "--model", str(model_folder)]
     assert main([*command, "--output", str(data / "captions.txt")]) == 2
-    assert "not part of the data set" in capsys.readouterr().err
+    assert "not an input" in capsys.readouterr().err
     assert (data / "captions.txt").read_text() == captions
     # Results are not data.
     for _ in range(2):

@@ -10,7 +10,6 @@ from keras_attention_apps.common.files import (
     atomic_path,
     check_file,
     check_folder,
-    check_not_read,
     read_json,
     recover_folder,
     remove_folder,
@@ -256,19 +255,3 @@ def test_a_file_behind_a_number_is_not_replaced(tmp_path):
 def test_a_file_in_memory_may_be_replaced():
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         check_file(file.name)
-
-
-def test_an_output_is_no_input(tmp_path, monkeypatch):
-    file, other = tmp_path / "a.txt", tmp_path / "b.txt"
-    file.write_text("text")
-    (tmp_path / "soft").symlink_to(file)
-    (tmp_path / "hard").hardlink_to(file)
-    monkeypatch.chdir(tmp_path)
-    for path in (file, tmp_path / "soft", tmp_path / "hard", Path("../") / file):
-        with pytest.raises(UserError, match="not an input"):
-            check_not_read(path, other, file)
-    check_not_read(other, file)
-    check_not_read(None, file)
-    check_not_read(file, None)
-    # What is read from a device is not lost.
-    check_not_read(Path(os.devnull), Path(os.devnull))

@@ -29,6 +29,15 @@ def test_a_model_is_no_output_unless_it_was_before(tmp_path):
     check_output(tmp_path)
 
 
+def test_a_training_does_not_replace_what_it_starts_from(tmp_path):
+    for name in ("model", "checkpoints/1", "epochs/3"):
+        with pytest.raises(UserError, match="not an input"):
+            check_output(
+                tmp_path, False, [tmp_path / name], ("model", "checkpoints", "epochs")
+            )
+    check_output(tmp_path, False, [None, tmp_path / "train.en"])
+
+
 def test_tensorboard_must_be_installed_before_anything_is_trained(
     tmp_path, monkeypatch
 ):

@@ -413,7 +413,7 @@ def test_an_evaluation_does_not_replace_what_it_reads(name, tmp_path, capsys):
     arguments += [tmp_path / "." / name, "--model", "nowhere"]
 
     assert main(["evaluate", *map(str, arguments)]) == 2
-    assert "an output file that is not an input" in capsys.readouterr().err
+    assert "an output that is not an input" in capsys.readouterr().err
     assert (tmp_path / name).read_text() == "x\n"
 
 

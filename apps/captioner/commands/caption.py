@@ -18,6 +18,7 @@ from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import check_file, is_special, to_json
 from keras_attention_apps.common.hypotheses import check_n_best
+from keras_attention_apps.common.inputs import Inputs
 from tqdm import tqdm
 
 # Characters of a path that would end its column or its line.
@@ -37,9 +38,13 @@ def caption(config):
     overlays = {}
     if config.overlay:
         overlays = find_overlays(config.overlay, config.photos, paths)
+    chosen = config.captioner
+    inputs = [*paths, *RUNTIMES.files(chosen.model)]
     if config.output:
         _check_output(config.output)
-    chosen = config.captioner
+        Inputs(*inputs).check(config.output)
+    # The output is read, too, when it is continued.
+    Inputs(*inputs, config.output).check(*overlays.values())
     captioner = RUNTIMES.load(
         chosen.model,
         config.runtime,

@@ -12,8 +12,8 @@ from keras_attention_apps.captioner.metrics import (
     cider_of_probable,
 )
 from keras_attention_apps.captioner.runtimes import RUNTIMES
-from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import check_file, read_json, write_json
+from keras_attention_apps.common.inputs import Inputs
 
 # Shares of the most probable captions that are scored.
 SHARES = (0.9, 0.75, 0.5, 0.25)
@@ -23,7 +23,9 @@ def evaluate(config):
     """Print the scores that an `EvaluateConfig` describes, and return them."""
     if config.output:
         check_file(config.output)
-        _check_not_data(config.output, config.data)
+        if not _are_results(config.output):
+            files = RUNTIMES.files(config.captioner.model)
+            Inputs(config.data, *files).check(config.output)
     images = read_dataset(config.data, config.split)
     images = readable(images, config.max_unreadable)
     chosen = config.captioner
@@ -79,17 +81,10 @@ def evaluate(config):
     return scores | attention
 
 
-def _check_not_data(output, data):
-    """Raise a `UserError` if the output would replace a file of the data set.
-
-    Results that an earlier evaluation has written there may be replaced.
-    """
-    if not output.is_file() or data.resolve() not in output.resolve().parents:
-        return
-    with contextlib.suppress(ValueError, TypeError, AttributeError):
-        if all(entry.keys() == {"image_id", "caption"} for entry in read_json(output)):
-            return
-    raise UserError(
-        "expected an output file that is not part of the data set. "
-        f"Received: {str(output)!r}"
-    )
+def _are_results(path):
+    """Whether a file has the results of an earlier evaluation."""
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        entries = read_json(path)
+        keys = {"image_id", "caption"}
+        return isinstance(entries, list) and all(x.keys() == keys for x in entries)
+    return False

@@ -4,6 +4,7 @@ import keras
 from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
 from keras_attention_apps.captioner.data.text import JOINTS
 from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.common.export import export_task, write_archive
 
 
@@ -13,6 +14,7 @@ def export(config):
     export_task(
         config,
         chosen.model,
+        RUNTIMES.files(chosen.model),
         lambda: Captioner.from_preset(chosen.model, **chosen.options),
         save_lite_captioner,
         save_served,

@@ -24,8 +24,8 @@ def find_overlays(overlay, given, paths):
         Dict from the path of each image to that of its overlay.
 
     Raises:
-        UserError: If `overlay` is not as above, would overwrite an image, or lies in a
-            folder of images, where the next run would caption it.
+        UserError: If `overlay` is not as above, or lies in a folder of images, where
+            the next run would caption it.
     """
     folders = [path for path in given if os.path.isdir(path)]
     is_file = overlay.suffix.lower() in FIGURE_SUFFIXES and not overlay.is_dir()
@@ -43,11 +43,9 @@ def find_overlays(overlay, given, paths):
                 f"them, are captioned. Received: {str(overlay)!r}"
             )
         found = {path: overlay / f"{name}.png" for path, name in _names(paths).items()}
-    images = set(map(os.path.realpath, paths))
     for target in found.values():
         check_file(target)
-        inside = os.path.realpath(target.parent) in map(os.path.realpath, folders)
-        if inside or os.path.realpath(target) in images:
+        if os.path.realpath(target.parent) in map(os.path.realpath, folders):
             raise UserError(
                 f"--overlay must not lie among the images. Received: {str(overlay)!r}"
             )

@@ -28,6 +28,7 @@ from keras_attention_apps.captioner.training.self_critical import SelfCriticalCa
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import recover_folder
+from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import seeded
@@ -59,7 +60,9 @@ def train(config: TrainConfig):
     config = dataclasses.replace(
         config, data=config.data.resolve(), output=config.output.resolve()
     )
-    check_output(config.output, config.tensorboard)
+    inputs = config.data, config.from_preset, config.backbone_weights
+    check_output(config.output, config.tensorboard, inputs)
+    Inputs(*inputs).check(config.cache, whole=False)
     if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
         raise UserError("expected epochs of one of the phases. Received: 0 of each")
     with seeded(config.seed, config.precision):

@@ -3,10 +3,12 @@
 import numpy as np
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import check_folder
+from keras_attention_apps.common.inputs import Inputs
 
 
 def average(config, load):
     """Write the average of several models, as an `AverageConfig` describes it."""
+    Inputs(*config.models).check(config.output, whole=False)
     # A user who forgets the output must not lose the first model.
     check_folder(config.output)
     averaged = average_models(config.models, load)

@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import MODEL, check_folder, holds
+from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.training.callbacks import (
     SaveEveryEpoch,
@@ -20,16 +21,19 @@ from keras_attention_apps.common.training.checkpoints import PROGRESS
 CHECKPOINTS = "checkpoints"
 
 
-def check_output(output, tensorboard=False):
+def check_output(output, tensorboard=False, inputs=(), folders=(BEST, CHECKPOINTS)):
     """Raise a `UserError` if a training must not write to a folder.
 
     The folder must not be a model itself, unless it holds a training, and must not have
-    other files in place of the best model.
+    other files in place of the best model. What the training reads must not be
+    replaced.
 
     Args:
         output: Folder of the training.
         tensorboard: Whether TensorBoard logs are written, for which it must be
             installed.
+        inputs: Files and folders that the training reads; `None` is left out.
+        folders: Folders of the output that are replaced.
     """
     if tensorboard and not importlib.util.find_spec("tensorboard"):
         raise UserError(
@@ -41,6 +45,9 @@ def check_output(output, tensorboard=False):
             "expected the name of a new folder, or of one that holds a training. "
             f"Received the folder of a model: {str(output)!r}"
         )
+    inputs = Inputs(*inputs)
+    inputs.check(output, whole=False)
+    inputs.check(*(output / folder for folder in folders))
     check_folder(output / BEST, MODEL)
 
 

@@ -3,7 +3,8 @@
 import math
 import sys
 
-from keras_attention_apps.common.files import atomic_path, check_file, check_not_read
+from keras_attention_apps.common.files import atomic_path, check_file
+from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.nmt.data.dataset import check_files, find_files, read_parallel
 from keras_attention_apps.nmt.metrics import (
     bleu_by_length,
@@ -18,9 +19,9 @@ def evaluate(config):
     if config.output is not None:
         check_file(config.output)
     source, target = _files(config)
-    check_not_read(config.output, source, target)
-    sources, references = read_parallel(source, target)
     chosen = config.translator
+    Inputs(source, target, *RUNTIMES.files(chosen.model)).check(config.output)
+    sources, references = read_parallel(source, target)
     translator = RUNTIMES.load(
         chosen.model,
         config.runtime,

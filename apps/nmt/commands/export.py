@@ -7,6 +7,7 @@ from keras_attention_apps.common.tokens import END, PAD
 from keras_attention_apps.nmt.commands.export_litert import save_lite_translator
 from keras_attention_apps.nmt.data.text import BLANKS
 from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.runtimes import RUNTIMES
 
 
 def export(config):
@@ -15,6 +16,7 @@ def export(config):
     export_task(
         config,
         chosen.model,
+        RUNTIMES.files(chosen.model),
         lambda: Translator.from_preset(chosen.model, precision=chosen.precision),
         save_lite_translator,
         save_served,

@@ -11,10 +11,10 @@ from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_fi
 from keras_attention_apps.common.files import (
     atomic_path,
     check_file,
-    check_not_read,
     check_text,
 )
 from keras_attention_apps.common.hypotheses import check_n_best
+from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 
@@ -75,11 +75,15 @@ def _check(config):
             "expected sentences, --input, or lines on the standard input. "
             "Received: a closed standard input"
         )
+    inputs = [*RUNTIMES.files(config.translator.model), config.input]
+    if not config.sentences and config.input is None:
+        inputs.append("/dev/stdin")
     if config.output is not None:
         check_file(config.output)
-        check_not_read(config.output, config.input)
+        Inputs(*inputs).check(config.output)
     if config.plot is not None:
         _check_plot(config)
+        Inputs(*inputs, config.output).check(config.plot, whole=False)
 
 
 def _check_plot(config):

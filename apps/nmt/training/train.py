@@ -73,7 +73,13 @@ def train(config: TrainConfig):
         model=with_recipe(config.model, config.model.attention),
         output=config.output.resolve(),
     )
-    check_output(config.output, config.tensorboard)
+    inputs = [config.source, config.target, config.valid_source, config.valid_target]
+    check_output(
+        config.output,
+        config.tensorboard,
+        [*inputs, config.data, config.from_preset],
+        (BEST, CHECKPOINTS, EPOCHS),
+    )
     if not config.epochs + config.self_critical_epochs:
         raise UserError("expected epochs of one of the phases. Received: 0 of each")
     training, validation = read_texts(config)

@@ -1,0 +1,103 @@
+"""An output that is an input, under whatever name."""
+
+import os
+from pathlib import Path
+
+import pytest
+from keras_attention_apps.captioner.main import main as captioner
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.inputs import Inputs
+from keras_attention_apps.nmt.main import main as nmt
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a file that has four names, in which the test runs."""
+    (tmp_path / "data" / "in").mkdir(parents=True)
+    file = tmp_path / "data" / "in" / "a.txt"
+    file.write_text("text")
+    (tmp_path / "soft").symlink_to(file)
+    (tmp_path / "linked").symlink_to(tmp_path / "data")
+    (tmp_path / "hard").hardlink_to(file)
+    (tmp_path / "other.txt").write_text("other")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+NAMES = ("data/in/a.txt", "soft", "hard", "linked/in/../in/a.txt", "./data//in/a.txt")
+
+
+def refuses(inputs, *outputs, **options):
+    with pytest.raises(UserError, match="expected an output that is not an input"):
+        inputs.check(*outputs, **options)
+
+
+@pytest.mark.parametrize("read", NAMES)
+@pytest.mark.parametrize("written", NAMES)
+def test_a_file_that_is_read(folder, read, written):
+    refuses(Inputs("other.txt", Path(read)), "new.txt", Path(written))
+
+
+@pytest.mark.parametrize("read", ["data", "linked", "data/in"])
+@pytest.mark.parametrize("written", NAMES)
+def test_a_file_in_a_folder_that_is_read(folder, read, written):
+    refuses(Inputs(Path(read)), Path(written))
+
+
+@pytest.mark.parametrize("written", ["data", "linked", "data/../data"])
+def test_a_folder_that_holds_what_is_read(folder, written):
+    refuses(Inputs("data/in/a.txt"), Path(written))
+    Inputs("data/in/a.txt").check(Path(written), whole=False)
+    refuses(Inputs("data"), Path(written), whole=False)
+
+
+def test_other_files_are_no_inputs(folder):
+    inputs = Inputs("data/in/a.txt", "missing", None)
+    inputs.check("other.txt", "new.txt", "data/in/b.txt", "new/folder", None)
+    # A new file in a folder that is read replaces none of it.
+    Inputs("data").check("data/new.txt", "data/new")
+
+
+def test_what_is_missing_is_an_input_by_its_name(folder):
+    refuses(Inputs("missing"), Path("data/../missing"))
+
+
+def test_what_is_read_from_a_device_is_not_lost(folder):
+    Inputs(os.devnull).check(Path(os.devnull))
+
+
+MODEL_FILES = ("config.json", "model.weights.h5", "vocabulary.json", "subwords.model")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "captioner caption soft other.txt --output data/in/a.txt",
+        "captioner caption other.txt --model model --output model/vocabulary.json",
+        "captioner caption soft --overlay data/in/a.png",
+        "captioner caption soft --output x.png --overlay x.png",
+        "captioner evaluate --data linked --output data/in/a.txt",
+        "captioner evaluate --data data --model model --output model/config.json",
+        "captioner train --data data --output linked",
+        "captioner train --data data --output out --cache data",
+        "captioner average model model other",
+        "nmt average out/../model model other",
+        "nmt train --data data --pair a-b --output data/in/..",
+        "nmt translate --input soft --output hard",
+        "nmt translate Hello --output x.png --plot x.png",
+        "nmt translate Hello --model model --output model/subwords.model",
+        "nmt evaluate --source soft --target other.txt --output linked/in/a.txt",
+    ],
+)
+def test_every_command_keeps_what_it_reads(folder, command, capsys):
+    (folder / "soft.png").symlink_to(folder / "soft")
+    (folder / "data" / "in" / "a.png").hardlink_to(folder / "hard")
+    (folder / "model").mkdir()
+    for name in MODEL_FILES:
+        (folder / "model" / name).write_text("{}")
+    program, *arguments = command.split()
+    main = {"captioner": captioner, "nmt": nmt}[program]
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert "expected an output that is not an input" in error
+    assert error.count("\n") == 1
