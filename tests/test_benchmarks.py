@@ -82,3 +82,18 @@ def test_few_functions_are_between_a_call_and_its_equation():
         functions = [name for _, name in calls.recorded(call)]
         assert "additive_scores" in functions
         assert len(functions) <= most
+
+
+@pytest.mark.exhaustive
+def test_damaged_images_are_counted():
+    script = ROOT / "benchmarks" / "robustness.py"
+    found = subprocess.run(
+        [sys.executable, script, "images", "--count", "20"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    row = found.stdout.splitlines()[2].strip("| ").split(" | ")
+    name, tried, answered, refused, *failures = row
+    assert (name, tried, failures) == ("images", "20", 4 * ["0"])
+    assert int(answered) + int(refused) == 20

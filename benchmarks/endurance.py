@@ -1,0 +1,187 @@
+"""Endurance: many clients of one model at once, and trainings that are killed.
+
+    python benchmarks/endurance.py clients --count 20 --seconds 60
+    python benchmarks/endurance.py kills --count 50
+
+The clients ask one LiteRT model, then one SavedModel, in batches of one to three, and
+compare every answer. Trainings of both programs in all phases are killed at random
+moments and continued with the same command until they are done; their models should
+equal, bit by bit, that of a training that was not killed. The columns are those of
+`robustness.py`.
+"""
+
+import argparse
+import collections
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+from robustness import PHOTO, report
+
+COMMAND = (
+    "import sys; from keras_attention_apps.{}.main import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
+
+
+def clients(count, seconds):
+    """Ask one exported model from many threads at once, on LiteRT and TensorFlow."""
+    import tensorflow as tf
+    from keras_attention_apps.captioner import LiteCaptioner
+
+    lite = LiteCaptioner.from_preset("flickr8k-soft", threads=2)
+    content = PHOTO.read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        run("captioner", "export", Path(folder) / "served")
+        served = tf.saved_model.load(str(Path(folder) / "served"))
+
+        def captions(size):
+            found = served.serve(tf.constant([content] * size))["caption"].numpy()
+            return [text.decode() for text in found]
+
+        calls = {
+            "LiteRT": lambda size: [lite.caption(content).text] * size,
+            "SavedModel": captions,
+        }
+        for name, call in calls.items():
+            expected, counts = call(1)[0], collections.Counter()
+            end = time.monotonic() + seconds
+
+            def ask(number, call=call, expected=expected, counts=counts, end=end):
+                size = 1 + number % 3
+                while time.monotonic() < end:
+                    try:
+                        texts = call(size)
+                    except Exception:
+                        traceback.print_exc()
+                        counts["tracebacks"] += 1
+                        continue
+                    counts["answered"] += 1
+                    counts["changed"] += texts != [expected] * size
+
+            threads = [
+                threading.Thread(target=ask, args=[number]) for number in range(count)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            report(f"{count} clients, {name}", counts, sum(counts.values()))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"peak memory {peak / 1e3:.0f} MB")
+
+
+def run(program, *arguments, after=None):
+    """Run a command; kill it `after` so many seconds. Return its seconds and code."""
+    command = [sys.executable, "-c", COMMAND.format(program), *map(str, arguments)]
+    start = time.perf_counter()
+    child = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        _, error = child.communicate(timeout=after)
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        return time.perf_counter() - start, None
+    if child.returncode:
+        print(error, file=sys.stderr)
+    return time.perf_counter() - start, child.returncode
+
+
+def trainings(folder):
+    """Return the commands of a training of each program, in all of their phases."""
+    scenes, corpus = folder / "scenes", folder / "corpus"
+    run("captioner", "scenes", scenes, "--count", 40, "--image-size", 32)
+    corpus.mkdir()
+    words = {"the": "le", "dog": "chien", "cat": "chat", "sees": "voit", "old": "vieux"}
+    random = np.random.default_rng(1)
+    lines = [random.choice(list(words), random.integers(2, 7)) for _ in range(80)]
+    for name, part in (("train", lines[:64]), ("val", lines[64:])):
+        target = [" ".join(words[word] for word in line) for line in part]
+        source = [" ".join(line) for line in part]
+        for suffix, text in (("en", source), ("fr", target)):
+            (corpus / f"{name}.{suffix}").write_text("\n".join(text) + "\n")
+    small = ["--model.units", 8, "--model.attention-units", 8]
+    small += ["--model.embedding-units", 8]
+    captioner = ["train-scenes", "--data", scenes, "--model.image-size", 32, *small]
+    captioner += ["--model.region-units", 8, "--model.max-length", 8]
+    captioner += ["--epochs", 2, "--fine-tune-epochs", 2, "--self-critical-epochs", 2]
+    nmt = ["train", "--data", corpus, "--pair", "en-fr", *small]
+    nmt += ["--model.encoder-units", 8, "--vocabulary-size", 300, "--epochs", 4]
+    nmt += ["--average", 2, "--self-critical-epochs", 2, "--min-steps", 1]
+    return {"captioner": captioner, "nmt": nmt}
+
+
+def kills(count, seed):
+    """Kill trainings at random moments, continue them, and compare the models."""
+    random = np.random.default_rng(seed)
+    counts = collections.Counter()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for program, command in trainings(folder).items():
+            whole, command = folder / program, [*command, "--output"]
+            seconds, code = run(program, *command, whole)
+            if code:
+                sys.exit(f"{program} failed without being killed")
+            expected = model_of(whole)
+            for number in range(count // 2):
+                output = folder / f"{program}-{number}"
+                after = random.uniform(0, seconds)
+                while run(program, *command, output, after=after)[1] is None:
+                    # The next time it may finish.
+                    after = random.uniform(0, 2 * seconds)
+                    counts["killed"] += 1
+                if not (output / "model").exists():
+                    counts["tracebacks"] += 1
+                elif model_of(output) == expected:
+                    counts["answered"] += 1
+                else:
+                    counts["changed"] += 1
+                shutil.rmtree(output)
+    report(f"trainings, killed {counts['killed']} times", counts, 2 * (count // 2))
+
+
+def model_of(output):
+    """Return the weights of a trained model as bytes, without dates."""
+    import h5py
+
+    found = []
+    with h5py.File(output / "model" / "model.weights.h5") as file:
+        file.visititems(
+            lambda name, item: (
+                found.append((name, item[()].tobytes()))
+                if isinstance(item, h5py.Dataset)
+                else None
+            )
+        )
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kind", choices=["clients", "kills"])
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=60, help="of the clients")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if options.kind == "clients":
+        clients(options.count, options.seconds)
+    else:
+        kills(options.count, options.seed)
+
+
+if __name__ == "__main__":
+    main()

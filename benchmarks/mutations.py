@@ -1,0 +1,175 @@
+"""Mutated images, hostile sentences and damaged model files, for `robustness.py`."""
+
+import io
+import json
+import zlib
+
+from PIL import Image
+
+MODES = {
+    "PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"),
+    "JPEG": ("L", "RGB", "CMYK", "YCbCr"),
+    "TIFF": ("1", "L", "P", "RGB", "RGBA", "CMYK", "I;16", "I", "F", "LAB"),
+    "GIF": ("1", "L", "P", "RGB"),
+    "BMP": ("1", "L", "P", "RGB", "RGBA"),
+    "WEBP": ("RGB", "RGBA"),
+    "PPM": ("1", "L", "RGB", "I;16"),
+    "JPEG2000": ("L", "LA", "RGB", "RGBA", "I;16"),
+    "AVIF": ("RGB", "RGBA"),
+}
+OPTIONS = {
+    "JPEG": ({}, {"progressive": True}, {"icc_profile": b"no profile"}),
+    "TIFF": ({}, *({"compression": x} for x in ("tiff_lzw", "tiff_deflate", "jpeg"))),
+    "PNG": ({}, {"icc_profile": b"\0" * 200}),
+}
+SIZES = ((1, 1), (3, 200), (64, 48), (300, 200))
+
+HOW = ("none", "cut", "flip", "drop", "repeat", "number", "huge")
+
+# Blocks from which characters are drawn, as first and last code points.
+BLOCKS = (
+    (0x20, 0x7E),
+    (0x00, 0x1F),
+    (0xA0, 0x24F),
+    (0x300, 0x36F),
+    (0x590, 0x6FF),
+    (0x900, 0xDFF),
+    (0x1100, 0x11FF),
+    (0x2000, 0x206F),
+    (0x2580, 0x27BF),
+    (0x4E00, 0x9FFF),
+    (0xD800, 0xDFFF),
+    (0xE000, 0xF8FF),
+    (0xFE00, 0xFFFF),
+    (0x1F000, 0x1FAFF),
+    (0xE0000, 0xE01EF),
+)
+WORDS = ("A", "man", "in", "a", "blue", "shirt", "is", "cleaning", "windows", ".")
+
+# Values that no option of a model has, or that are too large for memory.
+WRONG = (
+    None,
+    True,
+    -1,
+    0,
+    1_000_000_000,
+    10**400,
+    0.5,
+    float("nan"),
+    float("inf"),
+    "",
+    "nothing",
+    [],
+    {},
+    [[]],
+    {"a": 1},
+)
+
+
+def mutated_images(random):
+    """Yield names and contents of image files, most of them damaged."""
+    while True:
+        kind = str(random.choice(list(MODES)))
+        mode = str(random.choice(MODES[kind]))
+        content = _encoded(random, kind, mode)
+        how, content = mutated_bytes(random, content)
+        yield f"{kind} {mode}, {how}", content
+
+
+def _encoded(random, kind, mode):
+    """Return a random image in a format and a mode, or RGB where Pillow refuses."""
+    width, height = SIZES[random.integers(len(SIZES))]
+    noise = random.integers(0, 256, (height, width, 3)).astype("uint8")
+    noise[: height // 2] = noise[0, 0]
+    image = Image.fromarray(noise)
+    options = OPTIONS.get(kind, ({},))
+    options = dict(options[random.integers(len(options))])
+    if kind in ("JPEG", "PNG", "WEBP", "TIFF"):
+        exif = Image.Exif()
+        exif[0x0112] = int(random.integers(0, 12))
+        options["exif"] = exif
+    for chosen, more in ((mode, options), ("RGB", {})):
+        file = io.BytesIO()
+        try:
+            _converted(image, chosen).save(file, kind, **more)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+            continue
+        return file.getvalue()
+    raise ValueError(f"Pillow cannot write {kind}")
+
+
+def _converted(image, mode):
+    if mode in ("I;16", "F", "I", "1", "P", "LA"):
+        image = image.convert("L")
+    return image.convert(mode)
+
+
+def mutated_bytes(random, content):
+    """Return a description and the content after one mutation, or none."""
+    how = str(
+        random.choice(["none", "cut", "flip", "drop", "repeat", "number", "huge"])
+    )
+    changed = bytearray(content)
+    place = int(random.integers(len(changed)))
+    count = int(random.integers(1, 64))
+    if how == "cut":
+        changed = changed[:place]
+    elif how == "flip":
+        for _ in range(count):
+            changed[random.integers(len(changed))] ^= 1 << random.integers(8)
+    elif how == "drop":
+        del changed[place : place + count]
+    elif how == "repeat":
+        changed[place:place] = changed[place : place + count] * 50
+    elif how == "number":
+        # Sizes and offsets are mostly in the first bytes.
+        place = int(random.integers(min(len(changed), 64)))
+        changed[place : place + 4] = random.bytes(4)
+    elif how == "huge" and content.startswith(b"\x89PNG"):
+        header = changed[12:29]
+        header[4:12] = int(random.choice([1, 70_000, 170_000_000])).to_bytes(
+            4, "big"
+        ) + int(random.choice([1, 70_000, 170_000_000])).to_bytes(4, "big")
+        changed[12:29] = header
+        changed[29:33] = zlib.crc32(bytes(header)).to_bytes(4, "big")
+    return how, bytes(changed)
+
+
+def hostile_lines(random):
+    """Yield names and sentences with characters of all kinds."""
+    while True:
+        words = []
+        for _ in range(int(random.integers(0, 12))):
+            if random.random() < 0.4:
+                words.append(str(random.choice(WORDS)))
+                continue
+            first, last = BLOCKS[random.integers(len(BLOCKS))]
+            size = int(random.choice([1, 2, 5, 20]))
+            words.append("".join(map(chr, random.integers(first, last + 1, size))))
+        if random.random() < 0.01:
+            words *= int(random.choice([100, 1000]))
+        line = str(random.choice(["", " ", "\u200b"])).join(words)
+        if random.random() < 0.5:
+            line = " ".join(words)
+        yield f"{len(line)} characters: {line[:40]!r}", line
+
+
+def mutated_config(random, text):
+    """Return a description and the text of a configuration with another value."""
+    config = json.loads(text)
+    if random.random() < 0.05:
+        return "nested 200,000 deep", "[" * 200_000 + "]" * 200_000
+    place, path = config, []
+    while isinstance(place, dict) and place:
+        key = str(random.choice(list(place)))
+        path.append(key)
+        if not isinstance(place[key], dict) or random.random() < 0.2:
+            break
+        place = place[key]
+    name = ".".join(path)
+    if random.random() < 0.15:
+        del place[path[-1]]
+        return f"without {name}", json.dumps(config)
+    value = WRONG[random.integers(len(WRONG))]
+    place[path[-1]] = value
+    return f"{name} {str(value)[:20]}", json.dumps(config)

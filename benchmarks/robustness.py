@@ -1,0 +1,365 @@
+"""Robustness: mutated images, hostile sentences, damaged models, calls of layers.
+
+Prints, for each kind of input, how many were tried, how many were answered, and how
+many were refused with one line. The other columns should be zero: tracebacks, crashes
+of the process, inputs that took over 30 seconds, and changed answers to an input that
+is repeated in between. Then follow the peak memory, and the slowest input on its own.
+
+    python benchmarks/robustness.py images --count 10000
+    python benchmarks/robustness.py sentences --count 10000
+    python benchmarks/robustness.py models --count 500
+    python benchmarks/robustness.py layers --count 2000     # KERAS_BACKEND=jax, too
+"""
+
+import argparse
+import collections
+import dataclasses
+import multiprocessing
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import mutations
+import numpy as np
+
+# Seconds after which an input counts as one on which the process hangs.
+LONGEST = 30
+# Every so many inputs, one whose answer is known.
+REPEATED = 50
+COLUMNS = ("tried", "answered", "refused", "tracebacks", "crashes", "hangs", "changed")
+PHOTO = Path(__file__).parents[1] / "docs" / "photographer.jpg"
+
+
+class Images:
+    """Reads image files as the programs do."""
+
+    def inputs(self, random):
+        return mutations.mutated_images(random)
+
+    def known(self):
+        return PHOTO.read_bytes()
+
+    def answer(self, content):
+        from keras_attention_apps.captioner.images.reading import (
+            image_to_array,
+            read_image,
+        )
+
+        arrays = [
+            image_to_array(read_image(content, draft=draft), 224)
+            for draft in (False, True)
+        ]
+        assert all(a.shape == (224, 224, 3) for a in arrays)
+        return arrays[0].tobytes()
+
+
+class Sentences:
+    """Translates sentences on LiteRT."""
+
+    def __init__(self):
+        from keras_attention_apps.nmt import LiteTranslator
+
+        self.translator = LiteTranslator.from_preset("multi30k-en-de-self-attention")
+
+    def inputs(self, random):
+        return mutations.hostile_lines(random)
+
+    def known(self):
+        return "A dog runs in the snow."
+
+    def answer(self, line):
+        found = self.translator.translate(line)
+        found.text.encode()
+        assert "\n" not in found.text
+        return found.text
+
+
+class Models:
+    """Loads models of which one file is damaged, and uses those that load."""
+
+    def __init__(self):
+        import keras
+        from keras_attention_apps.captioner.config import ModelConfig
+        from keras_attention_apps.captioner.data.text import Vocabulary
+        from keras_attention_apps.captioner.inference import Captioner
+        from keras_attention_apps.captioner.network.show_attend_tell import (
+            ShowAttendTell,
+        )
+        from keras_attention_apps.nmt.inference import Translator
+
+        keras.utils.set_random_seed(1)
+        sizes = ("region_units", "embedding_units", "units", "attention_units")
+        config = ModelConfig(
+            backbone="SmallCNN", image_size=16, max_length=6, **dict.fromkeys(sizes, 8)
+        )
+        vocabulary = Vocabulary(["a", "dog", "runs"])
+        network = ShowAttendTell(config, len(vocabulary))
+        network.build()
+        self.folder = Path(tempfile.mkdtemp())
+        Captioner(config, vocabulary, network).save(self.folder / "captioner")
+        presets = Captioner.presets, Translator.presets
+        bahdanau = presets[1] / "multi30k-en-de-bahdanau"
+        shutil.copytree(bahdanau, self.folder / "translator")
+        captioner = presets[0] / "flickr8k-soft" / "model.tflite"
+        shutil.copy(captioner, self.folder / "captioner.tflite")
+        translator = presets[1] / "multi30k-en-de-self-attention" / "model.tflite"
+        shutil.copy(translator, self.folder / "translator.tflite")
+
+    def inputs(self, random):
+        files = [
+            path
+            for name in ("captioner", "translator")
+            for path in sorted((self.folder / name).iterdir())
+            if path.suffix != ".md"
+        ]
+        files += sorted(self.folder.glob("*.tflite"))
+        while True:
+            path = files[random.integers(len(files))]
+            content = path.read_bytes()
+            if path.name == "config.json" and random.random() < 0.8:
+                how, text = mutations.mutated_config(random, content.decode())
+                content = text.encode()
+            else:
+                how, content = mutations.mutated_bytes(random, content)
+            yield f"{path.relative_to(self.folder)}, {how}", (path, content)
+
+    def known(self):
+        path = self.folder / "captioner" / "config.json"
+        return path, path.read_bytes()
+
+    def answer(self, item):
+        path, content = item
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "model"
+            if path.suffix == ".tflite":
+                place = place.with_suffix(".tflite")
+                place.write_bytes(content)
+                return self.result(place, path.stem)
+            shutil.copytree(path.parent, place)
+            (place / path.name).write_bytes(content)
+            return self.result(place, path.parent.name)
+
+    def result(self, place, name):
+        """Use the damaged copy of a model."""
+        from keras_attention_apps.captioner import Captioner, LiteCaptioner
+        from keras_attention_apps.nmt import LiteTranslator, Translator
+
+        is_lite = place.suffix == ".tflite"
+        if name == "captioner":
+            kind = LiteCaptioner if is_lite else Captioner
+            return kind.from_preset(place).caption(PHOTO).text
+        kind = LiteTranslator if is_lite else Translator
+        return kind.from_preset(place).translate("A dog runs.").text
+
+
+class Layers:
+    """Calls layers with shapes, masks and options of all kinds."""
+
+    def inputs(self, random):
+        def chosen(*values):
+            return values[random.integers(len(values))]
+
+        while True:
+            layer = chosen("AdditiveAttention", "LuongAttention", "SelfAttention")
+            options = {"weighting": chosen("softmax", "sparsemax", "entmax")}
+            if layer == "AdditiveAttention":
+                options["weighting"] = chosen("softmax", "entmax", "hard", "monotonic")
+                options["window"] = chosen(
+                    None, "LocalMonotonicWindow", "LocalPredictiveWindow"
+                )
+                options["coverage"] = chosen(None, None, 2)
+            elif layer == "LuongAttention":
+                options["window"] = chosen("global", "local-m", "local-p")
+            sizes = tuple(int(random.choice([0, 1, 2, 5])) for _ in range(3))
+            depth = int(random.choice([1, 4]))
+            mask = chosen(None, "all", "none", "some", "wrong", "additive")
+            values = chosen("normal", "normal", "large", "nan")
+            case = {
+                "layer": layer,
+                "options": {k: v for k, v in options.items() if v is not None},
+                "sizes": sizes,
+                "depth": depth,
+                "mask": mask,
+                "values": values,
+                "seed": int(random.integers(1000)),
+            }
+            yield str(case), case
+
+    def known(self):
+        return {
+            "layer": "AdditiveAttention",
+            "options": {},
+            "sizes": (2, 3, 5),
+            "depth": 4,
+            "mask": "some",
+            "values": "normal",
+            "seed": 1,
+        }
+
+    def answer(self, case):
+        import keras
+
+        import keras_attention
+
+        keras.utils.set_random_seed(case["seed"])
+        random = np.random.default_rng(case["seed"])
+        batch, queries, source = case["sizes"]
+        factor = {"large": 1e4, "nan": np.nan}.get(case["values"], 1.0)
+
+        def drawn(*shape):
+            return (factor * random.normal(size=shape)).astype("float32")
+
+        masks = {
+            "all": np.zeros((batch, source), bool),
+            "none": np.ones((batch, source), bool),
+            "some": random.random((batch, source)) < 0.5,
+            "wrong": np.ones((batch, source + 1), bool),
+            "additive": np.full((batch, source), -1e9, "float32"),
+        }
+        kind = getattr(keras_attention, case["layer"])
+        try:
+            options = dict(case["options"])
+            if case["layer"] == "AdditiveAttention" and "window" in options:
+                options["window"] = getattr(keras_attention, options["window"])()
+            sizes = {"SelfAttention": (2, 4), "LuongAttention": ("general",)}
+            layer = kind(*sizes.get(case["layer"], (4,)), **options)
+            context, weights = layer(
+                drawn(batch, queries, case["depth"]),
+                drawn(batch, source, case["depth"]),
+                value_mask=masks.get(case["mask"]),
+                return_attention_scores=True,
+            )
+        except (ValueError, TypeError) as error:
+            # Errors of the library say what came; those of a backend do not.
+            if "eceived" in str(error) or "argument" in str(error):
+                raise Refused(str(error)) from error
+            raise
+        assert weights.shape[-1] == source and context.shape[:2] == (batch, queries)
+        context = keras.ops.convert_to_numpy(context)
+        assert case["values"] == "nan" or np.isfinite(context).all()
+        return np.round(context, 4).tobytes()
+
+
+class Refused(ValueError):
+    """A refusal that may have several lines."""
+
+
+KINDS = {
+    "images": Images,
+    "sentences": Sentences,
+    "models": Models,
+    "layers": Layers,
+}
+
+
+def serve(name, connection):
+    """Answer inputs until the connection is closed; runs in a process of its own."""
+    from keras_attention_apps.common.cli import UserError
+
+    task = KINDS[name]()
+    connection.send("ready")
+    while True:
+        try:
+            item = connection.recv()
+        except EOFError:
+            return
+        start = time.perf_counter()
+        try:
+            found = "answered", task.answer(item)
+        except (UserError, Refused) as error:
+            one_line = isinstance(error, Refused) or "\n" not in str(error)
+            found = ("refused" if one_line else "tracebacks"), str(error)
+        except BaseException:
+            found = "tracebacks", traceback.format_exc()
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        connection.send((*found, time.perf_counter() - start, memory))
+
+
+@dataclasses.dataclass
+class Worker:
+    """A process that answers inputs, and is started again when it is lost."""
+
+    name: str
+
+    def start(self):
+        self.connection, other = multiprocessing.Pipe()
+        # A fresh process, whose memory is its own.
+        context = multiprocessing.get_context("spawn")
+        arguments = self.name, other
+        self.process = context.Process(target=serve, args=arguments, daemon=True)
+        self.process.start()
+        other.close()
+        self.connection.recv()
+        return self
+
+    def ask(self, item):
+        """Return outcome, answer, seconds and kilobytes."""
+        self.connection.send(item)
+        if not self.connection.poll(LONGEST):
+            self.process.kill()
+            self.start()
+            return "hangs", "", LONGEST, 0
+        try:
+            return self.connection.recv()
+        except EOFError:
+            self.start()
+            return "crashes", "", 0, 0
+
+
+def fuzz(name, count, seed, directory):
+    """Try inputs one after the other and print what became of them."""
+    counts, slowest, peak = collections.Counter(), (0, ""), 0
+    task = KINDS[name]()
+    worker = Worker(name).start()
+    inputs = task.inputs(np.random.default_rng(seed))
+    _, expected, *_ = worker.ask(task.known())
+    for number in range(count):
+        description, item = next(inputs)
+        outcome, answer, seconds, memory = worker.ask(item)
+        counts[outcome] += 1
+        slowest, peak = max(slowest, (seconds, description)), max(peak, memory)
+        if outcome not in ("answered", "refused"):
+            print(f"{outcome}: {description}\n{answer}", file=sys.stderr)
+            _keep(directory, f"{name}-{seed}-{number}", item)
+        if number % REPEATED == 0:
+            counts["changed"] += worker.ask(task.known())[1] != expected
+    report(name, counts, count)
+    print(f"peak memory {peak / 1e3:.0f} MB; slowest {slowest[0]:.1f} s: {slowest[1]}")
+
+
+def _keep(directory, name, item):
+    """Write an input that failed, to be looked at."""
+    if directory:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        content = item if isinstance(item, bytes) else repr(item).encode()
+        (Path(directory) / name).write_bytes(content)
+
+
+def report(name, counts, tried):
+    print(f"| | {' | '.join(COLUMNS)} |")
+    print(f"|---|{'---:|' * len(COLUMNS)}")
+    figures = {**counts, "tried": tried}
+    cells = " | ".join(str(figures.get(column, 0)) for column in COLUMNS)
+    print(f"| {name} | {cells} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", help="folder for inputs that fail")
+    options = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    fuzz(options.kind, options.count, options.seed, options.keep)
+
+
+if __name__ == "__main__":
+    main()
