@@ -1,4 +1,4 @@
-"""Properties of the backend that decide which of several ways is the fastest."""
+"""Properties of the backend that decide which implementation is the fastest."""
 
 import functools
 import math
@@ -10,7 +10,7 @@ USUAL_LENGTH = 1024
 
 
 # Maximum number of scores for which plain operations are the fastest.
-HANDFUL = 2**12
+FEW_SCORES = 2**12
 
 
 def fuses():
@@ -27,11 +27,11 @@ def traces_for_cpu():
     return not (tf.executing_eagerly() or tf.config.list_logical_devices("GPU"))
 
 
-def is_handful(shape, dtype):
+def has_few_scores(shape, dtype):
     """Return whether scores `(..., S)` are so few that plain operations are fastest.
 
-    In graphs for CPUs, TensorFlow computes softmax and products of matrices in float32
-    by a library whose overhead exceeds the cost of sums of so few numbers.
+    In graphs for CPUs, TensorFlow computes softmax and matrix products in float32 with
+    a library whose overhead exceeds the cost of sums of so few numbers.
     """
     # Checked first: unknown sizes of JAX are symbols, which cannot be compared.
     if not traces_for_cpu() or keras.backend.standardize_dtype(dtype) != "float32":
@@ -39,7 +39,7 @@ def is_handful(shape, dtype):
     *leading, length = shape
     if None in leading:
         return False
-    return math.prod((*leading, length or USUAL_LENGTH)) <= HANDFUL
+    return math.prod((*leading, length or USUAL_LENGTH)) <= FEW_SCORES
 
 
 def fused(function):

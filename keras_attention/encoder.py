@@ -10,8 +10,8 @@ from keras_attention import acceleration, loops
 from keras_attention.layers.recurrent import (
     check_cell,
     first_state,
-    forget_dropout,
     has_dropout,
+    reset_dropout_masks,
 )
 from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
@@ -114,7 +114,7 @@ class RecurrentEncoder(keras.layers.Layer):
         if mask is not None:
             mask = ops.swapaxes(ops.cast(mask, "bool"), 0, 1)[..., None]
             inputs = ops.where(mask, inputs, ops.zeros_like(inputs))
-        self._forget_dropout()
+        self._reset_dropout_masks()
         try:
             passes = [
                 _Pass(cell, inputs, mask, state, backward=cell is self.backward_cell)
@@ -129,7 +129,7 @@ class RecurrentEncoder(keras.layers.Layer):
             sequences = tuple(one.sequences for one in passes)
             states, found = loops.scan(step, tuple(states), sequences)
         finally:
-            self._forget_dropout()
+            self._reset_dropout_masks()
         pairs = zip(passes, found, strict=True)
         annotations = ops.concatenate([one.finish(x) for one, x in pairs], axis=-1)
         if mask is not None:
@@ -157,9 +157,9 @@ class RecurrentEncoder(keras.layers.Layer):
             for cell, s in zip(self._cells, states, strict=True)
         ]
 
-    def _forget_dropout(self):
+    def _reset_dropout_masks(self):
         for cell in self._cells:
-            forget_dropout(cell)
+            reset_dropout_masks(cell)
 
     def compute_mask(self, inputs, previous_mask):
         if not self.return_state:
@@ -226,7 +226,7 @@ class _Pass:
             output, new_state = self._split(now["inputs"], None, state)
         found = {"output": output}
         if self._split is not None and acceleration.defers_gradients():
-            found["before"] = state[0]
+            found["previous_state"] = state[0]
         new_state = tree.pack_sequence_as(state, tree.flatten(new_state))
         new_state = tree.map_structure(
             lambda new, old: ops.cast(new, old.dtype), new_state, state
@@ -239,8 +239,8 @@ class _Pass:
 
     def finish(self, found):
         """Return the outputs `(S, B, U)` in the order of the inputs."""
-        if "before" in found:
-            self._split.record_factors(None, found["before"])
+        if "previous_state" in found:
+            self._split.record_factors(None, found["previous_state"])
         return self._in_order(found["output"])
 
     def _in_order(self, x):

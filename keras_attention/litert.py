@@ -25,9 +25,9 @@ def convert_to_litert(signatures, *, quantize="float16"):
             size: LiteRT's kernels for CPUs cannot change a shape inside a loop. For
             inputs of several lengths, write a signature for each of a few lengths, and
             pad.
-        quantize: Precision of the weights: `"float16"`; `"int8"`, the same with
-            8-bit integers for the matrices of dense layers, see `quantize_matrices`;
-            or `None`, as they are. The activations are float32.
+        quantize: Precision of the weights: `"float16"`; `"int8"`, the same with 8-bit
+            integers for the matrices of dense layers, see `quantize_matrices`; or
+            `None`, which leaves them unchanged. The activations are float32.
 
     Returns:
         The bytes of a `.tflite` file.

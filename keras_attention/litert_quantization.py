@@ -2,8 +2,8 @@
 
 import numpy as np
 
-# Smaller matrices stay as they are, as in LiteRT's own converter.
-FEWEST_WEIGHTS = 1024
+# Smaller matrices stay in float16, as in LiteRT's own converter.
+MIN_WEIGHTS = 1024
 
 # The first version of the operator of dense layers with one scale for each output.
 FIRST_VERSION = 12
@@ -37,7 +37,7 @@ def quantize_matrices(model):
 
 
 class _Quantizer:
-    """Quantises the dense layers of a model; graphs that share weights still do."""
+    """Quantises the dense layers of a model; shared weights stay shared."""
 
     def __init__(self, model, schema):
         self.model, self.schema = model, schema
@@ -45,9 +45,9 @@ class _Quantizer:
         self.copies = {}
 
     def quantize(self, graph):
-        """Give the dense layers of a graph matrices of eight bits and float32 biases.
+        """Give the dense layers of a graph 8-bit matrices and float32 biases.
 
-        LiteRT's kernels for dynamic ranges take no others.
+        LiteRT's dynamic-range kernels accept no others.
         """
         halves = {
             operator.outputs[0]: graph.tensors[operator.inputs[0]]
@@ -58,7 +58,7 @@ class _Quantizer:
             if self.kind(operator) != self.schema.BuiltinOperator.FULLY_CONNECTED:
                 continue
             inputs, matrix, *bias = operator.inputs
-            if matrix not in halves or np.prod(halves[matrix].shape) < FEWEST_WEIGHTS:
+            if matrix not in halves or np.prod(halves[matrix].shape) < MIN_WEIGHTS:
                 continue
             operator.inputs = [inputs]
             for number, dtype in (matrix, "INT8"), *((b, "FLOAT32") for b in bias):
@@ -115,7 +115,7 @@ class _Quantizer:
     def clear_unused_buffers(self):
         """Empty the buffers that nothing reads any more.
 
-        Their tensors remain: without them, the others would have other numbers.
+        Their tensors remain, so that the indices of the other tensors stay valid.
         """
         read = {
             graph.tensors[number].buffer

@@ -1,4 +1,4 @@
-"""Metrics of attention weights against a reference.
+"""Metrics that compare attention weights with a reference.
 
 Shapes: B batch, T target steps, S positions.
 """

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 # Maximum height of a panel, relative to its width; taller images are scaled down.
-TALLEST = 4
+MAX_ASPECT_RATIO = 4
 # Standard deviation of the Gaussian that smooths maps, relative to a region.
 SMOOTHING = 0.5
 
@@ -45,7 +45,10 @@ def attention_overlay(image, words, weights, *, title=None, columns=5, width=12.
     rows = math.ceil((len(words) + 1) / columns)
     panel = width / columns
     figure = Figure(
-        figsize=(width, rows * (panel * min(height / span, TALLEST) + 0.35) + 0.5),
+        figsize=(
+            width,
+            rows * (panel * min(height / span, MAX_ASPECT_RATIO) + 0.35) + 0.5,
+        ),
         layout="constrained",
     )
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -84,8 +87,7 @@ def attention_heatmap(weights, source_words, target_words, *, title=None):
 
     Raises:
         ValueError: If there are no words, or the weights have another shape or do not
-        lie
-            in `[0, 1]`.
+            lie in `[0, 1]`.
 
     Example:
 

@@ -164,7 +164,7 @@ def _multiplier(kernel):
 
 
 class SplitSum(SplitCell):
-    """A cell that only needs the sum of all products."""
+    """Base of the cells that need only the sum of all products."""
 
     def __init__(self, cell, inputs, dtype):
         super().__init__(cell, inputs, dtype)
@@ -194,7 +194,7 @@ class SplitLSTM(SplitSum):
 
 
 class SplitSums(SplitCell):
-    """A cell that needs separate products with the inputs and with the state."""
+    """Base of the cells that need separate products with inputs and state."""
 
     def __init__(self, cell, inputs, dtype):
         super().__init__(cell, inputs, dtype)
@@ -221,13 +221,13 @@ class SplitGRU(SplitSums):
 class SplitNormalized(SplitSums):
     """Base of the split `LayerNormLSTMCell` and `LayerNormGRUCell`.
 
-    If the rows of a kernel have mean zero, so have the products with it: the means are
-    subtracted from the kernels, once. If all inputs are known, their products are
-    normalised before the loop.
+    Products with a kernel whose rows have mean zero have mean zero, too. The means are
+    therefore subtracted from the kernels, once, instead of from the products. If all
+    inputs are known, their products are normalised before the loop.
 
     Attributes:
-        shares: Symmetric matrix: for every gate, the shares of all gates in the mean
-            that is subtracted from it.
+        shares: Symmetric matrix `(gates, gates)`. Row i holds the weights of all gates
+            in the mean that normalises gate i.
     """
 
     # The bias is added after the normalisation.
@@ -251,7 +251,7 @@ class SplitNormalized(SplitSums):
 
     def _normalized(self, sums, gain, bias=None):
         """Return `gain * sums / deviation + bias`."""
-        deviations = _deviating(self._shares, self.cell.epsilon)(
+        deviations = _standardizer(self._shares, self.cell.epsilon)(
             ops.cast(sums, self._exact)
         )
         sums = deviations * ops.cast(gain, self._exact)
@@ -260,7 +260,7 @@ class SplitNormalized(SplitSums):
         return ops.cast(sums, self._dtype)
 
 
-def _deviating(shares, epsilon):
+def _standardizer(shares, epsilon):
     """Return a function that divides sums of mean zero by their standard deviation."""
 
     def divide(sums):
@@ -286,7 +286,7 @@ def _by_gate(x, shares):
 
 
 def _mean(gates, shares):
-    """Return the mean over each gate and those that share it, `(..., gates, 1)`."""
+    """Return the mean that normalises each gate, `(..., gates, 1)`."""
     return ops.matmul(ops.mean(gates, axis=-1), shares)[..., None]
 
 

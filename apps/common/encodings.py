@@ -13,8 +13,9 @@ MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-# Largest share of NUL in the bytes of a text. Of Latin letters in UTF-16 it is a half.
-MOST_NUL = 0.2
+# Maximum share of NUL bytes in a text. In Latin text in UTF-16, half of the bytes are
+# NUL.
+MAX_NUL_SHARE = 0.2
 
 
 def as_utf8(data, name):
@@ -41,7 +42,7 @@ def as_utf8(data, name):
                     f"{encoding}: {error.reason} at byte {error.start}"
                 ) from error
     share = data.count(0) / max(len(data), 1)
-    if share > MOST_NUL:
+    if share > MAX_NUL_SHARE:
         raise UserError(
             f"{name} is not UTF-8: {share:.0%} of its bytes are NUL, as in UTF-16 or "
             "UTF-32 without a byte order mark. Save it as UTF-8"
@@ -52,8 +53,7 @@ def as_utf8(data, name):
 def utf8_lines(stream, name):
     """Yield the lines of a binary stream, as UTF-8 with their line feeds.
 
-    A stream in UTF-16 or UTF-32 is read as a whole; otherwise a line is read when it is
-    asked for.
+    A stream in UTF-16 or UTF-32 is read as a whole, others line by line.
 
     Args:
         stream: Binary file.

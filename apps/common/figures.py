@@ -15,7 +15,7 @@ FIGURE_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")
 def plots():
     """Return the module `keras_attention.plots`.
 
-    It is loaded by itself: its package would import Keras, which takes seconds.
+    It is loaded without its package, which would import Keras and take seconds.
     """
     package = importlib.util.find_spec("keras_attention")
     path = Path(package.submodule_search_locations[0], "plots.py")
@@ -34,6 +34,7 @@ def write_figure(path, draw, *, dpi):
         dpi: Dots per inch.
     """
     with warnings.catch_warnings(), atomic_path(path) as temporary:
-        # Characters that no font has are drawn as boxes; a warning adds nothing.
+        # Characters that no font has are drawn as boxes, so warnings about them are
+        # silenced.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         draw().savefig(temporary, dpi=dpi)

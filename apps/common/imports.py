@@ -1,4 +1,4 @@
-"""Importing when something is needed, so that no command waits for the rest."""
+"""Lazy imports, so that a command loads only the modules that it needs."""
 
 import importlib
 import operator

@@ -28,7 +28,7 @@ from keras_attention_apps.common.config import (
 )
 from tyro.conf import Positional
 
-# Maximum length of a translation, in lengths of its source.
+# Maximum length of a translation relative to its source.
 LengthRatio = Annotated[float, Range(0.1, 1000)]
 
 
@@ -36,7 +36,7 @@ LengthRatio = Annotated[float, Range(0.1, 1000)]
 class ModelConfig:
     """Configuration of the network, saved with its weights.
 
-    Options with the default None have the values of the recipe of the attention.
+    Options whose default is None take their values from the recipe of the attention.
     """
 
     #: bahdanau: a bidirectional GRU encoder, and a GRU decoder whose previous state is
@@ -143,8 +143,8 @@ class TrainConfig:
     pairs that are too long, are left out, and their number is printed. Training has two
     phases: teacher forcing on the reference translations; then, if requested,
     self-critical training, which optimises BLEU and chrF2 of sampled translations. The
-    recipe of the attention sets the epochs, the batch size and the learning rate if
-    they are None. The same command resumes an interrupted training.
+    recipe of the attention sets the epochs, the batch size and the learning rate unless
+    you give them. The same command resumes an interrupted training.
 
     For example: nmt train --source train.en --target train.de --valid-source val.en
     --valid-target val.de --output my-model
@@ -181,7 +181,7 @@ class TrainConfig:
     #: BPE-dropout of the target text. It needs many more epochs, as the model cannot
     #: predict how a word is split.
     target_subword_dropout: Share = 0.0
-    #: Batch size: number of tokens on either side, padding included.
+    #: Batch size: maximum number of tokens on either side, padding included.
     batch_tokens: Positive | None = None
     #: Minimum number of steps of an epoch: for a small text, batches are smaller than
     #: batch_tokens.
@@ -303,14 +303,14 @@ class ChosenModel:
 
 @dataclasses.dataclass(frozen=True)
 class TranslateConfig:
-    """Translate sentences, and show which words each word came from.
+    """Translate sentences, and show word alignments.
 
     The sentences are the arguments, or the lines of a file or of the standard input.
     Every line gives one line, in order; an empty line gives an empty line. Many lines
     are read before the first is translated; with --batch-size 1, and at a terminal,
     every line is translated before the next is read. A line that is too long is cut,
-    with a warning. For a line that is not UTF-8, an empty line is written, and an error
-    to the standard error; the other lines are translated, and the exit code is 2.
+    with a warning. A line that is not UTF-8 gives an empty line and an error message on
+    standard error; the other lines are translated, and the exit code is 2.
 
     For example: nmt translate "A dog runs." --plot alignment.png
     """
@@ -345,7 +345,7 @@ class TranslateConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateConfig:
-    """Print BLEU and chrF2 of a model, cased and lower-cased, with the signatures.
+    """Print BLEU and chrF2 of a model, cased and lower-cased, and their signatures.
 
     BLEU uses the tokenizer zh of sacrebleu for Chinese references, and char for other
     writing systems without spaces.
@@ -378,7 +378,7 @@ class ExportConfig(ExportOptions):
     tokenizer and the beam search, accepts any batch size, and needs TensorFlow and
     tensorflow-text to be loaded. A LiteRT file takes the token ids of one sentence. It
     contains the beam search and the subwords, needs neither TensorFlow nor Keras, and
-    serves as --model.
+    can be given as --model.
 
     For example: nmt export served-translator
     or: nmt export my-translator.tflite

@@ -12,7 +12,7 @@ from keras_attention_apps.nmt.config import (
 
 PROGRAM = Program(
     "nmt",
-    "Translates, and shows which words each word came from.",
+    "Translates, and shows word alignments.",
     package="keras_attention_apps.nmt",
     task="inference:Translator",
     commands=(TranslateConfig, EvaluateConfig, ExportConfig),

@@ -14,7 +14,8 @@ PRESETS = Path(__file__).parent / "presets"
 
 # Sentences are sorted by length within this many batches.
 SORTED_BATCHES = 16
-# Maximum lengths are rounded up to multiples, as XLA compiles each length on its own.
+# Maximum lengths are rounded up to multiples of this, because XLA compiles for each
+# length.
 LENGTH_STEP = 16
 # Extra tokens that the translation of a short sentence may have.
 LENGTH_SLACK = 5
@@ -26,8 +27,8 @@ class Translation:
 
     Attributes:
         text: The translation.
-        source_words, words: The words of the sentence and of the translation, as they
-            stand between blanks; in scripts that put none there, subwords.
+        source_words, words: The words of the sentence and of the translation, separated
+            at spaces; in scripts without spaces, subwords.
         score: Score by which translations are ranked.
         log_probability: Natural logarithm of the translation's probability.
         weights: Attention `(len(words), len(source_words))`; all are zero for a model

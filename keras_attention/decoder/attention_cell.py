@@ -32,8 +32,8 @@ from keras_attention.layers.projections import project_rows
 from keras_attention.layers.recurrent import (
     check_cell,
     first_state,
-    forget_dropout,
     has_dropout,
+    reset_dropout_masks,
 )
 from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.validation import check_choice, check_positive_integer, check_rank
@@ -77,9 +77,9 @@ class AttentionCell(keras.layers.Layer):
     Args:
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
             `keras.layers.StackedRNNCells`, whose topmost state is the query.
-        attention: Attention layer of this package, or a list of several. Each of
-            several has a memory of its own; their contexts are concatenated. For a
-            `SelfAttention`, `"weights"` is the mean over its heads.
+        attention: Attention layer of this package, or a list of several, each with its
+            own memory; their contexts are concatenated. For a `SelfAttention`,
+            `"weights"` is the mean over its heads.
         order: `"previous"` or `"current"`: which state is the query.
         input_in_query: Whether the query is `[h[t-1]; input[t]]`; only for
             `order="previous"`.
@@ -285,7 +285,7 @@ class AttentionCell(keras.layers.Layer):
             found = self.cell(*as_rows((inputs, state)), training=training)
         finally:
             if not self._shares_dropout:
-                forget_dropout(self.cell)
+                reset_dropout_masks(self.cell)
         output, new_state = as_sequences(found, sequences)
         return output, tree.pack_sequence_as(state, tree.flatten(new_state))
 
@@ -441,7 +441,7 @@ class AttentionCell(keras.layers.Layer):
 
     @contextmanager
     def same_dropout(self, *first_step, training):
-        """Use one dropout mask for all steps inside, drawn before any loop.
+        """Use one dropout mask for all steps in the context, drawn before any loop.
 
         Keras cells cache their dropout mask. A mask that is drawn inside a compiled
         loop cannot be used outside, and a mask that stays in the cache would be used
@@ -452,7 +452,7 @@ class AttentionCell(keras.layers.Layer):
             training: Whether the steps train. Some Keras cells draw masks in inference,
                 too, and do not use them.
         """
-        forget_dropout(self.cell)
+        reset_dropout_masks(self.cell)
         self._shares_dropout = True
         try:
             if has_dropout(self.cell):
@@ -460,7 +460,7 @@ class AttentionCell(keras.layers.Layer):
             yield
         finally:
             self._shares_dropout = False
-            forget_dropout(self.cell)
+            reset_dropout_masks(self.cell)
 
     def get_config(self):
         attention = [serialize_part(attention) for attention in self.attentions]

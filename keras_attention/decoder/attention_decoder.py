@@ -176,7 +176,7 @@ class AttentionDecoder(keras.layers.Layer):
                 return recurrence.step(now["cell"], added, state["cell"])
 
             outputs, new_state = cell.advance(now["inputs"], state, attend, recur)
-            outputs["before"] = recurrence.factors(state)
+            outputs["factors"] = recurrence.factors(state)
             return _keep(state, new_state, now), outputs
 
         with cell.same_dropout(inputs[0], state, memory, training=training):
@@ -184,7 +184,7 @@ class AttentionDecoder(keras.layers.Layer):
         weights = outputs["weights"]
         reading.record_weights(weights if cell.has_several else [weights])
         context = [outputs["context"]] if cell.order == "previous" else []
-        recurrence.record_factors(outputs.pop("before"), context)
+        recurrence.record_factors(outputs.pop("factors"), context)
         return outputs, state
 
     def _attend_at_once(self, inputs, sequence, state, memory, training):
@@ -195,12 +195,12 @@ class AttentionDecoder(keras.layers.Layer):
 
         def step(state, now):
             output, cell_state = recurrence.step(now["cell"], [], state["cell"])
-            outputs = {"cell_output": output, "before": recurrence.factors(state)}
+            outputs = {"cell_output": output, "factors": recurrence.factors(state)}
             return _keep(state, {"cell": cell_state}, now), outputs
 
         with cell.same_dropout(inputs[0], state, memory, training=training):
             state, outputs = loops.scan(step, state, sequence)
-        recurrence.record_factors(outputs.pop("before"), [])
+        recurrence.record_factors(outputs.pop("factors"), [])
 
         steps, _, sequences = ops.shape(inputs)[:-1]
         noise = self._draw(inputs, memory) if training else None
@@ -218,13 +218,13 @@ class AttentionDecoder(keras.layers.Layer):
     def _sample(self, inputs, sequence, state, memory, training):
         """Run one step after the other, whose inputs may be samples of the model."""
         cell, sampling = self.cell, self.sampling
-        own = sampling.draw(ops.shape(inputs)[0], ops.shape(inputs)[1:-1])
+        coins = sampling.draw(ops.shape(inputs)[0], ops.shape(inputs)[1:-1])
         noise = self._draw(inputs, memory)
-        sequence = {**sequence, "noise": noise, "inputs": inputs, "own": own}
+        sequence = {**sequence, "noise": noise, "inputs": inputs, "sampling": coins}
 
         def step(carry, now):
             state, previous = carry
-            read = sampling.choose(now["own"], now["inputs"], *previous)
+            read = sampling.choose(now["sampling"], now["inputs"], *previous)
             outputs, new_state = cell(read, state, memory, now["noise"], training=True)
             return (_keep(state, new_state, now), (read, outputs)), outputs
 
@@ -234,7 +234,7 @@ class AttentionDecoder(keras.layers.Layer):
             first = tree.map_structure(lambda x: x[0], sequence)
             outputs, _ = cell(inputs[0], state, memory, first["noise"], training=True)
             before = inputs[0], tree.map_structure(ops.zeros_like, outputs)
-            sampling.choose(first["own"], inputs[0], *before)
+            sampling.choose(first["sampling"], inputs[0], *before)
             (state, _), outputs = loops.scan(step, (state, before), sequence)
         return outputs, state
 
@@ -252,7 +252,7 @@ class AttentionDecoder(keras.layers.Layer):
         )
         if given is not None:
             check_state("initial_state", given, self.cell.cell, len(leading) + 1)
-            cell_state = _as_precise(given["cell"], state["cell"])
+            cell_state = _cast_like(given["cell"], state["cell"])
             state = {**given, "cell": cell_state}
         return self.cell.complete_state(state, memory)
 
@@ -332,8 +332,8 @@ class _Recurrence:
             )
 
 
-def _as_precise(states, others):
-    """Return the states of a cell in the dtypes and the structure of others."""
+def _cast_like(states, others):
+    """Cast states to the dtypes, and pack them in the structure, of `others`."""
     pairs = zip(tree.flatten(states), tree.flatten(others), strict=True)
     return tree.pack_sequence_as(others, [ops.cast(x, y.dtype) for x, y in pairs])
 

@@ -55,7 +55,7 @@ class JointMemory:
 
 
 class JointStep:
-    """The steps of several attentions: contexts side by side, the rest in lists.
+    """The steps of several attentions: contexts concatenated, other outputs in lists.
 
     Args:
         steps: List of the `step` layers of the attentions.

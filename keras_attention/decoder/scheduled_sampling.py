@@ -158,10 +158,11 @@ class ScheduledSampling(keras.layers.Layer):
         Returns:
             Tensor like `inputs`.
         """
-        own = self(previous_inputs, previous_outputs, noise["uniform"], training=False)
+        uniform = noise["uniform"]
+        sampled = self(previous_inputs, previous_outputs, uniform, training=False)
         # Keras would keep training=False for the layers that are called next.
-        own = self._resume(ops.cast(own, inputs.dtype), training=True)
-        return ops.where(noise["coin"][..., None], own, inputs)
+        sampled = self._resume(ops.cast(sampled, inputs.dtype), training=True)
+        return ops.where(noise["coin"][..., None], sampled, inputs)
 
     def call(self, inputs, outputs, uniform, training=None):
         """Return embeddings of words sampled from the previous step."""

@@ -15,7 +15,8 @@ from keras_attention import acceleration
 class SplitReading:
     """One pass of a decoder over known memories.
 
-    The values of several heads, `(B, N, S, V)`, stay with the steps.
+    Values of several heads, `(B, N, S, V)`, are not split: each step computes their
+    gradient.
 
     Args:
         memories: List of dicts with `"values"` `(B, S, V)`, one for every attention.
@@ -23,9 +24,9 @@ class SplitReading:
 
     Attributes:
         memories: The same, for the steps.
-        sequences: List of at most one tensor for each memory, `(T, B, K, V)`. They are
-            zeros; a step adds its part of them to the context, and their gradient is
-            that of the values. Empty if there is no gradient or if there are heads.
+        sequences: List of one tensor of zeros for each memory, `(T, B, K, V)`. Each
+            step adds its part of them to the context, so the values receive their
+            gradient through them. Empty if there is no gradient or if there are heads.
     """
 
     def __init__(self, memories, leading):

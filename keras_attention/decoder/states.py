@@ -29,7 +29,7 @@ def as_sequences(nested, sequences):
 
 
 def joined(tensors):
-    """Return tensors side by side, or `None` for an empty list."""
+    """Concatenate tensors along the last axis; `None` for an empty list."""
     if len(tensors) < 2:
         return tensors[0] if tensors else None
     return ops.concatenate(tensors, axis=-1)
@@ -73,7 +73,7 @@ def check_state(name, state, cell, rank):
 
 
 def check_memory(memory, attention, inputs=None):
-    """Raise `ValueError` for a memory not as in the call, or of another batch."""
+    """Raise `ValueError` for a memory of another form, or of another batch size."""
     several = isinstance(attention, list)
     memories = memory if several else [memory]
     count = len(attention) if several else 1

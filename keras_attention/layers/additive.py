@@ -34,10 +34,10 @@ class AdditiveAttention(ComposedAttention):
         units: Positive integer, depth of the shared projection.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
-        coverage: Whether the hidden layer receives the attention that every position
-            has had from earlier queries: `+ w_coverage * sum of earlier weights`.
-        normalize: Whether `scale` is normalised to a learned length, `sqrt(1 / units)`
-            at first.
+        coverage: Whether the hidden layer adds `w_coverage * sum of earlier weights` of
+            every position.
+        normalize: Whether `scale` is weight-normalised: its norm is a separate weight,
+            initially `sqrt(1 / units)`.
         use_bias: Whether the hidden layer has a bias.
         kernel_initializer, kernel_regularizer, kernel_constraint: For both
             projections, `W_query` and `W_key`, and for `w_coverage`.

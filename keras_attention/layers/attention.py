@@ -29,7 +29,7 @@ class AttentionMemory(BaseMemory):
     """Memory of an attention with one set of keys; see `BaseMemory` for the call.
 
     Args:
-        key_projection: Layer applied to the keys, or `None` to keep them as they are.
+        key_projection: Layer applied to the keys, or `None` to leave them unchanged.
             Unless it is built already, it computes in the dtype of this layer.
 
     Returns:
@@ -133,7 +133,7 @@ class AttentionStep(BaseStep):
         return states
 
     def state_of_all(self, memory, queries):
-        """Return the states that the successive queries of one sequence start with."""
+        """Return the states of all queries of a sequence, to handle them at once."""
         states = {}
         for name in self._stateful:
             states[name] = getattr(self, name).state_of_all(memory, queries)
@@ -183,10 +183,10 @@ class AttentionStep(BaseStep):
             valid = valid if valid is None else valid[:, None, :]
             valid = valid if mask is None else combine_masks(valid, mask)
         else:
-            place = state.get("window", {})
-            view, place = self.window(query, memory, place, mask)
+            window_state = state.get("window", {})
+            view, window_state = self.window(query, memory, window_state, mask)
             if "window" in self._stateful:
-                new_state["window"] = place
+                new_state["window"] = window_state
             valid = view["mask"]
         if query_mask is not None:
             valid = combine_masks(valid, query_mask[..., None])
@@ -364,7 +364,7 @@ class ComposedAttention(BaseAttention):
         return (context, outputs["weights"]) if return_attention_scores else context
 
     def _all_at_once(self, sequence, memory, return_weights, training):
-        """Handle the queries of a sequence together."""
+        """Run one step for all queries of a sequence together."""
         queries = ops.shape(sequence["query"])[1]
         noise = {}
         if training:
@@ -381,7 +381,7 @@ class ComposedAttention(BaseAttention):
         return outputs
 
     def _one_by_one(self, sequence, memory, return_weights, training):
-        """Handle the queries of a sequence one after the other."""
+        """Run the steps of the queries of a sequence one after the other."""
         queries = ops.shape(sequence["query"])[1]
         inputs = {
             name: ops.swapaxes(x, 0, 1)[:, :, None] for name, x in sequence.items()
@@ -441,7 +441,7 @@ class Attention(ComposedAttention):
         score: Part that scores queries against keys, such as `DotScore()` or a
             subclass of `Score`.
         key_projection: Layer applied to the keys, once: `"score"` for the one that the
-            score makes, if any, or `None` to keep the keys as they are.
+            score creates, if any, or `None` to leave the keys unchanged.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
         window: Positions that a query sees: `None` for all, or a window such as

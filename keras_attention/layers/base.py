@@ -150,8 +150,8 @@ class AttentionPart(keras.layers.Layer):
 
     A part keeps nothing between calls. Its state is a dict of tensors `(B, T, ...)`,
     with one entry for each of T sequences of queries, which it takes and returns; noise
-    is an argument, too. So the same part runs for all queries at once, in a loop, and
-    one step at a time.
+    is an argument, too. The same part can therefore run for all queries at once, in a
+    loop, and one step at a time.
 
     Attributes:
         state_names: Names of the tensors in its state.
@@ -177,7 +177,7 @@ class AttentionPart(keras.layers.Layer):
         return {}
 
     def state_of_all(self, memory, queries):
-        """Return the states that the successive queries of one sequence start with.
+        """Return the states of all queries of a sequence, to handle them at once.
 
         Used for parts that are not sequential.
         """

@@ -7,7 +7,7 @@ from keras import ops
 
 
 def remember(cache, memory):
-    """Write the steps of a memory into the next free places of a cache.
+    """Write the keys and values of new steps into the next free places of a cache.
 
     Returns:
         The cache, and the mask of the places that each step may see, `(B, T, L)`.

@@ -270,14 +270,14 @@ def _join_heads(x):
 
 def _scores(query, keys):
     """Return `query @ keys^T` for `(B, N, T, D)` and `(B, N, S, D)`."""
-    if acceleration.is_handful((*query.shape[:3], keys.shape[2]), query.dtype):
+    if acceleration.has_few_scores((*query.shape[:3], keys.shape[2]), query.dtype):
         return ops.sum(query[:, :, :, None] * keys[:, :, None], axis=-1)
     return ops.matmul(query, ops.transpose(keys, (0, 1, 3, 2)))
 
 
 def _read(weights, values):
     """Return `weights @ values` for `(B, N, T, S)` and `(B, N, S, D)`."""
-    if acceleration.is_handful(weights.shape, weights.dtype):
+    if acceleration.has_few_scores(weights.shape, weights.dtype):
         return ops.sum(weights[..., None] * values[:, :, None], axis=-2)
     return ops.matmul(weights, values)
 

@@ -54,7 +54,7 @@ class AttentionPooling(keras.layers.Layer):
     Call arguments:
         value: Tensor of shape `(batch, ..., value_length, value_dim)`.
         value_mask: Boolean `(batch, ..., value_length)`; the Keras mask of `value` if
-            omitted. `mask` is another name.
+            omitted. `mask` is an alias.
         return_attention_scores: Whether to return the weights, too.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
             the reports of the weighting.
@@ -172,7 +172,7 @@ class AttentionPooling(keras.layers.Layer):
         scores = ops.reshape(ops.matmul(rows, self.scale), (-1, length, self.hops))
         noise = {}
         if training:
-            # Either all hops of an example are soft or none.
+            # All hops of an example use the softmax, or none does.
             noise = self.weighting.draw((self.hops, ops.shape(value)[0], 1, length))
             noise = tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), noise)
         outputs, _ = self.weighting(

@@ -34,9 +34,9 @@ class PositionEncoding(keras.layers.Layer):
 
     Args:
         kind: `"sinusoidal"` or `"learned"`.
-        max_length: Positive integer, number of positions; needed if learned. Positions
-            are checked against it if they are known in advance, which those of a
-            tensor or a NumPy number `start` are not.
+        max_length: Positive integer, number of positions; required if learned.
+            Positions are checked against it as far as they are known in advance; a
+            `start` that is a tensor or a NumPy number counts as zero.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: For the
             table that is learned.
 

@@ -52,7 +52,7 @@ def weight_arguments(options, weight):
 
 
 def fresh_options(options):
-    """Return the same options for another layer, whose weights are drawn anew."""
+    """Return the same options for another layer, with fresh initializers."""
     return {
         name: fresh(value) if _kind(name) == "initializer" else value
         for name, value in options.items()
@@ -77,10 +77,10 @@ def _kind(name):
 
 
 def project_rows(dense, x):
-    """Apply a `Dense` layer to the last axis of `x` as to the rows of one matrix.
+    """Apply a `Dense` layer to the last axis of `x`, reshaped to a matrix.
 
-    On more than two axes Keras' own product does not compile under XLA inside a loop
-    over a batch of unknown size.
+    For tensors of higher rank, Keras' own product does not compile under XLA inside a
+    loop over a batch of unknown size.
     """
     if len(x.shape) == 2:
         return dense(x)

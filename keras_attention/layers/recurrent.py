@@ -12,12 +12,12 @@ from keras_attention.validation import check_positive_integer
 
 
 class NormalizedCell:
-    """Mixin of the normalised cells: their products, and layer normalisation.
+    """Mixin that adds layer normalisation to the matrix products of a Keras cell.
 
-    It is mixed into a Keras cell, whose weights, options, states and dropout stay.
-    Subclasses implement `advance(of_inputs, of_state, state)`, which returns output and
-    new state. Its arguments are the product of the inputs with `kernel`, that of the
-    output state with `recurrent_kernel`, and the state, a list of tensors `(B, U)`.
+    Weights, options, states and dropout are those of the cell. Subclasses implement
+    `advance(of_inputs, of_state, state)`, which returns output and new state. Its
+    arguments are the product of the inputs with `kernel`, that of the output state with
+    `recurrent_kernel`, and the state, a list of tensors `(B, U)`.
     """
 
     def __init__(self, units, *, epsilon=1e-5, gain_initializer="ones", **options):
@@ -85,9 +85,8 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
         units: Positive integer U.
         epsilon: Positive number added to the variance.
         gain_initializer: Initializer of the gains.
-        **options: Options of `keras.layers.LSTMCell`. `use_bias` and
-            `bias_initializer`, without the ones of the forget gate, apply to
-            `carry_bias`, too.
+        **options: Options of `keras.layers.LSTMCell`. `use_bias` and `bias_initializer`
+            also apply to `carry_bias`, to which `unit_forget_bias` adds nothing.
 
     Call arguments:
         inputs: Tensor of shape `(B, D)`.
@@ -230,9 +229,9 @@ def lstm_gates(cell, sums, state, prepare=lambda carry: carry):
     """
     _, carry = state
     gate, activation = cell.recurrent_activation, cell.activation
-    update, forget, new, expose = ops.split(sums, 4, axis=-1)
-    carry = gate(forget) * carry + gate(update) * activation(new)
-    output = gate(expose) * activation(prepare(carry))
+    i, f, g, o = ops.split(sums, 4, axis=-1)
+    carry = gate(f) * carry + gate(i) * activation(g)
+    output = gate(o) * activation(prepare(carry))
     return output, [output, carry]
 
 
@@ -281,7 +280,7 @@ def has_dropout(cell):
     )
 
 
-def forget_dropout(cell):
+def reset_dropout_masks(cell):
     """Delete the dropout masks that Keras cells keep from one call to the next."""
     for layer in cell._flatten_layers():
         if hasattr(layer, "reset_dropout_mask"):

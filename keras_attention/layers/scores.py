@@ -30,7 +30,7 @@ class Score(AttentionPart):
 
     Attributes:
         takes_coverage: Whether it takes the sum of earlier weights of each position.
-        uses_keys: Whether it compares the query with the keys.
+        uses_keys: Whether it uses the keys.
 
     Call arguments:
         query: Tensor of shape `(B, T, Q)`.
@@ -159,14 +159,14 @@ class AdditiveScore(ProjectedScore):
         keys[s]      = W_key key[s] + bias
 
     `make_key_projection` returns the layer for `W_key`, which the memory of the
-    attention applies once. With coverage, `w_coverage * coverage[t, s]` is added inside
-    the tanh. Normalised, `scale` is `gain * scale / |scale|` with a learned gain,
-    `sqrt(1 / units)` at first.
+    attention applies once. With `coverage`, `w_coverage * coverage[t, s]` is added
+    inside the tanh. With `normalize`, `scale` is replaced by `gain * scale / |scale|`
+    with a learned gain, initially `sqrt(1 / units)`.
 
     Args:
         units: Positive integer, depth of the shared projection.
-        coverage: Whether the score uses how much attention a position has had.
-        normalize: Whether the length of `scale` is a weight of its own.
+        coverage: Whether the score depends on the sum of earlier weights of a position.
+        normalize: Whether `scale` is weight-normalised: its norm is a separate weight.
         use_bias: Whether the projection of the keys has a bias.
         kernel_initializer, kernel_regularizer, kernel_constraint: For `W_query`,
             `W_key` and `w_coverage`.

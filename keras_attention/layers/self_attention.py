@@ -234,7 +234,7 @@ class SelfAttention(BaseAttention):
             check_mask("query_mask", given, query.shape[:-1])
         query_mask = query_mask if mask is None else mask
         mask_shape = (*query.shape[:-1], self._positions(query, value, cache))
-        attention_mask = _of_each_sentence(attention_mask, mask_shape)
+        attention_mask = _with_batch_axis(attention_mask, mask_shape)
         single = len(query.shape) == 2
         if single:
             query = query[:, None]
@@ -346,7 +346,7 @@ class SelfAttention(BaseAttention):
         }
 
 
-def _of_each_sentence(attention_mask, shape):
+def _with_batch_axis(attention_mask, shape):
     """Return a mask as `(B, T, S)` or `(1, T, S)`; of one query as `(B, 1, S)`."""
     if attention_mask is None:
         return None

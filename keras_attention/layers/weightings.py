@@ -138,8 +138,8 @@ class HardWeighting(Weighting):
 
     Beside the weights, a step reports `"probabilities"` `(B, T, S)`, the softmax, or
     `(B, T, W)` in a window of W places; and, each `(B, T)`, `"log_probability"` of the
-    choice (zero for an example that was given the softmax), `"entropy"` of the softmax,
-    and the boolean `"sampled"`.
+    choice (zero for an example that uses the softmax), `"entropy"` of the softmax, and
+    the boolean `"sampled"`.
 
     Args:
         estimator: `"score-function"` or `"straight-through"`.

@@ -1,4 +1,4 @@
-"""Additive scores, computed in the fastest way for their sizes and the backend.
+"""Additive scores by the fastest implementation for their sizes and the backend.
 
 Shapes: B batch, T queries, S positions, U depth of projected queries and keys.
 """
@@ -11,8 +11,8 @@ from keras_attention import acceleration, loops
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.scores import additive_scores, project_to_scalars
 
-# Numbers of elements of the hidden layer: of a block; and of an example, above which
-# blocks are faster.
+# Number of elements of the hidden layer in a block, and number of elements in an
+# example above which blocks are faster.
 BLOCK = 2**21
 LARGE = 2**22
 
@@ -26,13 +26,14 @@ SMALL = 80.0
 def fast_additive_scores(query, keys, scale, shift=None):
     """Compute `additive_scores` at once, compiled, or in blocks.
 
-    Many queries are handled in blocks, forwards and backwards, so that the hidden
-    layer `(B, T, S, U)` never exists as a whole: the memory that is needed beside the
-    operands and the scores does not grow with T.
+    Many queries are handled in blocks, forwards and backwards, so that the hidden layer
+    `(B, T, S, U)` never exists as a whole: apart from operands and scores, memory does
+    not grow with T.
 
     Args, Returns: As for `additive_scores`.
     """
-    # TensorFlow must know of every variable; a reshaped one is a tensor.
+    # TensorFlow must track every variable that a custom gradient captures; a reshaped
+    # variable is a tensor.
     scale = ops.reshape(scale, (-1,))
     # A single query, as in a decoder step, gains from neither blocks nor compilation.
     if shift is not None or len(keys.shape) == 4 or query.shape[1] == 1:
@@ -48,11 +49,11 @@ _at_once_fused = acceleration.fused(additive_scores)
 def _fused_where_large(query, keys, scale):
     """Compute all scores at once, compiled if a graph has a large hidden layer.
 
-    Compiled, the hidden layer is never written to memory, which would take CPUs longer
+    A compiled loop never writes the hidden layer to memory, which takes CPUs longer
     than computing it. A search over many hypotheses gains the most.
     """
     (batch, queries, units), positions = query.shape, keys.shape[1]
-    # Unknown lengths would be compiled one by one.
+    # With unknown lengths, every length would be compiled separately.
     if None in (queries, positions) or not acceleration.traces_for_cpu():
         return additive_scores(query, keys, scale)
     is_large = (batch or USUAL_BATCH) * queries * positions * units > BLOCK

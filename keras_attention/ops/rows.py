@@ -1,4 +1,4 @@
-"""Rows of scores: masked, relative to their highest, cumulated.
+"""Rows of scores: masking, difference from the maximum, cumulative sum.
 
 Scores and masks are `(..., S)`, S positions. A mask is boolean and broadcastable to the
 scores, `True` marks a valid position; without one every position is valid.
@@ -31,7 +31,7 @@ def below_peak(scores, mask):
 def valid_scores(scores, mask):
     """Return scores with `LOWEST` at invalid positions, and the mask of the valid."""
     scores = bounded_scores(scores, mask)
-    # Not "greater": NaN must propagate to the weights.
+    # Not `x > LOWEST`, because NaN must propagate to the weights.
     return scores, ops.logical_not(scores <= LOWEST)
 
 

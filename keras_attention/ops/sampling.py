@@ -4,7 +4,9 @@ from keras import ops
 
 
 def invert(odds, uniform):
-    """Return the first place at which the cumulative odds exceed `uniform` of the sum.
+    """Sample from unnormalised probabilities by inverting their cumulative sum.
+
+    The result is the first place whose cumulative share of the sum exceeds `uniform`.
 
     Args:
         odds: Unnormalised probabilities of N places, `(..., N)`.

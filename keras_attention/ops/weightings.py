@@ -41,7 +41,7 @@ def masked_softmax(scores, mask=None):
     if bounded.shape[-1] == 1:
         # Keras warns of the softmax of one number. NaN must propagate.
         weights = ops.ones_like(bounded) + 0 * bounded
-    elif acceleration.is_handful(bounded.shape, bounded.dtype):
+    elif acceleration.has_few_scores(bounded.shape, bounded.dtype):
         weights = ops.exp(ops.log_softmax(bounded, axis=-1))
     else:
         weights = ops.softmax(bounded, axis=-1)

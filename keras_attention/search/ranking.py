@@ -55,7 +55,7 @@ class Ranking:
         self.coverage_mask = coverage_mask
 
     def undivided(self, log_probs, coverage, length):
-        """Return scores without the division by the length penalty, `(B, K)`.
+        """Return scores before the division by the length penalty, `(B, K)`.
 
         They rank hypotheses of the same length. Without a coverage penalty, they are
         the log-probabilities.

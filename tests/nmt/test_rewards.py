@@ -1,11 +1,11 @@
 import pytest
-from keras_attention_apps.nmt.training.rewards import LikenessReward
+from keras_attention_apps.nmt.training.rewards import BleuChrfReward
 from sacrebleu.metrics import BLEU, CHRF
 
 
 def test_translations_are_worth_what_sacrebleu_says():
     text, reference = "Ein Hund läuft schnell.", "Ein Hund läuft im Park."
-    reward = LikenessReward([reference])
+    reward = BleuChrfReward([reference])
 
     bleu = BLEU(effective_order=True).sentence_score(text, [reference]).score
     chrf = CHRF().sentence_score(text, [reference]).score
@@ -17,5 +17,5 @@ def test_translations_are_worth_what_sacrebleu_says():
 
 
 def test_chinese_is_compared_by_characters():
-    reward = LikenessReward(["我们看见了一只很大的狗。"])
+    reward = BleuChrfReward(["我们看见了一只很大的狗。"])
     assert reward("我们看见了一只很小的猫。", "我们看见了一只很大的狗。") > 0.5

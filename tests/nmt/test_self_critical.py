@@ -5,7 +5,7 @@ from combinations import quick_first
 from keras_attention_apps.common.tokens import END, PAD, START
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.data.dataset import Pairs, read_pairs
-from keras_attention_apps.nmt.training.rewards import LikenessReward
+from keras_attention_apps.nmt.training.rewards import BleuChrfReward
 from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
 
 from .conftest import untrained
@@ -22,7 +22,7 @@ def self_critical(translator, corpus, reward=None, *, samples=4, **options):
         max_length=translator.config.max_length,
         **options,
     )
-    reward = reward or LikenessReward(pairs.target)
+    reward = reward or BleuChrfReward(pairs.target)
     return SelfCriticalTranslations(
         translator, batches, reward, samples=samples, seed=5
     )

@@ -32,7 +32,7 @@ def evaluate(config):
     captioner = RUNTIMES.load(
         chosen.model,
         config.runtime,
-        # Figures are those of the weights, unless a LiteRT file is asked for.
+        # Scores are those of the Keras model, unless LiteRT is requested.
         count=math.inf,
         search=config.search.beam,
         **chosen.options,

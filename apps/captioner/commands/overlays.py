@@ -9,7 +9,7 @@ from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_fi
 from keras_attention_apps.common.files import check_file
 
 # Panels are small: more pixels would only make the file larger.
-LARGEST_SIDE = 480
+MAX_SIDE = 480
 
 
 def find_overlays(overlay, given, paths):
@@ -55,8 +55,7 @@ def find_overlays(overlay, given, paths):
 def _names(paths):
     """Return a dict from images to names, no two the same.
 
-    Files of the same name are distinguished by the names of their folders, as many as
-    needed.
+    Files of the same name are distinguished by as many of their folders as needed.
     """
     folders = {path: path.absolute().parent.parts for path in paths}
     beside = collections.Counter((path.parent, path.stem) for path in folders)
@@ -77,7 +76,7 @@ def _names(paths):
 def write_overlay(path, caption, target):
     """Draw where a `Caption` looked in an image for each of its words."""
     image = read_image(path)
-    image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+    image.thumbnail((MAX_SIDE, MAX_SIDE))
     write_figure(
         target,
         lambda: plots().attention_overlay(

@@ -18,8 +18,8 @@ class Records:
     error, so that their images are tried again.
 
     Args:
-        path: The file; made if it is not there.
-        model: Name of the model, or its folder, which every line has.
+        path: The file; created if it does not exist.
+        model: Name or folder of the model, which every line contains.
 
     Raises:
         UserError: If the file has something else in it, or captions of another model.

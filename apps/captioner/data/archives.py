@@ -9,7 +9,7 @@ from keras_attention_apps.common.cli import UserError
 
 @dataclass(frozen=True)
 class ArchivedFile:
-    """A file of a `.tar` archive, with the part of the `Path` interface readers need.
+    """A file in a `.tar` archive, with the attributes of `Path` that readers need.
 
     Attributes:
         archive: Path of the archive.

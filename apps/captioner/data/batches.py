@@ -13,7 +13,7 @@ from keras_attention_apps.common.tokens import PAD
 BUCKET_BATCHES = 8
 
 # Minimum share of an image's width, and of its height, that a crop keeps.
-SMALLEST_CROP = 0.8
+MIN_CROP = 0.8
 
 
 class ImageBatches(keras.utils.PyDataset):
@@ -76,7 +76,7 @@ def random_views(count, random=None):
         return [WHOLE] * count
     views = []
     for _ in range(count):
-        kept = random.uniform(SMALLEST_CROP, 1, 2)
+        kept = random.uniform(MIN_CROP, 1, 2)
         begin = random.random(2) * (1 - kept)
         box = tuple(np.concatenate([begin, begin + kept]).tolist())
         views.append((box, bool(random.random() < 0.5)))
@@ -95,7 +95,7 @@ class TrainingBatches(keras.utils.PyDataset):
         features: Arrays `(images, S, D)`, of which every epoch draws one for each
             image; or `None` to read the images.
         views: For each of these arrays, the views of its images; see `random_views`.
-        paths: Their paths.
+        paths: Paths of the images, if there are no `features`.
         image_size: Side of the square in pixels.
         augment: Whether images are cropped and mirrored at random.
         boxes: For each image, a dict from token ids to boxes, for attention
@@ -165,8 +165,8 @@ class TrainingBatches(keras.utils.PyDataset):
     def __getitem__(self, index):
         chosen = self._batches[index]
         random = np.random.default_rng((self.seed, self.epoch, index))
-        # Keras takes a length that the first two batches share for that of all; so
-        # the first one is longer than any other.
+        # If the first two batches have the same length, Keras assumes it for all
+        # batches. So the first one is padded to more than any other.
         least = self._longest + 1 if index == 0 else 0
         batch = {"captions": self._caption_batch(chosen, least, random)}
         if self.features is not None:

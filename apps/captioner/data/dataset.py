@@ -113,7 +113,8 @@ class _Folders:
     """The folders in which the images of a data set may lie.
 
     Args:
-        roots: The folder of the data set, and that beside which its texts are.
+        roots: The folder of the data set and, if that is one of its folders of images
+            or texts, its parent.
     """
 
     def __init__(self, roots):
@@ -128,7 +129,8 @@ class _Folders:
         """Return the file of an image, or `None` if it is missing."""
         if isinstance(path, ArchivedFile):
             return path
-        # The folders in a data set's paths may be missing on disk: also try without.
+        # A data set's paths may begin with folders that are missing on disk, so shorter
+        # paths are tried, too.
         parts = path.parts
         names = (Path(*parts[start:]) for start in range(len(parts)))
         names = (spelt for name in names for spelt in _spellings(name))
@@ -140,7 +142,7 @@ class _Folders:
 def _located(roots, listing, split, validation_share):
     """Return the images of a split that have captions, with the paths of their files.
 
-    What is left out is counted, and a warning tells of it.
+    Captions and images that are left out are counted in a warning.
     """
     folders = _Folders(roots)
     images, others = listing.select(split, validation_share)
@@ -175,7 +177,7 @@ def _located(roots, listing, split, validation_share):
 
 
 def _warn_of_dropped(listing, split):
-    """Print a warning for every kind of what a listing leaves out."""
+    """Print a warning for each reason for which a listing left something out."""
     for (its_split, kind), examples in listing.dropped.items():
         if its_split in (None, split):
             print(

@@ -16,7 +16,7 @@ MAX_PIXELS = 178_956_970
 
 # Fewer than Pillow supports: its reader of EPS, for example, runs Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-# Suffixes of formats that phones, cameras and programs write and that are not read.
+# Suffixes of common image formats that are not supported.
 UNREAD = (".arw", ".cr2", ".dng", ".heic", ".heif", ".jxl", ".nef", ".psd", ".svg")
 
 _ORIENTATION = 0x0112
@@ -180,7 +180,8 @@ _limit_before = None
 class _Limit(int):
     """Limit at which Pillow raises an error.
 
-    Pillow raises above twice its limit, so twice this limit is the limit itself.
+    Pillow raises an error above twice `MAX_IMAGE_PIXELS`, so twice this limit returns
+    the limit itself.
     """
 
     def __rmul__(self, factor):

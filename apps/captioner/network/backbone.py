@@ -19,9 +19,9 @@ EFFICIENTNETS_LITE = ("EfficientNetLite0", "EfficientNetLite1", "EfficientNetLit
 
 
 class Backbone(layers.Layer):
-    """The cells of a convolutional feature grid.
+    """CNN that returns the cells of its feature grid as regions.
 
-    Batch normalisation always runs in inference mode, also while the kernels learn.
+    Batch normalisation always runs in inference mode, also while the CNN is fine-tuned.
 
     Args:
         name: Name of a model in `keras.applications`, `"EfficientNetLite0"`, `1` or

@@ -25,8 +25,8 @@ def fold_normalization(cnn):
     Args:
         cnn: A functional Keras model.
     """
-    # For the identity of each output: the layer, its input, and the output itself,
-    # which keeps the identity from being reused.
+    # From the `id` of each output to the layer, its input and the output. Keeping the
+    # output alive keeps its `id` from being reused.
     origins = {}
 
     def origin(tensor):
@@ -58,7 +58,7 @@ def _can_be_folded(layer):
 
 
 def _pads_the_same(padding, convolution, images):
-    """Whether a layer before a convolution pads as its own padding, `"same"`, would."""
+    """Whether a layer before a convolution pads like the convolution's `"same"`."""
     if type(padding) is not layers.ZeroPadding2D or convolution.padding != "valid":
         return False
     if None in images.shape[1:3]:

@@ -122,7 +122,7 @@ class ShowAttendTell(keras.Model):
         )
         self.decoder = AttentionDecoder(cell)
         self.readout = DeepOutput(config.embedding_units, dropout=config.dropout)
-        # Weight files of captioners know this layer by another name.
+        # Weight files of captioners store this layer under the name `from_output`.
         self.readout.from_output = self.readout.from_state
         self.words_loss = keras.metrics.Mean(name="words_loss")
 

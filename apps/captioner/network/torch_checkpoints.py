@@ -1,7 +1,7 @@
 """Read the tensors of a PyTorch checkpoint without PyTorch.
 
 A checkpoint is a sequence of pickles, and a pickle may call any function. This reader
-knows only dicts, tensors and their storages, and refuses everything else.
+accepts only dicts, tensors and their storages.
 """
 
 import collections

@@ -43,15 +43,15 @@ from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
 _LOSS_OPTIONS = [field.name for field in dataclasses.fields(LossOptions)]
 
 VALIDATION_BATCH = 50
-# Maximum number of steps of the EMA of the weights.
-LONGEST_AVERAGE = 500
+# Maximum number of steps over which the EMA of the weights averages.
+MAX_EMA_STEPS = 500
 
 # For fewer captions, every word is in the vocabulary.
 FEW_CAPTIONS = 5000
 MIN_COUNT = 5
-# Minimum number of steps of an epoch, as far as there are images: on 300 images, the
+# Minimum number of steps of an epoch, if there are that many images: on 300 images, the
 # first phase reached CIDEr 8 in epochs of 19 steps, and 28 in epochs of 100 steps.
-FEWEST_STEPS = 100
+MIN_STEPS = 100
 BATCH_IMAGES = 16
 
 
@@ -75,7 +75,7 @@ def _train(config):
         for split in ("train", "dev")
     )
     texts = [text for image in training for text in image.captions]
-    few_images = min(BATCH_IMAGES, -(-len(training) // FEWEST_STEPS))
+    few_images = min(BATCH_IMAGES, -(-len(training) // MIN_STEPS))
     config = dataclasses.replace(
         config,
         min_count=config.min_count or (MIN_COUNT if len(texts) >= FEW_CAPTIONS else 1),
@@ -122,9 +122,9 @@ def _train(config):
     recover_folder(config.output / BEST)
     captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
     if start:
-        captioner.take_over(start)
+        captioner.copy_weights(start)
     phases = _Phases(config, captioner, training, validation, checkpoints)
-    phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_criticise))
+    phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_critical))
     return phases.runner.best
 
 
@@ -150,7 +150,7 @@ def _report_cut(texts, max_length):
 
 
 def _report_phrases(images):
-    """Print how many names of boxes are phrases, which match no single word."""
+    """Print how many box names are phrases, which match no single word."""
     names = {name for image in images for name in image.boxes}
     several = sorted(name for name in names if " " in name)
     if several:
@@ -161,7 +161,7 @@ def _report_phrases(images):
 
 
 def _fingerprint(by, *splits):
-    """Return a line that identifies images by a function of each."""
+    """Return a line with a digest of `by(image)` over all images of the splits."""
     digest = hashlib.blake2b(digest_size=6)
     for images in splits:
         for image in images:
@@ -268,7 +268,7 @@ class _Phases:
             learning_rate=config.fine_tune_learning_rate,
         )
 
-    def self_criticise(self):
+    def self_critical(self):
         """Phase 3: self-critical training of the decoder."""
         config = self.config
         if not config.self_critical_epochs:
@@ -379,7 +379,7 @@ class _Phases:
                 start=learning_rate / 100,
                 first=0,
             ),
-            ema_momentum=ema_momentum(momentum, len(batches), LONGEST_AVERAGE),
+            ema_momentum=ema_momentum(momentum, len(batches), MAX_EMA_STEPS),
         )
 
     def _boxes(self, image):

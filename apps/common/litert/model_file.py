@@ -1,6 +1,6 @@
-"""A LiteRT model and all that a program needs with it, in one file.
+"""A LiteRT model with its tokenizer and metadata, in one file.
 
-A ZIP archive follows the model, as TensorFlow Lite's own tools append files to one:
+As with TensorFlow Lite's own tools, a ZIP archive is appended to the model:
 `metadata.json`, the tokenizer, the model card and the licence. LiteRT ignores the
 archive, and every ZIP program opens it.
 """
@@ -19,7 +19,7 @@ VERSION = 1
 
 METADATA = "metadata.json"
 
-# What a LiteRT model has after its first four bytes.
+# File identifier of a LiteRT model, after its first four bytes.
 IDENTIFIER = b"TFL3"
 
 

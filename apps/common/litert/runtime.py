@@ -25,13 +25,13 @@ def _interpreter_type():
 class Runtime:
     """Interpreters of one model.
 
-    An interpreter runs one call at a time. A plain call computes with all threads, and
-    waits for other plain calls. `in_parallel` runs calls beside one another, each with
-    an interpreter of its own that computes with one thread.
+    An interpreter runs one call at a time. A plain call uses all threads, and waits for
+    other plain calls. `in_parallel` runs calls concurrently, each with its own
+    interpreter and one thread.
 
     Args:
         path: Name of a checked LiteRT file.
-        threads: Number of threads; by default, as many as there are processors.
+        threads: Number of threads; by default one per processor.
 
     Raises:
         UserError: If the package of LiteRT is not installed.
@@ -59,7 +59,7 @@ class Runtime:
             return _run(self._alone, signature, inputs)
 
     def in_parallel(self, signature, **inputs):
-        """Run a signature with one thread, beside other calls; returns the same."""
+        """Run a signature with one thread, concurrently with other calls."""
         try:
             interpreter = self._idle.get_nowait()
         except queue.Empty:

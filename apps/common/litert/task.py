@@ -22,7 +22,7 @@ class LiteTask:
 
     Args:
         path: Name of a file that the export of the program has written.
-        threads: Number of threads; by default, as many as there are processors.
+        threads: Number of threads; by default one per processor.
 
     Attributes:
         tokenizer: The tokenizer.

@@ -8,7 +8,7 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import WeightsInMemory
 
 # Maximum size of all weights of a file in bytes, as float32.
-MOST_BYTES = 4 * 2**30
+MAX_BYTES = 4 * 2**30
 
 
 def check_size(path, fewest):
@@ -28,8 +28,8 @@ def check_size(path, fewest):
             f"its configuration has at least {fewest:,} weights. Received: "
             f"{count:,} in {path.name}"
         )
-    if 4 * count > MOST_BYTES:
-        raise UserError(f"expected at most {MOST_BYTES:,} bytes of weights, got more")
+    if 4 * count > MAX_BYTES:
+        raise UserError(f"expected at most {MAX_BYTES:,} bytes of weights, got more")
 
 
 def load_weights(model, path):
@@ -66,7 +66,7 @@ def save_half(model, path):
     """Write a model's weights as a Keras `.weights.h5` file in float16.
 
     They are rounded to eight significant bits, as in bfloat16, which makes the
-    compressed file a quarter smaller than the eleven bits of float16.
+    compressed file a quarter smaller than with the eleven bits of float16.
 
     Args:
         model: A built Keras model. Its optimiser's state is left out.

@@ -43,7 +43,7 @@ class ValidateDecoded(keras.callbacks.Callback):
 
     Args:
         score: Function without arguments that returns a dict of figures.
-        rank: Function from these figures to a value that is larger for better ones.
+        rank: Function from these figures to a value that is larger for better epochs.
         keep: Function without arguments that stores the model as the best.
         progress: The `Progress` of the training: a model is kept if it is at least as
             good as those of all finished epochs.

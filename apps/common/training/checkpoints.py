@@ -1,4 +1,4 @@
-"""Training that survives `kill -9`: checkpoints, and continuing from them."""
+"""Checkpoints from which a training resumes, even after `kill -9`."""
 
 import dataclasses
 import json

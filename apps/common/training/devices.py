@@ -22,7 +22,7 @@ def seeded(seed, precision):
 
 @contextlib.contextmanager
 def all_devices(wanted=True):
-    """Distribute the training of models that are built inside to all devices.
+    """Distribute the training of models that are built in the context to all devices.
 
     Data parallelism: each device computes the gradients of its part of the batch, and
     they are averaged.

@@ -77,7 +77,7 @@ class Runner:
         task: The `Task` whose network is trained.
         checkpoints: The `Checkpoints` of the training.
         rank: Function from the figures of an epoch to a value that is larger for better
-            ones.
+            epochs.
         record: Dict that describes the training, saved with the best model.
         optimizer: Dict of further arguments of the optimiser.
 

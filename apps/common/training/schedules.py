@@ -14,7 +14,7 @@ def ema_momentum(chosen, steps_per_epoch, longest):
     Args:
         chosen: The momentum that the user chose, or `None`.
         steps_per_epoch: Training steps of an epoch.
-        longest: Maximum number of steps.
+        longest: Maximum number of steps over which the EMA averages.
     """
     if chosen is not None:
         return chosen

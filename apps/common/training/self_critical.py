@@ -16,7 +16,7 @@ class SelfCritical:
     The advantage of a sample is its reward minus a baseline that does not depend on the
     sample, so the estimate of the gradient of the expected reward is unbiased. Samples
     are drawn with the `sample_temperature` of the network. At temperature 1, a model
-    trained with label smoothing often samples words that no search would find.
+    trained with label smoothing often samples improbable words that no search returns.
 
     Subclasses implement `__len__`, `plan`, `inputs`, `max_length`, `width` and
     `reward_of`. An item is one training example, of any type.

@@ -54,7 +54,8 @@ class SentenceBatches(keras.utils.PyDataset):
         self.seed = seed
         self.epoch = epoch
         self.multiple = multiple
-        # Which pairs take part does not depend on how their words are split.
+        # Pairs are left out by their length without BPE-dropout, so that all epochs
+        # have the same pairs.
         texts = list(zip(pairs.source, pairs.target, strict=True))
         encoded = map(subwords.encode_all, (pairs.source, pairs.target))
         lengths = [max(map(len, ids)) for ids in zip(*encoded, strict=True)]
@@ -64,12 +65,12 @@ class SentenceBatches(keras.utils.PyDataset):
         self.pairs = kept
         places = sum(length for length in lengths if length <= max_length)
         self.batch_tokens = min(batch_tokens, max(places // max(min_batches, 1), 1))
-        # Keras asks for the number of batches once, and epochs split words in different
-        # ways: so all have as many as the first.
+        # Keras asks for the number of batches once, and BPE-dropout splits words
+        # differently in each epoch. So all epochs have as many batches as the first.
         self._count = None
         self._batches = self.plan(0) if kept else []
         self._count = len(self._batches)
-        # It takes the size of an only batch for that of all epochs.
+        # If there is only one batch, Keras assumes its size for all epochs.
         self._only = self._largest() if self._count == 1 else None
         if epoch and kept:
             self._batches = self.plan(epoch)
@@ -116,7 +117,8 @@ class SentenceBatches(keras.utils.PyDataset):
         batch = self._batches[index]
         least = self._only or [0, 0, 0]
         if index == 0 and len(self) > 1:
-            # Keras takes a size that the first two batches share for that of all.
+            # If the first two batches have the same size, Keras assumes it for all
+            # batches.
             least = [size + self.multiple for size in self._sizes(self._batches[1])]
         rows, *columns = map(max, self._sizes(batch), least)
         source, target = ([pair[side] for pair in batch] for side in (0, 1))
@@ -133,7 +135,7 @@ class SentenceBatches(keras.utils.PyDataset):
     def _largest(self):
         """Return the sizes of a batch of all pairs, however their words are split."""
         longest = [
-            # With every merge left out, there are most subwords.
+            # The number of subwords is largest when every merge is skipped.
             self.subwords.encode_all([pair[side] for pair in self.pairs], dropout=most)
             for side, most in enumerate(map(math.ceil, self.subword_dropouts))
         ]

@@ -44,7 +44,7 @@ def clean(text):
 
     White space, control characters and SentencePiece's mark U+2581 become spaces;
     invisible characters are removed, see `remove_invisible`; unpaired surrogates become
-    U+FFFD. Nothing else changes. `cleaned` of the SavedModel is the same.
+    U+FFFD. Nothing else changes. `cleaned` is its graph version for the SavedModel.
 
     >>> clean(" a\\tlittle   girl\\n")
     'a little girl'
@@ -238,7 +238,7 @@ class Subwords(StoredTokenizer):
         return words, np.array(places, "int32")
 
     def _between_blanks(self, token_ids):
-        """Return lists of tokens, up to END, each the tokens between two spaces."""
+        """Return lists of the tokens between two spaces, up to END."""
         groups, begun = [], False
         for token in token_ids:
             if token == END:
@@ -324,10 +324,10 @@ def merge_weights(weights, source_places, target_places):
 
 
 def alignment_of(weights, end_weights=0.0):
-    """Return pairs (source, target): each target word's source word of largest weight.
+    """Align each target word with the source word of largest weight.
 
-    A target word has no pair if all its weights are zero or NaN, or if its weight of
-    the end token is larger than those of all words.
+    Returns pairs (source, target). A target word has no pair if all its weights are
+    zero or NaN, or if its weight of the end token is larger than those of all words.
 
     Args:
         weights: Array `(target words, source words)`.

@@ -66,7 +66,7 @@ class TranslationNetwork(keras.Model):
         )
 
     def build(self, inputs_shape):
-        """Leave all weights to the first call, so that Keras does not trace it."""
+        """Do nothing: the first call creates all weights, without a trace by Keras."""
 
     def call(self, inputs, training=None):
         target = inputs["target"]

@@ -106,7 +106,7 @@ class AttentionLayer(keras.layers.Layer):
         self.narrow = keras.layers.Dense(config.embedding_units, name="narrow")
 
     def build(self, x_shape):
-        # Keras would trace the call to build what it calls.
+        # Otherwise, Keras would trace the call to build these layers.
         for norm in self.norms:
             norm.build(x_shape)
         for attention in self.attentions:

@@ -3,7 +3,7 @@
 from keras_attention_apps.nmt.metrics import tokenizer_for
 
 
-class LikenessReward:
+class BleuChrfReward:
     """Sentence-level BLEU plus chrF2.
 
     Args:

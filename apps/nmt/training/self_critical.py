@@ -11,7 +11,7 @@ class SelfCriticalTranslations(SelfCritical):
         translator: The `Translator`; its network must be compiled.
         batches: The `SentenceBatches`.
         reward: Function of a translation and its reference, both strings, to its
-            reward, such as a `LikenessReward`.
+            reward, such as a `BleuChrfReward`.
         **options: Those of `SelfCritical`.
     """
 

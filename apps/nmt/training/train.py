@@ -45,18 +45,18 @@ from keras_attention_apps.nmt.metrics import (
     translation_scores,
 )
 from keras_attention_apps.nmt.network.building import build_network
-from keras_attention_apps.nmt.training.rewards import LikenessReward
+from keras_attention_apps.nmt.training.rewards import BleuChrfReward
 from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
 
 # Subfolder of the output folder for the models to average.
 EPOCHS = "epochs"
 HELD_OUT = 1000
-# Maximum number of steps of the EMA of the weights.
-LONGEST_AVERAGE = 1000
+# Maximum number of steps over which the EMA of the weights averages.
+MAX_EMA_STEPS = 1000
 # In self-critical training, where every sentence has several samples: tokens in a
 # batch, and steps of the EMA.
 SAMPLED_TOKENS = 2000
-SAMPLED_AVERAGE = 50
+SAMPLED_EMA_STEPS = 50
 VALIDATION_BATCH = 64
 
 
@@ -131,7 +131,7 @@ def hold_out(pairs, seed):
 
 
 def text_of(training, validation):
-    """Return a line that identifies the text of a training.
+    """Return a line with the size and a digest of the training text.
 
     Args:
         training, validation: `Pairs`.
@@ -177,7 +177,7 @@ def _train(config, training, validation, devices):
         network.set_weights(start.network.get_weights())
     translator = Translator(model, subwords, network)
     phases = _Phases(config, translator, training, validation, checkpoints, devices)
-    phases.runner.run((phases.fit, phases.average, phases.self_criticise))
+    phases.runner.run((phases.fit, phases.average, phases.self_critical))
     # A finished training never averages again.
     _remove_epochs(phases.epochs)
     return phases.runner.best
@@ -263,7 +263,7 @@ class _Phases:
             epochs=config.epochs,
             schedule=config.schedule,
             learning_rate=config.learning_rate,
-            momentum=ema_momentum(config.ema_momentum, len(batches), LONGEST_AVERAGE),
+            momentum=ema_momentum(config.ema_momentum, len(batches), MAX_EMA_STEPS),
         )
 
     def average(self):
@@ -279,7 +279,7 @@ class _Phases:
                 self.runner.save_best(averaged, average_of=about)
             history.append(scores)
 
-    def self_criticise(self):
+    def self_critical(self):
         """Phase 2: self-critical training."""
         config = self.config
         if not config.self_critical_epochs:
@@ -289,18 +289,18 @@ class _Phases:
         samples = SelfCriticalTranslations(
             self.translator,
             batches,
-            LikenessReward(self.training.target),
+            BleuChrfReward(self.training.target),
             samples=config.self_critical_samples,
             seed=config.seed,
         )
-        momentum = ema_momentum(config.ema_momentum, len(batches), SAMPLED_AVERAGE)
+        momentum = ema_momentum(config.ema_momentum, len(batches), SAMPLED_EMA_STEPS)
         self._fit(
             samples,
             self._validate,
             epochs=config.self_critical_epochs,
             schedule="cosine",
             learning_rate=config.self_critical_learning_rate,
-            momentum=min(momentum, 1 - 1 / SAMPLED_AVERAGE),
+            momentum=min(momentum, 1 - 1 / SAMPLED_EMA_STEPS),
         )
 
     def _fit(self, batches, validate, *, epochs, schedule, learning_rate, momentum):

@@ -21,10 +21,10 @@ of each name decides on the split of an image. The layout is recognised by these
 If there are several, the order is Karpathy, COCO, official, Kaggle, Hugging Face,
 WebDataset.
 
-All readers keep one contract. No image is in two splits. A file that can be read in two
-ways is refused, such as one with two columns of one name, two images of one id, or an
-id that is a text in one place and a number in another. Captions and images that are
-left out are counted, for a warning.
+All readers follow the same rules. An image in two splits is an error. So is an
+ambiguous file, such as one with two columns of the same name, two images with the same
+id, or an id that is text in one place and a number in another. Captions and images that
+are left out are counted in a warning.
 """
 
 from keras_attention_apps.captioner.data.layouts.coco import read_coco

@@ -48,14 +48,15 @@ class Listing:
 
     Args:
         where: Path of the data set, or of its file, for errors.
-        lacking: For a layout with a file for each split: dict from the splits that have
-            none to what is expected. `None` if a split is there if an image is in it.
+        lacking: For a layout with a file for each split: dict from the splits without a
+            file to the expected file. `None` for layouts in which a split exists as
+            soon as an image names it.
         draws_dev: Whether dev is drawn from train where it is missing.
         drawn_by: Function from a path to the text whose hash draws its split.
 
     Attributes:
-        dropped: Dict from a split, or `None`, and the kind of what is left out to a
-            list of it.
+        dropped: Dict from pairs `(split or None, kind)` to the list of the examples of
+            this kind that were left out.
     """
 
     def __init__(self, where, *, lacking=None, draws_dev=True, drawn_by=None):
@@ -99,7 +100,7 @@ class Listing:
             image.boxes[word] = (*dict.fromkeys((*image.boxes.get(word, ()), *found)),)
 
     def drop(self, kind, example, split=None):
-        """Note something that is left out: its kind, in the plural, and what it is."""
+        """Record an example that is left out, and its kind, a plural noun."""
         self.dropped.setdefault((split, kind), []).append(example)
 
     def select(self, split, validation_share):
@@ -140,8 +141,8 @@ class Listing:
 
         Args:
             images: The images.
-            validation_share: As of `select`.
-            split: The split that is asked for.
+            validation_share: See `select`.
+            split: The requested split.
             test: The split of the images that are drawn for test.
         """
         if split == "dev" and len(images) < 2:
@@ -188,9 +189,9 @@ def _draw_splits(names, validation_share):
     """Return a dict from names to splits, drawn by a hash of the name.
 
     The hash depends on the name alone, so that adding images never moves the others.
-    Dev has the smallest hashes and test the largest, so that another share never moves
-    an image between them. If no image is drawn for dev, the first one is; if none is
-    left for train, those of test are train.
+    Dev has the smallest hashes and test the largest, so that a change of the share
+    never moves an image from one to the other. If no image is drawn for dev, the first
+    one is; if none is left for train, those of test are train.
     """
     draws = {name: _draw(name) for name in names}
     first = min(draws.values(), default=0)
