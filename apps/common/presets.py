@@ -5,7 +5,11 @@ from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.config import from_json
-from keras_attention_apps.common.files import MODEL, holds, read_json
+from keras_attention_apps.common.digests import read_sealed
+from keras_attention_apps.common.files import MODEL, holds
+
+# Configuration of a model, in its folder.
+CONFIG = "config.json"
 
 # Folder of the best model in the output of a training.
 BEST = "model"
@@ -31,9 +35,9 @@ def find_preset(name_or_path, presets):
     path = Path(name_or_path).expanduser()
     is_name = str(name_or_path) == path.name
     for folder in (presets / path, path) if is_name else (path,):
-        if (folder / "config.json").is_file():
+        if (folder / CONFIG).is_file():
             return folder
-    known = sorted(path.parent.name for path in presets.glob("*/config.json"))
+    known = sorted(path.parent.name for path in presets.glob(f"*/{CONFIG}"))
     inside = path / BEST
     hint = f". Its model is {str(inside)!r}" if holds(inside, MODEL) else ""
     raise UserError(
@@ -97,7 +101,7 @@ def read_config(name_or_path, *, presets, kind, noun):
     """
     folder = find_preset(name_or_path, presets)
     with loading(folder, noun):
-        content = read_json(folder / "config.json")
-        if not isinstance(content, dict) or "model" not in content:
-            raise UserError('config.json has no "model"')
+        content = read_sealed(folder / CONFIG)
+        if "model" not in content:
+            raise UserError(f'{CONFIG} has no "model"')
         return from_json(kind, content["model"])

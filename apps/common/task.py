@@ -4,7 +4,12 @@ import dataclasses
 
 from keras_attention_apps.common import presets
 from keras_attention_apps.common.config import replaced
-from keras_attention_apps.common.files import MODEL, atomic_folder, write_json
+from keras_attention_apps.common.digests import (
+    check_file_digest,
+    read_sealed,
+    write_sealed,
+)
+from keras_attention_apps.common.files import MODEL, atomic_folder
 from keras_attention_apps.common.network.compiling import compiles, computing_in
 from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.common.network.weights import (
@@ -84,6 +89,9 @@ class Task:
         named = ", ".join(f"{name}={value}" for name, value in changes.items())
         model = f"{folder} with {named}" if named else folder
         with computing_in(precision), presets.loading(model, cls.noun):
+            content = read_sealed(folder / presets.CONFIG)
+            for name in (cls.tokenizer_type.file_name, WEIGHTS):
+                check_file_digest(content, folder / name)
             tokenizer = cls.tokenizer_type.load(folder)
             check_size(folder / WEIGHTS, config.fewest_weights(len(tokenizer)))
             network = cls.build_network(config, len(tokenizer))
@@ -112,10 +120,13 @@ class Task:
             **about: More entries of its `config.json`, such as how it was trained.
         """
         with atomic_folder(folder, MODEL) as temporary:
-            model = dataclasses.asdict(self.config)
-            write_json(temporary / "config.json", {"model": model, **about})
             self.tokenizer.save(temporary)
             save_half(self.network, temporary / WEIGHTS)
+            write_sealed(
+                temporary / presets.CONFIG,
+                {"model": dataclasses.asdict(self.config), **about},
+                files=(self.tokenizer.file_name, WEIGHTS),
+            )
 
     def _cached_search_model(self, key, search, max_length, **options):
         """Return the `SearchModel` of a key, which is built on its first use."""

@@ -1,3 +1,4 @@
+import json
 from operator import itemgetter
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.training.callbacks import ValidateDecoded
 from keras_attention_apps.common.training.checkpoints import Checkpoints, Progress
 
@@ -44,13 +46,97 @@ def test_a_new_process_continues_with_weights_and_optimizer(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_only_the_checkpoint_that_counts_is_kept(tmp_path):
+def test_the_last_two_checkpoints_are_kept(tmp_path):
     model, checkpoints = small_model(), Checkpoints(tmp_path, {})
     for _ in range(3):
         checkpoints.save(model, {})
 
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["phase-0-epoch-3.weights.h5", "progress.json"]
+    weights = [f"phase-0-epoch-{epoch}.weights.h5" for epoch in (2, 3)]
+    assert names == [*weights, "previous.json", "progress.json"]
+
+
+@pytest.fixture
+def two_epochs(tmp_path):
+    """A folder with the checkpoints of two epochs, whose weights are 1 and 2."""
+    model, checkpoints = small_model(), Checkpoints(tmp_path, {"units": 7})
+    for epoch in (1.0, 2.0):
+        model.set_weights([np.full_like(x, epoch) for x in model.get_weights()])
+        checkpoints.save(model, {"cider": epoch})
+    return tmp_path
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGED = {
+    "phase-0-epoch-2.weights.h5": "phase-0-epoch-2.weights.h5 is damaged",
+    "progress.json": "progress.json",
+}
+
+
+@pytest.mark.parametrize("place", [0, 40, -60])
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_continues(
+    two_epochs, name, place, capsys
+):
+    flip(two_epochs / name, place)
+    checkpoints, model = Checkpoints(two_epochs, {"units": 7}), small_model()
+    checkpoints.restore(model)
+
+    assert DAMAGED[name] in capsys.readouterr().err
+    assert checkpoints.progress.history == [{"cider": 1.0}]
+    assert {x.flat[0] for x in model.get_weights()} == {1.0}
+    # The intact one stays until the next is written.
+    checkpoints.save(model, {"cider": 3.0})
+    flip(two_epochs / "progress.json", place)
+    again = Checkpoints(two_epochs, {"units": 7})
+    assert again.progress.history == [{"cider": 1.0}]
+
+
+def test_without_an_intact_checkpoint_the_training_stops(two_epochs):
+    for epoch in (1, 2):
+        flip(two_epochs / f"phase-0-epoch-{epoch}.weights.h5", 9)
+    said = "intact: phase-0-epoch-2.* is damaged.*; phase-0-epoch-1.* another output"
+    with pytest.raises(UserError, match=said):
+        Checkpoints(two_epochs, {"units": 7})
+
+
+def test_a_checkpoint_without_digests_is_loaded(two_epochs):
+    progress = json.loads((two_epochs / "progress.json").read_text())
+    for name in ("digest", "sha256"):
+        del progress[name]
+    (two_epochs / "progress.json").write_text(json.dumps(progress))
+    (two_epochs / "previous.json").unlink()
+
+    checkpoints = Checkpoints(two_epochs, {"units": 7})
+    assert checkpoints.progress.epoch == 2
+    flip(two_epochs / "phase-0-epoch-2.weights.h5", 0)
+    with pytest.raises(UserError, match=r"no checkpoint in .* is intact"):
+        checkpoints.restore(small_model())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weights": "../phase-0-epoch-2.weights.h5"},
+        {"weights": "/phase-0-epoch-2.weights.h5"},
+        {"weights": "C:phase-0-epoch-2.weights.h5"},
+        {"phase": -1},
+        {"seeds": 3},
+        {"history": [[]]},
+        {"config": []},
+    ],
+)
+def test_progress_stays_in_its_folder_and_its_types(two_epochs, changes):
+    progress = json.loads((two_epochs / "progress.json").read_text())
+    write_sealed(two_epochs / "progress.json", progress | changes)
+    (two_epochs / "previous.json").unlink()
+    with pytest.raises(UserError, match=r"no checkpoint in .* is intact"):
+        Checkpoints(two_epochs, {"units": 7})
 
 
 def test_a_death_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch):
@@ -129,7 +215,7 @@ def test_another_configuration_is_refused_by_name_and_values(tmp_path):
 )
 def test_progress_that_was_not_written_so_is_named(tmp_path, text):
     (tmp_path / "progress.json").write_text(text)
-    with pytest.raises(UserError, match=r"Received: .*progress\.json.*another output"):
+    with pytest.raises(UserError, match=r"no checkpoint .*intact.*another output"):
         Checkpoints(tmp_path, {})
 
 

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.digests import check_file_digest, read_sealed
 from keras_attention_apps.common.network.weights import save_half
 from keras_attention_apps.common.presets import find_preset, read_config
 
@@ -133,6 +134,21 @@ def test_a_preset_is_small_and_tells_about_itself(folder):
     card = (folder / "README.md").read_text(encoding="utf-8")
     for heading in ("Scores", "Recipe", "Data and terms", "Limits"):
         assert f"\n## {heading}\n" in card
+
+
+@pytest.mark.parametrize("folder", PRESETS, ids=lambda folder: folder.name)
+def test_a_preset_has_digests_of_its_files(folder):
+    content = read_sealed(folder / "config.json")
+    assert "digest" in content and "model.weights.h5" in content["sha256"]
+    for name in content["sha256"]:
+        check_file_digest(content, folder / name)
+
+
+def test_a_file_without_digests_is_not_checked(tmp_path):
+    (tmp_path / "config.json").write_text('{"model": {}}')
+    content = read_sealed(tmp_path / "config.json")
+    check_file_digest(content, tmp_path / "there is none")
+    assert content == {"model": {}}
 
 
 def test_all_that_is_installed_is_small():

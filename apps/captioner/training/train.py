@@ -32,6 +32,7 @@ from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import seeded
+from keras_attention_apps.common.training.lock import locked
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
     Runner,
@@ -65,7 +66,7 @@ def train(config: TrainConfig):
     Inputs(*inputs).check(config.cache, whole=False)
     if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
         raise UserError("expected epochs of one of the phases. Received: 0 of each")
-    with seeded(config.seed, config.precision):
+    with locked(config.output), seeded(config.seed, config.precision):
         return _train(config)
 
 

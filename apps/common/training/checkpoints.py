@@ -1,13 +1,29 @@
 """Checkpoints from which a training resumes, even after `kill -9`."""
 
+import copy
 import dataclasses
 import json
+import re
+import sys
 
 import keras
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import WeightsInMemory, read_json, write_json
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.config import Natural, from_json
+from keras_attention_apps.common.digests import (
+    FILES,
+    OWN,
+    check_file_digest,
+    read_sealed,
+    write_sealed,
+)
+from keras_attention_apps.common.files import WeightsInMemory, write_json
+from keras_attention_apps.common.network.weights import load_weights
 
 PROGRESS = "progress.json"
+# The progress file of the checkpoint before the last one.
+PREVIOUS = "previous.json"
+# A file elsewhere must not be read.
+WEIGHTS = re.compile(r"phase-\d+-epoch-\d+\.weights\.h5")
 
 # Options that are paths: a training can be moved and resumed.
 PLACES = (
@@ -35,11 +51,11 @@ class Progress:
             the average of some.
     """
 
-    phase: int = 0
-    epoch: int = 0
+    phase: Natural = 0
+    epoch: Natural = 0
     weights: str | None = None
-    seeds: list = dataclasses.field(default_factory=list)
-    history: list = dataclasses.field(default_factory=list)
+    seeds: list[list[int]] = dataclasses.field(default_factory=list)
+    history: list[dict[str, float]] = dataclasses.field(default_factory=list)
 
 
 class Checkpoints:
@@ -47,7 +63,9 @@ class Checkpoints:
 
     The weights, with the state of the optimiser, are written first, under a new name;
     then `progress.json`, which names that file, is replaced. So the folder holds one
-    consistent state whenever the process dies.
+    consistent state whenever the process dies. Both have digests, and the checkpoint
+    before stays beside the last one: if the last one is damaged, the training continues
+    from the one before, with a warning.
 
     Args:
         directory: Folder of the checkpoints.
@@ -57,17 +75,21 @@ class Checkpoints:
 
     Attributes:
         resumed: Whether the folder holds an earlier run of the training.
+
+    Raises:
+        UserError: If the folder holds another training, or no checkpoint is intact.
     """
 
     def __init__(self, directory, config):
         self.directory = directory
-        self._progress_file = directory / PROGRESS
         config = json.loads(json.dumps(config, default=str))
         self.progress = Progress()
-        self.resumed = self._progress_file.exists()
+        self.resumed = (directory / PROGRESS).exists()
+        # The content of the last progress file.
+        self._written = None
         if self.resumed:
-            self.progress, saved = _read(self._progress_file)
-            _check_config(directory, saved, config)
+            self.progress, self._written = _read_last(directory)
+            _check_config(directory, self._written["config"], config)
         self._config = config
 
     def restore(self, model):
@@ -76,16 +98,23 @@ class Checkpoints:
         Args:
             model: A compiled model.
         """
-        progress = self.progress
         model.optimizer.build(model.trainable_variables)
+        try:
+            self._load(model)
+        # Readers of damaged files fail with nearly every type of exception.
+        except Exception as error:
+            raise _damaged(self.directory, reason(error)) from error
+        if not self.progress.weights:
+            self._record(model)
+
+    def _load(self, model):
+        progress = self.progress
         if progress.seeds:
             states = _seed_states(model)
             for state, value in zip(states, progress.seeds, strict=True):
                 state.assign(value)
         if progress.weights:
-            model.load_weights(self.directory / progress.weights)
-        else:
-            self._record(model)
+            load_weights(model, self.directory / progress.weights)
 
     def save(self, model, figures):
         """Record a finished epoch."""
@@ -112,12 +141,19 @@ class Checkpoints:
         self._write()
 
     def _write(self):
-        write_json(
-            self._progress_file,
+        previous, kept = self.directory / PREVIOUS, [self.progress.weights]
+        if self._written:
+            write_json(previous, self._written)
+            kept.append(self._written["weights"])
+        else:
+            previous.unlink(missing_ok=True)
+        self._written = write_sealed(
+            self.directory / PROGRESS,
             {**dataclasses.asdict(self.progress), "config": self._config},
+            files=filter(None, [self.progress.weights]),
         )
         for file in self.directory.glob("*.weights.h5"):
-            if file.name != self.progress.weights:
+            if file.name not in kept:
                 file.unlink()
 
 
@@ -125,17 +161,48 @@ def _seed_states(model):
     return [v for v in model.variables if v.path.endswith("seed_generator_state")]
 
 
-def _read(file):
-    """Return the `Progress` of a training and its configuration."""
-    try:
-        saved = read_json(file)
-        config = saved.pop("config")
-        return Progress(**saved), config
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"expected the progress of a training. Received: {str(file)!r}, which is "
-            "damaged. Choose another output folder, or remove that one"
-        ) from error
+def _read_last(directory):
+    """Return the `Progress` of the last intact checkpoint, and the dict of its file."""
+    problems = []
+    for name in (PROGRESS, PREVIOUS):
+        if (directory / name).exists():
+            try:
+                found = _read(directory / name)
+            # Damaged files fail with nearly every type of exception.
+            except Exception as error:
+                problems.append(reason(error))
+                continue
+            for problem in problems:
+                print(
+                    f"Warning: {directory}: {problem}. The training continues from the "
+                    "checkpoint before it",
+                    file=sys.stderr,
+                )
+            return found
+    raise _damaged(directory, "; ".join(problems))
+
+
+def _read(path):
+    """Return the `Progress` in a file, and the whole dict."""
+    content = read_sealed(path)
+    if not isinstance(content.get("config"), dict):
+        raise UserError(f"{path.name} has no configuration")
+    options = {x: v for x, v in content.items() if x not in (FILES, OWN, "config")}
+    # The history of the progress grows, and that of the file does not.
+    progress = from_json(Progress, copy.deepcopy(options))
+    weights = progress.weights
+    if weights and not WEIGHTS.fullmatch(weights):
+        raise UserError(f"{path.name} names a checkpoint elsewhere: {weights!r}")
+    if weights:
+        check_file_digest(content, path.parent / weights)
+    return progress, content
+
+
+def _damaged(directory, problem):
+    return UserError(
+        f"no checkpoint in {directory} is intact: {problem}. Choose another output "
+        "folder, or remove that one"
+    )
 
 
 def _check_config(directory, saved, config):

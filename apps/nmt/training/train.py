@@ -21,6 +21,7 @@ from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.training.averaging import average_models
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import all_devices, seeded
+from keras_attention_apps.common.training.lock import locked
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
     Runner,
@@ -84,6 +85,7 @@ def train(config: TrainConfig):
         raise UserError("expected epochs of one of the phases. Received: 0 of each")
     training, validation = read_texts(config)
     with (
+        locked(config.output),
         seeded(config.seed, config.precision),
         all_devices(config.distribute) as devices,
     ):

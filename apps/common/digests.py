@@ -1,0 +1,73 @@
+"""JSON files with digests: of themselves, and of other files of their folder."""
+
+import hashlib
+import json
+
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.files import read_json, write_json
+
+# Keys of the digests: of the other files by their names, and of the rest of the JSON.
+FILES = "sha256"
+OWN = "digest"
+
+
+def write_sealed(path, value, files=()):
+    """Write a dict as JSON, with digests.
+
+    Args:
+        path: Name of the file.
+        value: The dict.
+        files: Names of other files of its folder.
+
+    Returns:
+        The dict that was written.
+    """
+    content = json.loads(json.dumps(value, default=str))
+    content[FILES] = {name: _digest_of_file(path.parent / name) for name in files}
+    content[OWN] = _digest(content)
+    write_json(path, content)
+    return content
+
+
+def read_sealed(path):
+    """Return the dict of a JSON file.
+
+    Raises:
+        UserError: If it holds no dict, or differs from its digest. A file without a
+            digest, as earlier versions have written it, is not checked.
+    """
+    try:
+        content = read_json(path)
+    except ValueError as error:
+        raise UserError(f"{path.name} is not JSON: {reason(error)}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path.name} is not an object")
+    rest = {name: value for name, value in content.items() if name != OWN}
+    if content.get(OWN, _digest(rest)) != _digest(rest):
+        raise UserError(
+            f"{path.name} differs from its digest: it is damaged, or was edited. "
+            f'Without "{OWN}", it is read as it is'
+        )
+    return content
+
+
+def check_file_digest(content, path):
+    """Raise a `UserError` if a file differs from its digest.
+
+    Args:
+        content: The dict of a JSON file in the same folder. If it has no digest of the
+            file, nothing is checked.
+        path: Name of the file.
+    """
+    digests = content.get(FILES, {})
+    if path.name in digests and digests[path.name] != _digest_of_file(path):
+        raise UserError(f"{path.name} is damaged: it differs from its digest")
+
+
+def _digest(content):
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _digest_of_file(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
