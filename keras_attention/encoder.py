@@ -8,11 +8,13 @@ from keras import ops, tree
 
 from keras_attention import acceleration, loops
 from keras_attention.layers.recurrent import (
+    call_cell,
     check_cell,
     first_state,
     has_dropout,
     reset_dropout_masks,
 )
+from keras_attention.lengths import at_least_one
 from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
 from keras_attention.validation import check_mask
@@ -214,14 +216,14 @@ class _Pass:
             self.sequences = {"inputs": self._split.sequences}
         elif has_dropout(cell):
             # A dropout mask that is drawn inside a loop cannot be used outside of it.
-            cell(inputs[0], state)
+            call_cell(cell, at_least_one(inputs)[0], state)
         if mask is not None:
             self.sequences["mask"] = self._in_order(mask)
 
     def step(self, state, now):
         """Return the new state, and the dict that `finish` takes."""
         if self._split is None:
-            output, new_state = self._cell(now["inputs"], state)
+            output, new_state = call_cell(self._cell, now["inputs"], state)
         else:
             output, new_state = self._split(now["inputs"], None, state)
         found = {"output": output}

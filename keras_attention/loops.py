@@ -3,6 +3,8 @@
 import keras
 from keras import ops, tree
 
+from keras_attention.lengths import at_least_one, is_zero
+
 
 def scan(step, state, inputs):
     """Run `step` along the first axis of `inputs` and stack its outputs.
@@ -15,23 +17,29 @@ def scan(step, state, inputs):
         step: Function `(state, inputs_t) -> (state, outputs_t)`. The structure,
             shapes and dtypes of the state must not change.
         state: Nested structure of tensors.
-        inputs: Nested structure of tensors `(time, ...)`, at least one step long.
+        inputs: Nested structure of tensors `(time, ...)`. Without a step, the state
+            stays and the outputs are empty.
 
     Returns:
         The state after the last step, and the outputs stacked to `(time, ...)`.
-
-    Raises:
-        ValueError: If there is no step.
     """
     inputs = tree.map_structure(ops.convert_to_tensor, inputs)
-    if tree.flatten(inputs)[0].shape[0] == 0:
-        raise ValueError("a sequence must have at least one step. Received: 0 steps")
     backend = keras.backend.backend()
-    if backend == "tensorflow":
-        return _scan_tensorflow(step, state, inputs)
     if backend == "jax":
         return ops.scan(step, state, inputs)
+    if is_zero(tree.flatten(inputs)[0].shape[0]):
+        return state, _no_outputs(step, state, inputs)
+    if backend == "tensorflow":
+        return _scan_tensorflow(step, state, inputs)
     return _scan_eagerly(step, state, inputs)
+
+
+def _no_outputs(step, state, inputs):
+    """Return the stacked outputs of no steps."""
+    _, template = step(state, tree.map_structure(lambda x: at_least_one(x)[0], inputs))
+    return tree.map_structure(
+        lambda x: ops.zeros((0, *ops.shape(x)), x.dtype), template
+    )
 
 
 def _scan_eagerly(step, state, inputs):
@@ -47,8 +55,11 @@ def _scan_tensorflow(step, state, inputs):
 
     if tf.executing_eagerly():
         return _scan_eagerly(step, state, inputs)
-    first = tree.flatten(inputs)[0]
-    length = ops.shape(first)[0]
+    first, before = tree.flatten(inputs)[0], state
+    known, steps = first.shape[0] is not None, ops.shape(first)[0]
+    # An array without an element has no shape: there is a step that does not count.
+    length = steps if known else ops.maximum(steps, 1)
+    inputs = tree.map_structure(at_least_one, inputs)
 
     def unstack(x):
         array = tf.TensorArray(x.dtype, size=length, element_shape=x.shape[1:])
@@ -79,4 +90,9 @@ def _scan_tensorflow(step, state, inputs):
         maximum_iterations=first.shape[0],
     )
     stacked = [array.stack() for array in arrays]
+    if not known:
+        stacked = [x[:steps] for x in stacked]
+        state = tree.map_structure(
+            lambda new, old: ops.where(steps > 0, new, old), state, before
+        )
     return state, tree.pack_sequence_as(template, stacked)

@@ -6,6 +6,7 @@ Shapes: B batch, T target steps, S positions.
 import keras
 from keras import ops
 
+from keras_attention.lengths import is_zero
 from keras_attention.sample_weights import broadcast_sample_weights
 
 
@@ -139,9 +140,10 @@ class PointingAccuracy(_Quotient):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         inside, links = _reference_and_links(y_true, y_pred)
-        inside = ops.cast(ops.cast(inside, "bool"), links.dtype)
-        hits = ops.sum(links * inside, axis=-1)
-        self._count(hits, ops.max(inside, axis=-1), sample_weight)
+        inside = ops.cast(inside, "bool")
+        hits = ops.sum(ops.where(inside, links, 0.0), axis=-1)
+        filled = ops.any(inside, axis=-1)
+        self._count(hits, ops.cast(filled, hits.dtype), sample_weight)
 
 
 def _reference_and_links(y_true, y_pred):
@@ -155,6 +157,8 @@ def _reference_and_links(y_true, y_pred):
             "y_true and y_pred must have the same shape. Received: "
             f"{tuple(y_true.shape)} and {tuple(weights.shape)}"
         )
+    if is_zero(weights.shape[-1]):
+        return y_true, ops.zeros(ops.shape(weights), "float32")
     positions = ops.arange(ops.shape(weights)[-1], dtype="int32")
     largest = ops.cast(ops.argmax(weights, axis=-1), positions.dtype)
     links = ops.logical_and(positions == largest[..., None], weights > 0)

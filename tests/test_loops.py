@@ -227,9 +227,27 @@ def test_stacked_outputs_keep_their_known_sizes():
     assert run(tf.zeros((STEPS, BATCH, UNITS))).shape == (STEPS, BATCH, UNITS)
 
 
-def test_a_sequence_has_steps():
-    with pytest.raises(ValueError, match=r"at least one step. Received: 0 steps"):
-        loops.scan(lambda state, now: (state, now), np.zeros(2), np.zeros((0, 2)))
+@pytest.mark.parametrize("steps", [0, None])
+def test_no_step_keeps_the_state(arguments, steps):
+    state, inputs = arguments
+    nothing = tree.map_structure(lambda x: x[:0], inputs)
+    signature = None
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        def unknown(x):
+            return tf.TensorSpec((steps, *x.shape[1:]), x.dtype)
+
+        signature = [
+            tree.map_structure(tf.TensorSpec.from_tensor, state),
+            tree.map_structure(unknown, nothing),
+        ]
+
+    last, outputs = compiled(scan, signature)(state, nothing)
+
+    assert_same(last, state)
+    expected = tree.map_structure(lambda x: x[:0], loop(state, inputs)[1])
+    assert_same(outputs, expected)
 
 
 def test_a_graph_for_a_cpu_is_known(monkeypatch):

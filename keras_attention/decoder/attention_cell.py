@@ -30,6 +30,7 @@ from keras_attention.decoder.states import (
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.projections import project_rows
 from keras_attention.layers.recurrent import (
+    call_cell,
     check_cell,
     first_state,
     has_dropout,
@@ -279,14 +280,15 @@ class AttentionCell(keras.layers.Layer):
     def run_cell(self, inputs, state, training=None):
         """Run the RNN cell on the joined `inputs`, a list of tensors `(B, K, ...)`."""
         inputs = joined([ops.cast(inputs[0], self.compute_dtype), *inputs[1:]])
-        sequences = ops.shape(inputs)[1]
+        leading = ops.shape(inputs)[:2]
         try:
             # Keras cells have a single batch axis.
-            found = self.cell(*as_rows((inputs, state)), training=training)
+            inputs, rows = as_rows((inputs, state))
+            found = call_cell(self.cell, inputs, rows, training=training)
         finally:
             if not self._shares_dropout:
                 reset_dropout_masks(self.cell)
-        output, new_state = as_sequences(found, sequences)
+        output, new_state = as_sequences(found, leading)
         return output, tree.pack_sequence_as(state, tree.flatten(new_state))
 
     @property

@@ -22,6 +22,7 @@ from keras_attention.decoder.states import (
 )
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.recurrent import first_state
+from keras_attention.lengths import at_least_one
 from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
 from keras_attention.validation import check_mask, check_rank
@@ -179,7 +180,8 @@ class AttentionDecoder(keras.layers.Layer):
             outputs["factors"] = recurrence.factors(state)
             return _keep(state, new_state, now), outputs
 
-        with cell.same_dropout(inputs[0], state, memory, training=training):
+        first = at_least_one(inputs)[0]
+        with cell.same_dropout(first, state, memory, training=training):
             state, outputs = loops.scan(step, state, sequence)
         weights = outputs["weights"]
         reading.record_weights(weights if cell.has_several else [weights])
@@ -198,7 +200,8 @@ class AttentionDecoder(keras.layers.Layer):
             outputs = {"cell_output": output, "factors": recurrence.factors(state)}
             return _keep(state, {"cell": cell_state}, now), outputs
 
-        with cell.same_dropout(inputs[0], state, memory, training=training):
+        first = at_least_one(inputs)[0]
+        with cell.same_dropout(first, state, memory, training=training):
             state, outputs = loops.scan(step, state, sequence)
         recurrence.record_factors(outputs.pop("factors"), [])
 
@@ -228,13 +231,14 @@ class AttentionDecoder(keras.layers.Layer):
             outputs, new_state = cell(read, state, memory, now["noise"], training=True)
             return (_keep(state, new_state, now), (read, outputs)), outputs
 
-        with cell.same_dropout(inputs[0], state, memory, training=True):
+        first = tree.map_structure(lambda x: at_least_one(x)[0], sequence)
+        inputs = first["inputs"]
+        with cell.same_dropout(inputs, state, memory, training=True):
             # This call gives the shapes of the outputs before the first step, and
             # builds, outside of the loop, every layer that is not built yet.
-            first = tree.map_structure(lambda x: x[0], sequence)
-            outputs, _ = cell(inputs[0], state, memory, first["noise"], training=True)
-            before = inputs[0], tree.map_structure(ops.zeros_like, outputs)
-            sampling.choose(first["sampling"], inputs[0], *before)
+            outputs, _ = cell(inputs, state, memory, first["noise"], training=True)
+            before = inputs, tree.map_structure(ops.zeros_like, outputs)
+            sampling.choose(first["sampling"], inputs, *before)
             (state, _), outputs = loops.scan(step, (state, before), sequence)
         return outputs, state
 
@@ -303,7 +307,8 @@ class _Recurrence:
 
     def __init__(self, cell, inputs, dtype, training):
         self._cell, self._training = cell, training
-        rows = ops.reshape(inputs, (ops.shape(inputs)[0], -1, inputs.shape[-1]))
+        steps, batch, sequences, depth = ops.shape(inputs)
+        rows = ops.reshape(inputs, (steps, batch * sequences, depth))
         self._split = split_cell(cell.cell, rows, dtype)
         self.sequences = inputs if self._split is None else self._split.sequences
 
@@ -311,10 +316,10 @@ class _Recurrence:
         """Return output and new state for this part of `sequences`."""
         if self._split is None:
             return self._cell.run_cell([now, *added], state, self._training)
-        sequences = ops.shape(tree.flatten(state)[0])[1]
+        leading = ops.shape(tree.flatten(state)[0])[:2]
         added = as_rows(joined(added)) if added else None
         output, new_state = self._split(now, added, as_rows(state))
-        output, new_state = as_sequences((output, new_state), sequences)
+        output, new_state = as_sequences((output, new_state), leading)
         return output, tree.pack_sequence_as(state, tree.flatten(new_state))
 
     def factors(self, state):

@@ -9,6 +9,7 @@ import math
 import keras
 from keras import ops, tree
 
+from keras_attention.lengths import join_axes
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.ops.sampling import invert
 from keras_attention.serialization import deserialize_parts, serialize_part
@@ -170,8 +171,7 @@ class ScheduledSampling(keras.layers.Layer):
         leading = ops.shape(uniform)
         if len(leading) == 2:
             inputs, outputs, uniform = tree.map_structure(
-                lambda x: ops.reshape(x, (-1, *ops.shape(x)[2:])),
-                (inputs, outputs, uniform),
+                join_axes, (inputs, outputs, uniform)
             )
         logits = predict(inputs, outputs)
         if len(logits.shape) != 2:

@@ -71,5 +71,5 @@ class SplitReading:
 
 def _rows(x):
     """Return `(T, B, K, D)` as `(B, T * K, D)`."""
-    batch, depth = ops.shape(x)[1], ops.shape(x)[-1]
-    return ops.reshape(ops.swapaxes(x, 0, 1), (batch, -1, depth))
+    steps, batch, sequences, depth = ops.shape(x)
+    return ops.reshape(ops.swapaxes(x, 0, 1), (batch, steps * sequences, depth))

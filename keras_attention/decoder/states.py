@@ -20,11 +20,11 @@ def as_rows(nested):
     return tree.pack_sequence_as(nested, rows)
 
 
-def as_sequences(nested, sequences):
-    """Return tensors `(B * K, D)` as `(B, K, D)`."""
+def as_sequences(nested, leading):
+    """Return tensors `(B * K, D)` as `(B, K, D)`, for the leading sizes B and K."""
     found = []
     for x in tree.flatten(nested):
-        found.append(ops.reshape(x, (-1, sequences, x.shape[-1])))
+        found.append(ops.reshape(x, (*leading, x.shape[-1])))
     return tree.pack_sequence_as(nested, found)
 
 

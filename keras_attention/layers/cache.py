@@ -5,6 +5,8 @@ Shapes: B batch, T steps, L places of the cache, N heads, D depth of a head.
 
 from keras import ops
 
+from keras_attention.lengths import at_least_one
+
 
 def remember(cache, memory):
     """Write the keys and values of new steps into the next free places of a cache.
@@ -16,7 +18,9 @@ def remember(cache, memory):
     kept = memory.get("mask", ops.ones((batch, steps), "bool"))
     counted = ops.cast(ops.cumsum(ops.cast(kept, "int32"), axis=1), "int32")
     last = cache["length"][:, None] + counted - 1
-    length = ops.minimum(cache["length"] + counted[:, -1], cache["keys"].shape[2])
+    added = ops.sum(ops.cast(kept, "int32"), axis=1)
+    length = ops.cast(cache["length"] + added, "int32")
+    length = ops.minimum(length, cache["keys"].shape[2])
     remembered = {"length": length}
     write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
     for name in ("keys", "values"):
@@ -31,6 +35,7 @@ def _write_steps(cache, fresh, places, kept):
     # Not a slice: rows of different lengths are written at different places.
     written = ops.arange(cache.shape[2], dtype="int32") == places[..., None]
     written = ops.logical_and(written, kept[..., None])
+    written, fresh = at_least_one(written, axis=1), at_least_one(fresh, axis=2)
     writer = ops.argmax(ops.cast(written, "int32"), axis=1)[:, None, :, None]
     written = ops.any(written, axis=1)[:, None, :, None]
     return ops.where(written, ops.take_along_axis(fresh, writer, axis=2), cache)

@@ -13,6 +13,7 @@ from keras_attention.layers.base import (
     BaseStep,
 )
 from keras_attention.layers.projections import project_rows
+from keras_attention.lengths import is_zero, may_be_zero
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.weightings import (
     masked_entmax15,
@@ -188,8 +189,7 @@ class MultiHeadStep(BaseStep):
         output = _join_heads(context)
         if self.use_output_projection:
             output = project_rows(self.output_projection, output)
-        has_position = None if mask is None else ops.any(mask, axis=-1)
-        has_position = combine_masks(has_position, query_mask)
+        has_position = combine_masks(_has_position(mask, query, keys), query_mask)
         if has_position is not None:
             output = clear_masked(output, has_position)
         # On PyTorch, Keras multiplies float64 in float32.
@@ -208,6 +208,8 @@ class MultiHeadStep(BaseStep):
         return (
             self.weighting == "softmax"
             and not (self.dropout and training)
+            # Backends take no softmax over no position.
+            and not is_zero(keys.shape[2])
             # TensorFlow has none, and the replacement of Keras is slower than `_weigh`.
             and backend != "tensorflow"
             # JAX needs keys and values of one depth, takes the softmax of float64 in
@@ -280,6 +282,16 @@ def _read(weights, values):
     if acceleration.has_few_scores(weights.shape, weights.dtype):
         return ops.sum(weights[..., None] * values[:, :, None], axis=-2)
     return ops.matmul(weights, values)
+
+
+def _has_position(mask, query, keys):
+    """Return which queries may see any position, `(B, T)`; `None` if all may."""
+    if mask is not None:
+        return ops.any(mask, axis=-1)
+    if not may_be_zero(keys.shape[2]):
+        return None
+    batch, _, queries, _ = ops.shape(query)
+    return ops.broadcast_to(ops.shape(keys)[2] > 0, (batch, queries))
 
 
 def _up_to_each_query(query, keys):

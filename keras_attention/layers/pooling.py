@@ -3,6 +3,8 @@
 Shapes: B batch, S positions, V value depth, U units, H hops.
 """
 
+import math
+
 import keras
 from keras import ops, tree
 
@@ -15,6 +17,7 @@ from keras_attention.layers.projections import (
     weight_options,
 )
 from keras_attention.layers.weightings import get_weighting
+from keras_attention.lengths import mean
 from keras_attention.serialization import serialize_part
 from keras_attention.validation import check_mask, check_positive_integer
 
@@ -160,26 +163,27 @@ class AttentionPooling(keras.layers.Layer):
         length = ops.shape(value)[-2]
         valid = mask if value_mask is None else value_mask
         shape = tuple(value.shape[:-1])
-        value = ops.reshape(value, (-1, length, value.shape[-1]))
+        rows = math.prod(leading)
+        value = ops.reshape(value, (rows, length, value.shape[-1]))
         if valid is not None:
             check_mask("value_mask", valid, shape)
-            valid = ops.reshape(ops.cast(valid, "bool"), (-1, 1, length))
+            valid = ops.reshape(ops.cast(valid, "bool"), (rows, 1, length))
             present = ops.swapaxes(valid, 1, 2)
             value = ops.where(present, value, ops.zeros_like(value))
 
         hidden = project_rows(self.hidden, value) if self.hidden else ops.tanh(value)
-        rows = ops.reshape(hidden, (-1, hidden.shape[-1]))
-        scores = ops.reshape(ops.matmul(rows, self.scale), (-1, length, self.hops))
+        scores = ops.matmul(ops.reshape(hidden, (-1, hidden.shape[-1])), self.scale)
+        scores = ops.reshape(scores, (rows, length, self.hops))
         noise = {}
         if training:
             # All hops of an example use the softmax, or none does.
-            noise = self.weighting.draw((self.hops, ops.shape(value)[0], 1, length))
+            noise = self.weighting.draw((self.hops, rows, 1, length))
             noise = tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), noise)
         outputs, _ = self.weighting(
             ops.swapaxes(scores, 1, 2), valid, {}, noise, training=training
         )
         if self.penalty:
-            self.add_loss(self.penalty * ops.mean(_overlap(outputs["weights"])))
+            self.add_loss(self.penalty * mean(_overlap(outputs["weights"])))
         weights = ops.cast(outputs["weights"], self.compute_dtype)
         context = ops.cast(read(weights, value), self.compute_dtype)
         outputs = {**outputs, "context": self.activation(context), "weights": weights}

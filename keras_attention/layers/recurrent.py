@@ -7,6 +7,7 @@ import keras
 from keras import ops, tree
 
 from keras_attention.layers.projections import fresh
+from keras_attention.lengths import at_least_one, is_zero
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.validation import check_positive_integer
 
@@ -270,6 +271,15 @@ def check_cell(name, cell):
             f"{name} must be a Keras RNN cell, such as keras.layers.GRUCell(256). "
             f"Received: {cell!r}"
         )
+
+
+def call_cell(cell, inputs, state, **options):
+    """Call a cell for inputs `(B, D)` and states `(B, U)`; B may be 0."""
+    if not is_zero(inputs.shape[0]):
+        return cell(inputs, state, **options)
+    # On TensorFlow, the LSTM cell of Keras takes no empty batch.
+    row = tree.map_structure(at_least_one, (inputs, state))
+    return tree.map_structure(lambda x: x[:0], cell(*row, **options))
 
 
 def has_dropout(cell):

@@ -14,6 +14,7 @@ from keras_attention.layers.projections import (
     serialize_options,
     weight_options,
 )
+from keras_attention.lengths import join_axes
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.ops.rows import highest
 from keras_attention.ops.windows import (
@@ -81,11 +82,8 @@ class LocalWindow(AttentionPart):
 
 def _take_own(mask, positions):
     """Return the entries of a mask `(B, T, S)` at `positions` `(B, T, W)`."""
-    queries, length = ops.shape(mask)[1:]
-    own = ops.reshape(mask, (-1, length))[:, :, None]
-    rows = ops.reshape(positions, (-1, 1, positions.shape[-1]))
-    taken = take_window(own, rows)
-    return ops.reshape(taken, (-1, queries, positions.shape[-1]))
+    taken = take_window(join_axes(mask)[..., None], join_axes(positions)[:, None])
+    return ops.reshape(taken, ops.shape(positions))
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -202,7 +200,12 @@ def _extent(memory):
     if "mask" not in memory:
         return 0, length
     mask = memory["mask"]
-    numbers = ops.arange(1, length + 1, dtype="int32")
-    end = highest(ops.where(mask, numbers, 0))[:, 0]
-    first = ops.cast(ops.argmax(ops.cast(mask, "int32"), axis=1), "int32")
+    from_start = ops.arange(1, length + 1, dtype="int32")
+    from_end = length + 1 - from_start
+    # A source without a valid position may have any extent.
+    end, rest = (
+        ops.maximum(highest(ops.where(mask, numbers, 0))[:, 0], 0)
+        for numbers in (from_start, from_end)
+    )
+    first = length - rest
     return first, end - first

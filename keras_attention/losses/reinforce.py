@@ -6,6 +6,7 @@ Shapes: B batch, T target steps.
 import keras
 from keras import ops
 
+from keras_attention.lengths import mean
 from keras_attention.losses.masking import masked
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.validation import check_rank
@@ -147,11 +148,11 @@ class ReinforceLoss(keras.layers.Layer):
     def _update_baseline(self, advantage, sampled):
         """Update the baseline, unless no example of the batch was sampled."""
         if sampled is None:
-            mean = ops.mean(advantage)
+            average = mean(advantage)
         else:
             count = ops.sum(ops.cast(sampled, advantage.dtype))
-            mean = ops.sum(advantage) / ops.maximum(count, 1.0)
-        change = (1 - self.momentum) * mean
+            average = ops.sum(advantage) / ops.maximum(count, 1.0)
+        change = (1 - self.momentum) * average
         self.baseline.assign_add(ops.cast(change, self.baseline.dtype))
 
     def compute_mask(self, inputs, previous_mask):

@@ -220,7 +220,7 @@ def _in_examples(keys, **sequences):
         padding = -queries % size
         if not isinstance(padding, int) or padding:
             x = ops.pad(x, ((0, 0), (0, padding), (0, 0)))
-        return ops.reshape(x, (batch, -1, size, depth))
+        return ops.reshape(x, (batch, (queries + padding) // size, size, depth))
 
     return {
         "keys": at_least_float32(keys),
@@ -231,7 +231,8 @@ def _in_examples(keys, **sequences):
 def _join(blocks, query):
     """Undo the split into blocks: return `(B, T, ...)` for T queries."""
     batch, queries, _ = ops.shape(query)
-    joined = ops.reshape(blocks, (batch, -1, ops.shape(blocks)[-1]))
+    count, size, depth = ops.shape(blocks)[1:]
+    joined = ops.reshape(blocks, (batch, count * size, depth))
     if joined.shape[1] is not None and joined.shape[1] == query.shape[1]:
         return joined
     return joined[:, :queries]

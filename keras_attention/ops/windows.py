@@ -5,6 +5,8 @@ Shapes: B batch, T queries, S positions, W positions in a window, D depth.
 
 from keras import ops
 
+from keras_attention.lengths import at_least_one, is_zero, join_axes
+
 
 def window_positions(centers, half_width):
     """Return the positions of the window around each centre, inside the source or not.
@@ -37,12 +39,12 @@ def take_window(x, positions):
         positions: int32 `(B, T, W)`; positions outside give the nearest entry.
 
     Returns:
-        Tensor `(B, T, W, ...)`.
+        Tensor `(B, T, W, ...)`; zeros if there is no entry.
     """
     batch, length = ops.shape(x)[:2]
-    flat = ops.reshape(x, (-1, *x.shape[2:]))
+    flat = at_least_one(join_axes(x))
     rows = ops.reshape(ops.arange(batch, dtype="int32") * length, (-1, 1, 1))
-    taken = ops.take(flat, rows + ops.clip(positions, 0, length - 1), axis=0)
+    taken = ops.take(flat, rows + _nearest(positions, length), axis=0)
     # JAX loses the axes of an empty result.
     return ops.reshape(taken, (*ops.shape(positions), *x.shape[2:]))
 
@@ -59,12 +61,22 @@ def spread_window(weights, positions, length):
         Tensor `(B, T, S)`, zero outside of the windows.
     """
     batch, queries = ops.shape(weights)[:2]
+    if is_zero(length):
+        return ops.zeros((batch, queries, 0), weights.dtype)
     rows = ops.reshape(
         ops.arange(batch * queries, dtype="int32") * length, (batch, queries, 1)
     )
-    places = ops.reshape(rows + ops.clip(positions, 0, length - 1), (-1, 1))
-    flat = ops.scatter(places, ops.reshape(weights, (-1,)), (batch * queries * length,))
-    return ops.reshape(flat, (batch, queries, length))
+    places = ops.reshape(rows + _nearest(positions, length), (-1, 1))
+    size = batch * queries * length
+    # Nothing can be written into an empty tensor.
+    room = size if isinstance(size, int) else ops.maximum(size, 1)
+    flat = ops.scatter(places, ops.reshape(weights, (-1,)), (room,))
+    return ops.reshape(flat[:size], (batch, queries, length))
+
+
+def _nearest(positions, length):
+    """Return the position of the source that is nearest to each; 0 if it is empty."""
+    return ops.clip(positions, 0, ops.maximum(length - 1, 0))
 
 
 def gaussian(positions, centers, deviation):

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attention.lengths import join_axes
 from keras_attention.search.nested import check_rows, values_of
 from keras_attention.validation import check_positive_integer
 
@@ -291,8 +292,8 @@ def _repeating_tokens(tokens, n, size):
     firsts = size * ops.arange(rows, dtype="int32")[:, None]
     # The last place collects the tokens that repeat nothing.
     places = ops.where(
-        ops.reshape(follows, (rows, -1)),
-        ops.reshape(followers, (rows, -1)) + firsts,
+        join_axes(follows),
+        join_axes(followers) + firsts,
         rows * size,
     )
     places = ops.reshape(places, (-1, 1))

@@ -1,7 +1,11 @@
 """Nested structures of tensors whose first axes are rows and hypotheses."""
 
+import math
+
 import numpy as np
 from keras import ops, tree
+
+from keras_attention.lengths import is_zero, join_axes
 
 
 def batch_of(nested):
@@ -49,8 +53,7 @@ def gather(nested, index):
     def pick(x):
         batch, size, *rest = ops.shape(x)
         rows = ops.arange(batch, dtype="int32")
-        flat = ops.reshape(x, (-1, *rest))
-        picked = ops.take(flat, index + size * rows[:, None], axis=0)
+        picked = ops.take(join_axes(x), index + size * rows[:, None], axis=0)
         # JAX drops the other axes when it takes from an empty batch.
         return ops.reshape(picked, (*ops.shape(index), *rest))
 
@@ -73,6 +76,15 @@ def write(history, t, now):
     """
     rows = ops.arange(batch_of(now), dtype="int32")
     places = ops.stack([ops.broadcast_to(t, ops.shape(rows)), rows], axis=-1)
-    return tree.map_structure(
-        lambda past, x: ops.scatter_update(past, places, x), history, now
-    )
+
+    def put(past, x):
+        sizes = ops.shape(x)
+        if any(map(is_zero, sizes)):
+            return past
+        if None in x.shape[1:]:
+            # Nothing can be written into an empty tensor.
+            count = sizes[0] * ops.minimum(math.prod(sizes[1:]), 1)
+            return ops.scatter_update(past, places[:count], x[:count])
+        return ops.scatter_update(past, places, x)
+
+    return tree.map_structure(put, history, now)

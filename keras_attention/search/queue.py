@@ -39,8 +39,8 @@ class BeamSearchQueue:
         Dict of NumPy arrays: the result of `beam_search` for all rows, in their order.
 
     Raises:
-        ValueError: If `batch_size` is not a positive integer, the list is empty, arrays
-            differ in the number of rows, or as in `beam_search`.
+        ValueError: If `batch_size` is not a positive integer, arrays differ in the
+            number of rows, or as in `beam_search`.
         TypeError: For an unknown or missing option.
 
     Example:
@@ -86,12 +86,16 @@ class BeamSearchQueue:
         rows |= {name: x for name, x in by_row.items() if x is not None}
         rows = tree.map_structure(ops.convert_to_tensor, rows)
         counts = sorted({x.shape[0] for x in tree.flatten(rows)})
-        if len(counts) != 1 or not counts[0]:
+        if len(counts) != 1:
             raise ValueError(
                 "memory, state and the other arguments must have the same number of "
-                f"rows, at least one. Received: {counts}"
+                f"rows. Received: {counts}"
             )
         (count,) = counts
+        if not count:
+            beam = self._beam(rows)
+            found = beam.hypotheses(beam.begin())
+            return tree.map_structure(ops.convert_to_numpy, found)
         queue, found = iter(range(count)), [None] * count
         # Row of the list that is searched at each place; -1 for none.
         places = np.full(self.batch_size, -1)

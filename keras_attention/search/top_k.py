@@ -33,11 +33,12 @@ def top_k(x, k):
     if size % length:
         padding = [[0, 0], [0, -size % length]]
         x = ops.pad(x, padding, constant_values=-math.inf)
-    chunks = ops.reshape(x, (-1, x.shape[-1] // length, length))
+    rows = ops.shape(x)[0]
+    chunks = ops.reshape(x, (rows, x.shape[-1] // length, length))
     _, chosen = ops.top_k(ops.max(chunks, axis=-1), k)
     # Sorted, so that equal numbers keep the order of their positions.
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
-    candidates = ops.reshape(gather(chunks, chosen), (-1, k * length))
+    candidates = ops.reshape(gather(chunks, chosen), (rows, k * length))
     values, places = ops.top_k(candidates, k)
     places = ops.cast(places, "int32")
     indices = gather(chosen, places // length) * length + places % length

@@ -216,7 +216,6 @@ def test_one_place_is_enough_and_nothing_is_compiled_twice():
         (0, {}, "batch_size must be a positive integer. Received: 0"),
         (3, {"memory": np.zeros((5, 2))}, r"number of rows.* Received: \[5, 7\]"),
         (3, {"coverage_mask": np.zeros((6, 2))}, r"rows.* Received: \[6, 7\]"),
-        (3, dict.fromkeys(("memory", "state"), np.zeros((0, 2))), r"Received: \[0\]"),
         (3, {"limit": np.arange(7)}, "limit must be a positive integer. Rec.*0 1 2"),
     ],
 )

@@ -1,0 +1,310 @@
+"""Lengths of zero: an empty batch, sequence or source gives an empty result."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from combinations import covering, quick_first
+from keras import ops, tree
+
+from keras_attention import (
+    AdditiveAttention,
+    AlignmentErrorRate,
+    AttentionCell,
+    AttentionDecoder,
+    AttentionPooling,
+    BeamSearchQueue,
+    HardWeighting,
+    LuongAttention,
+    MonotonicWeighting,
+    NoRepeatNgrams,
+    PointingAccuracy,
+    PositionEncoding,
+    RecurrentEncoder,
+    ReinforceLoss,
+    ScheduledSampling,
+    SelfAttention,
+    SequenceCrossentropy,
+    attention_supervision,
+    beam_search,
+    coverage_loss,
+    doubly_stochastic_penalty,
+    greedy_search,
+    linear_crossentropy,
+    sample_search,
+    sequence_crossentropy,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+BACKEND = keras.backend.backend()
+DEPTH, WORDS = 7, 5
+needs_tensorflow = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="only TensorFlow has unknown sizes"
+)
+
+# Batch, queries and positions; at least one of them is zero.
+SIZES = [sizes for sizes in itertools.product((0, 2), (0, 3), (0, 5)) if 0 in sizes]
+
+ATTENTIONS = {
+    "additive": lambda: AdditiveAttention(11),
+    "coverage": lambda: AdditiveAttention(11, coverage=True),
+    "entmax": lambda: AdditiveAttention(11, weighting="entmax"),
+    "hard": lambda: AdditiveAttention(11, weighting=HardWeighting(seed=1)),
+    "monotonic": lambda: AdditiveAttention(11, weighting="monotonic"),
+    "parallel": lambda: LuongAttention(weighting=MonotonicWeighting("parallel")),
+    "location": lambda: LuongAttention("location", positions=13),
+    "local-m": lambda: LuongAttention(window="local-m", half_width=2),
+    "local-p": lambda: LuongAttention(window="local-p", half_width=2),
+    "self": lambda: SelfAttention(2, 3, bias_initializer="ones"),
+    "self sparsemax": lambda: SelfAttention(2, 3, weighting="sparsemax"),
+}
+
+
+def zeros(*shape):
+    return np.zeros(shape, "float32")
+
+
+def shapes(nested):
+    return tree.map_structure(lambda x: tuple(x.shape), nested)
+
+
+def finite(nested):
+    return all(
+        np.isfinite(ops.convert_to_numpy(ops.cast(x, "float32"))).all()
+        for x in tree.flatten(nested)
+    )
+
+
+def ones(*shape):
+    return np.ones(shape, "float32")
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "masked"), covering(ATTENTIONS, SIZES, [False, True])
+)
+def test_attention_over_nothing(name, sizes, masked):
+    layer = ATTENTIONS[name]()
+    batch, queries, positions = sizes
+    query, value = ones(batch, queries, DEPTH), ones(batch, positions, DEPTH)
+    mask = np.ones((batch, positions), "bool") if masked else None
+
+    context, weights = layer(
+        query, value, value_mask=mask, return_attention_scores=True, training=masked
+    )
+
+    assert tuple(context.shape) == (batch, queries, DEPTH)
+    assert weights.shape[0] == batch
+    assert tuple(weights.shape[-2:]) == (queries, positions)
+    assert positions or not ops.convert_to_numpy(context).any()
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("name", quick_first(sorted(ATTENTIONS, key="local-p".__ne__)))
+def test_attention_over_nothing_in_a_graph_of_unknown_sizes(name):
+    import tensorflow as tf
+
+    layer = ATTENTIONS[name]()
+    sequence = tf.TensorSpec((None, None, DEPTH))
+
+    @tf.function(input_signature=[sequence, sequence])
+    def attend(query, value):
+        return layer(query, value, return_attention_scores=True)
+
+    for batch, queries, positions in SIZES:
+        context, weights = attend(
+            ones(batch, queries, DEPTH), ones(batch, positions, DEPTH)
+        )
+
+        assert tuple(context.shape) == (batch, queries, DEPTH)
+        assert tuple(weights.shape[-2:]) == (queries, positions)
+        assert positions or not context.numpy().any()
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_pooling_of_nothing(hops):
+    pooling = AttentionPooling(11, hops=hops, penalty=0.5)
+    for leading in ((0, 5), (2, 0), (0, 0), (0, 3, 5), (2, 0, 5), (2, 3, 0)):
+        pooled, weights = pooling(ones(*leading, DEPTH), return_attention_scores=True)
+
+        axis = (hops,) if hops > 1 else ()
+        assert tuple(pooled.shape) == (*leading[:-1], *axis, DEPTH)
+        assert tuple(weights.shape) == (*leading[:-1], *axis, leading[-1])
+        assert finite(pooling.losses)
+
+
+def test_a_cache_of_nothing():
+    layer = SelfAttention(2, 3, causal=True)
+    for batch, steps in ((0, 1), (0, 3), (2, 0)):
+        cache = layer.get_initial_cache(batch, 5)
+
+        output, cache = layer(ones(batch, steps, DEPTH), cache=cache)
+
+        assert tuple(output.shape) == (batch, steps, DEPTH)
+        assert ops.convert_to_numpy(cache["length"]).tolist() == [steps] * batch
+
+
+@pytest.mark.parametrize("shape", [(0, 3, DEPTH), (2, 0, DEPTH), (0, DEPTH)])
+def test_positions_of_nothing(shape):
+    for encoding in (PositionEncoding(), PositionEncoding("learned", max_length=5)):
+        assert tuple(encoding(ones(*shape)).shape) == shape
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_recurrent_encoder_of_nothing(dropout):
+    cells = [keras.layers.GRUCell(11, dropout=dropout) for _ in range(2)]
+    encoder = RecurrentEncoder(*cells, return_state=True)
+    for batch, steps in ((0, 3), (2, 0), (0, 0)):
+        annotations, last, _ = encoder(ones(batch, steps, DEPTH), training=True)
+
+        assert tuple(annotations.shape) == (batch, steps, 22)
+        np.testing.assert_array_equal(ops.convert_to_numpy(last), zeros(batch, 11))
+
+
+def sampling():
+    classify = keras.layers.Dense(WORDS)
+    classify.build((None, 11))
+    embed = keras.layers.Embedding(WORDS, DEPTH)
+    embed.build()
+    return ScheduledSampling(embed, lambda _, outputs: classify(outputs["output"]))
+
+
+DECODERS = {
+    "previous": lambda: AttentionCell(keras.layers.GRUCell(11), AdditiveAttention(13)),
+    "current": lambda: AttentionCell(
+        keras.layers.GRUCell(11), LuongAttention(), order="current"
+    ),
+    "fed": lambda: AttentionCell(
+        keras.layers.LSTMCell(11, dropout=0.5),
+        LuongAttention(window="local-m", half_width=1),
+        input_feeding=True,
+        attentional_vector=11,
+    ),
+    "coverage": lambda: AttentionCell(
+        keras.layers.GRUCell(11), AdditiveAttention(13, coverage=True)
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "samples"), covering(DECODERS, SIZES, [False, True], strength=1)
+)
+def test_a_decoder_of_nothing(name, sizes, samples):
+    decoder = AttentionDecoder(
+        DECODERS[name](), sampling=sampling() if samples else None
+    )
+    batch, steps, positions = sizes
+
+    outputs = decoder(
+        ones(batch, steps, DEPTH), ones(batch, positions, DEPTH), training=True
+    )
+
+    assert tuple(outputs["output"].shape) == (batch, steps, 11)
+    assert tuple(outputs["context"].shape) == (batch, steps, DEPTH)
+    assert tuple(outputs["weights"].shape) == (batch, steps, positions)
+    assert finite(outputs)
+
+
+def step(positions):
+    def constant(token_ids, state):
+        logits = ops.zeros((*ops.shape(token_ids), WORDS)) + ops.arange(
+            WORDS, dtype="float32"
+        )
+        weights = ops.ones((*ops.shape(token_ids), positions))
+        return ops.log_softmax(logits), state, weights
+
+    return constant
+
+
+SEARCHES = {
+    "greedy": (greedy_search, {}, 1),
+    "beam": (beam_search, {"beam_size": 3, "coverage_penalty": 0.1}, 3),
+    "sample": (sample_search, {"samples": 2, "top_k": 2}, 2),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_over_nothing(name):
+    search, options, count = SEARCHES[name]
+    for batch, positions in ((0, 5), (2, 0), (0, 0)):
+        found = search(
+            step(positions),
+            {"a": zeros(batch, 3), "empty": zeros(batch, 0)},
+            start=0,
+            end=1,
+            max_length=4,
+            constraints=[NoRepeatNgrams(2)],
+            **options,
+        )
+
+        assert tuple(found["token_ids"].shape) == (batch, count, 4)
+        assert tuple(found["weights"].shape) == (batch, count, 4, positions)
+        assert finite(found)
+        if batch:
+            assert (ops.convert_to_numpy(found["lengths"]) > 0).all()
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("name", quick_first(SEARCHES))
+def test_a_search_over_nothing_in_a_graph_of_unknown_sizes(name):
+    import tensorflow as tf
+
+    search, options, count = SEARCHES[name]
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, 3))])
+    def run(value):
+        batch, positions, _ = tf.unstack(tf.shape(value))
+        state = tf.zeros((batch, 1))
+        return search(step(positions), state, start=0, end=1, max_length=4, **options)
+
+    for batch, positions in ((0, 5), (2, 0), (0, 0)):
+        found = run(zeros(batch, positions, 3))
+
+        assert tuple(found["weights"].shape) == (batch, count, 4, positions)
+
+
+def test_a_queue_of_nothing():
+    queue = BeamSearchQueue(
+        lambda memory: step(5), batch_size=2, start=0, end=1, max_length=4
+    )
+
+    found = queue(zeros(0, 5), zeros(0, 3))
+
+    assert found["token_ids"].shape == (0, 5, 4)
+    assert found["weights"].shape == (0, 5, 4, 5)
+
+
+def test_losses_of_nothing():
+    for batch, steps, positions in SIZES:
+        weights = zeros(batch, steps, positions)
+        mask = np.ones((batch, steps), "bool")
+        for penalty in (doubly_stochastic_penalty, coverage_loss):
+            assert tuple(penalty(weights, mask).shape) == (batch,)
+        assert tuple(attention_supervision(weights, weights).shape) == (batch,)
+    for batch, steps in ((0, 3), (2, 0)):
+        token_ids = np.zeros((batch, steps), "int32")
+        logits = zeros(batch, steps, WORDS)
+        found = sequence_crossentropy(token_ids, logits, label_smoothing=0.1)
+        assert tuple(found.shape) == (batch, steps)
+        assert float(SequenceCrossentropy(pad=0)(token_ids, logits)) == 0
+        inputs, table = zeros(batch, steps, DEPTH), ones(WORDS, DEPTH)
+        assert float(linear_crossentropy(token_ids, inputs, table)) == 0
+
+
+def test_the_baseline_of_nothing_stays():
+    reinforce = ReinforceLoss()
+    for sampled in (None, np.zeros(0, "bool")):
+        loss = reinforce(*[zeros(0, 3)] * 3, sampled=sampled, training=True)
+
+        assert tuple(loss.shape) == (0,)
+        assert float(reinforce.baseline) == 0
+
+
+@pytest.mark.parametrize("metric", [AlignmentErrorRate, PointingAccuracy])
+def test_metrics_of_nothing(metric):
+    metric = metric()
+    for shape in SIZES:
+        metric.update_state(zeros(*shape), zeros(*shape))
+
+    assert float(metric.result()) == 0
