@@ -89,7 +89,7 @@ class Language:
             self.kinds[kind] = [next(words) for _ in range(size)]
 
     def _words(self, vowels, count):
-        """So many different words of one to four syllables, the short ones first."""
+        """Return `count` different words of one to four syllables."""
         draw, words = self.random.choice, {}
         while len(words) < count:
             syllables = self.random.choices((1, 2, 3, 4), (1, 4, 3, 1))[0]
@@ -137,7 +137,7 @@ class Language:
         return " ".join(source), " ".join(self.translation[word] for word in target)
 
     def pairs(self, count, besides=()):
-        """So many different pairs whose sentences are not among others."""
+        """Return `count` different pairs whose sentences are not in `besides`."""
         known, found = {source for source, _ in besides}, {}
         while len(found) < count:
             source, target = self.pair()

@@ -81,7 +81,7 @@ def clients(count, seconds):
 
 
 def run(program, *arguments, after=None):
-    """Run a command; kill it `after` so many seconds. Return its seconds and code."""
+    """Run a command, and kill it `after` seconds. Return its seconds and exit code."""
     command = [sys.executable, "-c", COMMAND.format(program), *map(str, arguments)]
     start = time.perf_counter()
     child = subprocess.Popen(

@@ -129,7 +129,7 @@ def build_step(name):
     make = {**CASES, **LARGE}[case][0]
     tensors, ours, theirs, layers = make(queries, positions)
     look = ours if whose == OURS else theirs
-    # Makes the weights, without the tensors that the measurement is about.
+    # Creates the weights, on tensors that are not measured.
     look(*(x[:, :1] for x in tensors) if case != "local-p" else tensors)
     upstream = tf.random.normal((BATCH, queries, DEPTH))
     variables = [v.value for layer in layers for v in layer.trainable_variables]

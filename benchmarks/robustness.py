@@ -29,7 +29,7 @@ import numpy as np
 
 # Seconds after which an input counts as one on which the process hangs.
 LONGEST = 30
-# Every so many inputs, one whose answer is known.
+# Number of inputs between two inputs whose answer is known.
 REPEATED = 50
 COLUMNS = ("tried", "answered", "refused", "tracebacks", "crashes", "hangs", "changed")
 PHOTO = Path(__file__).parents[1] / "docs" / "photographer.jpg"

@@ -71,7 +71,7 @@ OURS, HALF, COMPILED = "ours", "ours, bfloat16", "ours, XLA"
 LITERT = "ours, LiteRT"
 PEER, PEER_FAST, PEER_INT8 = "JoeyNMT", "CTranslate2", "CTranslate2, int8"
 PEERS = (PEER, PEER_FAST, PEER_INT8)
-# How candidates, which have processes of their own, learn what there is to do.
+# Environment variables that pass the task to the processes of the candidates.
 TASK, PEER_PYTHON = "TRANSLATE_TASK", "TRANSLATE_JOEYNMT"
 
 

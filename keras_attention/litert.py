@@ -15,8 +15,8 @@ QUANTIZATIONS = (None, "float16", "int8")
 def convert_to_litert(signatures, *, quantize="float16"):
     """Convert functions, such as a beam search, to one LiteRT model.
 
-    The model has built-in operators only, also for the loop of a search, so that it
-    runs wherever LiteRT does. Its signatures share their weights.
+    The model has only built-in operators, also in the loop of a search, so it runs
+    wherever LiteRT does. Its signatures share their weights.
 
     Args:
         signatures: Dict from the name of each signature to a pair: a function that

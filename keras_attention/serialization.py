@@ -1,10 +1,10 @@
-"""Layers in the configurations of the layers that they are part of."""
+"""Serialisation of layers that are parts of other layers."""
 
 import keras
 
 
 def serialize_part(part):
-    """Return the config of a part, without the shapes that its owner builds it with."""
+    """Return the config of a part, without its build config: its owner builds it."""
     if part is None:
         return None
     config = keras.saving.serialize_keras_object(part)

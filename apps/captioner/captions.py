@@ -42,8 +42,8 @@ class Caption:
 class BaseCaptioner:
     """Captions images, with the attention map of every word.
 
-    Subclasses set the attributes and implement `caption_each`. The other base of them,
-    a `Task` or a `LiteTask`, implements `search_options`.
+    Subclasses set the attributes and implement `caption_each`. They also inherit from
+    `Task` or `LiteTask`, which implement `search_options`.
 
     Attributes:
         tokenizer: The `Vocabulary`.

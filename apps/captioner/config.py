@@ -291,7 +291,7 @@ class CaptionConfig:
     """
 
     #: Images, or folders of images; folders inside them are not searched.
-    photos: Positional[tuple[Path, ...]]
+    images: Positional[tuple[Path, ...]]
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Write to this file instead of standard output: one JSON object per line, with

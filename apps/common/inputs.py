@@ -8,7 +8,7 @@ from keras_attention_apps.common.files import is_special
 
 
 class Inputs:
-    """What a command reads, to be compared with what it writes.
+    """The inputs of a command, to be compared with its outputs.
 
     Files are compared by identity, so that links, hard links, `..` and other spellings
     of a name make no difference.

@@ -45,7 +45,9 @@ class Runtimes:
         runtime, threads = config.runtime, config.threads
         if is_litert(model) or runtime == "litert":
             if runtime == "keras":
-                raise UserError(f"a LiteRT file needs --runtime litert. Got: {model!r}")
+                raise UserError(
+                    f"a LiteRT file needs --runtime litert. Received: {model!r}"
+                )
             for name, value in changes.items():
                 raise UserError(f"{name} is fixed in a LiteRT file. Received: {value}")
             lite = imported(self.litert).from_preset(model, threads=threads)
@@ -58,7 +60,7 @@ class Runtimes:
         return imported(self.keras).from_preset(model, **options)
 
     def files(self, model):
-        """Return the files that a model consists of, or none if there is no model."""
+        """Return the files of a model; an empty list if there is no model."""
         if is_litert(model):
             return [model]
         lite = imported(self.litert)

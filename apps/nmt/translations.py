@@ -59,8 +59,8 @@ class Translation:
 class BaseTranslator:
     """Translates sentences, with the word alignment of every translation.
 
-    Subclasses set the attributes and implement `_search`. The other base of them, a
-    `Task` or a `LiteTask`, implements `search_options`.
+    Subclasses set the attributes and implement `_search`. They also inherit from `Task`
+    or `LiteTask`, which implement `search_options`.
 
     Attributes:
         tokenizer: The `Subwords`.
@@ -148,7 +148,7 @@ class BaseTranslator:
         raise NotImplementedError
 
     def longest(self, length):
-        """Return the maximum number of tokens of a translation of `length` tokens."""
+        """Return the maximum number of tokens for a source of `length` tokens."""
         ratio = self.length_ratio
         ratio = 2.0 if ratio is None else ratio
         return self._rounded(ratio * (length + LENGTH_SLACK))

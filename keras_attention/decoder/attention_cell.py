@@ -215,15 +215,15 @@ class AttentionCell(keras.layers.Layer):
     def advance(self, inputs, state, attend, recur):
         """Run the equations of one step; every tensor is `(B, K, ...)`.
 
-        How attention and cell are computed is left to two functions, so that a decoder
-        can compute parts of them for all steps at once.
+        Attention and cell are computed by two functions, so that a decoder can compute
+        parts of them for all steps at once.
 
         Args:
             inputs: Input of this step; read only if it is part of the query.
             state: Dict of states, as in the call.
             attend: Function `query -> (outputs, state)` of the attention.
-            recur: Function `added -> (output, state)` of the cell, whose input is
-                followed by the tensors in the list `added`.
+            recur: Function `added -> (output, state)`, which runs the cell on its input
+                concatenated with the tensors in the list `added`.
 
         Returns:
             outputs: Dict of outputs, without those that `complete` adds.

@@ -54,8 +54,8 @@ class LuongAttention(ComposedAttention):
     Args:
         score: `"dot"`, `"scaled-dot"`, `"general"`, `"concat"` or `"location"`.
         units: Depth of the hidden layer of `"concat"`. Required there.
-        positions: Number of positions that `"location"` has weights for: the longest
-            source. Required there.
+        positions: Maximum number of positions, for `"location"`, which has weights for
+            each. Required there.
         window: `"global"`, `"local-m"` or `"local-p"`.
         half_width: Positions on either side of a window's centre, D in the paper.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,

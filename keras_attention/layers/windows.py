@@ -33,7 +33,7 @@ class LocalWindow(AttentionPart):
         half_width: Positions on either side of the centre, D in the paper.
 
     Attributes:
-        scales: Whether the weights are multiplied with a prior.
+        scales: Whether the window multiplies the weights with a prior.
 
     Call arguments:
         query: Tensor of shape `(B, T, Q)`.

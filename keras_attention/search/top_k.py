@@ -11,7 +11,7 @@ MANY = 4096
 
 
 def top_k(x, k):
-    """Return what `keras.ops.top_k` returns, several times as fast for many numbers.
+    """Top-k like `keras.ops.top_k`, several times as fast for many numbers.
 
     The k largest numbers lie in the k chunks with the largest maxima. So all numbers
     are read once, for the maxima, and only those of k chunks are sorted.

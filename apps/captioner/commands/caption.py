@@ -31,13 +31,13 @@ def caption(config):
     Returns:
         The exit code: 2 if an image or a folder could not be read.
     """
-    if not config.photos:
+    if not config.images:
         raise UserError("expected at least one image or folder, got none")
-    paths, failures = _find(config.photos)
-    several = len(paths) > 1 or paths != list(config.photos)
+    paths, failures = _find(config.images)
+    several = len(paths) > 1 or paths != list(config.images)
     overlays = {}
     if config.overlay:
-        overlays = find_overlays(config.overlay, config.photos, paths)
+        overlays = find_overlays(config.overlay, config.images, paths)
     chosen = config.captioner
     inputs = [*paths, *RUNTIMES.files(chosen.model)]
     if config.output:
@@ -86,23 +86,23 @@ def _check_output(output):
         )
 
 
-def _find(photos):
+def _find(given):
     """Return the paths of all images, and the number of folders without any.
 
     An error of a folder is printed if it is one of several, and raised otherwise.
     """
     paths, failures = [], 0
-    for photo in photos:
+    for path in given:
         try:
-            paths += find_images([photo])
-            left_out = find_unreadable(photo)
+            paths += find_images([path])
+            left_out = find_unreadable(path)
             if left_out:
                 _warn(
-                    f"{len(left_out)} of the files in {str(photo)!r} are images of "
+                    f"{len(left_out)} of the files in {str(path)!r} are images of "
                     f"formats that cannot be read, the first {left_out[0].name!r}"
                 )
         except ImageError as error:
-            if len(photos) == 1:
+            if len(given) == 1:
                 raise
             _print_error(error)
             failures += 1

@@ -29,13 +29,13 @@ class Records:
         self.path = path
         # Shell completion appends a slash to the name of a folder.
         self.model = model.rstrip("/" + os.sep)
-        self._photos = set()
+        self._captioned = set()
         # The keys of a line, which depend on the options.
         self._names = None
 
-    def __contains__(self, photo):
+    def __contains__(self, path):
         """Whether an image has captions already."""
-        return os.path.abspath(photo) in self._photos
+        return os.path.abspath(path) in self._captioned
 
     def __enter__(self):
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,8 +63,8 @@ class Records:
         where = f"{self.path}, line {number}: expected"
         if not isinstance(photo, str) or not line.endswith(b"\n"):
             raise UserError(
-                f"{where} a JSON object with the key 'photo', as an earlier start has "
-                f"written it. Received: {line[:60]!r}"
+                f"{where} a JSON object with the key 'photo', as written by an "
+                f"earlier run. Received: {line[:60]!r}"
             )
         if entry.get("model") != self.model:
             raise UserError(
@@ -73,7 +73,7 @@ class Records:
             )
         if "error" in entry:
             return False
-        self._photos.add(os.path.abspath(photo))
+        self._captioned.add(os.path.abspath(photo))
         self._names = _names(entry) or self._names
         return True
 
@@ -85,7 +85,7 @@ class Records:
         ):
             kept.writelines(x for x in file if "error" not in json.loads(x))
 
-    def add(self, photo, described):
+    def add(self, path, described):
         """Write the line of an image.
 
         Raises:
@@ -100,8 +100,8 @@ class Records:
                     f"{', '.join(sorted(names))}. Choose another output"
                 )
             self._names = names
-            self._photos.add(os.path.abspath(photo))
-        entry = {"photo": str(photo), "model": self.model, **described}
+            self._captioned.add(os.path.abspath(path))
+        entry = {"photo": str(path), "model": self.model, **described}
         self._file.write(f"{to_json(entry)}\n".encode())
         self._file.flush()
 

@@ -48,7 +48,7 @@ def tokenize(caption):
 
 
 def _shadow(character):
-    """Return a character for matching words, where a mark replaces accents."""
+    """Return the character that the patterns of words see: a mark for an accent."""
     joins = unicodedata.category(character)[0] == "M" or character in "\u200c\u200d"
     return _MARK if joins else character
 

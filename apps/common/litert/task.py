@@ -15,10 +15,10 @@ from keras_attention_apps.common.presets import find_litert, loading
 class LiteTask:
     """A LiteRT file with its tokenizer and its runtime.
 
-    Subclasses name the kind of the model as `noun`, the folder of the shipped presets
-    as `presets`, the class of the tokenizer, with `from_files`, as `tokenizer_type`,
-    the dataclass of the options of the search as `search_type`, and the dataclass of
-    the metadata as `metadata_type`, whose fields become attributes.
+    Subclasses set `noun` (kind of the model, for messages), `presets` (folder of the
+    shipped presets), `tokenizer_type` (class of the tokenizer, with `from_files`),
+    `search_type` (dataclass of the options of the search) and `metadata_type`
+    (dataclass of the metadata, whose fields become attributes).
 
     Args:
         path: Name of a file that the export of the program has written.

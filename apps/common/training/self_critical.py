@@ -83,7 +83,7 @@ class SelfCritical:
         raise NotImplementedError
 
     def width(self, longest):
-        """Return the padded length of samples, the longest of which has `longest`."""
+        """Return the length to which samples of at most `longest` tokens are padded."""
         raise NotImplementedError
 
     def reward_of(self, item, token_ids):

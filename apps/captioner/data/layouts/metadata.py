@@ -53,8 +53,8 @@ def _split_of(entry, folder_split, where):
 def captions_of(entry, where, listing, split):
     """Return the captions of a JSON object or a row: a text or a list of texts.
 
-    Of several keys, the first of `CAPTION_NAMES` counts; what others have is dropped
-    from the listing unless it is the same.
+    If there are several keys, the first of `CAPTION_NAMES` is used. Different values of
+    the others are recorded as dropped.
     """
     names = [name for name in CAPTION_NAMES if name in entry]
     if not names:
