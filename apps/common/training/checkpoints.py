@@ -70,8 +70,8 @@ class Checkpoints:
     Args:
         directory: Folder of the checkpoints.
         config: Nested dict of everything the training depends on. A folder with
-            another configuration is rejected. `PATH_OPTIONS`, and options that the saved
-            configuration does not have, may differ.
+            another configuration is rejected. `PATH_OPTIONS`, and options that the
+            saved configuration does not have, may differ.
 
     Attributes:
         resumed: Whether the folder holds an earlier run of the training.
