@@ -5,11 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from keras_attention_apps.captioner.data.text import Vocabulary, detokenize
-from keras_attention_apps.captioner.images.reading import (
-    ImageError,
-    image_to_array,
-    read_image,
-)
+from keras_attention_apps.captioner.images.reading import ImageError, read_array
 from keras_attention_apps.common.hypotheses import hypotheses
 
 PRESETS = Path(__file__).parent / "presets"
@@ -119,7 +115,7 @@ class BaseCaptioner:
     def _read(self, image):
         """Read an image as an array, or return the `ImageError`."""
         try:
-            return image_to_array(read_image(image), self.image_size)
+            return read_array(image, self.image_size)
         except ImageError as error:
             return error
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from keras_attention_apps.captioner.images import limits
 from keras_attention_apps.captioner.images import reading as images
 from keras_attention_apps.captioner.images.reading import (
     ImageError,
@@ -102,7 +103,7 @@ class TestWhatIsBroken:
 
     @pytest.mark.parametrize("format", [*LOSSLESS, "JPEG"])
     def test_damages_give_a_picture_or_one_kind_of_error(self, format, monkeypatch):
-        monkeypatch.setattr(images, "MAX_PIXELS", 10_007)
+        monkeypatch.setattr(limits, "MAX_PIXELS", 10_007)
         # Pillow warns of some damages that it survives.
         warnings.simplefilter("ignore")
         data = encode(noise(), format)
@@ -167,15 +168,15 @@ class TestLimit:
         data = encode(noise(), format, **options)
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", of_process)
 
-        monkeypatch.setattr(images, "MAX_PIXELS", WIDTH * HEIGHT)
+        monkeypatch.setattr(limits, "MAX_PIXELS", WIDTH * HEIGHT)
         np.testing.assert_array_equal(read_image(data), noise())
-        monkeypatch.setattr(images, "MAX_PIXELS", WIDTH * HEIGHT - 1)
+        monkeypatch.setattr(limits, "MAX_PIXELS", WIDTH * HEIGHT - 1)
         fails(data, "expected at most 34 pixels", "35 pixels")
 
         assert of_process == Image.MAX_IMAGE_PIXELS
 
     def test_picture_of_the_caller(self, monkeypatch):
-        monkeypatch.setattr(images, "MAX_PIXELS", 34)
+        monkeypatch.setattr(limits, "MAX_PIXELS", 34)
 
         fails(lazy_image(encode(noise())), "at most 34 pixels, got 5 x 7")
 

@@ -59,7 +59,7 @@ def test_a_view_has_features_of_its_own(backbone, paths, cache):
 def test_the_second_time_nothing_is_computed(backbone, paths, cache, monkeypatch):
     first = cached_features(backbone, paths, cache, name="train")
     monkeypatch.setattr(
-        "keras_attention_apps.captioner.data.batches.read_image", lambda path: 1 / 0
+        "keras_attention_apps.captioner.data.batches.read_array", lambda *given: 1 / 0
     )
     for name in ("train", "of-another-phase"):
         again = cached_features(backbone, paths, cache, name=name)

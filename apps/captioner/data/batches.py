@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import numpy as np
 from keras_attention_apps.captioner.data.boxes import WHOLE, coverage, viewed
-from keras_attention_apps.captioner.images.reading import image_to_array, read_image
+from keras_attention_apps.captioner.images.reading import read_array
 from keras_attention_apps.common.tokens import PAD
 
 # Images are sorted by the length of their captions within buckets of this many batches.
@@ -51,9 +51,8 @@ def load_images(paths, size, views):
     """
 
     def load(path, view):
-        image, (box, mirrored) = read_image(path), view
-        box = None if box == WHOLE[0] else np.multiply(box, image.size * 2).tolist()
-        array = image_to_array(image, size, box)
+        box, mirrored = view
+        array = read_array(path, size, None if box == WHOLE[0] else box)
         return array[:, ::-1] if mirrored else array
 
     with ThreadPoolExecutor(os.cpu_count()) as readers:

@@ -9,13 +9,18 @@ import threading
 
 import numpy as np
 from keras_attention_apps.captioner.data.archives import ArchivedFile
+from keras_attention_apps.captioner.images import limits
 from keras_attention_apps.common.cli import UserError
 from PIL import Image, UnidentifiedImageError
 
-MAX_PIXELS = 178_956_970
-
 # Fewer than Pillow supports: its reader of EPS, for example, runs Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+# Bytes of memory for each pixel, at most, while an image is decoded and converted.
+_BYTES, _MORE_BYTES, _COEFFICIENTS = 8, 16, 6
+_LIGHT_FORMATS = ("BMP", "GIF", "PNG", "PPM", "TIFF")
+# Pixels of the parts in which a large image is converted.
+_PART = 2**22
+
 # Suffixes of common image formats that are not supported.
 UNREAD = (".arw", ".cr2", ".dng", ".heic", ".heif", ".jxl", ".nef", ".psd", ".svg")
 
@@ -56,22 +61,74 @@ def read_image(source, *, draft=False):
 
     Raises:
         ImageError: If `source` cannot be opened, is no image of one of `FORMATS`,
-            is broken, or has more than `MAX_PIXELS` pixels.
+            is broken, or exceeds one of the `limits`.
     """
+    with _decoded(source, draft) as image:
+        return image.copy() if image is source else image
+
+
+def read_array(source, size, box=None):
+    """Read an image, and resize it, or a rectangle of it, to a square.
+
+    Of images that several threads read, no more are in memory at the same time than
+    `limits.MEMORY` has room for.
+
+    Args:
+        source: As of `read_image`.
+        size: Positive integer, height and width of the result.
+        box: Rectangle to keep, `(left, top, right, bottom)` in shares of width and
+            height; the whole image if omitted.
+
+    Returns:
+        uint8 array of shape `(size, size, 3)`.
+
+    Raises:
+        ImageError: As of `read_image`.
+    """
+    with _decoded(source) as image:
+        pixels = None if box is None else np.multiply(box, image.size * 2).tolist()
+        return image_to_array(image, size, pixels)
+
+
+@contextlib.contextmanager
+def _decoded(source, draft=False):
+    """Yield an image as an upright RGB image, in memory that is reserved for it."""
     # Several threads may read the same image object or open file.
     shared = isinstance(source, Image.Image) or hasattr(source, "read")
     try:
         with _pixel_limit(), _one_at_a_time if shared else contextlib.nullcontext():
             image = _open(source)
-            if draft:
-                image.draft("RGB", (1, 1))
-            return _to_rgb(_upright(image))
+            with limits.DECODED.reserve(_reduce(image, draft)):
+                # Under one name, so that no step keeps the image of the step before.
+                image = _upright(image)
+                image = _to_rgb(image)
+                yield image
     # With a broken header, Pillow's readers raise nearly every type of exception.
     except Exception as error:
         is_path = isinstance(source, (str, os.PathLike, ArchivedFile))
         name = repr(str(source)) if is_path else f"the given {_type(source)}"
         reason = " ".join(_reason(error).split())
         raise ImageError(f"Cannot read {name}: {reason}") from error
+
+
+def _reduce(image, draft):
+    """Choose a smaller size to decode, where the format has one.
+
+    Returns:
+        The bytes of memory that the image then needs, at most, until it is resized.
+    """
+    pixels = image.width * image.height
+    is_large = pixels > limits.HALVED_PIXELS
+    # A progressive JPEG keeps all its coefficients, whatever size is decoded.
+    kept = pixels * _COEFFICIENTS if "progressive" in image.info else 0
+    if draft:
+        image.draft("RGB", (1, 1))
+    elif is_large and image.format == "JPEG2000":
+        image.reduce = 1
+    elif is_large:
+        image.draft("RGB", (image.width // 2, image.height // 2))
+    light = image.format in _LIGHT_FORMATS or image.format is None
+    return kept + image.width * image.height * (_BYTES if light else _MORE_BYTES)
 
 
 def image_to_array(image, size, box=None):
@@ -194,7 +251,7 @@ def _pixel_limit():
     with _lock:
         if not _readers:
             _limit_before = Image.MAX_IMAGE_PIXELS
-            Image.MAX_IMAGE_PIXELS = _Limit(MAX_PIXELS)
+            Image.MAX_IMAGE_PIXELS = _Limit(limits.MAX_PIXELS)
         _readers += 1
     try:
         yield
@@ -206,10 +263,12 @@ def _pixel_limit():
 
 
 def _open(source):
+    length = problem = None
     if isinstance(source, np.ndarray):
-        return _array_to_image(source)
-    if not isinstance(source, Image.Image):
+        source = _array_to_image(source)
+    elif not isinstance(source, Image.Image):
         data = _read_bytes(source)
+        length = len(data)
         Image.init()
         try:
             formats = [name for name in FORMATS if name in Image.OPEN]
@@ -219,8 +278,11 @@ def _open(source):
                 f"expected an image of {', '.join(FORMATS)}, "
                 f"got {len(data)} bytes that begin with {data[:16]!r}"
             ) from error
-    if source.width * source.height > MAX_PIXELS:
-        raise Image.DecompressionBombError(f"{source.width} x {source.height}")
+        if data.startswith(b"\xff\xd8"):
+            problem = limits.problem_of_scans(data)
+    problem = limits.problem_of_size(*source.size, length) or problem
+    if problem:
+        raise ImageError(problem)
     return source
 
 
@@ -282,6 +344,29 @@ def _upright(image):
 
 
 def _to_rgb(image):
+    """Return an image in mode RGB, converted in parts so that none is copied whole."""
+    if image.mode == "F":
+        maximum = max(_finite(part).max() for _, part in _parts(image))
+        image.info["maximum"] = 1 if maximum <= 1 else 255
+    if image.width * image.height <= _PART:
+        return _part_to_rgb(image)
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    rgb = Image.new("RGB", image.size)
+    for top, part in _parts(image):
+        rgb.paste(_part_to_rgb(part), (0, top))
+    return rgb
+
+
+def _parts(image):
+    """Yield the first row of every part of an image, and the part."""
+    rows = max(_PART // image.width, 1)
+    for top in range(0, image.height, rows):
+        bottom = min(top + rows, image.height)
+        yield top, image.crop((0, top, image.width, bottom))
+
+
+def _part_to_rgb(image):
     if image.mode.startswith("I"):
         values = np.asarray(image)
         grey = _to_8_bits(values, 65535)
@@ -290,12 +375,15 @@ def _to_rgb(image):
             grey[values == image.info["transparency"]] = 255
         image = Image.fromarray(grey)
     elif image.mode == "F":
-        values = np.nan_to_num(np.asarray(image))
-        image = Image.fromarray(_to_8_bits(values, 1 if values.max() <= 1 else 255))
+        image = Image.fromarray(_to_8_bits(_finite(image), image.info["maximum"]))
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image.convert("RGBA"))
     return image.convert("RGB")
+
+
+def _finite(image):
+    return np.nan_to_num(np.asarray(image))
 
 
 def _to_8_bits(values, maximum):
@@ -313,7 +401,7 @@ def _reason(error):
             return str(error)
         case Image.DecompressionBombError():
             found = re.search("[0-9]+ x [0-9]+|[0-9]+", str(error)).group()
-            return f"expected at most {MAX_PIXELS} pixels, got {found} pixels"
+            return f"expected at most {limits.MAX_PIXELS} pixels, got {found} pixels"
         case OSError(strerror=str(reason)):
             return f"expected an image, got {reason}"
         case _:

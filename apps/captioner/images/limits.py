@@ -1,0 +1,105 @@
+"""Limits of the images that are read, the same in every runtime.
+
+All of them are checked from the header of a file, before it is decoded.
+"""
+
+import contextlib
+import re
+import threading
+
+MAX_PIXELS = 178_956_970
+# The largest side of a JPEG. Resizing a longer side needs gigabytes for its weights.
+MAX_SIDE = 65_535
+# Larger images than these must not expand to more pixels for each byte of the file.
+FEW_PIXELS = 2**24
+MAX_PIXELS_PER_BYTE = 10_000
+# Scans of a JPEG, each of which goes through the whole image. Usual are up to twenty.
+MAX_SCANS = 100
+# JPEGs of more pixels are decoded at half their width and height.
+HALVED_PIXELS = 2**26
+
+# Memory of all images that are decoded at the same time, in bytes. A larger image
+# waits until it is alone.
+MEMORY = 2**31
+
+# The beginning of a segment of a JPEG; in the data of a scan, 0xff is followed by 0 or
+# by the mark of a restart.
+_SEGMENT = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+_END, _SCAN = 0xD9, 0xDA
+
+
+def problem_of_size(width, height, length=None):
+    """Return what is wrong with the size of an image, or `None`.
+
+    Args:
+        width, height: Its sides in pixels.
+        length: Bytes of its file, if there is one.
+    """
+    size = f"{width} x {height} pixels"
+    if width * height > MAX_PIXELS:
+        return f"expected at most {MAX_PIXELS} pixels, got {size}"
+    if max(width, height) > MAX_SIDE:
+        return f"expected sides of at most {MAX_SIDE} pixels, got {size}"
+    expands = length and width * height > MAX_PIXELS_PER_BYTE * length
+    if expands and width * height > FEW_PIXELS:
+        return (
+            f"expected at most {MAX_PIXELS_PER_BYTE} pixels for each byte, got {size} "
+            f"in {length} bytes"
+        )
+    return None
+
+
+def problem_of_scans(data):
+    """Return what is wrong with the number of scans of a JPEG, or `None`."""
+    if count_scans(data) > MAX_SCANS:
+        return f"expected a JPEG of at most {MAX_SCANS} scans, got more"
+    return None
+
+
+def count_scans(data):
+    """Return the number of scans of a JPEG, up to one more than the maximum."""
+    position = scans = 0
+    while scans <= MAX_SCANS:
+        segment = _SEGMENT.search(data, position + 2)
+        if segment is None or segment[0][1] == _END:
+            break
+        scans += segment[0][1] == _SCAN
+        # The length, which follows the mark, counts itself.
+        start = segment.end()
+        position = start + int.from_bytes(data[start : start + 2]) - 2
+    return scans
+
+
+class MemoryBudget:
+    """Memory for what runs at the same time, given out in the order of asking.
+
+    Args:
+        size: Number of bytes.
+    """
+
+    def __init__(self, size):
+        self.size = size
+        self.used = 0
+        self._change = threading.Condition()
+        self._turn = threading.Lock()
+
+    @contextlib.contextmanager
+    def reserve(self, amount):
+        """Wait until so many bytes are free, and keep them during the block.
+
+        Whoever asks for more than there is gets everything.
+        """
+        amount = min(amount, self.size)
+        # Others wait for their turn, so that small images do not pass a large one.
+        with self._turn, self._change:
+            self._change.wait_for(lambda: self.used + amount <= self.size)
+            self.used += amount
+        try:
+            yield
+        finally:
+            with self._change:
+                self.used -= amount
+                self._change.notify_all()
+
+
+DECODED = MemoryBudget(MEMORY)

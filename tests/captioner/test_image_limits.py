@@ -1,0 +1,137 @@
+"""Limits of images: size, expansion, scans, and memory at the same time."""
+
+import threading
+
+import numpy as np
+import pytest
+from keras_attention_apps.captioner.images import limits, reading
+from keras_attention_apps.captioner.images.limits import MemoryBudget, count_scans
+from keras_attention_apps.captioner.images.reading import (
+    image_to_array,
+    read_array,
+    read_image,
+)
+from PIL import Image
+
+from .image_files import encode, fails, noise, png
+
+pytestmark = pytest.mark.usefixtures("warnings_are_errors")
+
+
+def test_a_side_has_a_limit(monkeypatch):
+    fails(
+        png(170_000_000, 1, 8, 0),
+        "sides of at most 65535 pixels, got 170000000 x 1 pixel",
+    )
+    fails(png(1, 65_536, 8, 0), "sides of at most 65535 pixels, got 1 x 65536 pixels")
+    monkeypatch.setattr(limits, "MAX_SIDE", 12)
+    fails(noise(13, 3), "expected sides of at most 12 pixels")
+
+
+def test_a_large_image_must_not_come_from_few_bytes(monkeypatch):
+    one_colour = encode(Image.new("RGB", (500, 400)), "WEBP", lossless=True)
+    assert len(one_colour) < 60
+    assert read_array(one_colour, 3).shape == (3, 3, 3)
+    monkeypatch.setattr(limits, "FEW_PIXELS", 500 * 400 - 1)
+    monkeypatch.setattr(limits, "MAX_PIXELS_PER_BYTE", 3000)
+    fails(one_colour, "at most 3000 pixels for each byte, got 500 x 400 pixels in")
+    assert read_array(Image.new("RGB", (500, 400)), 3).shape == (3, 3, 3)
+
+
+def with_scans(count):
+    """A progressive JPEG whose last scan is there so many times."""
+    jpeg = encode(noise(), "JPEG", progressive=True)
+    start = jpeg.rindex(b"\xff\xda")
+    scan = jpeg[start:-2]
+    return jpeg[:start] + scan * count + jpeg[-2:]
+
+
+def test_scans_are_counted_in_the_image_alone():
+    few = count_scans(with_scans(1))
+    assert 5 < few < 20
+    assert count_scans(with_scans(31)) == few + 30
+    assert count_scans(encode(noise(), "JPEG")) == 1
+    # A thumbnail in a segment, and a video behind the end.
+    jpeg, inner = encode(noise(), "JPEG"), encode(noise(), "JPEG")
+    length = (len(inner) + 2).to_bytes(2)
+    assert count_scans(jpeg[:2] + b"\xff\xe1" + length + inner + jpeg[2:]) == 1
+    assert count_scans(jpeg + b"\xff\xda" * 200) == 1
+    assert count_scans(b"\xff\xd8" + b"\xff\xda\0\0" * 10**5) == limits.MAX_SCANS + 1
+
+
+def test_a_jpeg_has_a_limit_of_scans():
+    fails(with_scans(101), "expected a JPEG of at most 100 scans, got more")
+    assert read_image(with_scans(2)).size == (noise().shape[1], noise().shape[0])
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "LA", "P", "1", "I", "F", "I;16"])
+def test_parts_are_converted_as_a_whole_is(mode, monkeypatch):
+    if mode in ("I", "F", "I;16"):
+        kind = {"I": "int32", "F": "float32", "I;16": "uint16"}[mode]
+        image = Image.fromarray(noise()[..., 0].astype(kind) * 200)
+    else:
+        image = Image.fromarray(np.dstack([noise(), noise()[..., 0]])).convert(mode)
+        if mode == "P":
+            image.info["transparency"] = 3
+    expected = np.asarray(read_image(image))
+    monkeypatch.setattr(reading, "_PART", 3 * image.width)
+
+    np.testing.assert_array_equal(read_image(image), expected)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
+def test_a_large_photograph_is_decoded_at_half_its_size(kind, monkeypatch):
+    waves = np.sin(np.mgrid[:101, :83].sum(0) / 20)
+    data = encode(np.uint8(127.5 + 100 * waves[..., None].repeat(3, -1)), kind)
+    whole = read_array(data, 16)
+    monkeypatch.setattr(limits, "HALVED_PIXELS", 101 * 83 - 1)
+
+    assert read_image(data).size == (42, 51)
+    assert np.abs(read_array(data, 16).astype(int) - whole).max() < 8
+
+
+def test_a_rectangle_in_shares_is_cut():
+    image = Image.fromarray(noise(40, 20))
+    expected = image_to_array(image, 7, (10, 5, 20, 15))
+    width, height = image.size
+    box = 10 / width, 5 / height, 20 / width, 15 / height
+
+    np.testing.assert_array_equal(read_array(image, 7, box), expected)
+
+
+def test_memory_is_shared_and_given_back():
+    budget, most, running = MemoryBudget(10), [], []
+
+    def work(amount):
+        with budget.reserve(amount):
+            running.append(amount)
+            most.append(sum(min(x, 10) for x in running))
+            running.remove(amount)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (3, 40, 4, 7, 9) * 9]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+
+    assert len(most) == len(threads) and max(most) <= 10 and budget.used == 0
+
+
+def test_memory_of_a_broken_image_is_given_back():
+    fails(encode(noise(), "PNG")[:60], "expected a whole image")
+    assert limits.DECODED.used == 0
+
+
+def test_an_image_takes_more_memory_if_it_is_progressive(monkeypatch):
+    asked = []
+    monkeypatch.setattr(limits, "DECODED", MemoryBudget(1))
+    reserve = limits.DECODED.reserve
+    monkeypatch.setattr(
+        limits.DECODED, "reserve", lambda x: asked.append(x) or reserve(x)
+    )
+    for options in ({}, {"progressive": True}):
+        read_image(encode(noise(), "JPEG", **options))
+    read_image(encode(noise(), "PNG"))
+
+    pixels = noise()[..., 0].size
+    assert asked == [16 * pixels, 22 * pixels, 8 * pixels]
