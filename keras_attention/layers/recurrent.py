@@ -92,7 +92,7 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
     Call arguments:
         inputs: Tensor of shape `(B, D)`.
         states: `[h, c]`, tensors `(B, U)`.
-        training: Whether dropout drops.
+        training: Whether dropout is active.
 
     Returns:
         output: The new `h`, `(B, U)`.
@@ -136,7 +136,7 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
         )
 
     def normalize_carry(self, carry):
-        """Return the normalised carry, of which the output is an activation."""
+        """Return the normalised carry, the input of the output's activation."""
         normalized = self._normalize(carry, self.carry_gain, self.carry_bias)
         return ops.cast(normalized, carry.dtype)
 
@@ -164,7 +164,7 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
     Call arguments:
         inputs: Tensor of shape `(B, D)`.
         states: `[h]`, a tensor `(B, U)`.
-        training: Whether dropout drops.
+        training: Whether dropout is active.
 
     Returns:
         output: The new `h`, `(B, U)`.

@@ -214,8 +214,9 @@ class AdditiveScore(ProjectedScore):
     def build(self, query_shape, keys_shape):
         if keys_shape[-1] != self.units:
             raise ValueError(
-                f"keys must be {self.units} deep, as the hidden layer is: attention "
-                f"wants a key_projection. Received: keys of depth {keys_shape[-1]}"
+                f"keys must have the depth of the hidden layer, {self.units}: the "
+                "attention needs a key_projection. "
+                f"Received: keys of depth {keys_shape[-1]}"
             )
         self.query_projection.build((None, query_shape[-1]))
         self.scale = self.add_weight(
@@ -262,7 +263,7 @@ class LocationScore(ProjectedScore):
         scores[t] = W query[t] + bias
 
     Args:
-        positions: Number of positions that have weights: the longest source.
+        positions: Number of positions that have weights: the maximum source length.
         use_bias: Whether there is a bias.
         kernel_initializer, kernel_regularizer, kernel_constraint: For `W`.
         bias_initializer, bias_regularizer, bias_constraint: For the bias.

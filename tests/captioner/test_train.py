@@ -141,7 +141,7 @@ def test_words_that_are_too_rare_are_told(squares, tmp_path, capsys, monkeypatch
     monkeypatch.setattr(keras.Model, "fit", interrupt)
     assert main(command(squares, tmp_path / "run", **{"min-count": 12})) == 130
     # The colours, two of the seven words of two captions.
-    assert "28.6% of the words are rarer than 12 and" in capsys.readouterr().out
+    assert "28.6% of the words occur fewer than 12 times" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_boxes_are_those_of_single_words_and_of_one_training(
     data = with_boxes(squares, tmp_path / "data", names)
     assert main(command(data, output, supervision=0.5)) == 130
     out = capsys.readouterr().out
-    assert "1 of 3 names of boxes are several words, the first 'red square'" in out
+    assert "1 of 3 box names are phrases, the first 'red square'" in out
     for boxes in told[0]:
         assert list(boxes.values()) == [(tuple(box),)]
 
@@ -207,7 +207,7 @@ def test_boxes_that_nothing_is_told_of_do_not_matter(
     for box in ([0, 0, 0.5, 1], [0, 0, 1, 1]):
         data = with_boxes(squares, tmp_path / "data", {"red square": box})
         assert main(command(data, tmp_path / "run")) == 130
-    assert "names of boxes" not in capsys.readouterr().out
+    assert "box names" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("texts", [["a square"], ["a square", "a dog"]])

@@ -135,8 +135,8 @@ def _report_unknown(texts, vocabulary, min_count):
     unknown = sum(word not in vocabulary for word in words)
     if unknown:
         print(
-            f"{unknown / len(words):.1%} of the words are rarer than {min_count} and "
-            "unknown; --min-count 1 learns all"
+            f"{unknown / len(words):.1%} of the words occur fewer than {min_count} "
+            "times and are unknown; --min-count 1 keeps all words"
         )
 
 
@@ -156,8 +156,8 @@ def _report_phrases(images):
     several = sorted(name for name in names if " " in name)
     if several:
         print(
-            f"{len(several)} of {len(names)} names of boxes are several words, the "
-            f"first {several[0]!r}: they do not supervise the attention"
+            f"{len(several)} of {len(names)} box names are phrases, the first "
+            f"{several[0]!r}: only single words supervise the attention"
         )
 
 
@@ -212,7 +212,7 @@ class _Phases:
         self.metric = config.validation_metric
         if self.metric == "cider" and len(validation) == 1:
             # The IDF of every n-gram is 0, and so is CIDEr; BLEU-4 is mostly 0, too.
-            print("One image has no CIDEr: the best epoch is chosen by ROUGE-L")
+            print("CIDEr needs several images: the best epoch is chosen by ROUGE-L")
             self.metric = "rouge-l"
         self.token_ids = [
             [

@@ -186,7 +186,7 @@ def _train(config, training, validation, devices):
 
 
 def _epochs(folder):
-    """Return the folders of the models of epochs, in order."""
+    """Return the folders of the saved epochs, in order."""
     return [
         path
         for path in sorted(folder.glob("epoch-*"))
@@ -196,7 +196,7 @@ def _epochs(folder):
 
 
 def _remove_epochs(folder):
-    """Remove the models of epochs, and their folder if nothing else is in it."""
+    """Remove the saved epochs, and their folder if nothing else is in it."""
     for epoch in _epochs(folder):
         remove_folder(epoch)
     remove_leftovers(folder, "epoch-[0-9]*")
@@ -331,8 +331,8 @@ class _Phases:
         )
         if not len(batches):
             raise UserError(
-                f"no pair has at most max_length={config.model.max_length} subwords a "
-                "side"
+                f"no pair has at most max_length={config.model.max_length} subwords on "
+                "each side"
             )
         return batches
 
@@ -379,7 +379,7 @@ class _Phases:
         return scores
 
     def _keep_epoch(self, scores):
-        """Store the model of this epoch, and remove those that are not averaged."""
+        """Save the model of this epoch, and remove the epochs that are not averaged."""
         config, history = self.config, self.checkpoints.progress.history
         ranks = [self.rank(figures) for figures in (*history, scores)]
         order = range(len(ranks))
