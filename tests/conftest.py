@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-# Processes beside each other have a core each. What they start is told so, too.
+# Each parallel test process has one core, and so have the processes that it starts.
 if "PYTEST_XDIST_WORKER" in os.environ:
     for threads in (
         "OMP_NUM_THREADS",

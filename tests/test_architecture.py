@@ -154,7 +154,7 @@ def test_programs_do_not_know_each_other():
     assert wrong == []
 
 
-def test_what_programs_share_knows_no_program():
+def test_common_code_imports_no_program():
     common = f"{APPS}.common"
 
     assert [x for x in arrows(common, APPS) if not within(x[1], common)] == []

@@ -146,7 +146,7 @@ def test_other_cells_stay_in_one_piece(cell):
 
 
 @pytest.mark.parametrize("name", quick_first(sorted(CELLS), 2))
-def test_nothing_stays_in_memory_that_a_gradient_waited_for(name, monkeypatch):
+def test_deferred_gradients_are_freed(name, monkeypatch):
     # A gradient that was made is freed with all that it belongs to, or with nothing.
     made, custom_gradient = [], ops.custom_gradient
 

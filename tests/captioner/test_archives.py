@@ -11,7 +11,7 @@ from PIL import Image
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 
 
-def test_photographs_stay_in_the_shards_of_webdataset(tmp_path):
+def test_images_stay_in_the_shards_of_webdataset(tmp_path):
     picture = io.BytesIO()
     Image.new("RGB", (4, 3), "red").save(picture, "PNG")
     shard(
@@ -58,7 +58,7 @@ def test_the_draw_does_not_depend_on_where_a_folder_lies(tmp_path):
     assert drawn[0] == drawn[1] != []
 
 
-def test_what_a_mac_and_img2dataset_add_does_no_harm(tmp_path):
+def test_files_that_macos_and_img2dataset_add_are_ignored(tmp_path):
     files = {"a__jpg": b"x", "a__txt": b"A dog\x0con \xe2\x80\xa8 grass"}
     shard(
         tmp_path / "train-0.tar",

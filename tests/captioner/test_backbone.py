@@ -15,7 +15,7 @@ def test_coordinates_are_rows_and_columns():
             assert (found[:, row, column, 4:] == (down, across)).all()
 
 
-def test_photographs_may_be_too_small_for_a_network():
+def test_images_may_be_too_small_for_a_network():
     with pytest.raises(UserError, match=r"InceptionV3 .* 40 x 40 .* at least 75x75"):
         Backbone("InceptionV3", 40)
 

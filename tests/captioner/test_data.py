@@ -129,7 +129,7 @@ def test_a_split_without_any_caption_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("share", [-0.1, 0.5, float("nan")])
-def test_validation_share_leaves_something_to_train_on(tmp_path, share):
+def test_validation_share_leaves_training_images(tmp_path, share):
     fails(
         tmp_path,
         validation_share=share,
@@ -146,7 +146,7 @@ def kaggle_splits(root, count, **options):
     }
 
 
-def test_kaggle_splits_are_disjoint_complete_and_of_the_size_asked_for(tmp_path):
+def test_kaggle_splits_are_disjoint_complete_and_of_the_requested_size(tmp_path):
     splits = kaggle_splits(tmp_path, 400, validation_share=0.2)
     everything = sorted(splits["train"] + splits["dev"] + splits["test"])
     assert everything == sorted(f"{index}.jpg" for index in range(400))
@@ -185,7 +185,7 @@ def test_hugging_face_without_splits_is_drawn_by_name(tmp_path):
     assert set(parts[1]) <= set(names_of(read_dataset(tmp_path, "dev")))
 
 
-def test_of_few_photographs_one_is_for_validation(tmp_path):
+def test_of_few_images_one_is_for_validation(tmp_path):
     for start in "abcdefgh":
         names = [f"{start}{i}.jpg" for i in range(7)]
         table(tmp_path / start, "".join(f"{name},A dog\n" for name in names))
@@ -199,7 +199,7 @@ def test_of_few_photographs_one_is_for_validation(tmp_path):
         assert not set(train) & set(dev)
 
 
-def test_one_photograph_is_too_few_to_validate(tmp_path):
+def test_one_image_is_too_few_to_validate(tmp_path):
     table(tmp_path, "a.jpg,A dog\n")
     photograph(tmp_path, "a.jpg")
 
@@ -209,7 +209,7 @@ def test_one_photograph_is_too_few_to_validate(tmp_path):
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_of_two_or_three_photographs_one_is_for_training(tmp_path, count):
+def test_of_two_or_three_images_one_is_for_training(tmp_path, count):
     for start in range(40):
         names = [f"{start}-{i}.jpg" for i in range(count)]
         table(tmp_path / str(start), "".join(f"{name},A dog\n" for name in names))
@@ -255,7 +255,7 @@ def four_images(root):
     karpathy(root, *(karpathy_image(name, "train", "A .") for name in names))
 
 
-def test_up_to_half_of_the_photographs_may_be_missing(tmp_path, capsys):
+def test_up_to_half_of_the_images_may_be_missing(tmp_path, capsys):
     four_images(tmp_path)
     lose(tmp_path, "1.jpg", "2.jpg")
     images = read_dataset(tmp_path, "train")
@@ -268,10 +268,10 @@ def test_up_to_half_of_the_photographs_may_be_missing(tmp_path, capsys):
 
 def test_accents_may_be_written_in_either_way(tmp_path):
     composed, apart = "B\u00e4r.jpg", "Ba\u0308r.jpg"
-    for told, there in ((composed, apart), (apart, composed)):
+    for written, there in ((composed, apart), (apart, composed)):
         folder = tmp_path / there
-        karpathy(folder, karpathy_image(told, "train", "A bear ."))
-        image = next(folder.rglob(told))
+        karpathy(folder, karpathy_image(written, "train", "A bear ."))
+        image = next(folder.rglob(written))
         image.rename(image.with_name(there))
 
         assert names_of(read_dataset(folder, "train")) == [there]
@@ -300,7 +300,7 @@ def test_more_than_half_may_not_be_missing(tmp_path, count):
     )
 
 
-def test_photographs_of_other_splits_do_not_count_as_missing(tmp_path):
+def test_images_of_other_splits_do_not_count_as_missing(tmp_path):
     official(tmp_path)
     (tmp_path / "Flicker8k_Dataset/b.jpg").unlink()
     assert len(read_dataset(tmp_path, "train")) == 2
@@ -319,7 +319,7 @@ def broken_and_whole(folder):
     return images
 
 
-def test_broken_photographs_are_named_and_left_out(tmp_path, capsys):
+def test_broken_images_are_named_and_left_out(tmp_path, capsys):
     images = broken_and_whole(tmp_path)
 
     assert readable(images, 0.4) == [images[0], images[2]]
@@ -328,7 +328,7 @@ def test_broken_photographs_are_named_and_left_out(tmp_path, capsys):
     assert "b.jpg" in error and "it is left out" in error
 
 
-def test_broken_photographs_do_not_stay_in_memory(tmp_path, monkeypatch):
+def test_broken_images_do_not_stay_in_memory(tmp_path, monkeypatch):
     images, errors, alive = broken_and_whole(tmp_path), [], []
 
     def read(path, draft):
@@ -349,13 +349,13 @@ def test_broken_photographs_do_not_stay_in_memory(tmp_path, monkeypatch):
     assert alive == [[False]]
 
 
-def test_too_many_broken_photographs_are_an_error(tmp_path):
+def test_too_many_broken_images_are_an_error(tmp_path):
     message = "1 of 3 images cannot be read, and at most 30.00% may"
     with pytest.raises(DataError, match=message):
         readable(broken_and_whole(tmp_path), 0.3)
 
 
-def test_some_photographs_must_be_left(tmp_path):
+def test_some_images_must_be_left(tmp_path):
     _, broken, _ = broken_and_whole(tmp_path)
     with pytest.raises(
         DataError, match=r"1 of 1 images .* may be left out, but not all"

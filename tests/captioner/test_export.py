@@ -18,24 +18,24 @@ import tensorflow as tf
 
 folder, *paths = sys.argv[1:]
 model = tf.saved_model.load(folder)
-told = []
+reported = []
 for batch in (paths, paths[:1]):
     encoded = tf.constant([open(path, "rb").read() for path in batch])
     result = model.signatures["serving_default"](encoded=encoded)
-    told.append({
+    reported.append({
         "caption": [text.decode() for text in result["caption"].numpy()],
         "words": [[w.decode() for w in row] for row in result["words"].numpy()],
         "log_probability": result["log_probability"].numpy().tolist(),
         "attention": result["attention"].numpy().tolist(),
     })
 assert not any(name.startswith("keras_attention") for name in sys.modules)
-print(json.dumps(told))
+print(json.dumps(reported))
 """
 
 
 @tensorflow_only
 @pytest.mark.exhaustive
-def test_a_served_preset_says_what_the_python_path_says(squares, tmp_path, capsys):
+def test_a_served_preset_gives_the_captions_of_python(squares, tmp_path, capsys):
     served = tmp_path / "served"
     options = ["--model", "flickr8k-soft", "--image-size", "96"]
     assert main(["export", str(served), *options]) == 0
@@ -113,6 +113,6 @@ def test_a_served_model_has_no_size_of_batches(tmp_path, capsys):
 @pytest.mark.skipif(
     keras.backend.backend() == "tensorflow", reason="there it is possible"
 )
-def test_other_backends_are_told_what_is_needed(model_folder, tmp_path, capsys):
+def test_export_on_other_backends_is_an_error(model_folder, tmp_path, capsys):
     assert main(["export", str(tmp_path / "x"), "--model", str(model_folder)]) == 2
     assert "TensorFlow" in capsys.readouterr().err

@@ -19,7 +19,7 @@ def draw_weights(model):
 
 
 def normalized(convolution, **options):
-    """A model of a convolution and the batch normalisation behind it."""
+    """A model of a convolution and the batch normalisation after it."""
     images = keras.Input(IMAGES.shape[1:])
     outputs = layers.BatchNormalization(**options)(convolution(images))
     model = keras.Model(images, layers.ReLU()(outputs))
@@ -123,7 +123,7 @@ def test_a_network_of_keras_pads_nothing_by_itself():
         lambda: layers.Activation("tanh"),
     ],
 )
-def test_what_cannot_be_folded_stays(layer):
+def test_layers_that_cannot_be_folded_stay(layer):
     model = normalized(layer())
     folded = fold_normalization(model)
 
@@ -140,7 +140,7 @@ def test_a_convolution_that_is_not_normalised_stays():
     np.testing.assert_allclose(run(folded), run(model), atol=1e-6)
 
 
-def test_what_others_read_of_a_convolution_is_not_normalised():
+def test_other_layers_read_the_convolution_without_normalisation():
     images = keras.Input(IMAGES.shape[1:])
     summed = layers.Conv2D(6, 3)(images)
     first = layers.BatchNormalization()(summed)

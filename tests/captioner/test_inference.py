@@ -43,9 +43,7 @@ def test_a_caption_has_a_word(eager, model_folder, photograph, monkeypatch):
         assert len(caption.words) == len(caption.weights) == 1
 
 
-def test_every_form_of_a_photograph_gets_the_same_caption(
-    captioner, photograph, tmp_path
-):
+def test_every_input_type_gives_the_same_caption(captioner, photograph, tmp_path):
     image = Image.fromarray(photograph)
     image.save(tmp_path / "photograph.png")
     file = io.BytesIO()
@@ -103,9 +101,7 @@ def test_of_a_list_the_next_are_read_while_others_are_captioned(
     assert len(captioner.caption([photograph, last], batch_size=1)) == 2
 
 
-def test_what_comes_of_something_else_is_waited_for_only_when_it_is_needed(
-    captioner, photograph
-):
+def test_images_of_a_generator_are_not_read_ahead(captioner, photograph):
     asked = []
 
     def photographs():
@@ -147,7 +143,7 @@ def test_the_best_of_several_come_first(captioner, photograph):
         next(captioner.caption_each([photograph], beam_size=2, n_best=3))
 
 
-def test_half_precision_says_about_the_same(eager, model_folder, photograph):
+def test_half_precision_gives_about_the_same_captions(eager, model_folder, photograph):
     full = Captioner.from_preset(model_folder)
     half = Captioner.from_preset(model_folder, precision="mixed_bfloat16")
 
@@ -182,16 +178,16 @@ def test_compiled_search_is_not_for_pytorch(captioner, monkeypatch):
         Captioner(*parts, jit_compile=True)
 
 
-def test_a_batch_has_a_photograph(captioner, photograph):
+def test_a_batch_has_a_image(captioner, photograph):
     with pytest.raises(UserError, match=r"batch_size must be at least 1. Received: 0"):
         captioner.caption(photograph, batch_size=0)
 
 
-def test_no_photographs_no_captions(captioner):
+def test_no_images_no_captions(captioner):
     assert captioner.caption([]) == []
 
 
-def test_a_bad_photograph_raises_and_a_stream_goes_on(captioner, photograph):
+def test_a_bad_image_raises_and_a_stream_goes_on(captioner, photograph):
     with pytest.raises(ImageError):
         captioner.caption(b"no picture")
 
@@ -200,7 +196,9 @@ def test_a_bad_photograph_raises_and_a_stream_goes_on(captioner, photograph):
     assert results[0][1][0].words == results[2][1][0].words
 
 
-def test_a_saved_model_says_the_same(eager, captioner, model_folder, photograph):
+def test_a_saved_model_gives_the_same_captions(
+    eager, captioner, model_folder, photograph
+):
     again = Captioner.from_preset(model_folder)
 
     assert again.config == captioner.config
@@ -211,7 +209,7 @@ def test_a_saved_model_says_the_same(eager, captioner, model_folder, photograph)
     np.testing.assert_allclose(ours.weights, theirs.weights, atol=5e-2)
 
 
-def test_hard_attention_may_be_given_something_else(eager, hard_captioner, tmp_path):
+def test_hard_attention_may_use_the_expectation(eager, hard_captioner, tmp_path):
     hard_captioner.save(tmp_path / "hard")
     images = {"images": np.zeros((1, 16, 16, 3), "uint8")}
 
@@ -229,7 +227,7 @@ def test_hard_attention_may_be_given_something_else(eager, hard_captioner, tmp_p
     assert mean.config.inference == "expectation"
 
 
-def test_photographs_may_be_resized_to_something_else(
+def test_the_image_size_may_differ_from_training(
     eager, captioner, model_folder, photograph
 ):
     larger = Captioner.from_preset(model_folder, image_size=24)
@@ -239,7 +237,7 @@ def test_photographs_may_be_resized_to_something_else(
     assert larger.caption(photograph).weights.shape[1:] == (3, 3)
 
 
-def test_what_would_change_the_weights_is_refused(model_folder):
+def test_options_that_change_the_weights_are_refused(model_folder):
     with pytest.raises(UserError, match=r"units=13, which cannot .* Received: 14"):
         Captioner.from_preset(model_folder, units=14)
     with pytest.raises(ValueError, match=r"options of a model.*Received: 'colour'"):

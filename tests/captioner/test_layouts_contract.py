@@ -1,4 +1,4 @@
-"""What all layouts keep: nothing in two splits, nothing dropped without a word."""
+"""Rules of all layouts: no image in two splits, a warning for all that is dropped."""
 
 import json
 
@@ -156,7 +156,7 @@ def coco_content(ids, image_ids):
         ),
     ],
 )
-def test_what_can_be_read_in_two_ways_is_refused(tmp_path, name, content, message):
+def test_ambiguous_files_are_refused(tmp_path, name, content, message):
     write(tmp_path / name, content)
     fails(tmp_path, with_message=message)
 

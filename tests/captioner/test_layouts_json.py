@@ -39,7 +39,7 @@ def test_karpathy_reads_splits_captions_and_numbers(tmp_path):
 @pytest.mark.parametrize(
     "folder", ["val2014", "images/val2014", "Flicker8k_Dataset", "."]
 )
-def test_karpathy_finds_the_photographs(tmp_path, folder):
+def test_karpathy_finds_the_images(tmp_path, folder):
     image = karpathy_image("a.jpg", "train", "A .", filepath="val2014")
     karpathy(tmp_path, image, name="dataset_coco.json", photographs=folder)
     assert read_dataset(tmp_path, "train")[0].path == tmp_path / folder / "a.jpg"
@@ -103,7 +103,7 @@ A = karpathy_image("a.jpg", "train", "A .")
         ),
     ],
 )
-def test_karpathy_names_what_is_broken(tmp_path, content, message):
+def test_karpathy_reports_broken_files(tmp_path, content, message):
     write(tmp_path / "dataset_flickr8k.json", content)
     fails(tmp_path, with_message=f"dataset_flickr8k.json{message}")
 
@@ -123,7 +123,7 @@ def test_coco_reads_captions_and_numbers(tmp_path, texts, year):
     assert [image.path.parent.name for image in images] == [f"val{year}"] * 2
 
 
-def test_coco_finds_the_photographs_in_one_folder(tmp_path):
+def test_coco_finds_the_images_in_one_folder(tmp_path):
     coco(tmp_path)
     (tmp_path / "val2017").rename(tmp_path / "images")
     (image, _) = read_dataset(tmp_path, "dev")
@@ -138,7 +138,7 @@ def test_coco_drops_images_without_caption(tmp_path):
     assert [image.image_id for image in read_dataset(tmp_path, "dev")] == [5, 1]
 
 
-def test_coco_without_a_test_file_says_so(tmp_path):
+def test_coco_without_a_test_file_is_an_error(tmp_path):
     coco(tmp_path)
     fails(
         tmp_path,
@@ -176,7 +176,7 @@ def test_coco_without_a_test_file_says_so(tmp_path):
         ),
     ],
 )
-def test_coco_names_what_is_broken(tmp_path, content, message):
+def test_coco_reports_broken_files(tmp_path, content, message):
     write(tmp_path / "captions_train2017.json", content)
     fails(tmp_path, with_message=f"captions_train2017.json{message}")
 

@@ -42,7 +42,7 @@ def test_hugging_face_json_lines_hold_splits_and_several_captions(tmp_path):
     assert image.captions == ("\u732b\u304c\u5ea7\u308b",)
 
 
-def test_photographs_of_one_name_have_numbers_of_their_own(tmp_path):
+def test_images_of_one_name_have_numbers_of_their_own(tmp_path):
     names = ("a/1.png", "b/1.png", "b/2.png")
     photograph(tmp_path, *names, "a/3.png")
     rows = [{"file_name": name, "text": "A dog", "split": "train"} for name in names]

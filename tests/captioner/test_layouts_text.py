@@ -34,7 +34,7 @@ def test_official_keeps_the_order_of_the_split_file(tmp_path):
         ".",
     ],
 )
-def test_official_finds_the_photographs(tmp_path, folder):
+def test_official_finds_the_images(tmp_path, folder):
     official(tmp_path, photographs=folder)
     assert read_dataset(tmp_path, "dev")[0].path == tmp_path / folder / "b.jpg"
 
@@ -60,7 +60,7 @@ def test_official_ignores_lemmas_and_hidden_files(tmp_path):
     assert read_dataset(tmp_path, "dev")[0].captions == ("Zwei Hünde .",)
 
 
-def test_split_file_tolerates_what_editors_leave_behind(tmp_path):
+def test_split_file_may_have_a_byte_order_mark_and_blank_lines(tmp_path):
     official(tmp_path)
     write(
         tmp_path / "Flickr_8k.trainImages.txt",
@@ -69,7 +69,7 @@ def test_split_file_tolerates_what_editors_leave_behind(tmp_path):
     assert names_of(read_dataset(tmp_path, "train")) == ["a.jpg", "c.jpg"]
 
 
-def test_token_file_tolerates_what_editors_leave_behind(tmp_path):
+def test_token_file_may_have_a_byte_order_mark_and_blank_lines(tmp_path):
     official(tmp_path)
     write(
         tmp_path / "Flickr8k.token.txt",

@@ -23,7 +23,7 @@ def photographs(squares, tmp_path):
     return tmp_path
 
 
-def test_one_photograph_prints_its_caption(photographs, model_folder, capsys):
+def test_one_image_prints_its_caption(photographs, model_folder, capsys):
     code = main(
         ["caption", str(photographs / "red-0.png"), "--model", str(model_folder)]
     )
@@ -98,52 +98,53 @@ def test_bad_pictures_cost_one_line_each_and_exit_code_2(
         assert line.startswith("captioner: error: ") and name in line
 
 
-def test_json_tells_where_it_looked(photographs, model_folder, capsys):
+def test_json_contains_the_attention(photographs, model_folder, capsys):
     path = str(photographs / "red-0.png")
     # An untrained model would as soon say nothing: prefer long captions.
     options = ["--model", str(model_folder), "--length-penalty", "2", "--json"]
     assert main(["caption", path, *options]) == 0
 
-    told = json.loads(capsys.readouterr().out)
-    assert told["photo"] == path
-    assert told["caption"].split()[0] == told["words"][0]
-    assert len(told["attention"]) == len(told["words"])
-    numbers = [x for row in told["attention"][0] for x in row]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["photo"] == path
+    assert reported["caption"].split()[0] == reported["words"][0]
+    assert len(reported["attention"]) == len(reported["words"])
+    numbers = [x for row in reported["attention"][0] for x in row]
     assert sum(numbers) == pytest.approx(1, abs=1e-3)
     assert numbers == [round(x, 4) for x in numbers]
-    assert [len(row) for row in told["attention"][0]] == [2, 2]
+    assert [len(row) for row in reported["attention"][0]] == [2, 2]
 
 
-def test_larger_photographs_have_more_regions(photographs, model_folder, capsys):
+def test_larger_images_have_more_regions(photographs, model_folder, capsys):
     command = ["caption", str(photographs / "red-0.png"), "--model", str(model_folder)]
     command += ["--length-penalty", "2", "--json", "--image-size"]
     assert main([*command, "24"]) == 0
 
-    told = json.loads(capsys.readouterr().out)
-    assert [len(row) for row in told["attention"][0]] == [3, 3, 3]
+    reported = json.loads(capsys.readouterr().out)
+    assert [len(row) for row in reported["attention"][0]] == [3, 3, 3]
 
 
-def test_photographs_may_be_too_small_for_a_preset(photographs, capsys):
+def test_images_may_be_too_small_for_a_preset(photographs, capsys):
     command = ["caption", str(photographs / "red-0.png"), "--model", "flickr8k-soft"]
     assert main([*command, "--image-size", "8"]) == 2
     assert "cannot be built for images of 8 x 8" in capsys.readouterr().err
 
 
-def test_several_captions_of_a_photograph(photographs, model_folder, capsys, tmp_path):
+def test_several_captions_of_a_image(photographs, model_folder, capsys, tmp_path):
     path, output = str(photographs / "red-0.png"), tmp_path / "captions.jsonl"
     command = ["caption", path, "--model", str(model_folder), "--n-best", "3"]
     assert main(command) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert main([*command, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
     assert main([*command, "--output", str(output)]) == 0
     [written] = lines_of(output)
 
     assert [photo for photo, _, _ in lines] == [path] * 3
-    captions = [[f"{x['score']:.4f}", x["caption"]] for x in told["captions"]]
+    entries = reported["captions"]
+    captions = [[f"{x['score']:.4f}", x["caption"]] for x in entries]
     assert captions == [rest for _, *rest in lines]
-    assert len(told["captions"][1]["attention"]) == len(told["captions"][1]["words"])
-    brief = [{name: x[name] for name in ("caption", "score")} for x in told["captions"]]
+    assert len(entries[1]["attention"]) == len(entries[1]["words"])
+    brief = [{name: x[name] for name in ("caption", "score")} for x in entries]
     assert written == {"photo": path, "model": str(model_folder), "captions": brief}
 
 
@@ -181,7 +182,7 @@ def test_several_overlays_go_into_a_folder(photographs, model_folder, capsys):
     assert {path.name for path in folder.iterdir()} == {"red-0.png", "blue-0.png"}
 
 
-def test_a_folder_of_one_photograph_is_still_a_folder(
+def test_a_folder_of_one_image_is_still_a_folder(
     photographs, model_folder, tmp_path, capsys
 ):
     album, maps = tmp_path / "album", tmp_path / "2024.07"
@@ -209,12 +210,12 @@ def test_an_overlay_that_cannot_be_written_does_not_end_the_others(
     command = ["caption", *paths, "--model", str(model_folder), "--overlay", str(maps)]
 
     assert main(command) == 2
-    told = capsys.readouterr()
-    assert len(told.out.splitlines()) == 2 and "No space left" in told.err
+    reported = capsys.readouterr()
+    assert len(reported.out.splitlines()) == 2 and "No space left" in reported.err
     assert (maps / "red-0.png").is_file()
 
 
-def test_photographs_of_one_name_get_overlays_of_their_own(
+def test_images_of_one_name_get_overlays_of_their_own(
     photographs, model_folder, capsys
 ):
     other = photographs / "other"
@@ -241,7 +242,7 @@ def test_an_overlay_that_is_not_there_is_drawn_another_time(
     command = ["caption", str(photographs), "--model", str(model_folder)]
     command += ["--output", str(output)]
     assert main(command) == 0
-    told = lines_of(output)
+    reported = lines_of(output)
 
     assert main([*command, "--overlay", str(maps)]) == 0
     (maps / "red-0.png").unlink()
@@ -250,7 +251,7 @@ def test_an_overlay_that_is_not_there_is_drawn_another_time(
 
     assert (maps / "red-0.png").exists()
     assert (maps / "blue-0.png").stat().st_mtime_ns == drawn
-    assert lines_of(output) == told
+    assert lines_of(output) == reported
 
 
 def test_of_several_folders_one_may_be_empty(
@@ -261,12 +262,12 @@ def test_of_several_folders_one_may_be_empty(
     command = ["caption", str(empty), str(photographs), "--model", str(model_folder)]
 
     assert main(command) == 2
-    told = capsys.readouterr()
-    assert len(told.out.splitlines()) == 2
-    assert "error: No image in" in told.err
+    reported = capsys.readouterr()
+    assert len(reported.out.splitlines()) == 2
+    assert "error: No image in" in reported.err
 
 
-def test_a_photograph_has_one_line_whatever_its_name(photographs, model_folder, capsys):
+def test_a_image_has_one_line_whatever_its_name(photographs, model_folder, capsys):
     (photographs / "red-0.png").rename(photographs / "a\tred\nsquare.png")
     assert main(["caption", str(photographs), "--model", str(model_folder)]) == 0
 
@@ -280,8 +281,8 @@ def test_records_are_utf8_whatever_the_names(tmp_path):
     with Records(tmp_path / "new.jsonl", "model") as records:
         records.add(tmp_path / name, {"caption": "é"})
 
-    [told] = lines_of(tmp_path / "new.jsonl")
-    assert told["photo"].endswith(name) and told["caption"] == "é"
+    [reported] = lines_of(tmp_path / "new.jsonl")
+    assert reported["photo"].endswith(name) and reported["caption"] == "é"
     with Records(tmp_path / "new.jsonl", "model") as records:
         assert tmp_path / name in records
 
@@ -296,7 +297,7 @@ def test_json_is_utf8_whatever_the_names(photographs, model_folder, capfdbinary)
     assert json.loads(line)["photo"] == str(photo)
 
 
-def test_a_photograph_that_is_named_twice_has_one_line(
+def test_a_image_that_is_named_twice_has_one_line(
     photographs, model_folder, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(photographs)
@@ -305,8 +306,8 @@ def test_a_photograph_that_is_named_twice_has_one_line(
     command += ["--model", str(model_folder), "--output", str(output)]
     assert main(command) == 0
 
-    [told] = lines_of(output)
-    assert told["photo"] == "red-0.png"
+    [reported] = lines_of(output)
+    assert reported["photo"] == "red-0.png"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -440,11 +441,11 @@ def test_evaluation_prints_scores_and_writes_coco_results(
     out = capsys.readouterr().out
     for name in ("bleu-1", "bleu-4", "cider", "rouge-l", "meteor"):
         assert name in out
-    told = json.loads(results.read_text())
-    assert {entry["image_id"] for entry in told} == {
+    reported = json.loads(results.read_text())
+    assert {entry["image_id"] for entry in reported} == {
         f"{colour}-32" for colour in ("red", "green", "blue", "white")
     }
-    assert all(isinstance(entry["caption"], str) for entry in told)
+    assert all(isinstance(entry["caption"], str) for entry in reported)
 
 
 def lines_of(file):
@@ -488,9 +489,9 @@ def test_an_interrupted_output_goes_on(
     assert main(command) == 2
     whole = lines_of(output)
     count = len(whole)
-    told = capsys.readouterr()
-    assert f"{count}/{count} [" in told.err
-    assert "error: Cannot read" in told.err
+    reported = capsys.readouterr()
+    assert f"{count}/{count} [" in reported.err
+    assert "error: Cannot read" in reported.err
     assert "caption" in whole[0] and "words" not in whole[0]
     assert whole[-1]["photo"] == str(broken)
     assert "Cannot read" in whole[-1]["error"]
@@ -539,7 +540,7 @@ def test_an_output_has_lines_of_one_model_and_one_kind(
 @pytest.mark.parametrize(
     "text", ["My notes\n", "My notes", '{"photo": 3}\n', '{ "photo": "a.jpg"}']
 )
-def test_an_output_of_something_else_is_not_touched(
+def test_an_output_with_other_content_is_not_changed(
     photographs, model_folder, tmp_path, capsys, text
 ):
     output = tmp_path / "notes.txt"

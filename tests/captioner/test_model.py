@@ -116,7 +116,7 @@ def test_hard_attention_looks_at_one_region(hard_captioner, batch):
     assert 0.3 < sampled < 0.7
 
 
-def test_hard_attention_learns_from_what_reinforce_adds(hard_captioner, batch):
+def test_the_loss_of_hard_attention_is_that_of_reinforce(hard_captioner, batch):
     network = hard_captioner.network
     outputs = numpy(network(batch, training=True))
     mask = batch["captions"][..., 1:] != PAD
@@ -139,7 +139,9 @@ def test_hard_attention_learns_from_what_reinforce_adds(hard_captioner, batch):
     assert behind == pytest.approx(moved, rel=1e-5)
 
 
-def test_what_reinforce_rewards_is_neither_smoothed_nor_missing(hard_captioner, batch):
+def test_the_reinforce_reward_has_no_smoothing_and_no_missing_captions(
+    hard_captioner, batch
+):
     network = hard_captioner.network
     captions = batch["captions"].copy()
     captions[0, 1] = PAD
@@ -162,9 +164,7 @@ def test_what_reinforce_rewards_is_neither_smoothed_nor_missing(hard_captioner, 
     network.loss_options.label_smoothing = 0.0
 
 
-def test_rewards_of_samples_are_for_what_is_chosen_outside_training(
-    hard_captioner, batch
-):
+def test_sampled_captions_are_scored_in_inference_mode(hard_captioner, batch):
     advantages = np.ones((IMAGES, CAPTIONS), "float32")
     outputs = hard_captioner.network({**batch, "advantages": advantages}, training=True)
     expected = hard_captioner.network(batch, training=False)
@@ -203,14 +203,14 @@ def test_maps_of_a_search_are_weights_or_probabilities(eager, hard_captioner, ba
     np.testing.assert_allclose(probabilities.sum(axis=-1), 1.0, atol=1e-5)
 
 
-def test_the_attention_is_told_where_to_look(captioner, batch):
+def test_attention_supervision_is_added_to_the_loss(captioner, batch):
     network = captioner.network
     outputs = numpy(network(batch))
     regions = np.zeros((IMAGES, CAPTIONS, WORDS, 4), "float32")
     regions[1, 2, 3, :2] = 1, 0.5
     words = (batch["captions"][..., 1:] != PAD).sum()
     weights = outputs["weights"][1, 2, 3]
-    told = -(np.log(weights[0]) + 0.5 * np.log(weights[1])) / 1.5
+    reported = -(np.log(weights[0]) + 0.5 * np.log(weights[1])) / 1.5
 
     losses = []
     for supervision in (0.0, 0.3):
@@ -219,7 +219,7 @@ def test_the_attention_is_told_where_to_look(captioner, batch):
         losses.append(float(loss))
     network.loss_options.supervision = 0.0
 
-    assert losses[1] - losses[0] == pytest.approx(0.3 * told / words, rel=1e-3)
+    assert losses[1] - losses[0] == pytest.approx(0.3 * reported / words, rel=1e-3)
 
 
 def test_the_search_agrees_with_the_training_pass(captioner, batch):

@@ -21,7 +21,7 @@ def test_there_is_one_of_each_kind():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_preset_captions_the_sample_photograph(name):
+def test_a_preset_captions_the_sample_image(name):
     caption = Captioner.from_preset(name).caption(PHOTOGRAPH)
 
     assert {"man", "camera"} <= set(caption.words)
@@ -39,7 +39,7 @@ def test_words_in_a_row_do_not_come_twice():
     assert len(set(once)) == len(once) > 3
 
 
-def test_the_litert_file_of_a_preset_says_what_the_preset_says():
+def test_the_litert_file_of_a_preset_gives_the_same_results():
     pytest.importorskip("ai_edge_litert")
     runtimes = (
         Captioner.from_preset("flickr8k-soft"),

@@ -47,7 +47,7 @@ def test_repeating_a_good_word_does_not_pay():
 
 @pytest.mark.parametrize("kind", [CiderReward, BleuReward])
 @pytest.mark.parametrize("words", [[], ["unheard-of"]])
-def test_worthless_captions_are_worth_nothing_but_finite(kind, words):
+def test_worthless_captions_have_a_small_finite_reward(kind, words):
     assert 0 <= kind(REFERENCES)(words, 2) < 0.5
 
 

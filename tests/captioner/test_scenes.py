@@ -13,7 +13,7 @@ def drawn(count=60):
     return [scene(chosen, 64) for _ in range(count)]
 
 
-def test_what_a_caption_says_is_in_its_box():
+def test_objects_of_a_caption_are_in_their_boxes():
     for image, entry in drawn():
         pixels = np.asarray(image).astype(int)
         for caption in entry["captions"]:
@@ -63,7 +63,7 @@ def test_a_folder_of_scenes_is_a_data_set(tmp_path, capsys):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_what_is_in_a_folder_stays(tmp_path, capsys):
+def test_files_in_the_output_folder_are_kept(tmp_path, capsys):
     (tmp_path / "precious.jpg").write_text("mine")
 
     assert main(["scenes", str(tmp_path), "--count", "1"]) == 2
@@ -91,6 +91,6 @@ def test_a_captioner_learns_from_scenes(
     assert main(command) == 0
     model = str(output / "model")
     assert main(["evaluate", "--data", str(folder), "--model", model]) == 0
-    told = capsys.readouterr().out
-    assert "changes" in told and "entropy" in told
-    assert "needs Java, which was not found" in told
+    reported = capsys.readouterr().out
+    assert "changes" in reported and "entropy" in reported
+    assert "needs Java, which was not found" in reported

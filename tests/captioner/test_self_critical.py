@@ -62,7 +62,7 @@ def test_the_baseline_of_a_sample_is_the_mean_of_the_others(eager, batches):
     assert mean > 0
 
 
-def test_the_baseline_may_be_what_greedy_search_finds(eager, captioner):
+def test_greedy_search_as_the_baseline(eager, captioner):
     def reward(words, photograph):
         return len(words) + 10.0 * photograph
 
@@ -98,7 +98,7 @@ def test_any_reward_is_raised(eager, captioner):
     assert np.mean(history[-3:]) > np.mean(history[:3]) + 0.5
 
 
-def test_samples_are_padded_behind_their_end(eager, batches):
+def test_samples_are_padded_after_their_end(eager, batches):
     batch, _ = batches.sample(np.array([0, 1]), step=0)
 
     for token_ids in batch["captions"].reshape(-1, batch["captions"].shape[-1]):
@@ -155,7 +155,7 @@ def test_the_loss_is_of_the_distribution_that_samples_are_drawn_from(batches):
     assert float(loss) == pytest.approx(3.0 * np.mean(chosen), rel=1e-4)
 
 
-def test_a_low_temperature_draws_what_is_probable(eager, captioner):
+def test_a_low_temperature_samples_probable_words(eager, captioner):
     captioner.network.sample_temperature = 1e-3
     batches = self_critical(captioner)
     found = captioner.search_model(beam_size=1, no_repeat_ngrams=0).predict_on_batch(

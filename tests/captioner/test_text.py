@@ -67,7 +67,7 @@ def test_a_word_that_occurs_twice_is_refused():
         Vocabulary(["a", "a"])
 
 
-def test_new_words_come_behind_the_old_ones():
+def test_new_words_follow_the_old_ones():
     old, new = Vocabulary(["dog", "a"]), Vocabulary(["a", "cat", "dog", "sits"])
 
     assert old.extended(new).words[4:] == ("dog", "a", "cat", "sits")

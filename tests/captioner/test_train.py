@@ -97,7 +97,7 @@ def test_another_configuration_does_not_continue(trained, squares, capsys):
     assert "another epochs: 2, and not 3" in capsys.readouterr().err
 
 
-def test_little_data_is_told_about_and_other_data_does_not_continue(
+def test_little_data_is_reported_and_other_data_does_not_resume(
     eager, squares, tmp_path, capsys
 ):
     data, output = tmp_path / "squares", tmp_path / "run"
@@ -134,7 +134,7 @@ def test_few_captions_are_learned_word_by_word(
     assert list((tmp_path / "keras" / "captioner").iterdir())
 
 
-def test_words_that_are_too_rare_are_told(squares, tmp_path, capsys, monkeypatch):
+def test_rare_words_are_reported(squares, tmp_path, capsys, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
@@ -151,13 +151,13 @@ def test_words_that_are_too_rare_are_told(squares, tmp_path, capsys, monkeypatch
         ({"backbone-weights": "imagenet"}, "SmallCNN comes without weights"),
     ],
 )
-def test_what_is_not_there_is_named(changes, said, squares, tmp_path, capsys):
+def test_missing_inputs_are_one_line_errors(changes, said, squares, tmp_path, capsys):
     assert main(command(squares, tmp_path / "run", **changes)) == 2
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 1 and said in err[0]
 
 
-def test_words_must_be_left_to_learn(squares, tmp_path, capsys):
+def test_an_empty_vocabulary_is_refused(squares, tmp_path, capsys):
     assert main(command(squares, tmp_path / "run", **{"min-count": 25})) == 2
     assert "must leave words to learn. Received: 25, and" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -178,10 +178,10 @@ def test_boxes_are_those_of_single_words_and_of_one_training(
     squares, tmp_path, capsys, monkeypatch
 ):
     def interrupt(self, batches, **options):
-        told.append(batches.boxes)
+        reported.append(batches.boxes)
         raise KeyboardInterrupt
 
-    told = []
+    reported = []
     monkeypatch.setattr(keras.Model, "fit", interrupt)
     box, output = [0, 0, 0.5, 1], tmp_path / "run"
     names = {"Square": box, "red square": box, "dog": box}
@@ -189,7 +189,7 @@ def test_boxes_are_those_of_single_words_and_of_one_training(
     assert main(command(data, output, supervision=0.5)) == 130
     out = capsys.readouterr().out
     assert "1 of 3 box names are phrases, the first 'red square'" in out
-    for boxes in told[0]:
+    for boxes in reported[0]:
         assert list(boxes.values()) == [(tuple(box),)]
 
     with_boxes(squares, data, {"square": [0, 0, 1, 1]})
@@ -197,7 +197,7 @@ def test_boxes_are_those_of_single_words_and_of_one_training(
     assert "holds a training with another boxes: " in capsys.readouterr().err
 
 
-def test_boxes_that_nothing_is_told_of_do_not_matter(
+def test_boxes_do_not_matter_without_supervision(
     eager, squares, tmp_path, capsys, monkeypatch
 ):
     def interrupt(*args, **options):
@@ -211,11 +211,11 @@ def test_boxes_that_nothing_is_told_of_do_not_matter(
 
 
 @pytest.mark.parametrize("texts", [["a square"], ["a square", "a dog"]])
-def test_captions_that_are_all_the_same_are_told(
+def test_equal_captions_are_reported(
     texts, eager, without_steps, squares, tmp_path, capsys, monkeypatch
 ):
-    told = itertools.cycle(texts)
-    monkeypatch.setattr(captions, "detokenize", lambda words: next(told))
+    reported = itertools.cycle(texts)
+    monkeypatch.setattr(captions, "detokenize", lambda words: next(reported))
     changes = {"epochs": 1, "fine-tune-epochs": 0, "self-critical-epochs": 0}
     assert main(command(squares, tmp_path / "run", **changes)) == 0
 
@@ -224,7 +224,9 @@ def test_captions_that_are_all_the_same_are_told(
     assert alike == (len(texts) == 1)
 
 
-def test_what_another_training_left_is_no_start(eager, squares, tmp_path, model_folder):
+def test_a_model_of_another_training_is_not_resumed(
+    eager, squares, tmp_path, model_folder
+):
     shutil.copytree(model_folder, tmp_path / "run" / "model")
     changes = {"epochs": 0, "fine-tune-epochs": 1, "self-critical-epochs": 0}
     assert main(command(squares, tmp_path / "run", **changes)) == 0
@@ -266,7 +268,7 @@ def test_no_epochs_are_no_training(squares, tmp_path, capsys):
     assert "expected epochs of one of the phases" in capsys.readouterr().err
 
 
-def test_an_output_within_a_file_is_told_before_anything_is_read(tmp_path, capsys):
+def test_an_output_inside_a_file_is_refused_before_reading(tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert main(command("nowhere", tmp_path / "file")) == 2
     assert "Received a file: " in capsys.readouterr().err
@@ -395,7 +397,7 @@ def photographs_of(data):
     return [int(x) for i in range(len(data)) for x in data[i][0]["features"].ravel()]
 
 
-def test_every_photograph_comes_once_an_epoch():
+def test_every_image_occurs_once_per_epoch():
     assert sorted(photographs_of(batches())) == list(range(11))
 
 
@@ -432,7 +434,7 @@ def test_the_first_two_batches_never_share_a_length():
         assert first > 7 >= second
 
 
-def test_photographs_are_mirrored_at_random(squares):
+def test_images_are_mirrored_at_random(squares):
     paths = sorted((squares / "Images").glob("*-0.png"))
     captions = [[[START, 4, END]]] * len(paths)
     data = TrainingBatches(
@@ -451,7 +453,7 @@ def test_photographs_are_mirrored_at_random(squares):
     assert seen == {True, False}
 
 
-def test_photographs_are_cropped_a_little_at_random(tmp_path):
+def test_images_are_cropped_a_little_at_random(tmp_path):
     # Brightness is the place: the corners of a picture tell what was kept of it.
     width, height = 100, 50
     across = np.broadcast_to(np.arange(width), (height, width))
@@ -474,7 +476,7 @@ def test_photographs_are_cropped_a_little_at_random(tmp_path):
     assert images[..., 0].max(axis=(1, 2)).min() < 94
 
 
-def test_every_epoch_draws_a_view_of_each_photograph():
+def test_every_epoch_draws_a_view_of_each_image():
     left = (0.0, 0.0, 0.5, 1.0)
     shown = [[((0, 0, 1, 1), mirrored)] * 11 for mirrored in (False, True)]
     data = batches(
@@ -499,7 +501,7 @@ def test_every_epoch_draws_a_view_of_each_photograph():
     assert len(set(epochs)) == 4
 
 
-def test_boxes_move_with_the_photograph(tmp_path):
+def test_boxes_move_with_the_image(tmp_path):
     # What is white is the object: its regions are the bright ones of every view.
     picture = np.zeros((64, 64, 3), "uint8")
     picture[8:40, 36:60] = 255
@@ -527,7 +529,7 @@ def test_boxes_move_with_the_photograph(tmp_path):
     assert mirrored == {True, False}
 
 
-def test_photographs_stay_as_they_are_where_that_is_wanted(squares):
+def test_images_are_unchanged_without_augmentation(squares):
     paths = sorted((squares / "Images").glob("*-0.png"))
     data = TrainingBatches(
         [[[START, 4, END]]] * len(paths),

@@ -287,7 +287,7 @@ def test_of_equal_scores_the_latest_counts():
     assert not np.array_equal(first, last)
 
 
-def test_what_is_equal_by_one_figure_is_told_apart_by_the_next():
+def test_the_second_figure_breaks_ties():
     figures = iter([(0.0, 3.0), (0.0, 9.0), (0.0, 5.0), (0.0, 6.0), (1.0, 1.0)])
     model, kept = small_model(), []
     validate = ValidateDecoded(

@@ -29,7 +29,7 @@ def test_interruption_gives_the_shell_its_exit_code():
     assert run("captioner", fail_with(KeyboardInterrupt())) == 130
 
 
-def test_who_writes_for_nobody_has_not_succeeded():
+def test_a_closed_pipe_is_no_success():
     program = """
 import sys
 from keras_attention_apps.common.cli import run
@@ -48,7 +48,7 @@ sys.exit(run("nmt", main))
 
 
 @pytest.mark.parametrize("closed", [1, 2])
-def test_what_is_written_where_the_terminal_is_closed_goes_nowhere(tmp_path, closed):
+def test_output_to_a_closed_stream_is_discarded(tmp_path, closed):
     program = """
 import sys
 from keras_attention_apps.common.cli import UserError, run

@@ -138,9 +138,9 @@ def test_help_is_not_broken_where_the_source_is(program, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
 
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     source = inspect.getsource(config.TrainConfig)
     texts = re.findall(r"(?:^    #: .*\n)+", source, re.MULTILINE)
     assert len(texts) > 25
     for text in texts:
-        assert " ".join(text.replace("#:", " ").split()) in told
+        assert " ".join(text.replace("#:", " ").split()) in reported

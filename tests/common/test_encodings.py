@@ -48,7 +48,7 @@ def test_other_bytes_stay():
     assert as_utf8(b"", "x.txt") == b"" and list(utf8_lines(io.BytesIO(), "x")) == []
 
 
-def test_a_line_is_read_when_it_is_asked_for():
+def test_lines_are_read_lazily():
     stream = io.BytesIO(b"one\ntwo\nthree\n")
     lines = utf8_lines(stream, "x.txt")
     assert next(lines) == b"one\n" and stream.tell() == 4

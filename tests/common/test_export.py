@@ -15,9 +15,9 @@ def test_a_served_model_that_the_disk_is_too_small_for_is_one_line(tmp_path, ful
     archive.track(model)
     archive.add_endpoint("serve", model.call, [tf.TensorSpec([None, 3])])
 
-    with full_disk(), pytest.raises(UserError, match="cannot be written") as told:
+    with full_disk(), pytest.raises(UserError, match="cannot be written") as reported:
         write_archive(archive, tmp_path / "served", tf.errors.OpError)
-    assert "\n" not in str(told.value) and "{{" not in str(told.value)
+    assert "\n" not in str(reported.value) and "{{" not in str(reported.value)
     assert list(tmp_path.iterdir()) == []
 
     write_archive(archive, tmp_path / "served", tf.errors.OpError)

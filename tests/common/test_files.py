@@ -64,7 +64,7 @@ def test_after_an_error_the_old_folder_stands(tmp_path):
     assert sorted(p.name for p in (tmp_path / "model").iterdir()) == sorted(KIND)
 
 
-def test_what_a_killed_process_left_half_written_is_written_anew(tmp_path):
+def test_incomplete_files_of_a_killed_process_are_rewritten(tmp_path):
     left = tmp_path / f".part-{os.getpid()}-model"
     write_folder(left, "half")
 
@@ -75,7 +75,7 @@ def test_what_a_killed_process_left_half_written_is_written_anew(tmp_path):
     assert [p.name for p in (tmp_path / "model").iterdir()] == ["whole"]
 
 
-def test_what_was_moved_aside_to_be_replaced_is_put_back(tmp_path):
+def test_a_replaced_folder_is_restored_after_a_kill(tmp_path):
     write_folder(tmp_path / ".old-12-model", *KIND)
     write_folder(tmp_path / ".part-34-model", "half")
     write_folder(tmp_path / ".part-34-models", "of another")
@@ -131,7 +131,7 @@ def test_a_file_and_a_folder_do_not_replace_each_other(tmp_path):
     assert (tmp_path / "file").read_text() == "old"
 
 
-def test_what_cannot_be_written_is_known_beforehand(tmp_path, monkeypatch):
+def test_unwritable_outputs_are_refused_beforehand(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("old")
     for check in (check_file, check_folder):
         check(tmp_path / "new" / "other" / "name")
@@ -243,7 +243,7 @@ def test_json_keeps_names_that_are_not_utf_8(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no files by number here")
-def test_a_file_behind_a_number_is_not_replaced(tmp_path):
+def test_the_file_of_a_file_descriptor_is_not_replaced(tmp_path):
     with open(tmp_path / "a.txt", "w") as file:
         path = f"/dev/fd/{file.fileno()}"
         with pytest.raises(UserError, match="is a link to a file"):

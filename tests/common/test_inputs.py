@@ -45,7 +45,7 @@ def test_a_file_in_a_folder_that_is_read(folder, read, written):
 
 
 @pytest.mark.parametrize("written", ["data", "linked", "data/../data"])
-def test_a_folder_that_holds_what_is_read(folder, written):
+def test_a_folder_that_contains_an_input(folder, written):
     refuses(Inputs("data/in/a.txt"), Path(written))
     Inputs("data/in/a.txt").check(Path(written), whole=False)
     refuses(Inputs("data"), Path(written), whole=False)
@@ -58,11 +58,11 @@ def test_other_files_are_no_inputs(folder):
     Inputs("data").check("data/new.txt", "data/new")
 
 
-def test_what_is_missing_is_an_input_by_its_name(folder):
+def test_a_missing_input_is_compared_by_its_name(folder):
     refuses(Inputs("missing"), Path("data/../missing"))
 
 
-def test_what_is_read_from_a_device_is_not_lost(folder):
+def test_a_device_may_be_input_and_output(folder):
     Inputs(os.devnull).check(Path(os.devnull))
 
 
@@ -89,7 +89,7 @@ MODEL_FILES = ("config.json", "model.weights.h5", "vocabulary.json", "subwords.m
         "nmt evaluate --source soft --target other.txt --output linked/in/a.txt",
     ],
 )
-def test_every_command_keeps_what_it_reads(folder, command, capsys):
+def test_every_command_keeps_its_inputs(folder, command, capsys):
     (folder / "soft.png").symlink_to(folder / "soft")
     (folder / "data" / "in" / "a.png").hardlink_to(folder / "hard")
     (folder / "model").mkdir()

@@ -55,7 +55,7 @@ def test_every_format_character_is_removed_or_visible():
 @pytest.mark.parametrize(
     "text", ["\u200b", "\u00ad\u2060", " \ufeff\t\u3164", "\u2800"]
 )
-def test_nothing_visible_is_nothing(text):
+def test_text_without_visible_characters_is_empty(text):
     assert clean(text) == ""
     assert tokenize(text) == []
 

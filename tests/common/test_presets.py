@@ -40,7 +40,7 @@ def test_half_precision_weights_load_into_a_full_precision_model(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["model.weights.h5"]
 
 
-def test_floats_are_half_and_the_optimizer_stays_behind(tmp_path):
+def test_weights_are_in_half_precision_without_the_optimizer(tmp_path):
     model, path = small_model(), tmp_path / "model.weights.h5"
     model.compile("adam", "mse")
     model.train_on_batch(np.ones((5, 3)), np.ones((5, 2)))
@@ -58,12 +58,12 @@ def test_floats_are_half_and_the_optimizer_stays_behind(tmp_path):
     assert floats == [np.dtype("float16")] * 4
 
 
-def test_a_model_that_the_disk_is_too_small_for_leaves_nothing(tmp_path, full_disk):
-    with full_disk(), pytest.raises(OSError) as told:
+def test_a_model_on_a_full_disk_leaves_no_file(tmp_path, full_disk):
+    with full_disk(), pytest.raises(OSError) as reported:
         save_half(small_model(), tmp_path / "model.weights.h5")
 
     # The system's own line, not what HDF5 makes of it.
-    assert told.value.errno and "HDF5" not in str(told.value)
+    assert reported.value.errno and "HDF5" not in str(reported.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,7 +95,7 @@ def test_an_unknown_preset_names_the_known_ones(tmp_path):
         find_preset("sift", tmp_path)
 
 
-def test_the_folder_of_a_training_is_told_where_its_model_is(tmp_path):
+def test_the_error_for_a_training_folder_names_its_model(tmp_path):
     (tmp_path / "mine" / "model").mkdir(parents=True)
     with pytest.raises(UserError, match=r"Received: '.*mine'$"):
         find_preset(tmp_path / "mine", tmp_path)
@@ -115,7 +115,7 @@ def test_a_folder_below_home_is_found(tmp_path, monkeypatch):
     assert find_preset("~/mine", tmp_path / "presets") == tmp_path / "mine"
 
 
-def test_another_kind_of_model_is_told_from_a_broken_one(tmp_path):
+def test_another_kind_of_model_is_not_called_broken(tmp_path):
     @dataclasses.dataclass
     class Config:
         units: int = 1
@@ -129,7 +129,7 @@ def test_another_kind_of_model_is_told_from_a_broken_one(tmp_path):
 
 
 @pytest.mark.parametrize("folder", PRESETS, ids=lambda folder: folder.name)
-def test_a_preset_is_small_and_tells_about_itself(folder):
+def test_a_preset_is_small_and_has_a_model_card(folder):
     assert max(file.stat().st_size for file in folder.iterdir()) < 25e6
     card = (folder / "README.md").read_text(encoding="utf-8")
     for heading in ("Scores", "Recipe", "Data and terms", "Limits"):

@@ -73,7 +73,7 @@ def test_without_the_package_it_is_keras(monkeypatch):
     assert chosen("both") == "keras"
 
 
-def test_a_runtime_that_is_asked_for():
+def test_a_requested_runtime():
     assert chosen("both", "keras") == "keras"
     assert chosen("both", "litert", count=100) == "litert"
     with pytest.raises(UserError, match="'weights' has no LiteRT file"):

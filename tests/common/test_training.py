@@ -29,7 +29,7 @@ def test_a_model_is_no_output_unless_it_was_before(tmp_path):
     check_output(tmp_path)
 
 
-def test_a_training_does_not_replace_what_it_starts_from(tmp_path):
+def test_a_training_does_not_replace_its_start_model(tmp_path):
     for name in ("model", "checkpoints/1", "epochs/3"):
         with pytest.raises(UserError, match="not an input"):
             check_output(

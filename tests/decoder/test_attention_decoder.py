@@ -243,7 +243,7 @@ def test_a_cell_of_your_own(cell_class, rng):
         assert_close(found["output"][:, t], before, atol=1e-5)
 
 
-def test_the_depth_of_an_attentional_layer_without_units_is_asked_for(rng):
+def test_the_depth_of_an_attentional_layer_without_units_is_inferred(rng):
     cell = AttentionCell(
         keras.layers.GRUCell(STATE_UNITS),
         LuongAttention("general"),

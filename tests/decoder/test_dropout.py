@@ -131,7 +131,7 @@ def test_a_step_by_hand_draws_its_own_dropout_mask():
 
 
 @pytest.mark.parametrize("compiles", quick_first([False, COMPILES]))
-def test_training_with_dropout_leaves_nothing_behind(rng, compiles):
+def test_training_with_dropout_leaves_no_cached_masks(rng, compiles):
     decoder = decoder_of("gru", gate=True, dropout=0.3, recurrent_dropout=0.3)
     inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
     model = keras.Model([inputs, value], decoder(inputs, value)["output"])

@@ -121,12 +121,14 @@ def shapes(nested):
 def test_a_state_that_is_not_the_cells_is_named(make, state):
     decoder = make("lstm")
     inputs, value = zeros(*INPUTS), zeros(*VALUE)
-    told = f"units \\[17, 17\\], .*Received: {re.escape(str(shapes(state)))}"
+    expected = f"units \\[17, 17\\], .*Received: {re.escape(str(shapes(state)))}"
 
-    with pytest.raises(ValueError, match=f"initial_state must be a dict.*{told}"):
+    with pytest.raises(ValueError, match=f"initial_state must be a dict.*{expected}"):
         decoder(inputs, value, state)
     memory = decoder.cell.attention.memory(value)
-    with pytest.raises(ValueError, match=f"(?<!initial_)state must be a dict.*{told}"):
+    with pytest.raises(
+        ValueError, match=f"(?<!initial_)state must be a dict.*{expected}"
+    ):
         decoder.cell(inputs[:, 0], state, memory)
 
 
@@ -139,9 +141,9 @@ def test_a_state_that_is_not_the_cells_is_named(make, state):
 def test_a_memory_that_is_none_is_named(make, memory):
     cell = make("lstm").cell
     state = cell.get_initial_state(batch_size=BATCH)
-    told = re.escape(f"Received: {shapes(memory) if memory is not None else None}")
+    expected = re.escape(f"Received: {shapes(memory) if memory is not None else None}")
 
-    with pytest.raises(ValueError, match=f"memory must be the dict that.*{told}"):
+    with pytest.raises(ValueError, match=f"memory must be the dict that.*{expected}"):
         cell(zeros(BATCH, INPUT_DIM), state, memory)
 
 
@@ -210,7 +212,7 @@ def test_wrong_number_of_values_is_named(rng):
         decoder(inputs, [value] * 3)
 
 
-def test_a_memory_is_needed_where_the_depth_of_what_is_fed_is_not_known():
+def test_a_memory_is_required_if_the_fed_depth_is_unknown():
     cell = AttentionCell(
         CELLS["gru"](), LuongAttention(), order="current", input_feeding=True
     )

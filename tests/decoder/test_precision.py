@@ -107,7 +107,7 @@ def test_mixed_precision_of_every_order(rng, choice, half):
 @pytest.mark.parametrize(
     "options", quick_first([{"coverage": True}, {"weighting": "monotonic"}])
 )
-def test_what_attention_remembers_keeps_its_precision(rng, options):
+def test_attention_states_keep_their_precision(rng, options):
     cell = keras.layers.GRUCell(STATE_UNITS, dtype="mixed_bfloat16")
     attention = AdditiveAttention(UNITS, dtype="mixed_bfloat16", **options)
     decoder = AttentionDecoder(

@@ -131,7 +131,7 @@ def frozen_decoder(how):
 
 
 @pytest.mark.parametrize("how", ["cell", "decoder", "decoder before it is built"])
-def test_what_is_frozen_has_nothing_to_train(how, tmp_path):
+def test_frozen_layers_have_no_trainable_weights(how, tmp_path):
     inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
     decoder = frozen_decoder(how)
     model = keras.Model([inputs, value], decoder(inputs, value)["output"])
@@ -147,7 +147,7 @@ def test_what_is_frozen_has_nothing_to_train(how, tmp_path):
     assert len(decoder.trainable_weights) == len(decoder.weights)
 
 
-def test_a_frozen_cell_on_its_own_has_nothing_to_train():
+def test_a_frozen_cell_alone_has_no_trainable_weights():
     cell = frozen_decoder("cell").cell
     memory = cell.attention.memory(keras.Input(VALUE[1:]))
     word = keras.Input((INPUT_DIM,))

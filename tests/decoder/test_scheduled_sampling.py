@@ -103,7 +103,7 @@ def test_the_largest_number_draws_the_last_word(words):
     assert chosen(of_logits(logits), [1 - 2**-24]) == words - 1
 
 
-def test_words_come_as_often_as_the_model_says():
+def test_words_are_sampled_from_the_distribution_of_the_model():
     logits = np.float32([0.5, -1, 0, 1.5, -30])
     sampling, rows = of_logits(logits), 20_000
     noise = numpy(sampling.draw(2, (rows,)))
@@ -119,7 +119,7 @@ def test_words_come_as_often_as_the_model_says():
 
 
 @pytest.mark.parametrize("leading", [(4001,), (4001, SEQUENCES)])
-def test_coins_fall_as_often_as_the_rate_says_but_never_before_the_first(leading):
+def test_samples_are_as_frequent_as_the_rate_and_never_at_the_first_step(leading):
     noise = numpy(ScheduledSampling(len, len, 0.25).draw(STEPS, leading))
 
     assert noise["coin"].shape == noise["uniform"].shape == (STEPS, *leading)
@@ -171,7 +171,7 @@ def test_reads_the_teacher_at_rate_zero_and_itself_at_rate_one(rng, leading):
 
 
 @pytest.mark.parametrize("leading", [(BATCH,), (BATCH, SEQUENCES)])
-def test_reads_what_the_coin_of_every_row_says(rng, leading):
+def test_each_row_is_sampled_independently(rng, leading):
     inputs = draw(rng, (*leading, STEPS, DEPTH))
     sampling = of_words(lambda inputs, outputs: 0 * inputs[:, 0] + 3, rate=0.5)
 
@@ -182,7 +182,7 @@ def test_reads_what_the_coin_of_every_row_says(rng, leading):
     np.testing.assert_array_equal(found, np.where(coin, 3, inputs))
 
 
-def test_rows_of_several_sequences_are_told_apart(rng):
+def test_rows_of_several_sequences_keep_their_order(rng):
     inputs, output = draw(rng, (BATCH, SEQUENCES, DEPTH), (BATCH, SEQUENCES, UNITS))
     embed, classify = random_layers()
     sampling = ScheduledSampling(
@@ -508,7 +508,7 @@ def test_rate_must_be_a_probability(rate):
 
 
 @pytest.mark.parametrize("name", ["embed", "predict"])
-def test_what_is_borrowed_must_be_callable(name):
+def test_borrowed_layers_must_be_callable(name):
     arguments = {"embed": len, "predict": len, name: "dense"}
 
     with pytest.raises(ValueError, match=f"{name} must be a layer.*'dense'"):
@@ -516,7 +516,7 @@ def test_what_is_borrowed_must_be_callable(name):
 
 
 @pytest.mark.parametrize("name", ["embed", "predict"])
-def test_what_is_borrowed_must_have_been_built(name):
+def test_borrowed_layers_must_be_built(name):
     arguments = {"embed": len, "predict": len, name: keras.layers.Dense(3)}
 
     with pytest.raises(ValueError, match=f"{name} must be a layer that has been built"):

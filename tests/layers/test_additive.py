@@ -99,7 +99,7 @@ def test_keys_are_scored_and_values_are_read(rng):
     np.testing.assert_array_equal(weights_of_other_values, weights)
 
 
-def test_masks_are_combined_whatever_is_stored_behind_them(rng):
+def test_masks_are_combined_whatever_the_masked_values(rng):
     layer = AdditiveAttention(UNITS)
     query, value, key = draw(rng, QUERY, VALUE, KEY)
     given = masks(rng)
@@ -158,7 +158,7 @@ def test_masks_raise_no_warning(rng):
         attend(layer, query, value, key, **masks(rng))
 
 
-def test_gradients_are_finite_behind_every_mask(rng, gradients):
+def test_gradients_are_finite_for_every_mask(rng, gradients):
     layer = layer_built(AdditiveAttention(UNITS, use_bias=True))
     arrays = draw(rng, QUERY, VALUE, KEY)
     given = masks(rng)

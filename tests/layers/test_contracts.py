@@ -275,7 +275,7 @@ def test_other_dtypes_give_nearly_the_same(name, rng, dtype):
 
 
 @pytest.mark.parametrize("bad", quick_first([np.nan, np.inf, -np.inf], quick=2))
-def test_what_is_masked_is_never_seen(case, rng, bad):
+def test_masked_values_have_no_influence(case, rng, bad):
     layer = case.build()
     data = case.draw(rng)
     mask = np.array([[1, 1, 0, 1, 1], [1, 1, 1, 0, 0]], "bool")

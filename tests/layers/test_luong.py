@@ -335,7 +335,7 @@ def test_a_key_projection_that_is_built_keeps_its_precision():
         ),
     ],
 )
-def test_what_is_no_part_is_named(parts, message):
+def test_wrong_parts_are_refused(parts, message):
     names = ("score", "key_projection", "weighting", "window")
 
     with pytest.raises(ValueError, match=message):
@@ -344,7 +344,7 @@ def test_what_is_no_part_is_named(parts, message):
 
 @keras.saving.register_keras_serializable(package="keras_attention_tests")
 class Nearness(DotScore):
-    """A part of somebody's own: minus the squared distance."""
+    """A custom score: minus the squared distance."""
 
     def call(self, query, keys):
         difference = query[:, :, None] - keys[:, None]

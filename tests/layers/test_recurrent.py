@@ -510,6 +510,6 @@ def test_epsilon_must_be_positive(name, epsilon):
         CELLS[name](UNITS, epsilon=epsilon)
 
 
-def test_the_normalised_product_is_what_is_reset():
+def test_the_reset_gate_applies_to_the_normalised_product():
     with pytest.raises(ValueError, match=r"reset_after must be True.*Received: False"):
         LayerNormGRUCell(UNITS, reset_after=False)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 
 @pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
-def test_masks_are_combined_whatever_is_stored_behind_them(rng, value_dim):
+def test_masks_are_combined_whatever_the_masked_values(rng, value_dim):
     layer = biased(value_dim=value_dim)
     query, value, key = draw(rng, QUERY, VALUE, KEY)
     given = masks(rng)
@@ -111,7 +111,7 @@ def test_mask_of_the_values_of_a_sequence_may_differ_from_its_queries(rng):
 
 @pytest.mark.parametrize("scores", [False, True])
 @pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
-def test_gradients_are_finite_behind_every_mask(rng, gradients, value_dim, scores):
+def test_gradients_are_finite_for_every_mask(rng, gradients, value_dim, scores):
     layer = biased(value_dim=value_dim)
     layer.build(QUERY, VALUE, KEY)
     arrays = draw(rng, QUERY, VALUE, KEY)

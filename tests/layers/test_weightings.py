@@ -138,7 +138,7 @@ def test_all_hops_of_an_example_share_its_coin():
     assert (drawn != drawn[:, :1]).any()
 
 
-def test_where_nothing_is_to_be_chosen_nothing_is_read():
+def test_hard_attention_over_no_positions_gives_zeros():
     query, value = np.ones((2, 3, 5), "float32"), np.ones((2, 0, 5), "float32")
     found = LuongAttention("dot", weighting="hard")(query, value)
 

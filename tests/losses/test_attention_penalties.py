@@ -92,7 +92,7 @@ def test_coverage_follows_the_formula_for_every_sequence(weights):
         assert found[1, BATCH - 1 - b] == pytest.approx(expected, rel=1e-5)
 
 
-def test_coverage_counts_what_is_read_twice():
+def test_coverage_loss_counts_repeated_attention():
     once, again = np.eye(POSITIONS, dtype="float32"), np.zeros((STEPS, POSITIONS))
     again[:, 1] = 1
 

@@ -283,6 +283,6 @@ def test_reinforce_names_the_argument_of_the_wrong_shape(episodes, position):
 
 
 @pytest.mark.parametrize("name, shape", [("sampled", (2, 1)), ("mask", (2,))])
-def test_reinforce_names_what_would_be_broadcast(episodes, name, shape):
+def test_reinforce_rejects_shapes_that_would_broadcast(episodes, name, shape):
     with pytest.raises(ValueError, match=rf"{name} must have the shape \(batch,.*Rec"):
         ReinforceLoss()(*episodes, **{name: np.ones(shape, "bool")})

@@ -286,7 +286,7 @@ def test_label_smoothing_beyond_its_range_is_named(loss, label_smoothing):
 
 
 @pytest.mark.parametrize("reduction", ["mean_with_sample_weight", "sum", None])
-def test_what_does_not_count_may_be_nan(sentences, reduction):
+def test_masked_values_may_be_nan(sentences, reduction):
     token_ids, logits = sentences
     expected = loss_of(token_ids, logits)
     expected[0, 1] = 0

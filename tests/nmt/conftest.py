@@ -37,7 +37,7 @@ TINY = {
 
 
 def translate(words):
-    """Word by word, but adjectives come behind their nouns."""
+    """Word by word, but adjectives come after their nouns."""
     turned, waiting = [], []
     for word in words:
         if word in ("red", "big", "old"):

@@ -100,7 +100,7 @@ def test_batches_of_a_cut_list():
     assert found == [[0, 1], [2], [3], [4]]
 
 
-def test_so_many_batches():
+def test_number_of_batches():
     found = [[1, 2, 3], [4], [5], [6, 7, 8, 9]]
 
     for count in (1, 2, 3, 4, 5, 9):

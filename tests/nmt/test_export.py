@@ -66,7 +66,7 @@ SENTENCES = [
 
 @tensorflow_only
 @pytest.mark.parametrize("ask", quick_first([answers, answers_elsewhere]))
-def test_a_served_model_says_what_the_python_path_says(
+def test_a_served_model_gives_the_translations_of_python(
     ask, model_folder, tmp_path, capsys
 ):
     served = str(tmp_path / "served")
@@ -160,6 +160,6 @@ def test_a_served_model_has_no_size_of_batches(tmp_path, capsys):
 @pytest.mark.skipif(
     keras.backend.backend() == "tensorflow", reason="there it is possible"
 )
-def test_other_backends_are_told_what_is_needed(model_folder, tmp_path, capsys):
+def test_export_on_other_backends_is_an_error(model_folder, tmp_path, capsys):
     assert main(["export", str(tmp_path / "x"), "--model", str(model_folder)]) == 2
     assert "TensorFlow" in capsys.readouterr().err

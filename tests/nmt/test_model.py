@@ -138,7 +138,7 @@ def test_without_attention_only_a_summary_is_known():
 
 
 @pytest.mark.parametrize("attention", ["luong", "self-attention"])
-def test_a_search_never_says_what_is_banned(eager, attention):
+def test_a_search_never_returns_banned_tokens(eager, attention):
     network = network_of({"attention": attention})
     find = functools.partial(beam_search, beam_size=3)
     search = SearchModel(network, find, LONGEST, banned=(0, 1, 3, 7))

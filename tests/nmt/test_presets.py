@@ -28,7 +28,7 @@ def test_a_preset_translates_and_aligns(name):
         assert (source.index(pair[0]), target.index(pair[1])) in translation.alignment
 
 
-def test_the_litert_file_of_a_preset_says_what_the_preset_says():
+def test_the_litert_file_of_a_preset_gives_the_same_results():
     pytest.importorskip("ai_edge_litert")
     name = "multi30k-en-de-self-attention"
     sentences = ["Two dogs are playing in the snow.", "A man sits on a red bench ."]

@@ -3,7 +3,7 @@ from keras_attention_apps.nmt.training.rewards import BleuChrfReward
 from sacrebleu.metrics import BLEU, CHRF
 
 
-def test_translations_are_worth_what_sacrebleu_says():
+def test_rewards_equal_sacrebleu():
     text, reference = "Ein Hund läuft schnell.", "Ein Hund läuft im Park."
     reward = BleuChrfReward([reference])
 

@@ -12,7 +12,7 @@ from .conftest import untrained
 
 
 def self_critical(translator, corpus, reward=None, *, samples=4, **options):
-    """Of sixteen sentences, all in one step if not told otherwise."""
+    """Self-critical training on 16 sentences, by default in one step."""
     pairs = read_pairs(corpus / "train.en", corpus / "train.fr")
     pairs = Pairs(pairs.source[:16], pairs.target[:16])
     options = {"batch_tokens": 10_000, "multiple": 16, **options}

@@ -43,7 +43,7 @@ def words_of(subwords, text):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_words_are_what_stands_between_blanks(text, subwords):
+def test_words_are_separated_by_spaces(text, subwords):
     assert words_of(subwords, text) == clean(text).split()
 
 

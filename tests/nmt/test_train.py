@@ -210,7 +210,7 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
 
 
 @pytest.mark.exhaustive
-def test_it_learns_from_what_its_samples_are_worth(
+def test_self_critical_training_learns_and_resumes(
     corpus, tmp_path, monkeypatch, capsys, model_folder
 ):
     # Another training's, which are not to be averaged.
@@ -231,8 +231,8 @@ def test_it_learns_from_what_its_samples_are_worth(
     assert main(begun) == 0
     assert main(whole) == 0
 
-    told = capsys.readouterr().out
-    assert told.count("Self-critical training, epochs: 2\n") == 3
+    reported = capsys.readouterr().out
+    assert reported.count("Self-critical training, epochs: 2\n") == 3
     ours, theirs = (history(tmp_path / x) for x in ("a", "b"))
     assert [sorted(figures) for figures in ours] == [
         ["bleu", "bleu-lc", "chrf", "chrf-lc", "loss", "reward"]
@@ -257,17 +257,17 @@ def test_samples_alone_may_be_learned_from(few, tmp_path, monkeypatch):
     assert phases == [3]
 
 
-def test_what_samples_teach_is_kept_if_it_is_better_than_the_average(
+def test_the_self_critical_model_is_kept_if_better_than_the_average(
     untrained_copies, eager, few, tmp_path, monkeypatch
 ):
     # Of two epochs, their average, and a self-critical one.
     scores = iter([1.0, 2.0, 4.0, 3.0])
 
-    def told(*_):
+    def reported(*_):
         score = next(scores)
         return {"bleu": score, "chrf": score}, {}
 
-    monkeypatch.setattr(training, "translation_scores", told)
+    monkeypatch.setattr(training, "translation_scores", reported)
     assert main(small(few, tmp_path, **{"self-critical-epochs": 1})) == 0
 
     config = json.loads((tmp_path / "model" / "config.json").read_text())
@@ -299,9 +299,9 @@ def test_a_training_starts_from_another_model(
         adapted.network.get_weights(), start.network.get_weights(), strict=True
     ):
         np.testing.assert_allclose(one, other, atol=1e-3)
-    told = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
-    assert told["training"]["from_preset"] == model_folder.name
-    assert told["training"]["vocabulary_size"] == len(start.tokenizer)
+    reported = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert reported["training"]["from_preset"] == model_folder.name
+    assert reported["training"]["vocabulary_size"] == len(start.tokenizer)
     # Another model took its place: its words are others.
     untrained(unspaced_subwords, "bahdanau", length_ratio=3.0).save(base)
     assert main(["train", *flags]) == 2
@@ -343,7 +343,7 @@ def test_a_loss_that_is_no_number_ends_the_training(
     assert all(np.isfinite(x).all() for x in weights)
 
 
-def test_what_is_no_model_is_refused_before_the_training(corpus, tmp_path, capsys):
+def test_an_invalid_preset_is_refused_before_the_training(corpus, tmp_path, capsys):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "thesis.tex").touch()
     assert main(command(corpus, tmp_path)) == 2
@@ -363,7 +363,7 @@ def test_an_output_that_is_a_model_stays_as_it_is(model_folder, tmp_path, capsys
     assert contents(output) == before
 
 
-def test_tensorboard_is_missed_before_anything_is_read(tmp_path, capsys, monkeypatch):
+def test_missing_tensorboard_is_an_error_before_reading(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     assert main([*command("nowhere", tmp_path), "--tensorboard"]) == 2
 
@@ -405,7 +405,7 @@ def test_a_location_has_room_for_padding_and_dropout(eager, few, tmp_path):
     assert translator.translate("the red dog " * 99).cut
 
 
-def test_what_another_training_has_left_is_not_used(
+def test_models_of_another_training_are_not_used(
     untrained_copies, few, model_folder, tmp_path
 ):
     output = tmp_path / "run"

@@ -178,7 +178,7 @@ def test_entropy_and_its_gradient(rng, gradients):
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
 
-def test_straight_through_is_hard_ahead_and_soft_behind(rng, gradients):
+def test_straight_through_is_hard_forward_and_soft_backward(rng, gradients):
     scores = rng.normal(scale=5, size=(101, POSITIONS)).astype("float32")
     readout = rng.normal(size=scores.shape).astype("float32")
 

@@ -99,7 +99,7 @@ def test_without_a_mask_every_position_is_valid(rng):
 
 @pytest.mark.parametrize("weighting", [masked_softmax, *SPARSE])
 @pytest.mark.parametrize("shape", [(0, POSITIONS), (BATCH, 0)])
-def test_where_there_is_nothing_to_weigh_there_are_no_weights(weighting, shape):
+def test_no_positions_give_no_weights(weighting, shape):
     for mask in (None, np.ones(shape, "bool")):
         found = weights_of(np.ones(shape), mask, weighting=weighting)
         assert found.shape == shape
@@ -288,7 +288,7 @@ def test_score_that_is_not_a_number_does_not_pass_unnoticed(weighting):
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_single_position_takes_everything(weighting):
+def test_single_position_has_weight_one(weighting):
     for scores, mask in [([[-7.0], [7.0]], None), ([[7.0], [7.0]], [[1], [0]])]:
         weights = weights_of(scores, mask, weighting=weighting)
         np.testing.assert_array_equal(weights, [[1], [1]] if mask is None else mask)
