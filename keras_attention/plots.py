@@ -59,7 +59,7 @@ def attention_overlay(image, words, weights, *, title=None, columns=5, width=12.
     axes[0].imshow(image)
     axes[0].set_title("image", fontsize=12, color="0.45")
     for axis, word, weight in zip(axes[1:], words, maps, strict=False):
-        brightness = _enlarge(weight, height, span)
+        brightness = enlarge(weight, height, span)
         axis.imshow(_highlight(image, brightness))
         axis.set_title(word, fontsize=14, **font)
     figure.suptitle(title, fontsize=15, **font)
@@ -156,8 +156,13 @@ def _as_maps(weights, count):
     return weights
 
 
-def _enlarge(weight, height, width):
-    """Upsample the weights of regions to a smooth map of the image's size in [0, 1]."""
+def enlarge(weight, height, width):
+    """Upsample the weights of regions to a smooth map with a maximum of one.
+
+    Args:
+        weight: Attention weights of the regions, `(rows, columns)`.
+        height, width: Size of the map in pixels.
+    """
     across = _blend(weight.shape[1], width)
     down = _blend(weight.shape[0], height)
     smooth = down @ weight @ across.T

@@ -34,6 +34,18 @@ class Caption:
     probabilities: list
     weights: np.ndarray
 
+    def details(self):
+        """Return everything as a dict that JSON can hold."""
+        return {
+            "caption": self.text,
+            "score": round(self.score, 4),
+            "words": self.words,
+            "probabilities": [round(x, 4) for x in self.probabilities],
+            "log_probability": round(self.log_probability, 4),
+            "mean_log_probability": round(self.mean_log_probability, 4),
+            "attention": self.weights.astype(float).round(4).tolist(),
+        }
+
 
 class BaseCaptioner:
     """Captions images, with the attention map of every word.

@@ -22,6 +22,7 @@ from keras_attention_apps.common.config import (
     RuntimeConfig,
     SearchConfig,
     Seed,
+    ServerConfig,
     Share,
     Units,
     Weight,
@@ -318,6 +319,25 @@ class CaptionConfig:
     search: Flags[CaptionSearchConfig] = dataclasses.field(
         default_factory=CaptionSearchConfig
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class WebConfig:
+    """Open a page that captions images, and shows where the model looked for each word.
+
+    Uploads are removed after a minute. The page also answers clients: docs/captioner.md
+    shows how to call it from Python.
+
+    For example: captioner web
+    """
+
+    captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    #: Model whose maps can be shown beside those of --model: a preset, folder or file.
+    compare: str = "flickr8k-hard"
+    #: Maximum size of an image in megapixels; a larger one is not decoded.
+    max_megapixels: Annotated[int, Range(1, 170)] = 50
+    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
+    server: Flags[ServerConfig] = dataclasses.field(default_factory=ServerConfig)
 
 
 @dataclasses.dataclass(frozen=True)

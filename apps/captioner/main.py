@@ -9,6 +9,7 @@ from keras_attention_apps.captioner.config import (
     EvaluateConfig,
     ExportConfig,
     ScenesConfig,
+    WebConfig,
 )
 from keras_attention_apps.common.program import Program
 
@@ -17,7 +18,7 @@ PROGRAM = Program(
     "Captions images, and shows where the model looked for every word.",
     package="keras_attention_apps.captioner",
     task="inference:Captioner",
-    commands=(CaptionConfig, EvaluateConfig, ExportConfig, ScenesConfig),
+    commands=(CaptionConfig, EvaluateConfig, ExportConfig, ScenesConfig, WebConfig),
     training={"train": TRAINING, "train-scenes": SCENES},
     descriptions={
         "train-scenes": "Train a captioner on simple images, such as those of "

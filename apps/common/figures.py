@@ -1,5 +1,6 @@
 """Writing figures of attention as image files."""
 
+import contextlib
 import functools
 import importlib.util
 import warnings
@@ -29,12 +30,14 @@ def write_figure(path, draw, *, dpi):
     """Draw a figure, and write it as an image file.
 
     Args:
-        path: Name of the file.
+        path: Name of the file, or binary file to write a PNG to.
         draw: Function without arguments that returns a matplotlib figure.
         dpi: Dots per inch.
     """
-    with warnings.catch_warnings(), atomic_path(path) as temporary:
+    is_open = hasattr(path, "write")
+    target = contextlib.nullcontext(path) if is_open else atomic_path(path)
+    with warnings.catch_warnings(), target as file:
         # Characters that no font has are drawn as boxes, so warnings about them are
         # silenced.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        draw().savefig(temporary, dpi=dpi)
+        draw().savefig(file, dpi=dpi)

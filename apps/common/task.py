@@ -21,6 +21,9 @@ from keras_attention_apps.common.training.averaging import average
 
 WEIGHTS = "model.weights.h5"
 
+# Searches that are kept; a process that runs all day may be asked for many.
+MOST_SEARCHES = 32
+
 
 class Task:
     """A trained network with its tokenizer: loading, saving and cached searches.
@@ -131,6 +134,8 @@ class Task:
     def _cached_search_model(self, key, search, max_length, **options):
         """Return the `SearchModel` of a key, which is built on its first use."""
         if key not in self._search_models:
+            while len(self._search_models) >= MOST_SEARCHES:
+                self._search_models.pop(next(iter(self._search_models)))
             self._search_models[key] = SearchModel(
                 self.network,
                 search,

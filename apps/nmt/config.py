@@ -22,6 +22,7 @@ from keras_attention_apps.common.config import (
     RuntimeConfig,
     SearchConfig,
     Seed,
+    ServerConfig,
     Share,
     Units,
     Weight,
@@ -341,6 +342,24 @@ class TranslateConfig:
     #: thousand sentences, and for a process that runs all day.
     jit_compile: bool = False
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class WebConfig:
+    """Open a page that translates, and shows which words each word came from.
+
+    Uploads are removed after a minute. The page also answers clients: docs/nmt.md shows
+    how to call it from Python.
+
+    For example: nmt web
+    """
+
+    translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    #: Models whose alignments can be shown beside that of --model: names, folders or
+    #: files.
+    compare: tuple[str, ...] = ("multi30k-en-de-bahdanau", "multi30k-en-de-luong")
+    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
+    server: Flags[ServerConfig] = dataclasses.field(default_factory=ServerConfig)
 
 
 @dataclasses.dataclass(frozen=True)

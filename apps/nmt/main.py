@@ -1,4 +1,4 @@
-"""The command line: `nmt translate`, `train`, `evaluate`, `average` and `export`."""
+"""The command line: `nmt translate`, `train`, `evaluate` and the other commands."""
 
 import sys
 
@@ -8,6 +8,7 @@ from keras_attention_apps.nmt.config import (
     EvaluateConfig,
     ExportConfig,
     TranslateConfig,
+    WebConfig,
 )
 
 PROGRAM = Program(
@@ -15,7 +16,7 @@ PROGRAM = Program(
     "Translates, and shows word alignments.",
     package="keras_attention_apps.nmt",
     task="inference:Translator",
-    commands=(TranslateConfig, EvaluateConfig, ExportConfig),
+    commands=(TranslateConfig, EvaluateConfig, ExportConfig, WebConfig),
     training={"train": TRAINING},
 )
 

@@ -55,6 +55,18 @@ class Translation:
         """
         return alignment_of(self.weights, self.end_weights)
 
+    def details(self):
+        """Return everything as a dict that JSON can hold."""
+        return {
+            "translation": self.text,
+            "source_words": self.source_words,
+            "words": self.words,
+            "score": round(self.score, 4),
+            "log_probability": round(self.log_probability, 4),
+            "alignment": [f"{source}-{target}" for source, target in self.alignment],
+            "attention": self.weights.round(4).tolist(),
+        }
+
 
 class BaseTranslator:
     """Translates sentences, with the word alignment of every translation.

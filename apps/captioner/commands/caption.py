@@ -177,13 +177,9 @@ def _entry(config, captions, details):
     entries = []
     for one in captions:
         entry = {"caption": one.text}
-        if details or config.n_best > 1:
-            entry["score"] = round(one.score, 4)
         if details:
-            entry["words"] = one.words
-            entry["probabilities"] = [round(x, 4) for x in one.probabilities]
-            entry["log_probability"] = round(one.log_probability, 4)
-            entry["mean_log_probability"] = round(one.mean_log_probability, 4)
-            entry["attention"] = one.weights.astype(float).round(4).tolist()
+            entry = one.details()
+        elif config.n_best > 1:
+            entry["score"] = round(one.score, 4)
         entries.append(entry)
     return {"captions": entries} if config.n_best > 1 else entries[0]

@@ -74,7 +74,13 @@ def _names(paths):
 
 
 def write_overlay(path, caption, target):
-    """Draw where a `Caption` looked in an image for each of its words."""
+    """Draw where a `Caption` looked in an image for each of its words.
+
+    Args:
+        path: The image, as for `read_image`.
+        caption: The `Caption`.
+        target: Name of the file, or binary file to write a PNG to.
+    """
     image = read_image(path)
     image.thumbnail((MAX_SIDE, MAX_SIDE))
     write_figure(

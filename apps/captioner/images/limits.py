@@ -28,16 +28,18 @@ _SEGMENT = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _END, _SCAN = 0xD9, 0xDA
 
 
-def problem_of_size(width, height, length=None):
+def problem_of_size(width, height, length=None, max_pixels=None):
     """Return what is wrong with the size of an image, or `None`.
 
     Args:
         width, height: Its sides in pixels.
         length: Bytes of its file, if there is one.
+        max_pixels: Maximum number of pixels, by default `MAX_PIXELS`.
     """
+    max_pixels = max_pixels or MAX_PIXELS
     size = f"{width} x {height} pixels"
-    if width * height > MAX_PIXELS:
-        return f"expected at most {MAX_PIXELS} pixels, got {size}"
+    if width * height > max_pixels:
+        return f"expected at most {max_pixels} pixels, got {size}"
     if max(width, height) > MAX_SIDE:
         return f"expected sides of at most {MAX_SIDE} pixels, got {size}"
     expands = length and width * height > MAX_PIXELS_PER_BYTE * length

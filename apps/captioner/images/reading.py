@@ -41,7 +41,7 @@ class ImageError(UserError):
     """An image that cannot be read; the message is one line with the reason."""
 
 
-def read_image(source, *, draft=False):
+def read_image(source, *, draft=False, max_pixels=None):
     """Read an image as an upright RGB image.
 
     The EXIF orientation is applied, transparent parts become white, and an animation
@@ -55,6 +55,7 @@ def read_image(source, *, draft=False):
             floats in [0, 1].
         draft: Whether a JPEG may be decoded at an eighth of its size, which is much
             faster.
+        max_pixels: Maximum number of pixels; by default that of the `limits`.
 
     Returns:
         `PIL.Image.Image` of mode `RGB`.
@@ -63,7 +64,7 @@ def read_image(source, *, draft=False):
         ImageError: If `source` cannot be opened, is no image of one of `FORMATS`,
             is broken, or exceeds one of the `limits`.
     """
-    with _decoded(source, draft) as image:
+    with _decoded(source, draft, max_pixels) as image:
         return image.copy() if image is source else image
 
 
@@ -91,13 +92,13 @@ def read_array(source, size, box=None):
 
 
 @contextlib.contextmanager
-def _decoded(source, draft=False):
+def _decoded(source, draft=False, max_pixels=None):
     """Yield an image as an upright RGB image, in memory that is reserved for it."""
     # Several threads may read the same image object or open file.
     shared = isinstance(source, Image.Image) or hasattr(source, "read")
     try:
         with _pixel_limit(), _one_at_a_time if shared else contextlib.nullcontext():
-            image = _open(source)
+            image = _open(source, max_pixels)
             with limits.DECODED.reserve(_reduce(image, draft)):
                 # Under one name, so that no step keeps the image of the step before.
                 image = _upright(image)
@@ -262,7 +263,7 @@ def _pixel_limit():
                 Image.MAX_IMAGE_PIXELS = _limit_before
 
 
-def _open(source):
+def _open(source, max_pixels):
     length = problem = None
     if isinstance(source, np.ndarray):
         source = _array_to_image(source)
@@ -280,7 +281,7 @@ def _open(source):
             ) from error
         if data.startswith(b"\xff\xd8"):
             problem = limits.problem_of_scans(data)
-    problem = limits.problem_of_size(*source.size, length) or problem
+    problem = limits.problem_of_size(*source.size, length, max_pixels) or problem
     if problem:
         raise ImageError(problem)
     return source

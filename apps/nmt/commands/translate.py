@@ -170,24 +170,14 @@ def _output(config):
 
 def _line(config, number, translation):
     """Format a translation as a line of output."""
-    alignment = [f"{source}-{target}" for source, target in translation.alignment]
+    details = translation.details()
     if config.json:
-        entry = {
-            "line": number,
-            "translation": translation.text,
-            "source_words": translation.source_words,
-            "words": translation.words,
-            "score": round(translation.score, 4),
-            "log_probability": round(translation.log_probability, 4),
-            "alignment": alignment,
-            "attention": translation.weights.round(4).tolist(),
-        }
-        return json.dumps(entry, ensure_ascii=False)
+        return json.dumps({"line": number, **details}, ensure_ascii=False)
     columns = [translation.text]
     if config.n_best > 1:
         columns = [str(number), f"{translation.score:.4f}", *columns]
     if config.alignments:
-        columns.append(" ".join(alignment))
+        columns.append(" ".join(details["alignment"]))
     return "\t".join(columns)
 
 

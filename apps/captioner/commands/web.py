@@ -1,0 +1,14 @@
+"""`captioner web`: a page that captions images and shows the maps of every word."""
+
+from keras_attention_apps.common.imports import imported
+from keras_attention_apps.common.web.server import serve
+
+
+def web(config):
+    """Serve the page as a `WebConfig` describes it."""
+    serve(
+        "captioner",
+        # Importing Gradio takes seconds, and it may not be installed.
+        lambda: imported("keras_attention_apps.captioner.web.page:build")(config),
+        config.server,
+    )

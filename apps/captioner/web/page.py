@@ -1,0 +1,209 @@
+"""The page of the captioner: what it shows, and what happens when."""
+
+from importlib.resources import files
+
+import gradio as gr
+from keras_attention_apps.captioner.web import views
+from keras_attention_apps.captioner.web.service import CaptionService
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.web.markup import alert, note
+from keras_attention_apps.common.web.page import (
+    EVENT,
+    beam_options,
+    endpoint,
+    name_of,
+    page,
+    revealed,
+)
+from keras_attention_apps.common.web.server import MEGABYTE
+from keras_attention_apps.common.web.uploads import (
+    file_upload,
+    image_upload,
+    read_upload,
+)
+
+PENALTIES = (0.0, 0.7, 1.0)
+# Images that are captioned at once in the second tab.
+MOST_FILES = 100
+HINT = "Drop a photograph: its caption appears here, and every word shows its map."
+
+
+def build(config):
+    """Return the page as `gradio.Blocks`.
+
+    Args:
+        config: The `WebConfig`.
+    """
+    service = CaptionService(config)
+    most = config.server.max_megabytes * MEGABYTE
+
+    def read(path):
+        return service.read(read_upload(path, most))
+
+    blocks = page(
+        "captioner",
+        "Captions a photograph, and shows where the model looked for every word.",
+    )
+    with blocks:
+        with gr.Tab("One image"):
+            _one_image(config, service, read)
+        with gr.Tab("Many images"):
+            _many_images(service, read)
+    return blocks
+
+
+def _one_image(config, service, read):
+    """Fill the tab for one image, whose options also are those of the endpoint."""
+    model = config.captioner.model
+    photo = gr.State(None, time_to_live=3600)
+    with gr.Row():
+        with gr.Column(scale=2, min_width=280):
+            upload = image_upload(
+                label="Photograph",
+                sources=["upload", "clipboard", "webcam"],
+                height=230,
+            )
+            sample = gr.Button("Use the sample photograph")
+            compare, inference = _comparison(config, service)
+            with gr.Accordion("Options", open=False):
+                n_best = gr.Slider(1, 5, value=3, step=1, label="Captions in the list")
+                options = beam_options(service.defaults, PENALTIES)
+        with gr.Column(scale=3, min_width=280):
+            with gr.Row():
+                result = gr.HTML(note(HINT), min_width=240)
+                other = gr.HTML(visible=False, min_width=240)
+            best = gr.HTML()
+            draw = gr.Button("Draw the sheet of all maps", size="sm", visible=False)
+            sheet = gr.HTML(visible=False)
+
+    def uploaded(path):
+        if path is None:
+            return gr.skip(), gr.skip(), gr.skip()
+        try:
+            return None, read(path), gr.skip()
+        except UserError as error:
+            return None, None, alert(error)
+
+    def sampled():
+        return service.read(files(__package__).joinpath("sample.jpg").read_bytes())
+
+    def captioned(photo, n_best, beam_size, penalty):
+        hidden = gr.update(value="", visible=False)
+        if photo is None:
+            return gr.skip(), "", gr.update(visible=False), hidden
+        search = _search(beam_size, penalty)
+        try:
+            captions = service.captions(photo, search, n_best=n_best)
+        except UserError as error:
+            return alert(error), "", gr.update(visible=False), hidden
+        figure = views.caption_figure(photo, captions[0], name_of(model))
+        table = views.n_best_table(captions)
+        return figure, table, gr.update(visible=True), hidden
+
+    @revealed
+    def compared(photo, compare, inference, beam_size, penalty):
+        if photo is None or not compare:
+            return ""
+        search = _search(beam_size, penalty)
+        caption = service.other_caption(photo, search, inference=inference)
+        return views.caption_figure(photo, caption, name_of(config.compare))
+
+    @revealed
+    def drawn(photo, beam_size, penalty):
+        (caption,) = service.captions(photo, _search(beam_size, penalty))
+        return views.sheet(photo, caption)
+
+    def caption(image, n_best, beam_size, length_penalty):
+        """Caption an image; the result is a list of captions, best first."""
+        if image is None:
+            raise UserError("expected an image. Received: none")
+        found = service.captions(
+            read(image), _search(beam_size, length_penalty), n_best=n_best
+        )
+        return [one.details() for one in found]
+
+    changes = [
+        upload.input(uploaded, upload, [upload, photo, result], **EVENT),
+        sample.click(sampled, None, photo, **EVENT),
+    ]
+    captioned_event = {
+        "fn": captioned,
+        "inputs": [photo, n_best, *options],
+        "outputs": [result, best, draw, sheet],
+        **EVENT,
+    }
+    compared_event = {
+        "fn": compared,
+        "inputs": [photo, compare, inference, *options],
+        "outputs": other,
+        **EVENT,
+    }
+    for change in changes:
+        change.success(**captioned_event).success(**compared_event)
+    n_best.change(**captioned_event)
+    for option in options:
+        option.input(**captioned_event).success(**compared_event)
+    for option in (compare, inference):
+        option.input(**compared_event)
+    draw.click(drawn, [photo, *options], sheet, **EVENT)
+    endpoint(caption, upload, service.defaults, name="caption")
+
+
+def _comparison(config, service):
+    """Return the controls of the other model: whether to show it, and its context."""
+    compare = gr.Checkbox(
+        label=f"Show {name_of(config.compare)} beside it",
+        info="Loading this model takes some seconds the first time.",
+        visible=bool(config.compare),
+    )
+    inference = gr.Radio(
+        [("most probable region", "argmax"), ("weighted mean", "expectation")],
+        value="argmax" if service.compares_hard else None,
+        label="Context of hard attention",
+        visible=False,
+    )
+    if service.compares_hard:
+        # The choice matters only while that model is shown.
+        compare.input(
+            lambda chosen: gr.update(visible=chosen), compare, inference, **EVENT
+        )
+    return compare, inference
+
+
+def _many_images(service, read):
+    """Fill the tab for many images."""
+    upload = file_upload(
+        label=f"Photographs: drop or choose up to {MOST_FILES}",
+        file_count="multiple",
+        file_types=["image"],
+        height=180,
+    )
+    link = gr.HTML()
+    table = gr.HTML(note("A table of captions appears here, to download as CSV."))
+
+    def captioned(paths):
+        if len(paths) > MOST_FILES:
+            error = f"expected at most {MOST_FILES} images. Received: {len(paths)}"
+            yield None, "", alert(error)
+            return
+        rows = []
+        for path in paths:
+            rows.append(_row(service, read, path))
+            yield gr.skip(), "", views.rows_table(rows)
+        yield None, views.csv_link(rows), views.rows_table(rows)
+
+    upload.upload(captioned, upload, [upload, link, table], **EVENT)
+
+
+def _row(service, read, path):
+    """Return the row of an image in the table: its caption, or its error."""
+    name = views.file_name(path)
+    try:
+        (caption,) = service.captions(read(path), {})
+    except UserError as error:
+        return [name, "", "", str(error)]
+    return [name, caption.text, round(caption.mean_log_probability, 4), ""]
+
+
+def _search(beam_size, length_penalty):
+    return {"beam_size": beam_size, "length_penalty": length_penalty}

@@ -1,0 +1,115 @@
+"""Captions for the page, which knows nothing of models and files."""
+
+import dataclasses
+import io
+
+import numpy as np
+from keras_attention_apps.captioner.captions import PRESETS
+from keras_attention_apps.captioner.config import ModelConfig
+from keras_attention_apps.captioner.images.reading import image_to_array, read_image
+from keras_attention_apps.captioner.runtimes import RUNTIMES
+from keras_attention_apps.common.presets import is_litert, read_config
+from keras_attention_apps.common.web.models import Models
+
+# Longer side of the image that the page shows.
+PREVIEW = 800
+
+
+@dataclasses.dataclass(frozen=True)
+class Photo:
+    """An image, as the models read it and as the page shows it.
+
+    It takes a few hundred kilobytes, however large the image is.
+
+    Attributes:
+        arrays: Dict from the image sizes of the models to uint8 arrays.
+        preview: JPEG of the image, reduced.
+        width, height: Size of the preview in pixels.
+    """
+
+    arrays: dict
+    preview: bytes
+    width: int
+    height: int
+
+
+class CaptionService:
+    """The captioner of the page, and the one that it is compared with.
+
+    Args:
+        config: The `WebConfig`.
+
+    Attributes:
+        defaults: Options of the beam search of the model.
+        compares_hard: Whether the other model has hard attention.
+    """
+
+    def __init__(self, config):
+        self._config = config
+        self._models = Models(RUNTIMES, config.runtime)
+        model = self._main({})
+        self.defaults = model.search_options()
+        self._sizes = {model.image_size}
+        self.compares_hard = False
+        if config.compare:
+            self._read_other(config.compare)
+
+    def _read_other(self, name):
+        """Read the options of the other model; a LiteRT file is loaded."""
+        if is_litert(name):
+            self._sizes.add(self._models(name, {}).image_size)
+            return
+        # The class of the model would import Keras.
+        other = read_config(name, presets=PRESETS, kind=ModelConfig, noun="captioner")
+        self._sizes.add(other.image_size)
+        self.compares_hard = other.attention == "hard"
+
+    def read(self, source):
+        """Read an image as a `Photo`.
+
+        Args:
+            source: As for `read_image`.
+
+        Raises:
+            ImageError: If it cannot be read, or has too many pixels.
+        """
+        image = read_image(source, max_pixels=self._config.max_megapixels * 1_000_000)
+        arrays = {size: image_to_array(image, size) for size in self._sizes}
+        image.thumbnail((PREVIEW, PREVIEW))
+        file = io.BytesIO()
+        image.save(file, "JPEG", quality=88)
+        return Photo(arrays, file.getvalue(), *image.size)
+
+    def captions(self, photo, search, *, n_best=1):
+        """Return the best captions of a `Photo`, best first.
+
+        Args:
+            photo: The `Photo`.
+            search: Dict of options of the beam search.
+            n_best: Maximum number of captions.
+        """
+        return _captions(self._main(search), photo, search, n_best)
+
+    def other_caption(self, photo, search, *, inference=None):
+        """Return the best caption of the other model.
+
+        Args:
+            photo: The `Photo`.
+            search: Dict of options of the beam search.
+            inference: Context of hard attention: `"argmax"` or `"expectation"`; that of
+                the model if `None`.
+        """
+        options = {"inference": inference} if inference else {}
+        model = self._models(self._config.compare, search, **options)
+        return _captions(model, photo, search, 1)[0]
+
+    def _main(self, search):
+        chosen = self._config.captioner
+        return self._models(chosen.model, search, **chosen.options)
+
+
+def _captions(model, photo, search, n_best):
+    n_best = min(n_best, model.search_options(**search)["beam_size"])
+    image = photo.arrays[model.image_size]
+    ((_, captions),) = model.caption_each([np.asarray(image)], n_best=n_best, **search)
+    return captions

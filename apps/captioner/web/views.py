@@ -1,0 +1,107 @@
+"""Captions as HTML: a photograph with a map for every word, and lists."""
+
+import csv
+import html
+import io
+import os
+
+import numpy as np
+from keras_attention_apps.captioner.commands.overlays import write_overlay
+from keras_attention_apps.common.figures import plots
+from keras_attention_apps.common.web.markup import data_uri, download, table, words
+from PIL import Image
+
+# Pixels of a map on each region; the browser enlarges it smoothly.
+MAP_PIXELS = 8
+# The word before those of the caption, which shows the photograph as it is.
+WHOLE = "photo"
+
+
+def caption_figure(photo, caption, title):
+    """Return a photograph, and the words of a caption, which show their maps.
+
+    The word with the most concentrated map is chosen first.
+
+    Args:
+        photo: The `Photo`.
+        caption: The `Caption`.
+        title: Name of the model.
+    """
+    peaks = caption.weights.max(axis=(1, 2), initial=0)
+    chosen = 1 + int(np.argmax(peaks)) if caption.words else 0
+    layers = [
+        f'<i class="ka-layer" style="--map:url({_map(weights)})"></i>'
+        for weights in caption.weights
+    ]
+    choices = words(
+        [WHOLE, *caption.words],
+        ["", *layers],
+        group=title,
+        label=f"Words of the caption by {title}: choose one to see where it looked",
+        notes=["whole", *(f"{x:.0%}" for x in caption.probabilities)],
+        shares=[0.0, *caption.probabilities],
+        chosen=chosen,
+    )
+    preview = data_uri(photo.preview, "image/jpeg")
+    style = f"--ratio:{photo.width / photo.height:.4f};--photo:url({preview})"
+    return (
+        f'<figure class="ka-figure ka-photo" style="{style}">'
+        '<div class="ka-picture" role="img" aria-label="The photograph"></div>'
+        f"{choices}<figcaption><b>{html.escape(title)}</b>: probability of each word, "
+        "given those before it</figcaption></figure>"
+    )
+
+
+def _map(weights):
+    """Return a map as a PNG whose alpha is large where the word did not look."""
+    rows, columns = weights.shape
+    bright = plots().enlarge(weights, rows * MAP_PIXELS, columns * MAP_PIXELS)
+    alpha = np.rint(255 * (1 - bright)).astype("uint8")
+    file = io.BytesIO()
+    Image.fromarray(np.stack([np.zeros_like(alpha), alpha], axis=-1)).save(file, "PNG")
+    return data_uri(file.getvalue(), "image/png")
+
+
+def n_best_table(captions):
+    """Return the captions of an image as a table."""
+    rows = [
+        [str(rank), one.text, one.score] for rank, one in enumerate(captions, start=1)
+    ]
+    return table(["", "caption", "score"], rows, label="Best captions")
+
+
+def sheet(photo, caption):
+    """Return the maps of all words as one picture, and a link to download it."""
+    file = io.BytesIO()
+    write_overlay(photo.preview, caption, file)
+    content = file.getvalue()
+    link = download(
+        content, name="attention.png", text="Download the sheet", media_type="image/png"
+    )
+    picture = data_uri(content, "image/png")
+    return f'{link}<img class="ka-sheet" src="{picture}" alt="Maps of all words">'
+
+
+HEADERS = ("file", "caption", "mean log-probability", "error")
+
+
+def rows_table(rows):
+    """Return the captions of many images as a table."""
+    return table(HEADERS, rows, label=f"{len(rows)} images")
+
+
+def csv_link(rows):
+    """Return a link to download the captions of many images."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([HEADERS, *rows])
+    return download(
+        text.getvalue().encode(),
+        name="captions.csv",
+        text="Download the captions (CSV)",
+        media_type="text/csv",
+    )
+
+
+def file_name(path):
+    return os.path.basename(path)

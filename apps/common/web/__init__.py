@@ -1,0 +1,1 @@
+"""Pages in a browser: what those of both programs share."""

@@ -1,0 +1,85 @@
+"""Fragments of HTML: words that can be chosen, tables, links and errors.
+
+All texts are escaped here, so that callers pass them as they are.
+"""
+
+import base64
+import html
+
+# Weights below this are invisible, and left out.
+SMALLEST = 0.02
+
+
+def alert(error):
+    """Return an error as a sentence, which screen readers read at once."""
+    return f'<p class="ka-alert" role="alert">{html.escape(str(error))}</p>'
+
+
+def note(text):
+    """Return a short remark."""
+    return f'<p class="ka-note">{html.escape(text)}</p>'
+
+
+def figures(*fragments):
+    """Return figures side by side, or one below the other where it is narrow."""
+    return f'<div class="ka-figures">{"".join(fragments)}</div>'
+
+
+def words(texts, layers, *, group, label, notes=None, shares=None, chosen=0):
+    """Return words of which one is chosen, each with a layer over its figure.
+
+    The words are radio buttons, so that a click or the arrow keys choose one. The style
+    sheet shows the layer of the chosen word; no script is needed.
+
+    Args:
+        texts: The words.
+        layers: HTML of the layer of each word.
+        group: Name of the group, unique on the page.
+        label: What the group is, for screen readers.
+        notes: Short text below each word, if any.
+        shares: Length of the bar below each word, between 0 and 1, if any.
+        chosen: Index of the word that is chosen first.
+    """
+    labels = []
+    for i, (text, layer) in enumerate(zip(texts, layers, strict=True)):
+        below = f"<small>{html.escape(notes[i])}</small>" if notes else ""
+        style = f' style="--share:{shares[i]:.3f}"' if shares else ""
+        checked = " checked" if i == chosen else ""
+        labels.append(
+            f'<label{style}><input type="radio" name="{html.escape(group)}" '
+            f'value="{i}"{checked}><span dir="auto">{html.escape(text)}{below}</span>'
+            f"{layer}</label>"
+        )
+    return (
+        f'<div class="ka-words" role="radiogroup" aria-label="{html.escape(label)}">'
+        f"{''.join(labels)}</div>"
+    )
+
+
+def table(headers, rows, *, label):
+    """Return a table whose rows are lists of texts; numbers are right-aligned."""
+    head = "".join(f'<th scope="col">{html.escape(x)}</th>' for x in headers)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return (
+        f'<div class="ka-scroll"><table class="ka-table"><caption>{html.escape(label)}'
+        f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(value):
+    if isinstance(value, float):
+        return f'<td class="ka-number">{value:.3f}</td>'
+    return f'<td dir="auto">{html.escape(str(value))}</td>'
+
+
+def download(content, *, name, text, media_type):
+    """Return a link that holds a file, which the server need not keep."""
+    return (
+        f'<a class="ka-download" download="{html.escape(name)}" '
+        f'href="{data_uri(content, media_type)}">{html.escape(text)}</a>'
+    )
+
+
+def data_uri(content, media_type):
+    """Return bytes as an address that holds them."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"

@@ -1,0 +1,50 @@
+"""The models of a page, loaded when they are first needed."""
+
+import contextlib
+
+from keras_attention_apps.common.cli import UserError
+
+
+class Models:
+    """The models of a page, loaded when they are first needed, and kept.
+
+    A LiteRT file is used if its search has the wanted options, and Keras otherwise.
+
+    Args:
+        runtimes: The `Runtimes` of the program.
+        config: The `RuntimeConfig`.
+    """
+
+    def __init__(self, runtimes, config):
+        self._runtimes = runtimes
+        self._config = config
+        # The loaded models of a name and its options: one on LiteRT, one on Keras.
+        self._loaded = {}
+
+    def __call__(self, model, search, **options):
+        """Return a model that searches with these options.
+
+        Args:
+            model: Name of a preset, folder, or LiteRT file.
+            search: Dict of options of the beam search.
+            **options: As of `Runtimes.load`.
+
+        Raises:
+            UserError: If there is no such model, or Keras is needed and not installed.
+        """
+        loaded = self._loaded.setdefault((model, *sorted(options.items())), [])
+        for found in loaded:
+            with contextlib.suppress(UserError):
+                found.search_options(**search)
+                return found
+        try:
+            loaded.append(
+                self._runtimes.load(
+                    model, self._config, count=1, search=search, **options
+                )
+            )
+        except ImportError as error:
+            raise UserError(
+                f"these options need Keras, which is not installed ({error})"
+            ) from error
+        return loaded[-1]

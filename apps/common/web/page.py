@@ -1,0 +1,133 @@
+"""The frame of a page: theme, style sheet, title, options and errors."""
+
+import functools
+from pathlib import Path
+
+import gradio as gr
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.web.markup import alert
+from keras_attention_apps.common.web.server import UPLOAD_AGE, UPLOAD_INTERVAL
+
+STYLE = Path(__file__).parent / "page.css"
+
+# The fonts of the computer: no font is fetched.
+THEME = gr.themes.Default(
+    primary_hue="indigo",
+    neutral_hue="slate",
+    font=("system-ui", "sans-serif"),
+    font_mono=("ui-monospace", "monospace"),
+)
+
+BEAM_SIZES = (1, 3, 5, 10)
+MOST_BEAMS = 20
+
+# Events of the page itself. All of them wait in one queue for the models.
+EVENT = {"api_visibility": "private", "concurrency_id": "models"}
+
+
+def page(title, description):
+    """Return empty `gradio.Blocks`, to be filled in a `with` statement, and its title.
+
+    Uploads are removed after a minute.
+    """
+    blocks = gr.Blocks(
+        title=title,
+        analytics_enabled=False,
+        delete_cache=(UPLOAD_INTERVAL, UPLOAD_AGE),
+    )
+    # The photographs of more sessions than these are forgotten, oldest first.
+    blocks.state_session_capacity = 200
+    with blocks:
+        gr.HTML(
+            f'<header class="ka-title"><h1>{title}</h1><p>{description}</p></header>'
+        )
+    return blocks
+
+
+def name_of(model):
+    """Return a model's name without the folders of this computer."""
+    return Path(model).name
+
+
+def beam_options(defaults, penalties):
+    """Return controls of the beam search: beam width and length penalty.
+
+    There are few values, since every pair of them makes another graph on Keras.
+
+    Args:
+        defaults: Dict of the options of the model's search.
+        penalties: Length penalties to choose from, beside that of the model.
+    """
+    beam_size, penalty = defaults["beam_size"], defaults["length_penalty"]
+    return (
+        gr.Radio(
+            sorted({*BEAM_SIZES, beam_size}),
+            value=beam_size,
+            label="Beam width",
+            info="Hypotheses kept at each step; 1 is greedy search.",
+        ),
+        gr.Radio(
+            sorted({*penalties, penalty}),
+            value=penalty,
+            label="Length penalty",
+            info="Hypotheses are ranked by log-probability / length ** penalty.",
+        ),
+    )
+
+
+def endpoint(function, given, defaults, *, name):
+    """Let clients call a function by a name, with numbers as further arguments.
+
+    Args:
+        function: Function of the value of `given`, the number of results, the beam
+            width and the length penalty that returns what JSON can hold. A `UserError`
+            becomes an error of one sentence.
+        given: Component of the first argument.
+        defaults: Dict of the options of the model's search.
+        name: Name of the endpoint.
+    """
+
+    @functools.wraps(function)
+    def run(*args):
+        try:
+            return function(*args)
+        except UserError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+
+    number = functools.partial(gr.Number, visible=False)
+    whole = functools.partial(number, precision=0, minimum=1, maximum=MOST_BEAMS)
+    gr.Button(visible=False).click(
+        run,
+        [
+            given,
+            whole(1, label="Number of results"),
+            whole(defaults["beam_size"], label="Beam width"),
+            number(
+                defaults["length_penalty"],
+                minimum=0,
+                maximum=10,
+                label="Length penalty",
+            ),
+        ],
+        gr.JSON(visible=False, label="Results, best first"),
+        api_name=name,
+        api_visibility="public",
+        concurrency_id="models",
+    )
+
+
+def revealed(function):
+    """Make a function that returns HTML show its output, or hide it where it is empty.
+
+    A `UserError` is shown, too.
+    """
+
+    @functools.wraps(function)
+    def run(*args):
+        try:
+            value = function(*args)
+        except UserError as error:
+            value = alert(error)
+        return gr.update(value=value, visible=bool(value))
+
+    return run

@@ -1,0 +1,179 @@
+"""The page of the translator: what it shows, and what happens when."""
+
+import io
+
+import gradio as gr
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.encodings import utf8_lines
+from keras_attention_apps.common.web.markup import alert, figures, note
+from keras_attention_apps.common.web.page import (
+    EVENT,
+    beam_options,
+    endpoint,
+    name_of,
+    page,
+    revealed,
+)
+from keras_attention_apps.common.web.server import MEGABYTE
+from keras_attention_apps.common.web.uploads import file_upload, read_upload
+from keras_attention_apps.nmt.data.dataset import decode_line
+from keras_attention_apps.nmt.web import views
+from keras_attention_apps.nmt.web.service import MOST_CHARACTERS, TranslationService
+
+PENALTIES = (0.0, 0.5, 1.0)
+# Lines of a file that are translated at once in the second tab.
+MOST_LINES = 500
+# Lines between two updates of the table.
+LINES_AT_ONCE = 10
+EXAMPLES = (
+    "A man in a blue shirt is standing on a ladder cleaning a window.",
+    "Two dogs are playing in the snow.",
+    "A young woman with red hair reads a book on a bench in the park.",
+)
+HINT = "The translation appears here, and every word shows where it looked."
+
+
+def build(config):
+    """Return the page as `gradio.Blocks`.
+
+    Args:
+        config: The `WebConfig`.
+    """
+    service = TranslationService(config)
+    blocks = page(
+        "nmt", "Translates a sentence, and shows which words every word came from."
+    )
+    with blocks:
+        with gr.Tab("One sentence"):
+            _one_sentence(config, service)
+        with gr.Tab("A text file"):
+            _text_file(config, service)
+    return blocks
+
+
+def _one_sentence(config, service):
+    """Fill the tab for a sentence, whose options also are those of the endpoint."""
+    model = name_of(config.translator.model)
+    names = [name_of(x) for x in config.compare]
+    with gr.Row():
+        with gr.Column(scale=2, min_width=280):
+            sentence = gr.Textbox(
+                label="Sentence",
+                lines=2,
+                max_length=MOST_CHARACTERS,
+                placeholder=EXAMPLES[0],
+                submit_btn="Translate",
+            )
+            examples = [gr.Button(x, size="sm") for x in EXAMPLES]
+            compare = gr.Checkbox(
+                label="Show other kinds of attention, too",
+                info=f"{' and '.join(names)}. Loading them takes some seconds "
+                "the first time.",
+                visible=bool(config.compare),
+            )
+            with gr.Accordion("Options", open=False):
+                n_best = gr.Slider(
+                    1, 5, value=3, step=1, label="Translations in the list"
+                )
+                options = beam_options(service.defaults, PENALTIES)
+        with gr.Column(scale=3, min_width=280):
+            result = gr.HTML(note(HINT))
+            others = gr.HTML(visible=False)
+            best = gr.HTML()
+            heat = gr.HTML()
+
+    def translated(sentence, n_best, beam_size, penalty):
+        search = _search(beam_size, penalty)
+        try:
+            found = service.translations(sentence, search, n_best=n_best)
+        except UserError as error:
+            return alert(error), "", ""
+        if not found[0].words:
+            return views.alignment_figure(found[0], model), "", ""
+        return (
+            views.alignment_figure(found[0], model),
+            views.n_best_table(found),
+            views.heat_map(found[0]),
+        )
+
+    @revealed
+    def compared(sentence, compare, beam_size, penalty):
+        if not compare or not sentence.strip():
+            return ""
+        search = _search(beam_size, penalty)
+        found = [service.other_translation(x, sentence, search) for x in config.compare]
+        return figures(*map(views.alignment_figure, found, names))
+
+    def translate(sentence, n_best, beam_size, length_penalty):
+        """Translate a sentence; the result is a list of translations, best first."""
+        search = _search(beam_size, length_penalty)
+        found = service.translations(sentence, search, n_best=n_best)
+        return [one.details() for one in found]
+
+    translated_event = {
+        "fn": translated,
+        "inputs": [sentence, n_best, *options],
+        "outputs": [result, best, heat],
+        **EVENT,
+    }
+    compared_event = {
+        "fn": compared,
+        "inputs": [sentence, compare, *options],
+        "outputs": others,
+        **EVENT,
+    }
+    for text, example in zip(EXAMPLES, examples, strict=True):
+        chosen = example.click(lambda text=text: text, None, sentence, **EVENT)
+        chosen.success(**translated_event).success(**compared_event)
+    sentence.submit(**translated_event).success(**compared_event)
+    n_best.change(**translated_event)
+    for option in options:
+        option.input(**translated_event).success(**compared_event)
+    compare.input(**compared_event)
+    endpoint(translate, sentence, service.defaults, name="translate")
+
+
+def _text_file(config, service):
+    """Fill the tab for a text file, with one sentence on each line."""
+    upload = file_upload(
+        label=f"Text in UTF-8, one sentence a line, up to {MOST_LINES} lines",
+        file_types=["text"],
+        height=180,
+    )
+    link = gr.HTML()
+    table = gr.HTML(note("A table of translations appears here, to download as text."))
+    most = config.server.max_megabytes * MEGABYTE
+
+    def translated(path):
+        try:
+            sentences = _sentences(read_upload(path, most))
+            rows = []
+            for number, sentence in enumerate(sentences, start=1):
+                (found,) = service.translations(sentence, {})
+                rows.append([str(number), sentence, found.text])
+                if number % LINES_AT_ONCE == 0:
+                    yield gr.skip(), "", views.lines_table(rows)
+        except UserError as error:
+            yield None, "", alert(error)
+            return
+        link = views.text_link([text for _, _, text in rows])
+        yield None, link, views.lines_table(rows)
+
+    upload.upload(translated, upload, [upload, link, table], **EVENT)
+
+
+def _sentences(content):
+    """Return the lines of a text.
+
+    Raises:
+        UserError: If it is not text, or has too many lines.
+    """
+    name = "the text"
+    lines = list(utf8_lines(io.BytesIO(content), name))
+    if len(lines) > MOST_LINES:
+        raise UserError(f"expected at most {MOST_LINES} lines. Received: {len(lines)}")
+    return [decode_line(line, name, i) for i, line in enumerate(lines, start=1)]
+
+
+def _search(beam_size, length_penalty):
+    return {"beam_size": beam_size, "length_penalty": length_penalty}

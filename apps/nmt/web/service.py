@@ -1,0 +1,56 @@
+"""Translations for the page, which knows nothing of models."""
+
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.web.models import Models
+from keras_attention_apps.nmt.runtimes import RUNTIMES
+
+# Characters of a sentence; the models cut what is longer than they can read.
+MOST_CHARACTERS = 2000
+
+
+class TranslationService:
+    """The translator of the page, and those that it is compared with.
+
+    Args:
+        config: The `WebConfig`.
+
+    Attributes:
+        defaults: Options of the beam search of the model.
+    """
+
+    def __init__(self, config):
+        self._config = config
+        self._models = Models(RUNTIMES, config.runtime)
+        self.defaults = self._main({}).search_options()
+
+    def translations(self, sentence, search, *, n_best=1):
+        """Return the best `Translation`s of a sentence, best first.
+
+        Args:
+            sentence: The sentence.
+            search: Dict of options of the beam search.
+            n_best: Maximum number of translations.
+
+        Raises:
+            UserError: If the sentence is too long for the page.
+        """
+        return _translations(self._main(search), sentence, search, n_best)
+
+    def other_translation(self, model, sentence, search):
+        """Return the best translation of another model."""
+        return _translations(self._models(model, search), sentence, search, 1)[0]
+
+    def _main(self, search):
+        chosen = self._config.translator
+        return self._models(chosen.model, search, precision=chosen.precision)
+
+
+def _translations(model, sentence, search, n_best):
+    if len(sentence) > MOST_CHARACTERS:
+        raise UserError(
+            f"expected a sentence of at most {MOST_CHARACTERS} characters. Received: "
+            f"{len(sentence)}"
+        )
+    n_best = min(n_best, model.search_options(**search)["beam_size"])
+    (found,) = model.translate_each([sentence], n_best=n_best, **search)
+    return found

@@ -1,0 +1,126 @@
+"""Translations as HTML: an alignment with lines, a heat map, and lists."""
+
+import html
+
+import numpy as np
+from keras_attention_apps.common.web.markup import (
+    SMALLEST,
+    download,
+    note,
+    table,
+    words,
+)
+
+# Name of the end of the sentence among the words that are attended to.
+END = "end"
+# Width of the widest line in pixels.
+WIDEST = 7
+# Columns of an alignment in percent: source words, lines, target words.
+LEFT, RIGHT = 40, 60
+
+
+def alignment_figure(translation, title):
+    """Return the words of both sentences, and lines of the attention between them.
+
+    Args:
+        translation: The `Translation`.
+        title: Name of the model.
+    """
+    text = html.escape(translation.text)
+    if not translation.words:
+        return note("There is nothing to translate.")
+    weights = np.column_stack([translation.weights, translation.end_weights])
+    targets, sources = weights.shape
+    rows = max(targets, sources)
+    # The shorter side is centred.
+    first_source, first_target = (rows - sources) / 2, (rows - targets) / 2
+    items = "".join(
+        f'<li dir="auto">{html.escape(word)}</li>' for word in translation.source_words
+    )
+    layers = [
+        _lines(row, first_source + 0.5, first_target + 0.5 + i, rows)
+        for i, row in enumerate(weights)
+    ]
+    choices = words(
+        translation.words,
+        layers,
+        group=title,
+        label=f"Words of the translation by {title}: choose one to see where it looked",
+        chosen=int(np.argmax(translation.weights.max(axis=1))),
+    )
+    cut = note("The sentence is too long and was cut.") if translation.cut else ""
+    return (
+        f'<figure class="ka-figure ka-alignment" style="--rows:{rows};'
+        f'--source:{first_source};--target:{first_target}">'
+        f'<p class="ka-text" dir="auto">{text}</p>{cut}<div class="ka-rows">'
+        f'<ol aria-label="Source words">{items}<li class="ka-end">{END}</li></ol>'
+        f"{choices}</div><figcaption><b>{html.escape(title)}</b>: the wider a line, "
+        "the more a word looked there</figcaption></figure>"
+    )
+
+
+def _lines(row, first_source, target, rows):
+    """Return the lines and bars from one target word to the source words."""
+    shapes = []
+    for i, weight in enumerate(row):
+        if weight >= SMALLEST:
+            source, share = first_source + i, min(float(weight), 1.0)
+            shapes.append(
+                f'<rect x="{LEFT * (1 - share):.2f}" y="{source - 0.45:.2f}" '
+                f'width="{LEFT * share:.2f}" height="0.9"/>'
+                f'<line x1="{LEFT}" y1="{source:.2f}" x2="{RIGHT}" y2="{target:.2f}" '
+                f'stroke-width="{WIDEST * share:.2f}"/>'
+            )
+    return (
+        f'<svg viewBox="0 0 100 {rows}" preserveAspectRatio="none" aria-hidden="true">'
+        f"{''.join(shapes)}</svg>"
+    )
+
+
+def heat_map(translation):
+    """Return the attention weights as a table of cells, darker for larger weights."""
+    if not translation.words or not translation.weights.any():
+        return ""
+    head = "".join(
+        f'<th scope="col"><span>{html.escape(word)}</span></th>'
+        for word in translation.source_words
+    )
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(word)}</th>{"".join(map(_cell, row))}</tr>'
+        for word, row in zip(translation.words, translation.weights, strict=True)
+    )
+    return (
+        '<div class="ka-scroll"><table class="ka-heat"><caption>Attention weights'
+        f"</caption><thead><tr><td></td>{head}</tr>"
+        f"</thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(weight):
+    return (
+        f'<td style="--share:{weight:.3f}" title="{weight:.2f}" '
+        f'aria-label="{weight:.2f}"></td>'
+    )
+
+
+def n_best_table(translations):
+    """Return the translations of a sentence as a table."""
+    rows = [
+        [str(rank), one.text, one.score] for rank, one in enumerate(translations, 1)
+    ]
+    return table(["", "translation", "score"], rows, label="Best translations")
+
+
+def lines_table(rows):
+    """Return lines and their translations as a table."""
+    return table(["line", "source", "translation"], rows, label=f"{len(rows)} lines")
+
+
+def text_link(translations):
+    """Return a link to download translations, one a line."""
+    return download(
+        "".join(f"{text}\n" for text in translations).encode(),
+        name="translations.txt",
+        text="Download the translations",
+        media_type="text/plain;charset=utf-8",
+    )

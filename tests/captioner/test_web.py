@@ -1,0 +1,167 @@
+"""The page of the captioner in a browser, and its endpoint."""
+
+import re
+import time
+
+import pytest
+from web_pages import SAMPLE, chromium, opened, served
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory):
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def address(temporary):
+    with served("captioner", temporary, "--max-megabytes", "1") as address:
+        yield address
+
+
+def upload(page, content):
+    page.set_input_files("input[type=file] >> nth=0", content)
+
+
+def layers_shown(page):
+    """The opacity of the map of every word."""
+    return page.eval_on_selector_all(
+        ".ka-layer", "layers => layers.map(x => +getComputedStyle(x).opacity)"
+    )
+
+
+def test_a_click_and_the_arrow_keys_change_the_map(browser, address):
+    with opened(browser, address) as (page, _):
+        upload(page, SAMPLE)
+        page.wait_for_selector(".ka-words")
+        words = page.locator(".ka-words label span")
+        assert "camera" in words.all_inner_texts()[-1]
+
+        words.nth(2).click()
+        page.wait_for_timeout(400)
+        assert layers_shown(page).index(1) == 1
+
+        page.keyboard.press("ArrowRight")
+        page.wait_for_timeout(400)
+        assert layers_shown(page).index(1) == 2
+        assert sum(layers_shown(page)) == 1
+
+
+@pytest.mark.parametrize("width", [400, 1200])
+def test_nothing_is_cut_off_or_fetched_from_elsewhere(browser, address, width):
+    with opened(browser, address, width=width) as (page, elsewhere):
+        page.get_by_role("button", name="sample").click()
+        page.wait_for_selector(".ka-words")
+
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert elsewhere == []
+
+
+def test_a_bad_upload_is_one_sentence_on_the_page(browser, address, tmp_path):
+    path = tmp_path / "text.jpg"
+    path.write_text("This is text.")
+    with opened(browser, address) as (page, _):
+        upload(page, path)
+
+        alert = page.wait_for_selector("[role=alert].ka-alert")
+        assert re.match("Cannot read .*: expected an image of .*", alert.inner_text())
+        assert str(tmp_path) not in page.content()
+
+
+def test_many_images_give_a_table_and_a_csv(browser, address, tmp_path):
+    (tmp_path / "text.jpg").write_text("This is text.")
+    with opened(browser, address) as (page, _):
+        page.get_by_role("tab", name="Many images").click()
+        inputs = page.locator("input[type=file]")
+        inputs.nth(inputs.count() - 1).set_input_files([SAMPLE, tmp_path / "text.jpg"])
+        with page.expect_download() as download:
+            page.get_by_role("link", name="CSV").click()
+        lines = download.value.path().read_text().splitlines()
+
+    assert lines[0] == "file,caption,mean log-probability,error"
+    assert re.match(r"photographer.jpg,a man .* camera,-0\.\d+,$", lines[1])
+    assert re.match('text.jpg,,,"Cannot read', lines[2])
+
+
+@pytest.fixture
+def client(address):
+    client = pytest.importorskip("gradio_client").Client(address, verbose=False)
+    yield client
+    client.close()
+
+
+def test_clients_caption_images(client):
+    from gradio_client import handle_file
+
+    best, second = client.predict(
+        image=handle_file(SAMPLE), n_best=2, api_name="/caption"
+    )
+
+    assert best["caption"] == "a man is standing on a camera"
+    assert len(best["attention"]) == len(best["words"]) == 7
+    assert best["score"] > second["score"]
+
+
+def test_clients_read_the_error_of_the_program(client):
+    from gradio_client import handle_file
+
+    with pytest.raises(
+        Exception, match=r"expected an image of .* bytes that begin with"
+    ):
+        client.predict(image=handle_file(__file__), api_name="/caption")
+    with pytest.raises(Exception, match="expected an uploaded file"):
+        client.predict(
+            image=handle_file("https://example.com/a.png"), api_name="/caption"
+        )
+
+
+def test_larger_uploads_are_refused(client, tmp_path):
+    from gradio_client import handle_file
+
+    path = tmp_path / "large.jpg"
+    path.write_bytes(bytes(1_100_000))
+
+    with pytest.raises(Exception, match=r"413|exceeded"):
+        client.predict(image=handle_file(path), api_name="/caption")
+
+
+def test_larger_images_are_refused_before_they_are_decoded(client, tmp_path):
+    from gradio_client import handle_file
+    from PIL import Image
+
+    path = tmp_path / "large.png"
+    Image.new("1", (10_000, 10_000)).save(path)
+
+    with pytest.raises(Exception, match="at most 50000000 pixels"):
+        client.predict(image=handle_file(path), api_name="/caption")
+
+
+def test_no_file_of_the_server_is_readable(address, temporary):
+    httpx = pytest.importorskip("httpx")
+    for path in ("/etc/passwd", SAMPLE, temporary, f"{temporary}/../secret"):
+        assert httpx.get(f"{address}/gradio_api/file={path}").status_code == 403
+    for path in ("file=https://example.com", "proxy=https://example.com"):
+        assert httpx.get(f"{address}/gradio_api/{path}").status_code == 404
+    assert httpx.get(address, headers={"host": "example.com"}).status_code == 400
+
+
+def test_uploads_are_removed_after_a_minute(client, temporary):
+    from gradio_client import handle_file
+
+    def uploads():
+        return [x for x in temporary.rglob("*") if x.is_file()]
+
+    client.predict(image=handle_file(SAMPLE), api_name="/caption")
+    assert uploads()
+
+    deadline = time.monotonic() + 90
+    while uploads() and time.monotonic() < deadline:
+        time.sleep(1)
+    assert uploads() == []

@@ -1,0 +1,98 @@
+"""What the pages share: fragments of HTML, their models, and what the server refuses.
+
+The pages themselves are tested in a browser; see `test_web.py` of each program.
+"""
+
+import asyncio
+import sys
+from types import SimpleNamespace
+
+import pytest
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import ServerConfig
+from keras_attention_apps.common.web.markup import words
+from keras_attention_apps.common.web.models import Models
+from keras_attention_apps.common.web.server import HEADERS, Guard, is_local
+from keras_attention_apps.nmt.main import main
+
+
+def test_words_are_radio_buttons_and_their_texts_are_escaped():
+    markup = words(["a", "<b>"], ["<i></i>", ""], group="g", label="l", chosen=1)
+
+    assert markup.count('type="radio" name="g"') == 2
+    assert 'value="1" checked><span dir="auto">&lt;b&gt;</span>' in markup
+
+
+class Keras:
+    """A stand-in for a model that searches with any options."""
+
+    def search_options(self, **given):
+        return given
+
+
+class Lite:
+    """A stand-in for a model whose beam width is fixed."""
+
+    def search_options(self, **given):
+        if given.get("beam_size", 5) != 5:
+            raise UserError("beam_size is fixed")
+
+
+def test_a_model_is_loaded_once_for_each_runtime():
+    loaded = []
+
+    def load(model, config, *, count, search, **options):
+        loaded.append(Lite() if search.get("beam_size", 5) == 5 else Keras())
+        return loaded[-1]
+
+    models = Models(SimpleNamespace(load=load), config=None)
+    for search in ({}, {"beam_size": 3}, {"beam_size": 5}, {"beam_size": 2}):
+        models("preset", search)
+
+    assert [type(x) for x in loaded] == [Lite, Keras]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/", {}, 200),
+        ("/gradio_api/upload", {"content-length": "9000000"}, 200),
+        ("/gradio_api/upload", {"content-length": "11000000"}, 413),
+        ("/gradio_api/queue/join", {"content-length": "9000000"}, 413),
+        ("/gradio_api/upload", {"transfer-encoding": "chunked"}, 411),
+        ("/gradio_api/proxy=https://example.com", {}, 404),
+        ("/gradio_api/file=https://example.com", {}, 404),
+    ],
+)
+def test_the_server_bounds_requests_and_refuses_routes(path, headers, status, tmp_path):
+    pytest.importorskip("starlette")
+    sent = []
+
+    async def page(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        sent.append(message)
+
+    guard = Guard(page, config=ServerConfig(max_megabytes=1), folder=tmp_path)
+    headers = [(k.encode(), v.encode()) for k, v in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    asyncio.run(guard(scope, None, send))
+
+    assert sent[0]["status"] == status
+    assert {k.decode() for k, _ in sent[0]["headers"]} >= set(HEADERS)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False)],
+)
+def test_other_hosts_are_not_local(host, expected):
+    assert is_local(host) == expected
+
+
+def test_without_gradio_the_error_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+
+    assert main(["web", "--port", "0"]) == 2
+    assert 'pip install ".[web]"' in capsys.readouterr().err
