@@ -57,9 +57,9 @@ class RecurrentEncoder(keras.layers.Layer):
     Returns:
         annotations: Tensor of shape `(B, S, U)`, or `(B, S, U + U_backward)`. The mask
             of the inputs is passed on with it.
-        states: Final states of `cell`, then those of `backward_cell`, which reaches
-            them at the first step. Each is an output of its own; stacked cells give
-            one list per cell. Only if `return_state` is `True`.
+        states: Final states of `cell`, then those of `backward_cell`, which ends at the
+            first step. Each is a separate output; stacked cells give one list per cell.
+            Only if `return_state` is `True`.
 
     Raises:
         ValueError: If a cell is no Keras RNN cell, or both are the same; if

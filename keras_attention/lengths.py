@@ -42,6 +42,6 @@ def at_least_one(x, axis=0):
 def join_axes(x):
     """Return `(A, B, ...)` as `(A * B, ...)`."""
     first, second, *rest = ops.shape(x)
-    # -1 costs less, but cannot be inferred beside a size of zero.
+    # -1 costs less, but cannot be inferred if another size is zero.
     inferred = all(isinstance(size, int) and size for size in rest)
     return ops.reshape(x, (-1 if inferred else first * second, *rest))

@@ -70,7 +70,7 @@ class BaseCaptioner:
         Args:
             images: One image, or a list of them: paths, raw bytes, Pillow
                 images or arrays `(height, width, 3)`.
-            **options: Those of `caption_each`, but `n_best`.
+            **options: Options of `caption_each`, except `n_best`.
 
         Returns:
             A `Caption`, or a list of them for a list of images.

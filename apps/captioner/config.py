@@ -84,7 +84,7 @@ class ModelConfig:
         return self.units * decoder + attention + vocabulary_size * self.embedding_units
 
 
-# Options of a model that leave its weights as they are.
+# Options of a model that do not change its weights.
 RUNTIME_OPTIONS = (
     "image_size",
     "attention",
@@ -164,7 +164,7 @@ class TrainConfig:
     #: Baseline of the reward: samples, the mean reward of the other samples of the
     #: image; or greedy, the reward of the caption of greedy search.
     self_critical_baseline: Literal["samples", "greedy"] = "samples"
-    #: Weight of BLEU-4 (0 to 1) in the reward, beside CIDEr-D (0 to 10).
+    #: Weight of BLEU-4 (0 to 1) in the reward, in addition to CIDEr-D (0 to 10).
     self_critical_bleu: Weight = 0.0
     #: Weight decay of AdamW.
     weight_decay: Weight = 0.01

@@ -50,7 +50,7 @@ class Captioner(BaseCaptioner, Task):
     >>> caption.weights.shape == (len(caption.words), 9, 9)
     True
 
-    Options of the network that leave its weights as they are can be changed on loading,
+    Options of the network that do not change its weights can be changed on loading,
     such as the image size, which sets the number of regions:
 
     >>> captioner = Captioner.from_preset("flickr8k-soft", image_size=224)

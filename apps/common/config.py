@@ -149,7 +149,7 @@ def parsed(commands, argv, read_config, **program):
     Args:
         commands: Function that returns all commands as a type; its argument `model` is
             the default model of the commands that train.
-        argv: The arguments; those of the process if `None`.
+        argv: The arguments; `sys.argv[1:]` if `None`.
         read_config: Function from the name of a preset to the configuration of its
             model.
         **program: `prog` and `description`, as for `tyro.cli`.
@@ -195,7 +195,7 @@ def replaced(model, changes, runtime_options):
     Args:
         model: The configuration, a dataclass.
         changes: Dict from names of options to values.
-        runtime_options: Names of the options that leave its weights as they are.
+        runtime_options: Names of the options that do not change its weights.
 
     Raises:
         UserError: If there is no such option, or it would change the weights.

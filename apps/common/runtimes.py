@@ -8,7 +8,7 @@ from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.litert.runtime import available
 from keras_attention_apps.common.presets import LITERT, find_preset, is_litert
 
-# Values of options that leave a model as it is.
+# Values of options that do not change a model.
 UNCHANGED = (None, False, "float32")
 
 

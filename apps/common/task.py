@@ -43,7 +43,7 @@ class Task:
         search_type: Dataclass of the options of the beam search.
         tokenizer_type: Class with `load(folder)`, `save(folder)`, `banned` and
             `definition`, which tells whether two of them are the same.
-        runtime_options: Names of the options that leave all weights as they are.
+        runtime_options: Names of the options that do not change the weights.
 
     Raises:
         UserError: If `jit_compile` is requested on PyTorch.
@@ -80,8 +80,8 @@ class Task:
             jit_compile: Whether XLA compiles the search.
             precision: Name of the Keras dtype policy to compute with, such as
                 `"mixed_bfloat16"`; the current one if omitted.
-            **changes: New values for options of the model that leave its weights as
-                they are; see `RUNTIME_OPTIONS` of its configuration.
+            **changes: New values for options of the model that do not change its
+                weights; see `RUNTIME_OPTIONS` of its configuration.
 
         Raises:
             ValueError: If there is no such preset or folder, it is incomplete, or an

@@ -126,7 +126,7 @@ class ModelConfig:
         return stacks + vocabulary_size * depth
 
 
-# Options of a model that leave its weights as they are.
+# Options of a model that do not change its weights.
 RUNTIME_OPTIONS = (
     "dropout",
     "context_dropout",

@@ -90,7 +90,7 @@ class BaseTranslator:
 
         Args:
             sentences: A string, or a list of them.
-            **options: Those of `translate_each`, but `n_best`.
+            **options: Options of `translate_each`, except `n_best`.
 
         Returns:
             A `Translation`, or a list of them for a list of sentences.

@@ -111,7 +111,7 @@ class AttentionStep(BaseStep):
 
     @property
     def parts(self):
-        """The parts beside the score, by name. Keras saves their weights under it."""
+        """The parts other than the score, by the names under which Keras saves them."""
         parts = {
             "window": self.window,
             "weighting": self.weighting,

@@ -60,7 +60,7 @@ class BaseStep(keras.layers.Layer):
     """Base of the steps: queries attend to a memory.
 
     Attributes:
-        reports: Names of the outputs beside `"context"` and `"weights"`.
+        reports: Names of the outputs other than `"context"` and `"weights"`.
         sequential: Whether a query needs the state that the query before it returned,
             so that queries must be handled one after the other.
         state_names: Dict with the structure of the state.
@@ -132,7 +132,7 @@ class BaseAttention(keras.layers.Layer):
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         if value_shape is None:
-            # Self-attention, of which a single step (batch, depth) is one query.
+            # Self-attention; a single step, (batch, depth), is one query.
             value_shape = (*query_shape[:1], None, query_shape[-1])
         check_shapes(query_shape, value_shape, key_shape)
         if not self.memory.built:

@@ -37,7 +37,7 @@ class Weighting(AttentionPart):
     its noise.
 
     Attributes:
-        reports: Names of the outputs beside the weights.
+        reports: Names of the outputs other than the weights.
         everywhere: Whether it needs the scores of all positions and takes no window.
         scalable: Whether its weights may be multiplied with a prior.
 

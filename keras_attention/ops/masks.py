@@ -7,7 +7,7 @@ from keras import ops
 
 
 def combine_masks(*masks):
-    """Return the logical and of masks of which each may be `None`; `None` for none."""
+    """Return the logical and of the masks; `None` entries are ignored."""
     combined = None
     for mask in masks:
         if mask is not None:

@@ -79,7 +79,7 @@ def masked_sparsemax(scores, mask=None):
 
         weights[s] = max(scores[s] - threshold, 0),  the threshold making the sum one
 
-    Gradients are exact, with those of one side where a score equals the threshold.
+    Gradients are exact, and one-sided where a score equals the threshold.
 
     Args:
         scores, mask: As in `masked_softmax`.

@@ -45,7 +45,7 @@ class BeamSearchQueue:
 
     Example:
 
-    Five rows, two at a time, of which each counts to its own number:
+    Five rows, two at a time; each row counts to its own number:
 
     >>> def make_step(last):
     ...     def step(token_ids, state):

@@ -13,7 +13,7 @@ MAX_SIDE = 480
 
 
 def find_overlays(overlay, given, paths):
-    """Return the file of each image's overlay, no two the same.
+    """Return the file of each image's overlay; all are different.
 
     Args:
         overlay: For a single image the name of a file, otherwise that of a folder.
@@ -53,7 +53,7 @@ def find_overlays(overlay, given, paths):
 
 
 def _names(paths):
-    """Return a dict from images to names, no two the same.
+    """Return a dict from images to names, which are all different.
 
     Files of the same name are distinguished by as many of their folders as needed.
     """

@@ -19,8 +19,8 @@ def check_boxes(boxes):
 
     Returns:
         Dict from a word to a tuple of boxes, without the words that have none. Words
-        are spelt as `tokenize` spells those of captions. A phrase keeps its spaces, so
-        it matches no single word of a caption.
+        are normalised by `tokenize`, like captions. A phrase keeps its spaces, so it
+        matches no single word of a caption.
 
     Raises:
         ValueError: If a box is not four numbers from 0 to 1, left before right and top

@@ -13,7 +13,7 @@ MAX_SIDE = 65_535
 # Larger images than these must not expand to more pixels for each byte of the file.
 FEW_PIXELS = 2**24
 MAX_PIXELS_PER_BYTE = 10_000
-# Scans of a JPEG, each of which goes through the whole image. Usual are up to twenty.
+# Scans of a JPEG, each of which covers the whole image. Up to twenty are usual.
 MAX_SCANS = 100
 # JPEGs of more pixels are decoded at half their width and height.
 HALVED_PIXELS = 2**26
@@ -87,9 +87,9 @@ class MemoryBudget:
 
     @contextlib.contextmanager
     def reserve(self, amount):
-        """Wait until so many bytes are free, and keep them during the block.
+        """Wait until this number of bytes is free, and reserve them in the context.
 
-        Whoever asks for more than there is gets everything.
+        An `amount` above the size of the pool reserves the whole pool.
         """
         amount = min(amount, self.size)
         # Others wait for their turn, so that small images do not pass a large one.

@@ -13,7 +13,7 @@ class SelfCriticalCaptions(SelfCritical):
         reward: Function of the list of words of a caption and the index of its image
             to its reward, such as a `CiderReward`.
         batch_images: Batch size, in images.
-        **options: Those of `SelfCritical`.
+        **options: Further arguments of `SelfCritical`.
     """
 
     def __init__(self, captioner, features, reward, *, batch_images, **options):

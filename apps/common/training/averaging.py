@@ -17,7 +17,7 @@ def average(config, load):
 
 
 def average_models(folders, load):
-    """Return a model whose weights are the mean of those of several models.
+    """Return a model with the mean weights of several models.
 
     Args:
         folders: Folders of the models.

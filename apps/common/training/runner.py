@@ -56,7 +56,7 @@ def training_record(config, private=(), paths=()):
 
     Args:
         config: The `TrainConfig`.
-        private: Names of options that are left out, beside `output` and `model`.
+        private: Names of options to leave out, in addition to `output` and `model`.
         paths: Names of string options that are paths. Of these, and of every `Path`,
             only the last part is kept.
     """

@@ -12,7 +12,7 @@ class SelfCriticalTranslations(SelfCritical):
         batches: The `SentenceBatches`.
         reward: Function of a translation and its reference, both strings, to its
             reward, such as a `BleuChrfReward`.
-        **options: Those of `SelfCritical`.
+        **options: Further arguments of `SelfCritical`.
     """
 
     def __init__(self, translator, batches, reward, **options):
