@@ -323,16 +323,16 @@ class CaptionConfig:
 
 @dataclasses.dataclass(frozen=True)
 class WebConfig:
-    """Open a page that captions images, and shows where the model looked for each word.
+    """Start a web interface that captions images and shows the attention of each word.
 
-    Uploads are removed after a minute. The page also answers clients: docs/captioner.md
-    shows how to call it from Python.
+    Uploads are removed after a minute. Python programs can call the same server; see
+    docs/captioner.md.
 
     For example: captioner web
     """
 
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    #: Model whose maps can be shown beside those of --model: a preset, folder or file.
+    #: Model whose maps can be compared with those of --model: a preset, folder or file.
     compare: str = "flickr8k-hard"
     #: Maximum size of an image in megapixels; a larger one is not decoded.
     max_megapixels: Annotated[int, Range(1, 170)] = 50

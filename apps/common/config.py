@@ -269,16 +269,16 @@ class RuntimeConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ServerConfig:
-    """Address and limits of a page."""
+    """Address and limits of the web interface."""
 
-    #: Address to listen at. With another than 127.0.0.1, every computer that reaches
-    #: this one can use the page, without a password.
+    #: Address to listen on. With an address other than 127.0.0.1, other computers in
+    #: the network can use the page, without a password.
     host: str = "127.0.0.1"
     #: Port; 0 chooses a free one.
     port: Annotated[int, Range(0, 65535)] = 7860
     #: Maximum size of an upload in megabytes.
     max_megabytes: Annotated[int, Range(1, 1000)] = 20
-    #: Maximum number of requests that wait for the model; further ones are refused.
+    #: Maximum number of waiting requests; further ones are refused.
     max_queue: Positive = 64
 
 

@@ -26,8 +26,8 @@ class Inputs:
     def check(self, *outputs, whole=True):
         """Raise a `UserError` if an output is one of the inputs.
 
-        So is an existing file in a folder that is read. A terminal or another device
-        may be both.
+        An existing file in an input folder is an input, too. A terminal or another
+        device may be input and output.
 
         Args:
             *outputs: Files and folders to write; `None` is left out.

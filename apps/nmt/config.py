@@ -346,16 +346,16 @@ class TranslateConfig:
 
 @dataclasses.dataclass(frozen=True)
 class WebConfig:
-    """Open a page that translates, and shows which words each word came from.
+    """Start a web interface that translates sentences and shows word alignments.
 
-    Uploads are removed after a minute. The page also answers clients: docs/nmt.md shows
-    how to call it from Python.
+    Uploads are removed after a minute. Python programs can call the same server; see
+    docs/nmt.md.
 
     For example: nmt web
     """
 
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    #: Models whose alignments can be shown beside that of --model: names, folders or
+    #: Models whose alignments can be compared with that of --model: presets, folders or
     #: files.
     compare: tuple[str, ...] = ("multi30k-en-de-bahdanau", "multi30k-en-de-luong")
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)

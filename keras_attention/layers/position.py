@@ -27,7 +27,8 @@ class PositionEncoding(keras.layers.Layer):
         encoding[p, 2 i]     = sin(p / 10000 ^ (2 i / D))
         encoding[p, 2 i + 1] = cos(p / 10000 ^ (2 i / D))
 
-    An odd depth ends with a sine. Learned, `encoding` is a table of `max_length` rows.
+    An odd depth ends with a sine. If learned, `encoding` is a table of `max_length`
+    rows.
 
     The waves are computed in float32 at least, whatever the compute dtype. The mask
     of the input is passed on.

@@ -7,7 +7,7 @@ from keras import ops
 
 
 def combine_masks(*masks):
-    """Return the logical and of the masks; `None` entries are ignored."""
+    """Return the logical and of the masks that are not `None`; `None` if all are."""
     combined = None
     for mask in masks:
         if mask is not None:

@@ -10,7 +10,7 @@ import threading
 MAX_PIXELS = 178_956_970
 # The largest side of a JPEG. Resizing a longer side needs gigabytes for its weights.
 MAX_SIDE = 65_535
-# Larger images than these must not expand to more pixels for each byte of the file.
+# For images of more pixels, the number of pixels per byte of the file is limited.
 FEW_PIXELS = 2**24
 MAX_PIXELS_PER_BYTE = 10_000
 # Scans of a JPEG, each of which covers the whole image. Up to twenty are usual.
@@ -29,7 +29,7 @@ _END, _SCAN = 0xD9, 0xDA
 
 
 def problem_of_size(width, height, length=None, max_pixels=None):
-    """Return what is wrong with the size of an image, or `None`.
+    """Return an error message for the size of an image, or `None` if it is allowed.
 
     Args:
         width, height: Its sides in pixels.
@@ -52,7 +52,7 @@ def problem_of_size(width, height, length=None, max_pixels=None):
 
 
 def problem_of_scans(data):
-    """Return what is wrong with the number of scans of a JPEG, or `None`."""
+    """Return an error message for the number of scans of a JPEG, or `None`."""
     if count_scans(data) > MAX_SCANS:
         return f"expected a JPEG of at most {MAX_SCANS} scans, got more"
     return None
@@ -73,7 +73,7 @@ def count_scans(data):
 
 
 class MemoryBudget:
-    """Memory for what runs at the same time, given out in the order of asking.
+    """Memory shared by concurrent tasks, reserved in the order of their requests.
 
     Args:
         size: Number of bytes.

@@ -1,4 +1,4 @@
-"""The page of the captioner: what it shows, and what happens when."""
+"""The page of the captioner: its components and events."""
 
 from importlib.resources import files
 
@@ -25,7 +25,7 @@ from keras_attention_apps.common.web.uploads import (
 PENALTIES = (0.0, 0.7, 1.0)
 # Images that are captioned at once in the second tab.
 MOST_FILES = 100
-HINT = "Drop a photograph: its caption appears here, and every word shows its map."
+HINT = "Drop an image: its caption appears here, and every word shows its map."
 
 
 def build(config):

@@ -1,4 +1,4 @@
-"""Captions for the page, which knows nothing of models and files."""
+"""Captions for the page: loading models, reading images, searching."""
 
 import dataclasses
 import io
@@ -34,7 +34,7 @@ class Photo:
 
 
 class CaptionService:
-    """The captioner of the page, and the one that it is compared with.
+    """The captioner of the page, and the one to compare it with.
 
     Args:
         config: The `WebConfig`.

@@ -40,7 +40,7 @@ PATH_OPTIONS = (
 
 @dataclasses.dataclass
 class Progress:
-    """Progress of a training, beside its weights.
+    """Progress of a training, without its weights.
 
     Attributes:
         phase: Index of the phase that runs.
@@ -64,8 +64,8 @@ class Checkpoints:
     The weights, with the state of the optimiser, are written first, under a new name;
     then `progress.json`, which names that file, is replaced. So the folder holds one
     consistent state whenever the process dies. Both have digests, and the checkpoint
-    before stays beside the last one: if the last one is damaged, the training continues
-    from the one before, with a warning.
+    before the last one is kept: if the last one is damaged, the training continues from
+    the one before it, with a warning.
 
     Args:
         directory: Folder of the checkpoints.

@@ -1,1 +1,1 @@
-"""Pages in a browser: what those of both programs share."""
+"""The web interface: the parts that both programs share."""

@@ -1,6 +1,6 @@
 """Fragments of HTML: words that can be chosen, tables, links and errors.
 
-All texts are escaped here, so that callers pass them as they are.
+All texts are escaped here, so callers pass them unescaped.
 """
 
 import base64
@@ -26,7 +26,7 @@ def figures(*fragments):
 
 
 def words(texts, layers, *, group, label, notes=None, shares=None, chosen=0):
-    """Return words of which one is chosen, each with a layer over its figure.
+    """Return words as radio buttons, each with a layer over its figure.
 
     The words are radio buttons, so that a click or the arrow keys choose one. The style
     sheet shows the layer of the chosen word; no script is needed.
@@ -73,7 +73,7 @@ def _cell(value):
 
 
 def download(content, *, name, text, media_type):
-    """Return a link that holds a file, which the server need not keep."""
+    """Return a download link that contains the file; the server stores nothing."""
     return (
         f'<a class="ka-download" download="{html.escape(name)}" '
         f'href="{data_uri(content, media_type)}">{html.escape(text)}</a>'
@@ -81,5 +81,5 @@ def download(content, *, name, text, media_type):
 
 
 def data_uri(content, media_type):
-    """Return bytes as an address that holds them."""
+    """Return bytes as a data URI."""
     return f"data:{media_type};base64,{base64.b64encode(content).decode()}"

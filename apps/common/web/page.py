@@ -10,7 +10,7 @@ from keras_attention_apps.common.web.server import UPLOAD_AGE, UPLOAD_INTERVAL
 
 STYLE = Path(__file__).parent / "page.css"
 
-# The fonts of the computer: no font is fetched.
+# System fonts, so that no font is downloaded.
 THEME = gr.themes.Default(
     primary_hue="indigo",
     neutral_hue="slate",
@@ -35,7 +35,7 @@ def page(title, description):
         analytics_enabled=False,
         delete_cache=(UPLOAD_INTERVAL, UPLOAD_AGE),
     )
-    # The photographs of more sessions than these are forgotten, oldest first.
+    # Beyond this number of sessions, the images of the oldest are deleted.
     blocks.state_session_capacity = 200
     with blocks:
         gr.HTML(
@@ -117,7 +117,7 @@ def endpoint(function, given, defaults, *, name):
 
 
 def revealed(function):
-    """Make a function that returns HTML show its output, or hide it where it is empty.
+    """Wrap a function that returns HTML so that its output is hidden if it is empty.
 
     A `UserError` is shown, too.
     """

@@ -1,4 +1,4 @@
-"""A server for one page: its limits, and what it refuses."""
+"""A server for one page: limits of requests and uploads, and refused routes."""
 
 import contextlib
 import ipaddress
@@ -30,7 +30,7 @@ REFUSED = re.compile(
     r"/gradio_api/(proxy=|file=\w+:|vibe|run|process_recording|profiling)|/monitoring"
 )
 
-# The browser refuses what does not come from this server.
+# The browser loads nothing that does not come from this server.
 POLICY = "; ".join(
     (
         "default-src 'self' data: blob:",
@@ -162,7 +162,8 @@ def application_of(page, config, folder):
     )
     application.add_middleware(Guard, config=config, folder=folder)
     if is_local(config.host):
-        # A page elsewhere must not reach this one through a name of its own.
+        # DNS rebinding: another site must not reach this server through its own host
+        # name.
         local = ["127.0.0.1", "localhost", "[::1]", config.host]
         application.add_middleware(TrustedHostMiddleware, allowed_hosts=local)
     return application

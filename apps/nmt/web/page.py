@@ -1,4 +1,4 @@
-"""The page of the translator: what it shows, and what happens when."""
+"""The page of the translator: its components and events."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Translations for the page, which knows nothing of models."""
+"""Translations for the page: loading models and searching."""
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.web.models import Models
@@ -9,7 +9,7 @@ MOST_CHARACTERS = 2000
 
 
 class TranslationService:
-    """The translator of the page, and those that it is compared with.
+    """The translator of the page, and those to compare it with.
 
     Args:
         config: The `WebConfig`.
