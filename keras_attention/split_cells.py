@@ -73,7 +73,7 @@ class SplitCell:
         self._multiply = {name: _multiplier(x) for name, x in self._kernels.items()}
 
     def _prepared(self, kernel):
-        """Return the form of a kernel of the cell that inputs are multiplied by."""
+        """Return a kernel of the cell in the form that the products use."""
         return kernel
 
     def record_factors(self, contexts, states):

@@ -152,7 +152,7 @@ class TrainConfig:
     fine_tune_learning_rate: Weight = 1e-4
     #: Augment images in fine-tuning by random crops and mirroring.
     augment: bool = True
-    #: Dropout rate in fine-tuning, in place of that of the model.
+    #: Dropout rate in fine-tuning, instead of --model.dropout.
     fine_tune_dropout: Dropout = 0.4
     #: Epochs of self-critical training of the decoder, with CIDEr-D as reward.
     self_critical_epochs: Natural = 2

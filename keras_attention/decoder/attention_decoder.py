@@ -299,7 +299,7 @@ class AttentionDecoder(keras.layers.Layer):
 
 
 class _Recurrence:
-    """The RNN cell in the loop of a decoder, split where it can be; see `split_cell`.
+    """The RNN cell in the loop of a decoder, split if possible; see `split_cell`.
 
     Attributes:
         sequences: Tensors `(T, ...)` of which each step receives its part.

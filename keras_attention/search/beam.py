@@ -37,11 +37,11 @@ def beam_search(step, state, **options):
         penalty(length) = ((5 + length) / 6) ** length_penalty          ("gnmt")
         cover = coverage_penalty * sum over s of log min(sum over t of weights[t, s], 1)
 
-    where the length includes the end token. A length penalty of 0 ranks by the
-    log-probability, and one of 1, in the form `"power"`, by its average per token.
-    Coverage lowers the score of hypotheses that attended little to some position.
-    Attention of less than 1e-10 to a position counts as 1e-10, so a position costs at
-    most 23.1 times `coverage_penalty`.
+    where the length includes the end token. With a length penalty of 0, the score is
+    the log-probability; with 1, in the form `"power"`, the mean log-probability of a
+    token. Coverage lowers the score of hypotheses that attended little to some
+    position. Attention of less than 1e-10 to a position counts as 1e-10, so a position
+    costs at most 23.1 times `coverage_penalty`.
 
     At every step, the continuations of all hypotheses of a row are ranked together.
     Continuations among the best `beam_size` whose last token is `end` are finished; a

@@ -358,7 +358,7 @@ def test_too_many_broken_images_are_an_error(tmp_path):
 def test_some_images_must_be_left(tmp_path):
     _, broken, _ = broken_and_whole(tmp_path)
     with pytest.raises(
-        DataError, match=r"1 of 1 images .* may be left out, but not all"
+        DataError, match=r"1 of 1 images .* and not all, may be left out"
     ):
         readable([broken], 1)
 

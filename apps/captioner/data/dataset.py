@@ -30,7 +30,7 @@ def read_dataset(directory, split, *, validation_share=0.1):
 
     Args:
         directory: Path of the data set, or of its folder of images or texts if the
-            other folder is beside it.
+            other folder is next to it.
         split: `"train"`, `"dev"` or `"test"`; `"val"`, `"valid"` and
             `"validation"` mean `"dev"`.
         validation_share: For data without splits, share of the images in dev, and in
@@ -40,7 +40,7 @@ def read_dataset(directory, split, *, validation_share=0.1):
     Returns:
         List of `CaptionedImage`, in the order of the split file or, if there is none,
         of the file with the captions. Captions without a word, images without captions
-        and missing files are left out; warnings give their numbers.
+        and missing files are left out, and counted in warnings.
 
     Raises:
         DataError: If no layout is recognised, a file is broken or can be read in two
@@ -97,8 +97,8 @@ def readable(images, limit):
     broken = [problem for problem in problems if problem]
     if len(broken) > limit * len(images) or len(broken) == len(images):
         raise DataError(
-            f"{len(broken)} of {len(images)} images cannot be read, and at most "
-            f"{limit:.2%} may be left out, but not all. The first: {broken[0]}"
+            f"{len(broken)} of {len(images)} images cannot be read; at most "
+            f"{limit:.2%}, and not all, may be left out. The first: {broken[0]}"
         )
     for reason in broken:
         print(f"captioner: warning: {reason}; it is left out", file=sys.stderr)

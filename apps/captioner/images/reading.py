@@ -71,8 +71,8 @@ def read_image(source, *, draft=False, max_pixels=None):
 def read_array(source, size, box=None):
     """Read an image, and resize it, or a rectangle of it, to a square.
 
-    Of images that several threads read, no more are in memory at the same time than
-    `limits.MEMORY` has room for.
+    All threads share the memory budget `limits.MEMORY`: an image waits until the memory
+    that it needs is free.
 
     Args:
         source: As of `read_image`.
@@ -100,7 +100,8 @@ def _decoded(source, draft=False, max_pixels=None):
         with _pixel_limit(), _one_at_a_time if shared else contextlib.nullcontext():
             image = _open(source, max_pixels)
             with limits.DECODED.reserve(_reduce(image, draft)):
-                # Under one name, so that no step keeps the image of the step before.
+                # Each step reuses the name, so that the image of the step before is
+                # freed.
                 image = _upright(image)
                 image = _to_rgb(image)
                 yield image

@@ -130,7 +130,7 @@ class Subwords(StoredTokenizer):
                 sentence_iterator=_in_pieces(sentences),
                 model_writer=model,
                 model_type="bpe",
-                # For a size below the special tokens, its error is incomprehensible.
+                # SentencePiece's error for a smaller size is incomprehensible.
                 vocab_size=max(size, UNKNOWN + 1),
                 hard_vocab_limit=False,
                 character_coverage=character_coverage,
@@ -152,7 +152,7 @@ class Subwords(StoredTokenizer):
                 raise UserError(f"no subwords can be learned: {error}") from error
             raise UserError(
                 f"vocabulary_size must be at least {needed[1]}, one subword for every "
-                "character and byte, or character_coverage less. "
+                "character and byte, or character_coverage lower. "
                 f"Received: {size}"
             ) from error
         return cls(model.getvalue())

@@ -34,7 +34,7 @@ class CaptionedImage:
 
 @dataclass
 class _Listed:
-    """An image while a data set is read."""
+    """An image whose captions and boxes are still being read."""
 
     path: Path | ArchivedFile
     split: str | None
