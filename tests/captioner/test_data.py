@@ -350,7 +350,7 @@ def test_broken_images_do_not_stay_in_memory(tmp_path, monkeypatch):
 
 
 def test_too_many_broken_images_are_an_error(tmp_path):
-    message = "1 of 3 images cannot be read, and at most 30.00% may"
+    message = "1 of 3 images cannot be read; at most 30.00%, and not all, may"
     with pytest.raises(DataError, match=message):
         readable(broken_and_whole(tmp_path), 0.3)
 
