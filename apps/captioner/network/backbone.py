@@ -1,4 +1,4 @@
-"""Convolutional networks whose feature grid is attended to.
+"""Image encoders whose feature grid is attended to.
 
 Shapes: B images, S regions, D depth of a region.
 """
@@ -8,10 +8,12 @@ import sys
 import keras
 from keras import layers, ops
 from keras_attention_apps.captioner.network import efficientnet_lite
+from keras_attention_apps.captioner.network.encoders import is_encoder, read_encoder
 from keras_attention_apps.captioner.network.folding import (
     FoldedConvolution,
     fold_normalization,
 )
+from keras_attention_apps.captioner.network.preprocessing import MODES, affine
 from keras_attention_apps.captioner.network.weight_files import load_weights
 from keras_attention_apps.common.cli import UserError
 
@@ -19,15 +21,24 @@ EFFICIENTNETS_LITE = ("EfficientNetLite0", "EfficientNetLite1", "EfficientNetLit
 
 
 class Backbone(layers.Layer):
-    """CNN that returns the cells of its feature grid as regions.
+    """Image encoder that returns the cells of its feature grid as regions.
 
-    Batch normalisation always runs in inference mode, also while the CNN is fine-tuned.
+    Its dropout and batch normalisation always run in inference mode, also while it is
+    fine-tuned.
 
     Args:
         name: Name of a model in `keras.applications`, `"EfficientNetLite0"`, `1` or
-            `2`, or `"SmallCNN"`.
+            `2`, or `"SmallCNN"`; the path of a `.keras` file, or `"hub:"` and a preset
+            of KerasHub.
         image_size: Side of the square images in pixels.
-        weights: `"imagenet"`, `None`, or a file; see `load_weights`.
+        weights: `"imagenet"`, which also stands for those of the file or preset;
+            `None`, or another file; see `load_weights`.
+        preprocessing: `"own"`, or another one of `preprocessing.MODES`.
+        encoder: `Encoder` that describes the model; then the name is not read.
+
+    Attributes:
+        cnn: The Keras model from preprocessed images to the grid.
+        encoder: The `Encoder` of a file or a preset, otherwise `None`.
 
     Raises:
         UserError: If there is no such model, or not for images of this size.
@@ -39,29 +50,54 @@ class Backbone(layers.Layer):
         Regions, `(B, S, D)`, row by row.
     """
 
-    def __init__(self, name, image_size, weights=None, **kwargs):
+    def __init__(
+        self,
+        name,
+        image_size,
+        weights=None,
+        *,
+        preprocessing="own",
+        encoder=None,
+        **kwargs,
+    ):
         super().__init__(name="backbone", **kwargs)
-        build, self.preprocess = find_application(name)
         from_file = weights not in (None, "imagenet")
-        try:
-            self.cnn = build(
-                include_top=False,
-                weights=None if from_file else weights,
-                input_shape=(image_size, image_size, 3),
-            )
-        except UserError:
-            raise
-        except ValueError as error:
-            raise UserError(
-                f"{name} cannot be built for images of {image_size} x "
-                f"{image_size} pixels: {' '.join(str(error).split())}"
-            ) from error
+        initial = None if from_file else weights
+        values = None
+        if encoder is None and is_encoder(name):
+            encoder, values = read_encoder(name)
+        if encoder:
+            self.cnn = encoder.build(image_size, values if initial else None)
+            self.preprocess = affine(encoder.scale, encoder.offset)
+            encoder = encoder.at(image_size)
+        else:
+            self.cnn, self.preprocess = build_application(name, image_size, initial)
+        self.encoder = encoder
+        self.preprocess = MODES.get(preprocessing, self.preprocess)
+        self.preprocessing = preprocessing
         if from_file:
             load_weights(self.cnn, weights)
         _, self.rows, self.columns, self.depth = self.cnn.output_shape
         folded = fold_normalization(self.cnn)
         # A closure hides the model from Keras: its weights are those of the CNN.
         self._folded = lambda: folded
+
+    def unfreeze(self, share):
+        """Make the upper layers trainable.
+
+        Args:
+            share: Share of the layers, counted from the top. An `Encoder` has layers
+                inside others, so that it is the share of its weights, and its position
+                embeddings stay as they are.
+        """
+        self.trainable = True
+        parts = self.cnn.trainable_weights if self.encoder else self.cnn.layers
+        frozen = parts[: round(len(parts) * (1 - share))]
+        if self.encoder:
+            # KerasHub interpolates some when it saves them.
+            frozen += [part for part in parts if "position_embedding" in part.path]
+        for part in frozen:
+            part.trainable = False
 
     def freeze(self):
         """Fold the current weights once, which makes calls faster."""
@@ -79,6 +115,31 @@ class Backbone(layers.Layer):
 
     def compute_output_shape(self, images_shape):
         return (images_shape[0], self.rows * self.columns, self.depth)
+
+
+def build_application(name, image_size, weights):
+    """Return a CNN without its top, and its preprocessing.
+
+    Args:
+        name: As of `find_application`.
+        image_size: Side of the square images in pixels.
+        weights: `"imagenet"` or `None`.
+    """
+    build, preprocess = find_application(name)
+    try:
+        cnn = build(
+            include_top=False,
+            weights=weights,
+            input_shape=(image_size, image_size, 3),
+        )
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(
+            f"{name} cannot be built for images of {image_size} x "
+            f"{image_size} pixels: {' '.join(str(error).split())}"
+        ) from error
+    return cnn, preprocess
 
 
 def small_cnn(*, include_top, weights, input_shape):
@@ -146,6 +207,7 @@ def find_application(name):
         if callable(value) and name[0].isupper()
     )
     raise UserError(
-        f"backbone must be SmallCNN, one of {', '.join(EFFICIENTNETS_LITE)}, or a "
-        f"model of keras.applications, one of {', '.join(known)}. Received: {name!r}"
+        f"backbone must be SmallCNN, one of {', '.join(EFFICIENTNETS_LITE)}, the path "
+        "of a .keras file, hub: and a preset of KerasHub, or a model of "
+        f"keras.applications, one of {', '.join(known)}. Received: {name!r}"
     )

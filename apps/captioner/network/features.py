@@ -18,9 +18,9 @@ def cached_features(backbone, paths, cache, *, name, views=None):
     """Return features of images, from the cache if nothing has changed.
 
     The cache is one float16 file for each name and key. The key is a digest of the
-    images' contents and order, their views, the backbone's weights and precision,
-    and the image size. A file with this key is used, whatever its name; a new file
-    replaces the old one of the same name when it is complete.
+    images' contents and order, their views, the backbone with its weights and
+    precision, and the image size. A file with this key is used, whatever its name; a
+    new file replaces the old one of the same name when it is complete.
 
     Args:
         backbone: A `Backbone`.
@@ -87,8 +87,10 @@ def _digest(backbone, paths, views):
     digest = hashlib.blake2b(digest_size=12)
     cnn, computed = backbone.cnn, backbone.compute_dtype
     digest.update(f"{cnn.name} {cnn.input_shape} {computed} {views}".encode())
-    for variable in cnn.variables:
-        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(variable)))
+    if backbone.encoder or backbone.preprocessing != "own":
+        digest.update(f"{backbone.encoder} {backbone.preprocessing}".encode())
+    for weight in cnn.weights:
+        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)))
     for path in paths:
         digest.update(hashlib.blake2b(path.read_bytes(), digest_size=16).digest())
     return digest.hexdigest()

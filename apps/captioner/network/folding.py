@@ -34,8 +34,10 @@ def fold_normalization(cnn):
         return layer, images
 
     def call(layer, *args, **kwargs):
+        if not args:
+            return layer(**kwargs)
         convolution, images = origin(args[0])
-        if type(layer) is layers.BatchNormalization and _can_be_folded(convolution):
+        if _scales_channels(layer) and _can_be_folded(convolution):
             padding, unpadded = origin(images)
             if _pads_the_same(padding, convolution, unpadded):
                 return FoldedConvolution(convolution, layer, padding)(unpadded)
@@ -47,6 +49,10 @@ def fold_normalization(cnn):
     return keras.models.clone_model(
         cnn, clone_function=lambda layer: layer, call_function=call
     )
+
+
+def _scales_channels(layer):
+    return type(layer) is layers.BatchNormalization and layer.axis in (-1, 3)
 
 
 def _can_be_folded(layer):

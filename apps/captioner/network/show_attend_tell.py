@@ -49,7 +49,7 @@ class ShowAttendTell(keras.Model):
     Args:
         config: A `ModelConfig`.
         vocabulary_size: Number of words N.
-        backbone_weights: See `Backbone`.
+        backbone_weights, encoder: See `Backbone`.
         sample_temperature: Softmax temperature for sampling captions in self-critical
             training.
         **loss_options: See `LossOptions`.
@@ -75,6 +75,7 @@ class ShowAttendTell(keras.Model):
         vocabulary_size,
         *,
         backbone_weights=None,
+        encoder=None,
         sample_temperature=1.0,
         **loss_options,
     ):
@@ -82,7 +83,13 @@ class ShowAttendTell(keras.Model):
         self.config = config
         self.sample_temperature = sample_temperature
         self.loss_options = LossOptions(**loss_options)
-        self.backbone = Backbone(config.backbone, config.image_size, backbone_weights)
+        self.backbone = Backbone(
+            config.backbone,
+            config.image_size,
+            backbone_weights,
+            preprocessing=config.preprocessing,
+            encoder=encoder,
+        )
         self.region_projection = (
             keras.layers.Dense(config.region_units, "relu", name="region_projection")
             if config.region_units

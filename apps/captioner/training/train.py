@@ -17,6 +17,7 @@ from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 from keras_attention_apps.captioner.data.text import SPECIAL, Vocabulary, tokenize
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
+from keras_attention_apps.captioner.network.encoders import public_name
 from keras_attention_apps.captioner.network.features import cached_features
 from keras_attention_apps.captioner.network.show_attend_tell import (
     LossOptions,
@@ -91,7 +92,8 @@ def _train(config):
                 f"its own. Received: {config.backbone_weights!r} and "
                 f"{config.from_preset!r}"
             )
-        start = Captioner.from_preset(config.from_preset)
+        size = config.model.image_size
+        start = Captioner.from_preset(config.from_preset, image_size=size)
         changes = dataclasses.asdict(config.model)
         model = replaced(start.config, changes, RUNTIME_OPTIONS)
         taken = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)
@@ -121,7 +123,12 @@ def _train(config):
         },
     )
     recover_folder(config.output / BEST)
-    captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
+    encoder = start.network.backbone.encoder if start else None
+    network = _build(config, len(vocabulary), encoder)
+    _report_encoder(network.backbone)
+    public = public_name(config.model.backbone)
+    model = dataclasses.replace(config.model, backbone=public)
+    captioner = Captioner(model, vocabulary, network)
     if start:
         captioner.copy_weights(start)
     phases = _Phases(config, captioner, training, validation, checkpoints)
@@ -150,6 +157,22 @@ def _report_cut(texts, max_length):
         )
 
 
+def _report_encoder(backbone):
+    """Print the regions and the preprocessing of an encoder of somebody else."""
+    encoder = backbone.encoder
+    if not encoder:
+        return
+    pixels = f"preprocessing {backbone.preprocessing}"
+    if backbone.preprocessing == "own":
+        pixels = "pixels from 0 to 255"
+        if encoder.scale is not None or encoder.offset is not None:
+            pixels += f" times {encoder.scale} plus {encoder.offset}"
+    print(
+        f"{encoder.name}: {backbone.rows} x {backbone.columns} regions of depth "
+        f"{backbone.depth}; {pixels}"
+    )
+
+
 def _report_phrases(images):
     """Print how many box names are phrases, which match no single word."""
     names = {name for image in images for name in image.boxes}
@@ -172,8 +195,8 @@ def _fingerprint(by, *splits):
     return f"{counts} photographs, digest {digest.hexdigest()}"
 
 
-def _build(config, vocabulary_size):
-    """Build the network with its initial weights."""
+def _build(config, vocabulary_size, encoder):
+    """Build the network with its initial weights, around a given `Encoder` if any."""
     start = config.backbone_weights
     if start not in ("none", "imagenet") and not start.endswith(SUFFIXES):
         raise UserError(
@@ -185,6 +208,7 @@ def _build(config, vocabulary_size):
             config.model,
             vocabulary_size,
             backbone_weights=None if start == "none" else start,
+            encoder=encoder,
             sample_temperature=config.self_critical_temperature,
             **{name: getattr(config, name) for name in _LOSS_OPTIONS},
         )
@@ -251,10 +275,7 @@ class _Phases:
         config, backbone = self.config, self.network.backbone
         size = config.model.image_size
         self._load_best(config.fine_tune_dropout)
-        backbone.trainable = True
-        layers = backbone.cnn.layers
-        for layer in layers[: round(len(layers) * (1 - config.fine_tune_share))]:
-            layer.trainable = False
+        backbone.unfreeze(config.fine_tune_share)
         paths = [image.path for image in self.validation]
         batches = ImageBatches(paths, size, VALIDATION_BATCH)
 
