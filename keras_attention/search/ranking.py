@@ -9,7 +9,7 @@ from keras import ops
 from keras_attention.search.nested import check_rows
 
 # Coverage counts as this much at least, so that its logarithm stays finite.
-LEAST_COVERAGE = 1e-10
+MIN_COVERAGE = 1e-10
 
 
 class Ranking:
@@ -68,7 +68,7 @@ class Ranking:
         if not self.coverage_penalty:
             return log_probs
         # `ops.clip` takes its bounds in the default precision.
-        coverage = ops.minimum(ops.maximum(coverage, LEAST_COVERAGE), 1.0)
+        coverage = ops.minimum(ops.maximum(coverage, MIN_COVERAGE), 1.0)
         logs = ops.log(coverage)
         if self.coverage_mask is not None:
             logs = ops.where(self.coverage_mask[:, None], logs, 0.0)

@@ -7,7 +7,7 @@ from keras import ops
 from keras_attention.search.nested import gather
 
 # For fewer numbers, the function of the backend is as fast.
-MANY = 4096
+MIN_SIZE = 4096
 
 
 def top_k(x, k):
@@ -26,7 +26,7 @@ def top_k(x, k):
             positions, except on PyTorch.
     """
     size = x.shape[-1]
-    if size < max(MANY, 16 * k):
+    if size < max(MIN_SIZE, 16 * k):
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")
     length = _chunk_length(size, k)
