@@ -49,7 +49,7 @@ def projected(queries, positions):
 
 
 def dot(queries, positions):
-    """Luong's dot score beside the dot-product layer of Keras."""
+    """Luong's dot score, compared with the dot-product layer of Keras."""
     import keras
 
     from keras_attention import LuongAttention
@@ -76,7 +76,7 @@ def self_attention(queries, positions):
 
 
 def local(queries, positions):
-    """Luong's local-p of 21 positions, beside the same layer on 256 positions.
+    """Luong's local-p of 21 positions, compared with the same layer on 256 positions.
 
     The memory is computed beforehand: the projection of the source is not timed.
     """

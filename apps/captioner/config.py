@@ -42,10 +42,10 @@ class ModelConfig:
     #: simple images from random weights; the path of a .keras file; or hub: and a
     #: preset of KerasHub, such as hub:dinov2_small.
     backbone: str = "MobileNetV2"
-    #: Pixels that the backbone receives: its own preprocessing (a .keras file without
-    #: one receives values from 0 to 255); none, 0 to 255; unit, 0 to 1; tf, -1 to 1;
-    #: torch, 0 to 1, normalised by the mean and deviation of ImageNet; or caffe, BGR
-    #: without the mean of ImageNet.
+    #: Preprocessing of the pixels: own, that of the backbone (a .keras file without one
+    #: receives values from 0 to 255); none, 0 to 255; unit, 0 to 1; tf, -1 to 1; torch,
+    #: 0 to 1, normalised by the mean and deviation of ImageNet; or caffe, BGR without
+    #: the mean of ImageNet.
     preprocessing: Literal["own", "none", "unit", "tf", "torch", "caffe"] = "own"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224

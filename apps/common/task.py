@@ -21,7 +21,7 @@ from keras_attention_apps.common.training.averaging import average
 
 WEIGHTS = "model.weights.h5"
 
-# Searches that are kept; a process that runs all day may be asked for many.
+# Maximum number of cached searches; a long-running process may need many.
 MOST_SEARCHES = 32
 
 

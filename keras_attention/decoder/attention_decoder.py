@@ -302,7 +302,7 @@ class _Recurrence:
     """The RNN cell in the loop of a decoder, split if possible; see `split_cell`.
 
     Attributes:
-        sequences: Tensors `(T, ...)` of which each step receives its part.
+        sequences: Tensors `(T, ...)`; each step receives its part.
     """
 
     def __init__(self, cell, inputs, dtype, training):

@@ -86,9 +86,9 @@ class Backbone(layers.Layer):
         """Make the upper layers trainable.
 
         Args:
-            share: Share of the layers, counted from the top. An `Encoder` has layers
-                inside others, so that it is the share of its weights, and its position
-                embeddings stay as they are.
+            share: Share of the layers, counted from the top. For an `Encoder`, whose
+                layers are nested, it is the share of the weights, and position
+                embeddings stay frozen.
         """
         self.trainable = True
         parts = self.cnn.trainable_weights if self.encoder else self.cnn.layers

@@ -1,4 +1,4 @@
-"""Image encoders of others as backbones: `.keras` files, and presets of KerasHub."""
+"""Third-party image encoders as backbones: `.keras` files, and presets of KerasHub."""
 
 import contextlib
 import copy
@@ -75,7 +75,7 @@ class Encoder:
         return grid_model(model, image_size, self.name)
 
     def at(self, image_size):
-        """Return the encoder as it is built for a size of images."""
+        """Return this encoder with the architecture for a size of images."""
         if self._takes(image_size):
             return self
         model = copy.deepcopy(self.model)
@@ -83,7 +83,7 @@ class Encoder:
         return dataclasses.replace(self, model=model)
 
     def _takes(self, image_size):
-        """Whether the model needs no other architecture for a size of images.
+        """Whether the architecture fits a size of images.
 
         KerasHub builds some models for one size. Layers of Keras may take any.
         """

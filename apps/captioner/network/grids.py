@@ -1,4 +1,4 @@
-"""The feature grid that is hidden in a model of images.
+"""Extraction of the feature grid from a model of images.
 
 Shapes: B images, S tokens, D depth.
 """
@@ -10,17 +10,17 @@ import numpy as np
 from keras import layers, ops
 from keras_attention_apps.common.cli import UserError, reason
 
-# Most class and register tokens that an encoder puts before those of the patches.
+# Maximum number of class and register tokens before the patch tokens.
 PREFIX_TOKENS = 8
 
 
 def grid_model(model, image_size, name):
     """Return a model from square images to a feature grid `(B, rows, columns, D)`.
 
-    The grid is the last output of the model with several regions: `(B, rows, columns,
-    D)`, or tokens `(B, S, D)`, whose class and register tokens are left out. If all
-    outputs are pooled, as those of a classifier, it is that of the last layer before.
-    The returned model shares its layers with `model`.
+    The grid is the last output of the model with several regions:
+    `(B, rows, columns, D)`, or tokens `(B, S, D)`, whose class and register tokens are
+    dropped. If all outputs are pooled, as in a classifier, the grid is that of the last
+    layer before the pooling. The returned model shares its layers with `model`.
 
     Args:
         model: A Keras model of images, `(B, height, width, 3)`.
@@ -35,7 +35,7 @@ def grid_model(model, image_size, name):
     try:
         outputs = _outputs(model, images)
         grid = _grid(outputs, image_size, getattr(model, "patch_size", None), name)
-        # A model of its own leaves the layers after the grid out.
+        # A separate model excludes the layers after the grid.
         found = keras.Model(images, grid, name=model.name)
         if image.shape[1] not in (None, image_size):
             _check_shape(found, image_size)
@@ -51,7 +51,7 @@ def grid_model(model, image_size, name):
 
 
 class PatchGrid(layers.Layer):
-    """Arranges the tokens of patches in a grid, without those before them.
+    """Arranges patch tokens in a grid, and drops the tokens before them.
 
     Args:
         rows, columns: Size of the grid.

@@ -9,7 +9,7 @@ class SelfCriticalCaptions(SelfCritical):
 
     Args:
         captioner: The `Captioner`; its network must be compiled.
-        features: Arrays `(images, S, D)`, of which every step draws one for each image.
+        features: List of arrays `(images, S, D)`; every step draws one for each image.
         reward: Function of the list of words of a caption and the index of its image
             to its reward, such as a `CiderReward`.
         batch_images: Batch size, in images.

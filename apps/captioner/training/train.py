@@ -158,7 +158,7 @@ def _report_cut(texts, max_length):
 
 
 def _report_encoder(backbone):
-    """Print the regions and the preprocessing of an encoder of somebody else."""
+    """Print the regions and the preprocessing of a third-party encoder."""
     encoder = backbone.encoder
     if not encoder:
         return

@@ -13,7 +13,7 @@ from PIL import Image
 
 # Pixels of a map on each region; the browser enlarges it smoothly.
 MAP_PIXELS = 8
-# The word before those of the caption, which shows the photograph as it is.
+# The first word, before those of the caption, which shows the image without a map.
 WHOLE = "photo"
 
 

@@ -51,8 +51,8 @@ def load_weights(model, path):
         model.load_weights(path)
     except ValueError as error:
         # Keras lists all layers that failed.
-        told = str(error).partition("\n\nList of objects")[0]
-        raise UserError(" ".join(told.split())) from error
+        message = str(error).partition("\n\nList of objects")[0]
+        raise UserError(" ".join(message.split())) from error
 
 
 def _sizes(group):

@@ -56,7 +56,7 @@ def beam_options(defaults, penalties):
 
     Args:
         defaults: Dict of the options of the model's search.
-        penalties: Length penalties to choose from, beside that of the model.
+        penalties: Length penalties to choose from, in addition to that of the model.
     """
     beam_size, penalty = defaults["beam_size"], defaults["length_penalty"]
     return (
