@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 from keras_attention_apps.common.config import (
-    MOST_UNITS,
+    MAX_UNITS,
     BeamConfig,
     Dropout,
     ExportOptions,
@@ -19,6 +19,7 @@ from keras_attention_apps.common.config import (
     Positive,
     Precision,
     Range,
+    ReadingConfig,
     RuntimeConfig,
     SearchConfig,
     Seed,
@@ -50,7 +51,7 @@ class ModelConfig:
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
     #: Depth to which the regions are projected; 0 keeps the depth of the backbone.
-    region_units: Annotated[int, Range(0, MOST_UNITS)] = 512
+    region_units: Annotated[int, Range(0, MAX_UNITS)] = 512
     #: Depth of the word embeddings.
     embedding_units: Units = 256
     #: Units of the LSTM.
@@ -209,6 +210,7 @@ class TrainConfig:
     cache: Path | None = None
     #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
     tensorboard: bool = False
+    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 
 TRAINING = TrainConfig(data=tyro.MISSING, output=tyro.MISSING)
@@ -327,6 +329,7 @@ class CaptionConfig:
     search: Flags[CaptionSearchConfig] = dataclasses.field(
         default_factory=CaptionSearchConfig
     )
+    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -390,6 +393,7 @@ class EvaluateConfig:
     search: Flags[CaptionSearchConfig] = dataclasses.field(
         default_factory=CaptionSearchConfig
     )
+    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -410,3 +414,4 @@ class ExportConfig(ExportOptions):
     search: Flags[CaptionBeamConfig] = dataclasses.field(
         default_factory=CaptionBeamConfig
     )
+    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)

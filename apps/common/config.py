@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import tyro
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.reading import MAX_BYTES
 from tyro.conf import Positional
 
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
@@ -37,8 +38,8 @@ class Range:
 Positive = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
 # Depth of a layer, number of layers and of tokens: more than any machine can train.
-MOST_UNITS = 65_536
-Units = Annotated[int, Range(1, MOST_UNITS)]
+MAX_UNITS = 65_536
+Units = Annotated[int, Range(1, MAX_UNITS)]
 Layers = Annotated[int, Range(1, 100)]
 Length = Annotated[int, Range(1, 10_000)]
 Share = Annotated[float, Range(0, 1)]
@@ -215,6 +216,15 @@ def replaced(model, changes, runtime_options):
 
 
 @dataclasses.dataclass(frozen=True)
+class ReadingConfig:
+    """Reading of files."""
+
+    #: Maximum size in bytes of a file that is read as a whole, of a line, and of the
+    #: weights of a model.
+    max_bytes: Positive = MAX_BYTES
+
+
+@dataclasses.dataclass(frozen=True)
 class AverageConfig:
     """Average the weights of several models, such as epochs of one training."""
 
@@ -222,6 +232,7 @@ class AverageConfig:
     output: Positional[Path]
     #: Folders of the models.
     models: Positional[tuple[Path, ...]]
+    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 
 @dataclasses.dataclass(frozen=True)

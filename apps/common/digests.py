@@ -5,6 +5,7 @@ import json
 
 from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.files import read_json, write_json
+from keras_attention_apps.common.reading import opened
 
 # Keys of the digests: of the other files by their names, and of the rest of the JSON.
 FILES = "sha256"
@@ -69,5 +70,5 @@ def _digest(content):
 
 
 def _digest_of_file(path):
-    with open(path, "rb") as file:
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,9 +2,9 @@
 
 import codecs
 import io
-import itertools
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.reading import read_all, read_line
 
 # The marks of UTF-32 begin like those of UTF-16.
 MARKS = {
@@ -53,7 +53,8 @@ def as_utf8(data, name):
 def utf8_lines(stream, name):
     """Yield the lines of a binary stream, as UTF-8 with their line feeds.
 
-    A stream in UTF-16 or UTF-32 is read as a whole, others line by line.
+    A stream in UTF-16 or UTF-32 is read as a whole, others line by line. Neither may
+    exceed the limit of reading.
 
     Args:
         stream: Binary file.
@@ -62,9 +63,10 @@ def utf8_lines(stream, name):
     Raises:
         UserError: As of `as_utf8`.
     """
-    first = stream.readline()
+    first = read_line(stream, name)
     if first.startswith(tuple(MARKS)):
         # Unlike `splitlines`, this ends lines at line feeds alone.
-        yield from io.BytesIO(as_utf8(first + stream.read(), name))
+        yield from io.BytesIO(as_utf8(first + read_all(stream, name), name))
     elif first:
-        yield from itertools.chain([as_utf8(first, name)], stream)
+        yield as_utf8(first, name)
+        yield from iter(lambda: read_line(stream, name), b"")

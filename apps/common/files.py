@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.reading import read_file
 
 # Names that identify a folder of a kind, which may be replaced as a whole.
 MODEL = ("config.json", "model.weights.h5")
@@ -89,12 +90,6 @@ def check_file(path):
         )
     if not is_special(path):
         _check_parents(path)
-
-
-def check_text(path):
-    """Raise a `UserError` if a path is neither a file nor a pipe."""
-    if not Path(path).exists() or Path(path).is_dir():
-        raise UserError(f"expected a text file. Received: {str(path)!r}")
 
 
 def check_folder(path, kind=()):
@@ -226,7 +221,7 @@ def write_json(path, value):
 
 def read_json(path):
     """Read a file of JSON; see `parse_json`."""
-    return parse_json(Path(path).read_text(encoding="utf-8"))
+    return parse_json(read_file(path).decode("utf-8"))
 
 
 def parse_json(text, **options):

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import tyro
 from keras_attention_apps.common.cli import quiet_tensorflow, run
-from keras_attention_apps.common.config import AverageConfig, parsed
+from keras_attention_apps.common.config import AverageConfig, ReadingConfig, parsed
 from keras_attention_apps.common.imports import imported
+from keras_attention_apps.common.reading import at_most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,9 @@ class Program:
             description=self.description,
         )
         quiet_tensorflow()
-        result = self._imported(self._function(config))(config)
+        limit = getattr(config, "reading", ReadingConfig()).max_bytes
+        with at_most(limit):
+            result = self._imported(self._function(config))(config)
         return result if isinstance(result, int) else 0
 
     def _function(self, config):

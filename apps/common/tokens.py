@@ -1,6 +1,7 @@
 """Special tokens, the same in every vocabulary, and the storage of tokenizers."""
 
 from keras_attention_apps.common.files import write_files
+from keras_attention_apps.common.reading import read_file
 
 PAD, START, END, UNKNOWN = range(4)
 
@@ -26,7 +27,7 @@ class StoredTokenizer:
     @classmethod
     def load(cls, folder):
         """Read the tokenizer of a model from its folder."""
-        return cls.from_files({cls.file_name: (folder / cls.file_name).read_bytes()})
+        return cls.from_files({cls.file_name: read_file(folder / cls.file_name)})
 
     def save(self, folder):
         """Write the tokenizer into the folder of a model."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import (
-    MOST_UNITS,
+    MAX_UNITS,
     BeamConfig,
     Dropout,
     ExportOptions,
@@ -19,6 +19,7 @@ from keras_attention_apps.common.config import (
     Positive,
     Precision,
     Range,
+    ReadingConfig,
     RuntimeConfig,
     SearchConfig,
     Seed,
@@ -52,7 +53,7 @@ class ModelConfig:
     #: Units of the recurrent decoder, or of the feed-forward layers.
     units: Units | None = None
     #: Units of the recurrent encoder, in each direction.
-    encoder_units: Annotated[int, Range(0, MOST_UNITS)] | None = None
+    encoder_units: Annotated[int, Range(0, MAX_UNITS)] | None = None
     #: Layers of the encoder.
     encoder_layers: Layers | None = None
     #: Layers of the decoder.
@@ -238,6 +239,7 @@ class TrainConfig:
     seed: Seed = 0
     #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
     tensorboard: bool = False
+    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 
 TRAINING = TrainConfig(output=tyro.MISSING)
@@ -342,6 +344,7 @@ class TranslateConfig:
     #: thousand sentences, and for a process that runs all day.
     jit_compile: bool = False
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -387,6 +390,7 @@ class EvaluateConfig:
     #: Output file for the translations.
     output: Path | None = None
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -405,3 +409,4 @@ class ExportConfig(ExportOptions):
 
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[BeamConfig] = dataclasses.field(default_factory=BeamConfig)
+    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)

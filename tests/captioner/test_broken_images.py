@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from keras_attention_apps.captioner.images import limits
-from keras_attention_apps.captioner.images import reading as images
 from keras_attention_apps.captioner.images.reading import (
     ImageError,
     read_image,
@@ -44,7 +43,8 @@ class TestWhatCannotBeOpened:
         def deny(path, _):
             raise PermissionError(13, "Permission denied", str(path))
 
-        monkeypatch.setattr(images, "open", deny, raising=False)
+        monkeypatch.setattr("builtins.open", deny)
+        (tmp_path / "a.png").touch()
 
         fails(tmp_path / "a.png", "a.png", "got Permission denied")
 

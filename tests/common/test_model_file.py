@@ -7,6 +7,7 @@ from keras_attention_apps.common.litert.model_file import (
     read_model_file,
     write_model_file,
 )
+from keras_attention_apps.common.reading import at_most
 
 MODEL = b"\x1c\x00\x00\x00TFL3" + bytes(range(256))
 
@@ -85,6 +86,15 @@ def test_a_damaged_model(path):
 def test_metadata_that_are_not_ours(path, metadata):
     write(path, **metadata)
     refused(path, "without the metadata of a captioner")
+
+
+def test_contents_that_expand_beyond_the_limit(path):
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb", bytes(100_000))
+    assert path.stat().st_size < 2000
+    with at_most(50_000):
+        refused(path, "without the metadata")
+    read_model_file(path, "captioner")
 
 
 def test_another_kind(path):

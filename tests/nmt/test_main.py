@@ -54,14 +54,18 @@ def test_no_line_of_a_file_is_lost(model_folder, tmp_path, capsys):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_no_line_of_a_pipe_is_lost(model_folder, tmp_path, capsys):
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    writer = threading.Thread(target=path.write_bytes, args=(BAD,), daemon=True)
-    writer.start()
-    code = translate("--input", path, "--length-penalty", 2, model=model_folder)
+def test_a_pipe_with_a_name_is_refused(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    assert translate("--input", tmp_path / "pipe", model="nowhere") == 2
+    assert "expected a regular file" in capsys.readouterr().err
 
-    check_bad(code, *capsys.readouterr(), str(path))
+
+def test_files_and_lines_have_a_limit(model_folder, tmp_path, capsys):
+    path = tmp_path / "text"
+    path.write_bytes(b"the red dog\n")
+    options = ["--input", path, "--max-bytes"]
+    assert translate(*options, 10, model=model_folder) == 2
+    assert "more than 10 bytes; --max-bytes sets the limit" in capsys.readouterr().err
 
 
 def test_no_line_of_the_standard_input_is_lost(model_folder, capsys, monkeypatch):
@@ -236,7 +240,7 @@ def test_characters_that_no_font_has_are_no_news(
     [
         (["translate", "x", "--model", "nowhere"], "Received: 'nowhere'"),
         (["translate", "x", "--input", "y"], "not both"),
-        (["translate", "--input", "nowhere"], "Received: 'nowhere'"),
+        (["translate", "--input", "nowhere"], "directory: 'nowhere'"),
         (["translate", "x", "--beam-size", "0"], "beam_size must be at least 1"),
         (["translate", "x", "--n-best", "6"], "n_best must be between 1 and"),
         (["translate", "x", "--length-penalty", "-1"], "Received: -1"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.reading import check_bytes, opened, read_file
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,15 @@ class ArchivedFile:
         return f"{self.archive}/{self.inside}"
 
     def read_bytes(self):
-        with open(self.archive, "rb") as file:
+        check_bytes(self.size, self)
+        with opened(self.archive) as file:
             file.seek(self.offset)
             return file.read(self.size)
+
+
+def read_content(file):
+    """Return the bytes of a file, the path of one or an `ArchivedFile`."""
+    return file.read_bytes() if isinstance(file, ArchivedFile) else read_file(file)
 
 
 def archived_samples(archive):
@@ -63,7 +70,7 @@ def archived_samples(archive):
     """
     key, files = None, []
     try:
-        with tarfile.open(archive, "r:") as archived:
+        with opened(archive) as tar, tarfile.open(fileobj=tar, mode="r:") as archived:
             for member in archived:
                 file = ArchivedFile(
                     archive, member.name, member.offset_data, member.size
@@ -77,7 +84,8 @@ def archived_samples(archive):
                     files = []
                 key = its_key
                 files.append(file)
-    except (tarfile.TarError, OSError) as error:
+    # A header may ask for more memory than there is.
+    except (tarfile.TarError, OSError, OverflowError, MemoryError) as error:
         raise UserError(
             f"{archive}: expected an uncompressed tar archive, but found {error}"
         ) from error

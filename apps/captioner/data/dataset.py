@@ -8,7 +8,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
-from keras_attention_apps.captioner.data.archives import ArchivedFile
+from keras_attention_apps.captioner.data.archives import ArchivedFile, read_content
 from keras_attention_apps.captioner.data.layouts import LAYOUTS
 from keras_attention_apps.captioner.data.layouts.files import (
     TEXT_FOLDERS,
@@ -215,7 +215,7 @@ def _are_same(first, second):
     """Whether two files are one, or have the same content."""
     with contextlib.suppress(OSError):
         sizes = {_size(first), _size(second)}
-        return len(sizes) == 1 and first.read_bytes() == second.read_bytes()
+        return len(sizes) == 1 and read_content(first) == read_content(second)
     return False
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from keras_attention_apps.captioner.data.archives import ArchivedFile
 from keras_attention_apps.captioner.images import limits
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.reading import read_file
 from PIL import Image, UnidentifiedImageError
 
 # Fewer than Pillow supports: its reader of EPS, for example, runs Ghostscript.
@@ -295,8 +296,7 @@ def _read_bytes(source):
         # On Windows, the error would be one of permissions.
         if os.path.isdir(source):
             raise ImageError("expected an image file, got a folder")
-        with open(source, "rb") as file:
-            data = file.read()
+        data = read_file(source)
     elif isinstance(source, ArchivedFile):
         data = source.read_bytes()
     elif hasattr(source, "read"):
@@ -399,7 +399,7 @@ def _type(value):
 
 def _reason(error):
     match error:
-        case ImageError():
+        case UserError():
             return str(error)
         case Image.DecompressionBombError():
             found = re.search("[0-9]+ x [0-9]+|[0-9]+", str(error)).group()

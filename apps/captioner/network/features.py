@@ -7,6 +7,7 @@ import time
 
 import keras
 import numpy as np
+from keras_attention_apps.captioner.data.archives import read_content
 from keras_attention_apps.captioner.data.batches import ImageBatches
 from keras_attention_apps.common.files import atomic_path
 
@@ -92,5 +93,5 @@ def _digest(backbone, paths, views):
     for weight in cnn.weights:
         digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)))
     for path in paths:
-        digest.update(hashlib.blake2b(path.read_bytes(), digest_size=16).digest())
+        digest.update(hashlib.blake2b(read_content(path), digest_size=16).digest())
     return digest.hexdigest()

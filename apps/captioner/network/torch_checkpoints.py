@@ -5,9 +5,11 @@ accepts only dicts, tensors and their storages.
 """
 
 import collections
+import io
 import pickle
 
 import numpy as np
+from keras_attention_apps.common.reading import read_file
 
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 STORAGES = {
@@ -31,7 +33,7 @@ def read_checkpoint(path):
     Raises:
         ValueError: If the file has another format, or names anything else than tensors.
     """
-    with open(path, "rb") as file:
+    with io.BytesIO(read_file(path)) as file:
         try:
             return _read_tensors(file)
         # A broken or hostile pickle fails with nearly any type of exception.

@@ -1,9 +1,15 @@
 """Load the weights of a convolutional network from files of several kinds."""
 
+import io
+from pathlib import Path
+
 import keras
 import numpy as np
 from keras_attention_apps.captioner.network.torch_checkpoints import read_checkpoint
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.network.weights import check_size
+from keras_attention_apps.common.network.weights import load_weights as load_checked
+from keras_attention_apps.common.reading import check_bytes, read_file
 
 SUFFIXES = (".weights.h5", ".npz", ".pth")
 
@@ -28,12 +34,14 @@ def load_weights(cnn, path):
     """
     path = str(path)
     if path.endswith(".npz"):
-        with np.load(path) as file:
+        with np.load(io.BytesIO(read_file(path))) as file:
+            check_bytes(sum(x.file_size for x in file.zip.infolist()), path)
             _assign(cnn, {_layer_name(name): file[name] for name in file}, path)
     elif path.endswith(".pth"):
         _assign(cnn, dict(_from_torch(read_checkpoint(path))), path)
     else:
-        cnn.load_weights(path)
+        check_size(Path(path))
+        load_checked(cnn, Path(path))
 
 
 def _layer_name(name):

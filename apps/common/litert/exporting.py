@@ -4,6 +4,7 @@ import dataclasses
 
 import keras_attention_apps.common.presets as presets
 from keras_attention_apps.common.litert.model_file import write_model_file
+from keras_attention_apps.common.reading import read_file
 
 from keras_attention import __version__, convert_to_litert
 
@@ -32,7 +33,7 @@ def save_litert(task, path, signatures, *, quantize, metadata, name_or_path=None
         folder = presets.find_preset(name_or_path, task.presets)
         origin = {"name": folder.name}
         companions = {
-            name: (folder / name).read_bytes()
+            name: read_file(folder / name)
             for name in COMPANIONS
             if (folder / name).is_file()
         }

@@ -6,6 +6,7 @@ archive, and every ZIP program opens it.
 """
 
 import dataclasses
+import io
 import zipfile
 import zlib
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import Natural, from_json
 from keras_attention_apps.common.files import atomic_path, parse_json, to_json
+from keras_attention_apps.common.reading import check_bytes, read_file
 
 # Version of the metadata; files of a later one are refused.
 VERSION = 1
@@ -93,14 +95,15 @@ def read_model_file(path, kind):
     path = Path(path)
     if not path.is_file():
         raise UserError(f"expected a LiteRT file (.tflite). Received: {str(path)!r}")
-    content = path.read_bytes()
+    content = read_file(path)
     if content[4:8] != IDENTIFIER:
         raise UserError(
             f"expected a LiteRT model. Received: {str(path)!r}, whose first bytes are "
             f"{content[:8]!r}"
         )
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            check_bytes(sum(x.file_size for x in archive.infolist()), path)
             files = {name: archive.read(name) for name in archive.namelist()}
         metadata = parse_json(files.pop(METADATA))
         names = [field.name for field in dataclasses.fields(Header)]

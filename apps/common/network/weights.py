@@ -6,12 +6,10 @@ import h5py
 import numpy as np
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import WeightsInMemory
-
-# Maximum size of all weights of a file in bytes, as float32.
-MAX_BYTES = 4 * 2**30
+from keras_attention_apps.common.reading import check_bytes, check_input
 
 
-def check_size(path, fewest):
+def check_size(path, fewest=0):
     """Check the size of a `.weights.h5` file, before a network is built for it.
 
     Args:
@@ -19,17 +17,18 @@ def check_size(path, fewest):
         fewest: Lower bound of the number of weights that the configuration describes.
 
     Raises:
-        UserError: If the file has fewer weights, or more than fit into memory.
+        UserError: If the file has fewer weights, or exceeds the limit of reading.
     """
+    check_input(path)
+    check_bytes(path.stat().st_size, path.name)
     with h5py.File(path) as file:
-        count = sum(_sizes(file))
+        check_bytes(sum(_sizes(file, "nbytes")), path.name)
+        count = sum(_sizes(file, "size"))
     if count < fewest:
         raise UserError(
             f"its configuration has at least {fewest:,} weights. Received: "
             f"{count:,} in {path.name}"
         )
-    if 4 * count > MAX_BYTES:
-        raise UserError(f"expected at most {MAX_BYTES:,} bytes of weights, got more")
 
 
 def load_weights(model, path):
@@ -40,7 +39,7 @@ def load_weights(model, path):
     """
     largest = max(math.prod(weight.shape) for weight in model.weights)
     with h5py.File(path) as file:
-        found = max(_sizes(file), default=0)
+        found = max(_sizes(file, "size"), default=0)
     if found > largest:
         # Keras would read the array before it compares the shapes.
         raise UserError(
@@ -55,11 +54,11 @@ def load_weights(model, path):
         raise UserError(" ".join(message.split())) from error
 
 
-def _sizes(group):
-    """Return the numbers of elements of all arrays in a file."""
+def _sizes(file, kind):
+    """Return the sizes of all arrays in a file: `"size"` in numbers, or `"nbytes"`."""
     sizes = []
-    group.visititems(lambda _, x: sizes.append(getattr(x, "size", 0)))
-    return [size or 0 for size in sizes]
+    file.visititems(lambda _, item: sizes.append(getattr(item, kind, 0) or 0))
+    return sizes
 
 
 def save_half(model, path):

@@ -25,8 +25,8 @@ PREVIOUS = "previous.json"
 # A file elsewhere must not be read.
 WEIGHTS = re.compile(r"phase-\d+-epoch-\d+\.weights\.h5")
 
-# Options that are paths. They may change, so that a training can be moved and resumed.
-PATH_OPTIONS = (
+# Options that may change, such as paths: a training can be moved and resumed.
+CHANGEABLE = (
     "data",
     "source",
     "target",
@@ -35,6 +35,7 @@ PATH_OPTIONS = (
     "output",
     "cache",
     "tensorboard",
+    "reading.max_bytes",
 )
 
 
@@ -70,7 +71,7 @@ class Checkpoints:
     Args:
         directory: Folder of the checkpoints.
         config: Nested dict of everything the training depends on. A folder with
-            another configuration is rejected. `PATH_OPTIONS`, and options that the
+            another configuration is rejected. `CHANGEABLE`, and options that the
             saved configuration does not have, may differ.
 
     Attributes:
@@ -207,7 +208,7 @@ def _damaged(directory, problem):
 
 def _check_config(directory, saved, config):
     for name, before, now in _changes(saved, config):
-        if name not in PATH_OPTIONS:
+        if name not in CHANGEABLE:
             raise UserError(
                 f"{directory} holds a training with another {name}: {before!r}, and "
                 f"not {now!r}. Choose another output folder, or remove that one"

@@ -61,7 +61,7 @@ def training_record(config, private=(), paths=()):
             only the last part is kept.
     """
     record = dataclasses.asdict(config)
-    for name in ("output", "model", *private):
+    for name in ("output", "model", "reading", *private):
         del record[name]
     for name, value in record.items():
         if value is not None and (isinstance(value, Path) or name in paths):

@@ -11,10 +11,10 @@ from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_fi
 from keras_attention_apps.common.files import (
     atomic_path,
     check_file,
-    check_text,
 )
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.inputs import Inputs
+from keras_attention_apps.common.reading import check_input, opened
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 
@@ -69,7 +69,7 @@ def _check(config):
     if config.sentences and config.input is not None:
         raise UserError("expected either sentences or --input, not both")
     if config.input is not None:
-        check_text(config.input)
+        check_input(config.input)
     if not config.sentences and config.input is None and sys.stdin is None:
         raise UserError(
             "expected sentences, --input, or lines on the standard input. "
@@ -151,7 +151,7 @@ class _Lines:
         elif self._input is None:
             yield from utf8_lines(sys.stdin.buffer, self.name)
         else:
-            with open(self._input, "rb") as file:
+            with opened(self._input) as file:
                 yield from utf8_lines(file, self.name)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import as_utf8
-from keras_attention_apps.common.files import check_text
+from keras_attention_apps.common.reading import read_file
 from keras_attention_apps.nmt.data.text import clean
 
 TRAINING_NAMES = ("train",)
@@ -30,15 +30,15 @@ class Pairs:
 
 
 def read_lines(path):
-    """Return the clean lines of a text file or pipe; only line feeds end lines.
+    """Return the clean lines of a text file; only line feeds end lines.
 
     The text is UTF-8, or UTF-16 or UTF-32 with a byte order mark.
 
     Raises:
-        UserError: If the file is missing, empty, or in another encoding.
+        UserError: If the file is empty, too large, or in another encoding.
+        OSError: If it is missing.
     """
-    check_text(path)
-    content = as_utf8(Path(path).read_bytes(), path)
+    content = as_utf8(read_file(path), path)
     if not content.strip():
         raise UserError(f"{path} is empty")
     lines = content.removesuffix(b"\n").split(b"\n")

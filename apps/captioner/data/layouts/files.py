@@ -3,6 +3,7 @@
 import csv
 import io
 
+from keras_attention_apps.captioner.data.archives import read_content
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import as_utf8
 from keras_attention_apps.common.files import parse_json
@@ -70,7 +71,7 @@ def find_split_files(root, pattern, names):
 
 
 def _text_of(path):
-    data = as_utf8(path.read_bytes(), path)
+    data = as_utf8(read_content(path), path)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

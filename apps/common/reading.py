@@ -1,0 +1,106 @@
+"""Reading files: regular ones, or the standard input, up to a limit in bytes."""
+
+import contextlib
+import io
+import os
+import stat
+import sys
+
+from keras_attention_apps.common.cli import UserError
+
+# Default maximum size of a file, a line, or an expanded member of an archive, in bytes.
+MAX_BYTES = 256_000_000
+# Names of the standard input, and of the other open files of a process.
+STANDARD_INPUT = "-"
+OPEN_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+
+# Bytes that are read at once.
+CHUNK = 2**24
+
+_limit = MAX_BYTES
+
+
+@contextlib.contextmanager
+def at_most(count):
+    """Set the limit of the process inside the context, as its threads read, too."""
+    global _limit
+    before, _limit = _limit, count
+    try:
+        yield
+    finally:
+        _limit = before
+
+
+def check_bytes(count, name):
+    """Raise a `UserError` if something has more bytes than the limit.
+
+    Args:
+        count: Its size, before it is read.
+        name: Its name.
+    """
+    if count > _limit:
+        raise UserError(
+            f"{name} has more than {_limit:,} bytes; --max-bytes sets the limit"
+        )
+
+
+def check_input(path):
+    """Raise a `UserError` if a path is neither a regular file nor an open one.
+
+    A pipe that has a name would block, and a device may never end.
+
+    Raises:
+        OSError: If there is nothing.
+    """
+    if str(path) == STANDARD_INPUT or str(path).startswith(OPEN_FILES):
+        return
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise UserError(
+            "expected a regular file, or - for the standard input. Received "
+            f"{'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}: "
+            f"{str(path)!r}"
+        )
+
+
+@contextlib.contextmanager
+def opened(path):
+    """Open a regular file, or the standard input as `-`, for reading of bytes."""
+    check_input(path)
+    if str(path) == STANDARD_INPUT:
+        yield sys.stdin.buffer
+        return
+    with open(path, "rb") as file:
+        yield file
+
+
+def read_file(path):
+    """Return the bytes of a regular file, or of the standard input.
+
+    Raises:
+        UserError: If it is not one, or exceeds the limit; see `at_most`.
+        OSError: If it cannot be read.
+    """
+    with opened(path) as file:
+        return read_all(file, path)
+
+
+def read_all(file, name):
+    """Return the bytes of a binary file from here on, up to the limit.
+
+    Args:
+        file: The file.
+        name: Its name, for an error.
+    """
+    content = io.BytesIO()
+    while chunk := file.read(CHUNK):
+        content.write(chunk)
+        check_bytes(content.tell(), name)
+    return content.getvalue()
+
+
+def read_line(file, name):
+    """Return the next line of a binary file, up to the limit."""
+    line = file.readline(_limit + 1)
+    check_bytes(len(line), name)
+    return line
