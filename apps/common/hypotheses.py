@@ -8,6 +8,9 @@ import dataclasses
 import numpy as np
 from keras_attention_apps.common.cli import UserError
 
+# No sequence of tokens is less probable.
+LEAST_SCORE = -1e8
+
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
@@ -37,8 +40,17 @@ def hypotheses(outputs, n_best=1):
         outputs: Dict of arrays, the result of a beam search.
         n_best: Maximum number of hypotheses of a row. A row has fewer where the search
             found fewer, but always one.
+
+    Raises:
+        UserError: If a row has no hypothesis, because the model computes NaN.
     """
     outputs = {name: np.asarray(values) for name, values in outputs.items()}
+    # A search without a possible hypothesis returns -1e9, or NaN if it is older.
+    if not np.all(outputs["scores"][:, 0] > LEAST_SCORE):
+        raise UserError(
+            "The model computes no finite scores: its weights are NaN or infinite. Its "
+            "training has diverged, or a file is damaged."
+        )
     return [
         [
             Hypothesis(

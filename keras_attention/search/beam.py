@@ -8,7 +8,6 @@ from keras import ops, tree
 from keras_attention import loops
 from keras_attention.search.constraints import (
     IMPOSSIBLE,
-    check_integer,
     is_possible,
 )
 from keras_attention.search.nested import (
@@ -22,7 +21,7 @@ from keras_attention.search.nested import (
     write,
 )
 from keras_attention.search.ranking import Ranking
-from keras_attention.search.step import check_keywords, constrain
+from keras_attention.search.step import check_keywords, check_start, constrain
 from keras_attention.search.top_k import top_k
 from keras_attention.validation import check_positive_integer
 
@@ -83,7 +82,9 @@ def beam_search(step, state, **options):
         `"scores"` `(B, K)`;
         `"log_probs"` `(B, K)`, the sum over the tokens;
         `"token_log_probs"` `(B, K, L)`, zero after the last token;
-        `"weights"` `(B, K, L, S)`, attention weights of the step that chose each token.
+        `"weights"` `(B, K, L, S)`, attention weights of the step that chose each token;
+        `"finite"` `(B,)`, `False` if a log-probability of a step was NaN or plus
+        infinity. Such tokens count as impossible.
 
     Raises:
         ValueError: If `beam_size` or `max_length` is not a positive integer, a penalty
@@ -119,10 +120,10 @@ class Beam:
         found = beam.hypotheses(carry)
 
     The carry is a nested dict of tensors: `"t"` `(B,)`, the number of steps of every
-    row; `"alive"`, `"finished"`, `"coverage"`, each `(B, K, ...)`; and `"history"`
-    `(L, B, K, ...)`, from which hypotheses are traced back. Rows count their steps
-    independently, so one row may restart while others continue. Arguments are those of
-    `beam_search`.
+    row; the booleans `"done"` and `"finite"`, `(B,)`; `"alive"`, `"finished"` and
+    `"coverage"`, `(B, K, ...)`; and `"history"` `(L, B, K, ...)`, from which hypotheses
+    are traced back. Rows count their steps independently, so one row may restart while
+    others continue. Arguments are those of `beam_search`.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class Beam:
         limit=None,
         constraints=(),
     ):
-        check_integer("start", start)
+        check_start(start)
         check_positive_integer("max_length", max_length)
         check_positive_integer("beam_size", beam_size)
         self.ranking = Ranking(
@@ -202,6 +203,8 @@ class Beam:
         impossible = ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32")
         return {
             "t": ops.zeros((batch,), dtype="int32"),
+            "done": ops.zeros((batch,), dtype="bool"),
+            "finite": ops.ones((batch,), dtype="bool"),
             "alive": {
                 "token_ids": ops.full((batch, beam_size), self.start, dtype="int32"),
                 "log_probs": ops.broadcast_to(only_first, (batch, beam_size)),
@@ -216,7 +219,7 @@ class Beam:
             },
         }
 
-    def done(self, carry):
+    def _done(self, carry):
         """Return whether each row is done, `(B,)`."""
         # No score can exceed `bound`: log-probabilities only fall, the divisor is
         # largest at `max_length`, and coverage adds at most zero. `ops.max` would fail
@@ -241,7 +244,7 @@ class Beam:
         """
 
         def proceed(carry):
-            waiting = ops.logical_not(self.done(carry))
+            waiting = ops.logical_not(carry["done"])
             if active is not None:
                 waiting = ops.logical_and(waiting, active)
             return ops.logical_and(
@@ -262,6 +265,9 @@ class Beam:
         end, beam_size = self.end, self.beam_size
         t, alive, coverage = carry["t"], carry["alive"], carry["coverage"]
         log_probs, state, weights = self.step(alive["token_ids"], alive["state"])
+        # Hypotheses that do not exist, and rows that are done, may compute anything.
+        ignored = ~is_possible(alive["log_probs"]) | carry["done"][:, None]
+        finite = carry["finite"] & ops.all(state["finite"] | ignored, axis=1)
         weights = ops.cast(weights, "float32")
         coverage = tree.map_structure(lambda x: x + weights, coverage)
         # Twice the beam, so that a full beam is left if all of the best ones end.
@@ -308,12 +314,14 @@ class Beam:
         now = {"going": going, "weights": weights}
         after = {
             "t": t + 1,
+            "finite": finite,
             "alive": alive,
             "finished": finished,
             "coverage": gather(coverage, going["parents"]),
             "history": write(carry["history"], t, now),
         }
-        return self._limited(carry, after)
+        after = self._limited(carry, after)
+        return {**after, "done": self._done(after)}
 
     def _limited(self, before, after):
         """Return the carry after a step; rows at their limit keep their hypotheses."""
@@ -395,6 +403,7 @@ class Beam:
             "log_probs": chosen["log_probs"],
             "token_log_probs": ops.moveaxis(found["gains"], 0, -1),
             "weights": ops.moveaxis(found["weights"], 0, -2),
+            "finite": carry["finite"],
         }
 
     def _checked_limit(self, limit):

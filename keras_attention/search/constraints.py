@@ -277,7 +277,13 @@ def check_integer(name, value):
 
 
 def is_possible(log_probs):
+    """Return where log-probabilities are those of something possible; NaN is not."""
     return log_probs > IMPOSSIBLE / 2
+
+
+def is_impossible(log_probs):
+    """Return where something is impossible for certain; NaN is not."""
+    return log_probs <= IMPOSSIBLE / 2
 
 
 def _repeating_tokens(tokens, n, size):

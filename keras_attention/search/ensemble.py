@@ -4,7 +4,7 @@ import math
 
 from keras import ops
 
-from keras_attention.search.constraints import IMPOSSIBLE, is_possible
+from keras_attention.search.constraints import IMPOSSIBLE, is_impossible
 from keras_attention.search.step import call_step
 from keras_attention.validation import check_choice
 
@@ -84,7 +84,8 @@ def ensemble_step(steps, *, weights=None, combine="probabilities"):
                     f"steps must agree in the size of their {name}. Received: {sizes}"
                 )
         log_probs = [ops.cast(x, "float32") for x in log_probs]
-        log_probs = [ops.where(is_possible(x), x, -math.inf) for x in log_probs]
+        # NaN is kept, and the search reports it.
+        log_probs = [ops.where(is_impossible(x), -math.inf, x) for x in log_probs]
         mean = _arithmetic if combine == "probabilities" else _geometric
         attention = [
             share * ops.cast(x, "float32")
@@ -104,6 +105,7 @@ def _arithmetic(log_probs, shares):
 
 def _geometric(log_probs, shares):
     joint = sum(share * x for share, x in zip(shares, log_probs, strict=True))
-    normalizer = ops.logsumexp(joint, axis=-1, keepdims=True)
+    numbers = ops.where(joint < math.inf, joint, -math.inf)
+    normalizer = ops.logsumexp(numbers, axis=-1, keepdims=True)
     # Where no token is possible, the normalizer is -inf.
-    return ops.where(is_possible(joint), joint - normalizer, IMPOSSIBLE)
+    return ops.where(is_impossible(joint), IMPOSSIBLE, joint - normalizer)

@@ -134,4 +134,4 @@ class BeamSearchQueue:
         beam = self._beam(rows)
         carry = beam.restart(carry, fresh)
         carry = beam.advance(carry, active=active, unfinished=unfinished)
-        return carry, beam.done(carry), beam.hypotheses(carry)
+        return carry, carry["done"], beam.hypotheses(carry)

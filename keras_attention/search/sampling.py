@@ -6,11 +6,10 @@ from keras import ops
 from keras_attention.ops.sampling import invert
 from keras_attention.search.constraints import (
     IMPOSSIBLE,
-    check_integer,
     is_possible,
 )
 from keras_attention.search.nested import batch_of, spread, write
-from keras_attention.search.step import checks_keywords, constrain
+from keras_attention.search.step import check_start, checks_keywords, constrain
 from keras_attention.validation import check_positive_integer
 
 # The lowest temperature that is positive in float32 on every backend.
@@ -23,9 +22,9 @@ HOT = 1e6
 def greedy_search(step, state, *, start, end, max_length, constraints=()):
     """Greedy search: the most probable token at every step.
 
-    The loop ends when every row has produced `end`. A row also ends, without `end`,
-    where no token is possible. If that is the first step, there is no hypothesis: its
-    length is 0 and its score -1e9, as in `beam_search`.
+    The loop ends when every row has produced `end`, or when no token is possible. In
+    that case there is no hypothesis: its length is 0 and its score -1e9, as in a beam
+    search.
 
     Args:
         step, state, start, end, max_length, constraints: As for `beam_search`.
@@ -145,7 +144,7 @@ def _search_independently(
 
     `choose(log_probs, t)` returns the next tokens `(B, K)`.
     """
-    check_integer("start", start)
+    check_start(start)
     check_positive_integer("max_length", max_length)
     step, state = constrain(step, state, constraints, end=end, max_length=max_length)
     state = spread(state, size)
@@ -169,13 +168,22 @@ def _search_independently(
             "weights": weights,
             "exists": ops.cast(exists, "int32"),
         }
-        alive = {"token_ids": token_ids, "state": state, "done": token_ids == end}
+        running = ops.logical_not(alive["done"])
+        alive = {
+            "token_ids": token_ids,
+            "state": state,
+            "done": token_ids == end,
+            "exists": ops.logical_or(alive["done"], exists) & alive["exists"],
+            "finite": alive["finite"] & ops.all(state["finite"] | ~running, axis=1),
+        }
         return t + 1, alive, write(found, t, now)
 
     alive = {
         "token_ids": token_ids,
         "state": state,
         "done": ops.zeros((batch, size), dtype="bool"),
+        "exists": ops.ones((batch, size), dtype="bool"),
+        "finite": ops.ones((batch,), dtype="bool"),
     }
     found = {
         "token_ids": ops.full((max_length, batch, size), end, dtype="int32"),
@@ -184,16 +192,22 @@ def _search_independently(
         "exists": ops.zeros((max_length, batch, size), dtype="int32"),
     }
     t = ops.convert_to_tensor(0, dtype="int32")
-    _, _, found = ops.while_loop(
+    _, alive, found = ops.while_loop(
         proceed, body, (t, alive, found), maximum_iterations=max_length
     )
-    lengths = ops.sum(found["exists"], axis=0)
-    total = ops.where(lengths > 0, ops.sum(found["log_probs"], axis=0), IMPOSSIBLE)
+    exists = alive["exists"]
+    total = ops.where(exists, ops.sum(found["log_probs"], axis=0), IMPOSSIBLE)
+
+    def existing(x, otherwise):
+        mask = ops.reshape(exists, (*ops.shape(exists), *[1] * (len(x.shape) - 3)))
+        return ops.where(mask, x, otherwise)
+
     return {
-        "token_ids": ops.moveaxis(found["token_ids"], 0, -1),
-        "lengths": lengths,
+        "token_ids": ops.moveaxis(existing(found["token_ids"], end), 0, -1),
+        "lengths": ops.where(exists, ops.sum(found["exists"], axis=0), 0),
         "scores": total,
         "log_probs": total,
-        "token_log_probs": ops.moveaxis(found["log_probs"], 0, -1),
-        "weights": ops.moveaxis(found["weights"], 0, -2),
+        "token_log_probs": ops.moveaxis(existing(found["log_probs"], 0.0), 0, -1),
+        "weights": ops.moveaxis(existing(found["weights"], 0.0), 0, -2),
+        "finite": alive["finite"],
     }

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Iterable
 
 from keras import ops
@@ -21,8 +22,10 @@ def constrain(step, state, constraints, *, end, max_length):
 
     Returns:
         step: Step function whose log-probabilities are float32, at least `IMPOSSIBLE`,
-            and `FORBIDDEN` for tokens that break a constraint.
-        state: The state of the model, the length, and the state of each constraint.
+            and `FORBIDDEN` for tokens that break a constraint. NaN and plus infinity
+            become `IMPOSSIBLE`.
+        state: The state of the model, the length, the state of each constraint, and
+            `"finite"`, `(B,)`: whether the last step had neither NaN nor plus infinity.
     """
     check_integer("end", end)
     # The sort is stable: apart from `overrides`, the order of the list is kept.
@@ -31,6 +34,7 @@ def constrain(step, state, constraints, *, end, max_length):
     state = {
         "model": state,
         "length": ops.zeros((batch_size,), dtype="int32"),
+        "finite": ops.ones((batch_size,), dtype="bool"),
         "constraints": [
             constraint.begin(batch_size=batch_size, end=end, max_length=max_length)
             for constraint in constraints
@@ -39,7 +43,11 @@ def constrain(step, state, constraints, *, end, max_length):
 
     def constrained(token_ids, state):
         log_probs, model_state, weights = call_step(step, token_ids, state["model"])
-        log_probs = ops.maximum(ops.cast(log_probs, "float32"), IMPOSSIBLE)
+        log_probs = ops.cast(log_probs, "float32")
+        # NaN is not less than anything.
+        numbers = log_probs < math.inf
+        log_probs = ops.where(numbers, log_probs, IMPOSSIBLE)
+        log_probs = ops.maximum(log_probs, IMPOSSIBLE)
         size, length = log_probs.shape[-1], state["length"]
         if not 0 <= end < size:
             raise ValueError(
@@ -51,10 +59,22 @@ def constrain(step, state, constraints, *, end, max_length):
         for constraint, own in zip(constraints, state["constraints"], strict=True):
             log_probs, own = constraint.mask(log_probs, own, now)
             states.append(own)
-        state = {"model": model_state, "length": length + 1, "constraints": states}
+        state = {
+            "model": model_state,
+            "length": length + 1,
+            "finite": ops.all(numbers, axis=-1),
+            "constraints": states,
+        }
         return log_probs, state, weights
 
     return constrained, state
+
+
+def check_start(start):
+    """Raise `ValueError` unless the start token may be in a table of embeddings."""
+    check_integer("start", start)
+    if not 0 <= start < 2**31:
+        raise ValueError(f"start must be a token, at least 0. Received: {start}")
 
 
 def _checked(constraints):

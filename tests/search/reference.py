@@ -230,6 +230,7 @@ def assert_sound(
         "log_probs": "float32",
         "token_log_probs": "float32",
         "weights": "float32",
+        "finite": "bool",
     }
     for row in range(batch):
         found = hypotheses(result, row)

@@ -282,6 +282,7 @@ def test_a_graph_takes_any_batch_and_knows_all_other_dimensions(run, beam_size):
         "log_probs": (None, beam_size),
         "token_log_probs": (None, beam_size, LENGTH),
         "weights": (None, beam_size, LENGTH, POSITIONS),
+        "finite": (None,),
     }
 
 
