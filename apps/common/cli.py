@@ -4,6 +4,7 @@ import contextlib
 import io
 import logging
 import os
+import signal
 import sys
 
 
@@ -19,11 +20,48 @@ def reason(error):
     return message or type(error).__name__
 
 
+# Control characters, with which the name of a file could steer a terminal.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+_CONTROLS |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
+
+
+def printable(value):
+    """Return a value as text for one line, with control characters escaped.
+
+    >>> print(printable("a\\x1b[31m\\tb.jpg"))
+    a\\x1b[31m\\tb.jpg
+    """
+    return str(value).translate(_CONTROLS)
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end by SIGTERM."""
+
+
+@contextlib.contextmanager
+def _ending_by_exception():
+    """Raise `Terminated` on SIGTERM, so that temporary files are removed."""
+
+    def end(*_):
+        raise Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:
+        # Another thread than the main one has no signals.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def run(program, main):
     """Run a program's main function and return the exit code.
 
     A `UserError` or an `OSError` becomes one line on the standard error and exit code
-    2, Ctrl-C becomes exit code 130, and a closed pipe exit code 141. The output is
+    2, Ctrl-C becomes exit code 130, SIGTERM 143, and a closed pipe 141. The output is
     UTF-8 whatever the locale is, and file names are written byte for byte.
 
     Args:
@@ -40,7 +78,11 @@ def run(program, main):
         with contextlib.suppress(AttributeError, io.UnsupportedOperation):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
-        return main() or 0
+        with _ending_by_exception():
+            return main() or 0
+    except Terminated:
+        print(f"{program}: terminated", file=sys.stderr)
+        return 143
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
         return 130
@@ -49,7 +91,7 @@ def run(program, main):
         sys.stdout = io.StringIO()
         return 141
     except (UserError, OSError) as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
+        print(f"{program}: error: {printable(error)}", file=sys.stderr)
         return 2
 
 

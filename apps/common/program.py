@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import operator
+import warnings
 from typing import Annotated, Any
 
 import tyro
@@ -56,7 +57,9 @@ class Program:
         )
         quiet_tensorflow()
         limit = getattr(config, "reading", ReadingConfig()).max_bytes
-        with at_most(limit):
+        with at_most(limit), warnings.catch_warnings():
+            # Pillow warns about files that it reads all the same.
+            warnings.filterwarnings("ignore", module="PIL")
             result = self._imported(self._function(config))(config)
         return result if isinstance(result, int) else 0
 

@@ -1,9 +1,13 @@
 """Choosing the runtime of a model: LiteRT, which starts quickly, or Keras."""
 
+import contextlib
 import dataclasses
+import sys
 
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import UserError, printable
+from keras_attention_apps.common.config import BeamConfig
 from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.litert.runtime import available
 from keras_attention_apps.common.presets import LITERT, find_preset, is_litert
@@ -26,7 +30,7 @@ class Runtimes:
     litert: str
     few: int
 
-    def load(self, model, config, *, count, search, **options):
+    def load(self, model, config, *, count, search, n_best=1, **options):
         """Load a model.
 
         Args:
@@ -35,6 +39,7 @@ class Runtimes:
                 model has a LiteRT file with these options.
             count: Number of inputs.
             search: Options of the beam search that were given.
+            n_best: Number of hypotheses that are wanted, at most the beam width.
             **options: Further arguments of `Task.from_preset`.
 
         Raises:
@@ -43,6 +48,9 @@ class Runtimes:
         """
         changes = {x: value for x, value in options.items() if value not in UNCHANGED}
         runtime, threads = config.runtime, config.threads
+        if not is_litert(model) and runtime != "litert":
+            # A LiteRT file has a beam width of its own, and is loaded at once.
+            check_n_best(n_best, {"beam_size": BeamConfig.beam_size, **search})
         if is_litert(model) or runtime == "litert":
             if runtime == "keras":
                 raise UserError(
@@ -79,7 +87,10 @@ class Runtimes:
             return None
         try:
             found = lite.from_preset(model, threads=threads)
-            found.search_options(**search)
-        except UserError:
+        except UserError as error:
+            print(f"Warning: {printable(error)}. Keras runs the model", file=sys.stderr)
             return None
-        return found
+        with contextlib.suppress(UserError):
+            found.search_options(**search)
+            return found
+        return None

@@ -1,9 +1,10 @@
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
-from keras_attention_apps.common.cli import UserError, run
+from keras_attention_apps.common.cli import UserError, printable, run
 
 
 def fail_with(error):
@@ -23,6 +24,29 @@ def test_an_error_of_the_user_is_one_line_and_exit_code_2(capfd):
 def test_an_error_of_ours_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         run("captioner", lambda: 1 / 0)
+
+
+def test_sigterm_ends_a_program_as_ctrl_c_does(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    cleaned = []
+
+    def main():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            cleaned.append(True)
+
+    assert run("captioner", main) == 143
+    assert capsys.readouterr().err == "captioner: terminated\n"
+    assert cleaned and signal.getsignal(signal.SIGTERM) is before
+
+
+def test_names_of_files_do_not_steer_the_terminal(capsys):
+    run("captioner", fail_with(UserError("no \x1b[2Jphoto\x9b\n.jpg")))
+    assert capsys.readouterr().err == (
+        "captioner: error: no \\x1b[2Jphoto\\x9b\\n.jpg\n"
+    )
+    assert printable("größe 犬\udce9") == "größe 犬\udce9"
 
 
 def test_interruption_gives_the_shell_its_exit_code():

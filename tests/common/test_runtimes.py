@@ -68,6 +68,24 @@ def test_options_that_litert_lacks_run_on_keras():
     assert chosen("both", search={"beam_size": 4}) == "keras"
 
 
+def test_a_damaged_litert_file_is_named(monkeypatch, capsys):
+    def fail(model, threads):
+        raise UserError("model.tflite is damaged")
+
+    monkeypatch.setattr(Lite, "from_preset", fail)
+    assert chosen("both") == "keras"
+    said = "Warning: model.tflite is damaged. Keras runs the model\n"
+    assert capsys.readouterr().err == said
+
+
+def test_more_hypotheses_than_the_beam_are_refused_at_once(monkeypatch):
+    monkeypatch.setattr(Keras, "from_preset", lambda *_: pytest.fail("it is loaded"))
+    for search, n_best in (({}, 6), ({"beam_size": 2}, 3)):
+        with pytest.raises(UserError, match="n_best must be between 1 and"):
+            chosen("weights", search=search, n_best=n_best)
+    assert chosen("both", n_best=5) == "litert"
+
+
 def test_without_the_package_it_is_keras(monkeypatch):
     monkeypatch.setattr(runtimes, "available", lambda: False)
     assert chosen("both") == "keras"

@@ -15,14 +15,11 @@ from keras_attention_apps.captioner.images.reading import (
     find_unreadable,
 )
 from keras_attention_apps.captioner.runtimes import RUNTIMES
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import UserError, printable
 from keras_attention_apps.common.files import check_file, is_special, to_json
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.inputs import Inputs
 from tqdm import tqdm
-
-# Characters of a path that would end its column or its line.
-ESCAPES = {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
 
 
 def caption(config):
@@ -50,6 +47,7 @@ def caption(config):
         config.runtime,
         count=len(paths),
         search=config.search.beam,
+        n_best=config.n_best,
         jit_compile=config.jit_compile,
         **chosen.options,
     )
@@ -137,11 +135,11 @@ def _probable(config, path, captions):
 
 def _warn(message):
     # `print` would break the progress bar.
-    tqdm.write(f"captioner: warning: {message}", file=sys.stderr)
+    tqdm.write(f"captioner: warning: {printable(message)}", file=sys.stderr)
 
 
 def _print_error(error):
-    tqdm.write(f"captioner: error: {error}", file=sys.stderr)
+    tqdm.write(f"captioner: error: {printable(error)}", file=sys.stderr)
 
 
 def _print(config, several, path, captions):
@@ -153,11 +151,11 @@ def _print(config, several, path, captions):
         print(to_json(entry), flush=True)
         return
     for one in captions:
-        columns = [one.text]
+        columns = [printable(one.text)]
         if config.n_best > 1:
             columns = [f"{one.score:.4f}", *columns]
         if several or config.n_best > 1:
-            columns = [str(path).translate(ESCAPES), *columns]
+            columns = [printable(path), *columns]
         print("\t".join(columns), flush=True)
 
 

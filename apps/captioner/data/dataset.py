@@ -20,6 +20,7 @@ from keras_attention_apps.captioner.data.layouts.files import (
 from keras_attention_apps.captioner.data.layouts.listing import SPLITS
 from keras_attention_apps.captioner.data.text import tokenize
 from keras_attention_apps.captioner.images.reading import ImageError, read_image
+from keras_attention_apps.common.cli import printable
 
 IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
 IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
@@ -101,7 +102,7 @@ def readable(images, limit):
             f"{limit:.2%}, and not all, may be left out. The first: {broken[0]}"
         )
     for reason in broken:
-        print(f"captioner: warning: {reason}; it is left out", file=sys.stderr)
+        _warn(f"{reason}; it is left out")
     return [
         image
         for image, problem in zip(images, problems, strict=True)
@@ -171,7 +172,7 @@ def _located(roots, listing, split, validation_share):
         )
         if len(missing) > len(found):
             raise DataError(f"{report}; looked in {list_some(folders.bases)}")
-        print(f"captioner: warning: {report}; they are left out", file=sys.stderr)
+        _warn(f"{report}; they are left out")
     _check_apart(folders, split, found, others)
     return found
 
@@ -180,10 +181,9 @@ def _warn_of_dropped(listing, split):
     """Print a warning for each reason for which a listing left something out."""
     for (its_split, kind), examples in listing.dropped.items():
         if its_split in (None, split):
-            print(
-                f"captioner: warning: {listing.where}: {kind} are left out: "
-                f"{len(examples)}, the first is {examples[0]!r:.60}",
-                file=sys.stderr,
+            _warn(
+                f"{listing.where}: {kind} are left out: {len(examples)}, the first is "
+                f"{examples[0]!r:.60}"
             )
 
 
@@ -205,6 +205,10 @@ def _check_apart(folders, split, images, others):
                     raise unexpected(
                         folders.bases[0], "one split for every image", found
                     )
+
+
+def _warn(message):
+    print(f"captioner: warning: {printable(message)}", file=sys.stderr)
 
 
 def _simple_name(path):

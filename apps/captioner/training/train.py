@@ -264,6 +264,7 @@ class _Phases:
             return
         self.network.backbone.trainable = False
         self._fit_captions(
+            "Training of the decoder",
             self._training_features("frozen"),
             self._validation_features("frozen"),
             epochs=config.epochs,
@@ -284,6 +285,7 @@ class _Phases:
                 yield {"images": batches[index]}
 
         self._fit_captions(
+            "Fine-tuning",
             {"paths": [image.path for image in self.training], "image_size": size},
             validation,
             epochs=config.fine_tune_epochs,
@@ -310,6 +312,7 @@ class _Phases:
             seed=config.seed,
         )
         self._fit(
+            "Self-critical training",
             batches,
             validation,
             epochs=config.self_critical_epochs,
@@ -360,7 +363,7 @@ class _Phases:
         for dropout in self.network.dropouts:
             dropout.rate = dropout_rate
 
-    def _fit_captions(self, source, validation, *, epochs, learning_rate):
+    def _fit_captions(self, title, source, validation, *, epochs, learning_rate):
         """Train by teacher forcing on the captions of the data."""
         config, progress = self.config, self.runner.progress
         if not epochs:
@@ -384,12 +387,15 @@ class _Phases:
             seed=config.seed + progress.phase,
             epoch=progress.epoch,
         )
-        self._fit(batches, validation, epochs=epochs, learning_rate=learning_rate)
+        self._fit(
+            title, batches, validation, epochs=epochs, learning_rate=learning_rate
+        )
 
-    def _fit(self, batches, validation, *, epochs, learning_rate):
+    def _fit(self, title, batches, validation, *, epochs, learning_rate):
         steps = len(batches) * epochs
         momentum = self.config.ema_momentum
         self.runner.fit(
+            title,
             batches,
             lambda: self._validate(validation),
             epochs=epochs,

@@ -117,10 +117,11 @@ class Runner:
         """Save the trained model, or another one, as the best."""
         (task or self.task).save(self.best, training=self.record, **about)
 
-    def fit(self, batches, validate, *, epochs, schedule, ema_momentum):
+    def fit(self, title, batches, validate, *, epochs, schedule, ema_momentum):
         """Train for the remaining epochs of a phase.
 
         Args:
+            title: Name of the phase, which is printed.
             batches: A `PyDataset`, or a `SelfCritical` training.
             validate: Function without arguments that returns a dict of figures.
             epochs: Epochs of the phase.
@@ -131,6 +132,8 @@ class Runner:
         callbacks = self._callbacks(validate)
         if callbacks is None:
             return
+        # Keras counts the epochs of each phase from 1.
+        print(f"{title}, epochs: {epochs}")
         if isinstance(batches, keras.utils.PyDataset):
             fit = functools.partial(self.task.network.fit, batches, shuffle=False)
         else:

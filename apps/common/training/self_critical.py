@@ -94,8 +94,6 @@ class SelfCritical:
         """Train like `keras.Model.fit`, with a new sample at every step."""
         network = self.network
         network.stop_training = False
-        # For a single epoch, Keras prints no header.
-        print(f"Self-critical training, epochs: {epochs}")
         callbacks = keras.callbacks.CallbackList(
             list(callbacks),
             add_progbar=True,

@@ -5,7 +5,7 @@ import itertools
 import json
 import sys
 
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import UserError, printable
 from keras_attention_apps.common.encodings import utf8_lines
 from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
 from keras_attention_apps.common.files import (
@@ -36,6 +36,7 @@ def translate(config):
         # With a batch size of 1, a line is translated before the next is read.
         count=lines.count(RUNTIMES.few + 1) if batch_size > 1 else 1,
         search=config.search.beam,
+        n_best=config.n_best,
         precision=chosen.precision,
         jit_compile=config.jit_compile,
     )
@@ -118,7 +119,7 @@ class _Lines:
         self._input = config.input
         self.name = "arguments"
         if not self._sentences:
-            self.name = "standard input" if self._input is None else str(self._input)
+            self.name = printable(self._input or "standard input")
         self.failures = 0
         self._lines = self._raw()
         self._counted = []

@@ -260,6 +260,7 @@ class _Phases:
         if not config.epochs:
             return
         self._fit(
+            "Teacher forcing",
             batches,
             self._validate_and_keep,
             epochs=config.epochs,
@@ -297,6 +298,7 @@ class _Phases:
         )
         momentum = ema_momentum(config.ema_momentum, len(batches), SAMPLED_EMA_STEPS)
         self._fit(
+            "Self-critical training",
             samples,
             self._validate,
             epochs=config.self_critical_epochs,
@@ -305,10 +307,13 @@ class _Phases:
             momentum=min(momentum, 1 - 1 / SAMPLED_EMA_STEPS),
         )
 
-    def _fit(self, batches, validate, *, epochs, schedule, learning_rate, momentum):
+    def _fit(
+        self, title, batches, validate, *, epochs, schedule, learning_rate, momentum
+    ):
         steps = len(batches) * epochs
         warm_up = min(self.config.warm_up, steps // 10)
         self.runner.fit(
+            title,
             batches,
             validate,
             epochs=epochs,
