@@ -204,3 +204,11 @@ def test_half_precision_computes_about_the_same():
     assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
     found = ops.convert_to_numpy(ops.cast(found, "float32"))
     np.testing.assert_allclose(found, run(exact), atol=0.02 * run(exact).max())
+
+
+def test_normalisation_of_rows_is_not_folded():
+    model = normalized(layers.Conv2D(6, 3), axis=1)
+    folded = fold_normalization(model)
+
+    assert FoldedConvolution not in kinds(folded)
+    np.testing.assert_allclose(run(folded), run(model))
