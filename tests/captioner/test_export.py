@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.captioner.main import main
+from tensorflow_serving import documented_functions
 
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="SavedModels need TensorFlow"
@@ -65,15 +66,23 @@ def test_a_served_preset_gives_the_captions_of_python(squares, tmp_path, capsys)
         )
 
 
+@pytest.fixture(scope="module")
+def served(model_folder, tmp_path_factory):
+    """The tiny model, exported and loaded."""
+    import tensorflow as tf
+
+    folder = str(tmp_path_factory.mktemp("served") / "x")
+    assert main(["export", folder, "--model", str(model_folder)]) == 0
+    return tf.saved_model.load(folder)
+
+
 @tensorflow_only
 def test_a_served_model_captions_like_python_and_takes_empty_batches(
-    model_folder, squares, tmp_path, capsys
+    served, model_folder, squares
 ):
     import tensorflow as tf
     from keras_attention_apps.captioner.inference import Captioner
 
-    assert main(["export", str(tmp_path / "x"), "--model", str(model_folder)]) == 0
-    served = tf.saved_model.load(str(tmp_path / "x"))
     path = squares / "Images" / "red-8.png"
     found = served.serve(tf.constant([path.read_bytes()]))
 
@@ -85,6 +94,23 @@ def test_a_served_model_captions_like_python_and_takes_empty_batches(
     )
     empty = served.serve(tf.constant([], tf.string))
     assert {len(x) for x in empty.values()} == {0}
+
+
+@tensorflow_only
+def test_the_documented_requests_fit_the_signature(served, squares, monkeypatch):
+    import tensorflow as tf
+
+    def answer(address, inputs):
+        assert address.endswith("/v1/models/captioner:predict")
+        inputs = {name: tf.constant(rows) for name, rows in inputs.items()}
+        found = served.signatures["serving_default"](**inputs)
+        return {"caption": [text.decode() for text in found["caption"].numpy()]}
+
+    caption = documented_functions(monkeypatch, answer)["caption"]
+    path = squares / "Images" / "red-8.png"
+    expected = served.serve(tf.constant([path.read_bytes()]))["caption"].numpy()
+
+    assert caption(path, path) == [{"caption": expected[0].decode()}] * 2
 
 
 @tensorflow_only

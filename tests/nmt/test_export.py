@@ -11,6 +11,7 @@ import pytest
 from combinations import quick_first
 from keras_attention_apps.nmt.data.text import clean
 from keras_attention_apps.nmt.main import main
+from tensorflow_serving import documented_functions
 
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="SavedModels need TensorFlow"
@@ -98,6 +99,17 @@ def test_a_served_model_gives_the_translations_of_python(
         assert several["score"][row] == pytest.approx(found.score, abs=1e-3)
         log_probability = several["log_probability"][row]
         assert log_probability == pytest.approx(found.log_probability, abs=1e-2)
+
+
+def test_the_documented_request_has_the_input_of_the_signature(monkeypatch):
+    def answer(address, inputs):
+        assert address.endswith("/v1/models/nmt:predict")
+        assert inputs == {"sentences": ["A dog runs.", "Two."]}
+        return {"translation": ["Ein Hund läuft.", "Zwei."]}
+
+    translate = documented_functions(monkeypatch, answer)["translate"]
+
+    assert translate("A dog runs.", "Two.")[1] == {"translation": "Zwei."}
 
 
 INVISIBLE = [0xAD, 0x34F, *range(0x180B, 0x1810), *range(0x200B, 0x2010), 0x2060]
