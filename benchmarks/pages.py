@@ -6,7 +6,7 @@ Every client has an image of its own, of which it knows the caption, and uploads
 again for each request. The columns are the answers, those that differ from what the
 client knows (a mixed-up answer), the errors, the requests a second, the median and the
 99th percentile of their time, the memory of the program before and after, and the
-uploads that are on its disk a minute and a half after the last request.
+uploads that are on its disk `--wait` seconds after the last request.
 """
 
 import argparse
@@ -72,6 +72,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--wait", type=float, default=90)
     options = parser.parse_args()
     from keras_attention_apps.captioner import LiteCaptioner
 
@@ -100,7 +101,7 @@ def main():
         for thread in threads:
             thread.join()
         after = memory(process)
-        time.sleep(90)
+        time.sleep(options.wait)
         left = sum(path.is_file() for path in uploads.rglob("*"))
         process.send_signal(signal.SIGINT)
         process.wait()
