@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_attention.validation import check_mask
+from keras_attention.validation import check_shape
 
 
 def broadcast_sample_weights(given, weighed):
@@ -20,5 +20,5 @@ def broadcast_sample_weights(given, weighed):
         weights = weights[..., 0]
     while len(weights.shape) < rank:
         weights = weights[..., None]
-    check_mask("sample_weight", weights, weighed.shape, broadcasts=True)
+    check_shape("sample_weight", weights, weighed.shape, broadcasts=True)
     return weights

@@ -1,5 +1,9 @@
 """Checks of arguments and shapes that raise `ValueError`."""
 
+import keras
+import numpy as np
+from keras import ops
+
 
 def check_positive_integer(name, value, *, optional=False):
     """Raise `ValueError` unless an argument is a positive integer (or `None`)."""
@@ -37,7 +41,7 @@ def check_rank(name, shape, ranks, expected):
 
 
 def check_mask(name, mask, *shapes, broadcasts=False):
-    """Raise `ValueError` unless a mask may have one of these shapes.
+    """Raise `ValueError` unless a mask is one of these shapes, and no additive mask.
 
     A list is refused, too: Keras does not count it as a tensor of the call, and would
     pass implicit masks to the wrong arguments.
@@ -47,9 +51,32 @@ def check_mask(name, mask, *shapes, broadcasts=False):
     """
     if mask is None:
         return
-    if not hasattr(mask, "shape"):
-        raise ValueError(f"{name} must be a tensor or an array. Received: {mask!r}")
-    found = tuple(mask.shape)
+    check_shape(name, mask, *shapes, broadcasts=broadcasts)
+    if "float" not in keras.backend.standardize_dtype(mask.dtype):
+        return
+    # In a graph, the values are not known.
+    values = values_of(mask)
+    if values is not None and not ((values == 0) | (values == 1)).all():
+        raise ValueError(
+            f"{name} must be boolean, `True` where a position is valid, or hold 0 and "
+            "1 only. An additive mask, such as 0 and -1e9, is passed as mask == 0. "
+            f"Received: {mask.dtype} from {values.min()} to {values.max()}"
+        )
+
+
+def values_of(x):
+    """Return the values of a tensor, or `None` in a graph, where they are not known."""
+    try:
+        return np.asarray(ops.convert_to_numpy(x))
+    except (NotImplementedError, TypeError, RuntimeError, ValueError):
+        return None
+
+
+def check_shape(name, x, *shapes, broadcasts=False):
+    """Raise `ValueError` unless a tensor may have one of these shapes."""
+    if not hasattr(x, "shape"):
+        raise ValueError(f"{name} must be a tensor or an array. Received: {x!r}")
+    found = tuple(x.shape)
     sizes = [None if broadcasts and size == 1 else size for size in found]
     if not any(may_be_equal(sizes, shape) for shape in shapes):
         expected = " or ".join(str(tuple(shape)) for shape in shapes)

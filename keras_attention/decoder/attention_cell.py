@@ -32,6 +32,7 @@ from keras_attention.layers.projections import project_rows
 from keras_attention.layers.recurrent import (
     call_cell,
     check_cell,
+    draws,
     first_state,
     has_dropout,
     reset_dropout_masks,
@@ -72,8 +73,8 @@ class AttentionCell(keras.layers.Layer):
     zeros. A gate multiplies the context by `sigmoid(w_gate . query[t] + b_gate)`.
 
     There is no hidden state between calls: a cell with dropout draws a new mask at
-    every step, except within `same_dropout`. Layers for the attentional vector and for
-    the gate should have no dropout, because JAX cannot draw inside a loop.
+    every step, except within `same_dropout`. On JAX, which cannot draw inside a loop,
+    layers for the gate and for a vector that is fed back must have no dropout.
 
     Args:
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
@@ -112,8 +113,8 @@ class AttentionCell(keras.layers.Layer):
     Raises:
         ValueError: If `cell` is no Keras RNN cell, or `attention` no attention layer
             of this package; if another argument is none of its choices; if
-            `input_in_query` is combined with `order="current"`; if `inputs`, `state`
-            or `memory` is not as above.
+            `input_in_query` is combined with `order="current"`; on JAX, if a layer of
+            the loop has dropout; if `inputs`, `state` or `memory` is not as above.
 
     Examples:
 
@@ -183,6 +184,7 @@ class AttentionCell(keras.layers.Layer):
         self.attentional_layer = self._make_attentional_layer(attentional_vector)
         self.context_gate = self._make_gate(gate)
         self._has_attention_state = bool(self.step.state_names)
+        self._check_dropout()
         self._shares_dropout = False
         self._input_depth = self._context_depth = None
 
@@ -317,6 +319,21 @@ class AttentionCell(keras.layers.Layer):
         return (
             self.order == "previous" or self.input_feeding or self._has_attention_state
         )
+
+    def _check_dropout(self):
+        """Raise `ValueError` for layers that JAX cannot run in a loop."""
+        if keras.backend.backend() != "jax":
+            return
+        for name, layer, is_in_loop in (
+            ("gate", self.context_gate, self.sequential),
+            ("attentional_vector", self.attentional_layer, self.input_feeding),
+        ):
+            if is_in_loop and layer is not None and draws(layer):
+                raise ValueError(
+                    f"{name} must have no dropout or noise on JAX, which cannot draw "
+                    "inside a loop; apply it to the outputs of the decoder. "
+                    f"Received: {layer!r}"
+                )
 
     def _make_attentional_layer(self, width):
         if width is None or isinstance(width, keras.layers.Layer):

@@ -29,6 +29,8 @@ class AdditiveAttention(ComposedAttention):
     positions that `value_mask` or `key_mask` excludes. A query with no valid
     position, and a masked query, gives zero weights and a zero context. Implicit
     Keras masks are used where no explicit one is given; the query's mask is passed on.
+    A floating-point mask holds 0 and 1 only; an additive mask is refused, except inside
+    a graph, where its values cannot be checked.
 
     Args:
         units: Positive integer, depth of the shared projection.

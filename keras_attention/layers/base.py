@@ -130,6 +130,10 @@ class BaseAttention(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
+    def __call__(self, *args, **kwargs):
+        check_calling_form(args, kwargs)
+        return super().__call__(*args, **kwargs)
+
     def build(self, query_shape, value_shape=None, key_shape=None):
         if value_shape is None:
             # Self-attention; a single step, (batch, depth), is one query.
@@ -193,6 +197,30 @@ class AttentionPart(keras.layers.Layer):
 
     def compute_mask(self, inputs, previous_mask):
         return None
+
+
+def check_calling_form(args, kwargs):
+    """Raise `ValueError` for a call that is written for an attention layer of Keras."""
+    if args and isinstance(args[0], (list, tuple)) and _holds_tensors(args[0]):
+        raise ValueError(
+            "query, value and key are separate arguments: layer(query, value, key). "
+            f"Received: a list of {len(args[0])} tensors"
+        )
+    if isinstance(kwargs.get("mask"), (list, tuple)):
+        raise ValueError(
+            "masks are separate arguments: query_mask=..., value_mask=.... "
+            f"Received: mask, a list of {len(kwargs['mask'])}"
+        )
+    if "use_causal_mask" in kwargs:
+        raise ValueError(
+            "causal attention is an option of the layer, SelfAttention(..., "
+            "causal=True); other layers take a lower triangular attention_mask. "
+            f"Received: use_causal_mask={kwargs['use_causal_mask']}"
+        )
+
+
+def _holds_tensors(x):
+    return any(hasattr(one, "shape") for one in x)
 
 
 def check_shapes(query_shape, value_shape, key_shape=None):

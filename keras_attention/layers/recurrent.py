@@ -282,6 +282,11 @@ def call_cell(cell, inputs, state, **options):
     return tree.map_structure(lambda x: x[:0], cell(*row, **options))
 
 
+def draws(layer):
+    """Return whether a layer, or one of its parts, draws random numbers."""
+    return any(one._seed_generators for one in layer._flatten_layers())
+
+
 def has_dropout(cell):
     """Return whether a cell, or one of its stacked cells, has any dropout."""
     return any(

@@ -17,13 +17,12 @@ from keras_attention.search.nested import (
     concatenate,
     gather,
     spread,
-    values_of,
     write,
 )
 from keras_attention.search.ranking import Ranking
 from keras_attention.search.step import check_keywords, check_start, constrain
 from keras_attention.search.top_k import top_k
-from keras_attention.validation import check_positive_integer
+from keras_attention.validation import check_positive_integer, values_of
 
 
 def beam_search(step, state, **options):

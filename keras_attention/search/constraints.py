@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_attention.lengths import join_axes
-from keras_attention.search.nested import check_rows, values_of
-from keras_attention.validation import check_positive_integer
+from keras_attention.search.nested import check_rows
+from keras_attention.validation import check_positive_integer, values_of
 
 # The log-probability of a hypothesis that does not exist; finite, so that sums are.
 IMPOSSIBLE = -1e9

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 from keras import ops, tree
 
 from keras_attention.lengths import is_zero, join_axes
@@ -16,14 +15,6 @@ def batch_of(nested):
             f"of rows. Received: {nested!r}"
         )
     return ops.shape(tensors[0])[0]
-
-
-def values_of(x):
-    """Return the values of a tensor, or `None` in a graph, where they are not known."""
-    try:
-        return np.asarray(ops.convert_to_numpy(x))
-    except (NotImplementedError, TypeError, RuntimeError):
-        return None
 
 
 def check_rows(name, x, batch_size):

@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -259,7 +260,9 @@ def test_a_loss_that_is_no_number_ends_the_training(eager, squares, tmp_path, ca
     changes = {"learning-rate": 1e30, "clip-norm": 1e30, "epochs": 4}
     changes |= {"fine-tune-epochs": 0, "self-critical-epochs": 0}
     assert main(command(squares, tmp_path / "run", **changes)) == 2
-    assert "so that nothing can be learned any more" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "so that nothing can be learned any more" in error
+    assert re.search(r"the loss of step \d+ of epoch \d+ is (nan|inf)", error)
 
 
 def test_no_epochs_are_no_training(squares, tmp_path, capsys):

@@ -12,15 +12,25 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
     Otherwise the next callbacks would save the invalid weights.
     """
 
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._check(logs, f"step {batch + 1} of epoch {self.epoch + 1}")
+
     def on_epoch_end(self, epoch, logs=None):
+        self._check(logs, f"epoch {epoch + 1}")
+
+    def _check(self, logs, place):
         loss = float(logs["loss"])
         if not math.isfinite(loss):
             # The progress bar has not ended its line.
             print(flush=True)
             raise UserError(
-                f"the loss of epoch {epoch + 1} is {loss}, so that nothing can be "
-                "learned any more. Try a smaller learning rate, and another output "
-                "folder; the files of earlier epochs stay"
+                f"the loss of {place} is {loss}, so that nothing can be learned any "
+                "more. Try a smaller learning rate or a smaller norm for the gradient "
+                "clipping (clip_norm), and another output folder; the last good "
+                "checkpoint stays"
             )
 
 

@@ -1,0 +1,87 @@
+"""Calls written for other attention layers, and additive masks."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionPooling,
+    LuongAttention,
+    RecurrentEncoder,
+    SelfAttention,
+)
+
+QUERY, VALUE = np.ones((2, 3, 7), "float32"), np.ones((2, 5, 7), "float32")
+ADDITIVE = np.where(np.arange(5) < 3, 0.0, -1e9).astype("float32") * np.ones((2, 1))
+LAYERS = {
+    "additive": lambda: AdditiveAttention(4),
+    "luong": lambda: LuongAttention(),
+    "self": lambda: SelfAttention(2, 3),
+}
+
+
+@pytest.fixture(params=LAYERS)
+def layer(request):
+    return LAYERS[request.param]()
+
+
+def test_a_list_of_tensors_is_written_as_arguments(layer):
+    with pytest.raises(ValueError, match=r"layer\(query, value, key\).*list of 2"):
+        layer([QUERY, VALUE])
+
+
+def test_a_list_of_masks_is_written_as_arguments(layer):
+    mask = np.ones((2, 5), "bool")
+    with pytest.raises(ValueError, match=r"query_mask=\.\.\., value_mask=.*list of 2"):
+        layer(QUERY, VALUE, mask=[None, mask])
+
+
+def test_causal_attention_is_an_option(layer):
+    with pytest.raises(ValueError, match=r"SelfAttention\(..., causal=True\)"):
+        layer(QUERY, VALUE, use_causal_mask=True)
+
+
+@pytest.mark.parametrize("name", ["value_mask", "key_mask", "attention_mask"])
+def test_additive_masks_are_refused(layer, name):
+    mask = ADDITIVE[:, None] if name == "attention_mask" else ADDITIVE
+    message = f"{name} must be boolean.*mask == 0. Received: .* from -10000"
+    with pytest.raises(ValueError, match=message):
+        layer(QUERY, VALUE, **{name: mask})
+
+
+def test_additive_masks_are_refused_everywhere():
+    for layer, options in (
+        (AttentionPooling(4), {"value_mask": ADDITIVE}),
+        (RecurrentEncoder(keras.layers.GRUCell(4)), {"mask": ADDITIVE}),
+    ):
+        with pytest.raises(ValueError, match="An additive mask"):
+            layer(VALUE, **options)
+
+
+def test_a_float_mask_of_zeros_and_ones_is_a_mask(layer):
+    mask = np.array([[1, 1, 0, 1, 1], [1, 0, 0, 0, 0]])
+
+    found = layer(QUERY, VALUE, value_mask=mask.astype("float32"))
+
+    expected = layer(QUERY, VALUE, value_mask=mask.astype("bool"))
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(found), keras.ops.convert_to_numpy(expected)
+    )
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="others draw in loops")
+def test_jax_draws_nothing_in_a_loop():
+    def dropout(units):
+        return keras.Sequential([keras.layers.Dense(units), keras.layers.Dropout(0.5)])
+
+    cell, attention = keras.layers.GRUCell(4), AdditiveAttention(4)
+    with pytest.raises(ValueError, match="gate must have no dropout"):
+        AttentionCell(cell, attention, gate=dropout(1))
+    with pytest.raises(ValueError, match="attentional_vector must have no dropout"):
+        AttentionCell(
+            cell, attention, attentional_vector=dropout(4), input_feeding=True
+        )
+    # Without input feeding, the vectors are computed after the loop.
+    AttentionCell(cell, attention, attentional_vector=dropout(4))
