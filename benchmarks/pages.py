@@ -48,7 +48,7 @@ def ask(address, path, expected, end, counts, times):
     """Ask for the caption of an image until a time."""
     from gradio_client import Client, handle_file
 
-    client = Client(address, verbose=False)
+    client = Client(address, verbose=False, httpx_kwargs={"timeout": 60})
     while time.monotonic() < end:
         start = time.monotonic()
         try:
