@@ -171,20 +171,11 @@ def recover_folder(path):
 
 
 class WeightsInMemory(io.BytesIO):
-    """A `.weights.h5` file in memory, to be written when it is complete.
-
-    For `save_weights` and `h5py.File`. If HDF5 itself wrote to a full disk, it could
-    not close the file, and the process would crash.
-    """
+    """A `.weights.h5` file in memory, which Keras writes and reads."""
 
     def __str__(self):
         # Keras chooses a format by the suffix.
         return ".weights.h5"
-
-    def save(self, path):
-        """Write the file, atomically."""
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(self.getbuffer())
 
 
 def _places(path):

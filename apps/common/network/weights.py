@@ -1,11 +1,14 @@
 """Weight files: written in half precision, and checked before they are read."""
 
+import contextlib
+import io
 import math
+import tempfile
 
 import h5py
 import numpy as np
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import WeightsInMemory
+from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.reading import check_bytes, check_input
 
 
@@ -71,11 +74,98 @@ def save_half(model, path):
         model: A built Keras model. Its optimiser's state is left out.
         path: Name of the file, ending in `.weights.h5`.
     """
-    full, half = WeightsInMemory(), WeightsInMemory()
-    model.save_weights(full)
-    with h5py.File(full) as source, h5py.File(half, "w", libver="latest") as target:
-        _copy_half(source, target)
-    half.save(path)
+    # The file in full precision has no name, so that a killed process leaves none.
+    with tempfile.TemporaryFile(dir=path.parent, buffering=0) as file:
+        full = _Stream(file)
+        with full.raising():
+            model.save_weights(full)
+        with (
+            _writing(path) as half,
+            h5py.File(full) as source,
+            h5py.File(half, "w", libver="latest") as target,
+        ):
+            _copy_half(source, target)
+
+
+def save_weights(model, path):
+    """Write a model's weights, and its optimiser's state, piece by piece, atomically.
+
+    Args:
+        model: A built Keras model.
+        path: Name of the file, ending in `.weights.h5`.
+    """
+    with _writing(path) as stream:
+        model.save_weights(stream)
+
+
+class _Stream(io.BytesIO):
+    """A file on disk as Keras and h5py write to it.
+
+    If HDF5 met the error of a full disk, it could not close the file, and the process
+    would crash. So the first error is kept, and raised in the end. Keras takes objects
+    of this base class alone.
+
+    Args:
+        file: Unbuffered binary file, open for reading and writing.
+    """
+
+    def __init__(self, file):
+        super().__init__()
+        self._file = file
+        self._error = None
+
+    def __str__(self):
+        # Keras chooses a format by the suffix.
+        return ".weights.h5"
+
+    @contextlib.contextmanager
+    def raising(self):
+        """Raise the first error of writing, in place of those that follow from it."""
+        try:
+            yield
+        except Exception:
+            if self._error is None:
+                raise
+        if self._error is not None:
+            raise self._error
+
+    def write(self, data):
+        data = memoryview(data)
+        left = data
+        try:
+            while left and self._error is None:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            self._error = error
+        return len(data)
+
+    def truncate(self, size=None):
+        try:
+            return self._file.truncate(size)
+        except OSError as error:
+            self._error = self._error or error
+            return size
+
+    def readinto(self, buffer):
+        return self._file.readinto(buffer)
+
+    def seek(self, offset, whence=0):
+        return self._file.seek(offset, whence)
+
+    def tell(self):
+        return self._file.tell()
+
+    def flush(self):
+        pass
+
+
+@contextlib.contextmanager
+def _writing(path):
+    """Yield a `_Stream` to a file, which appears when it is complete."""
+    with atomic_path(path) as temporary, open(temporary, "w+b", buffering=0) as file:
+        stream = _Stream(file)
+        with stream.raising():
+            yield stream
 
 
 def _copy_half(source, target):

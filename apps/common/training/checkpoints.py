@@ -16,8 +16,8 @@ from keras_attention_apps.common.digests import (
     read_sealed,
     write_sealed,
 )
-from keras_attention_apps.common.files import WeightsInMemory, write_json
-from keras_attention_apps.common.network.weights import load_weights
+from keras_attention_apps.common.files import write_json
+from keras_attention_apps.common.network.weights import load_weights, save_weights
 
 PROGRESS = "progress.json"
 # The progress file of the checkpoint before the last one.
@@ -133,9 +133,7 @@ class Checkpoints:
     def _record(self, model):
         progress = self.progress
         name = f"phase-{progress.phase}-epoch-{progress.epoch}.weights.h5"
-        weights = WeightsInMemory()
-        model.save_weights(weights)
-        weights.save(self.directory / name)
+        save_weights(model, self.directory / name)
         progress.weights = name
         states = map(keras.ops.convert_to_numpy, _seed_states(model))
         progress.seeds = [state.tolist() for state in states]
