@@ -47,7 +47,7 @@ def read_sealed(path):
     if content.get(OWN, _digest(rest)) != _digest(rest):
         raise UserError(
             f"{path.name} differs from its digest: it is damaged, or was edited. "
-            f'Without "{OWN}", it is read as it is'
+            f'Remove its "{OWN}" to skip this check'
         )
     return content
 

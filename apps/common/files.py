@@ -131,7 +131,7 @@ def _check_parents(path):
     if not os.access(nearest, os.W_OK):
         raise UserError(
             f"expected a folder to write {Path(path).name!r} to. Received one that is "
-            f"not to be written to: {str(nearest)!r}"
+            f"not writable: {str(nearest)!r}"
         )
 
 

@@ -22,7 +22,7 @@ _limit = MAX_BYTES
 
 @contextlib.contextmanager
 def at_most(count):
-    """Set the limit of the process inside the context, as its threads read, too."""
+    """Set the limit of the whole process, with all its threads, in the context."""
     global _limit
     before, _limit = _limit, count
     try:

@@ -13,9 +13,9 @@ from keras_attention.search.step import check_start, checks_keywords, constrain
 from keras_attention.validation import check_positive_integer
 
 # The lowest temperature that is positive in float32 on every backend.
-LEAST_TEMPERATURE = 1e-37
+MIN_TEMPERATURE = 1e-37
 # Below this temperature, exp(IMPOSSIBLE / temperature) is zero in float32.
-HOT = 1e6
+HIGH_TEMPERATURE = 1e6
 
 
 @checks_keywords
@@ -106,7 +106,7 @@ def sample_search(
         check_positive_integer("top_k", top_k)
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be above 0 and at most 1. Received: {top_p}")
-    temperature = max(temperature, LEAST_TEMPERATURE)
+    temperature = max(temperature, MIN_TEMPERATURE)
     draws = keras.random.uniform(
         (max_length, batch_of(state), samples, 1), dtype="float32", seed=seed
     )
@@ -128,7 +128,7 @@ def sample_search(
     def odds_of(log_probs):
         best = ops.max(log_probs, axis=-1, keepdims=True)
         odds = ops.exp((log_probs - best) / temperature)
-        if temperature < HOT:
+        if temperature < HIGH_TEMPERATURE:
             return odds
         return ops.where(is_possible(log_probs), odds, 0.0)
 

@@ -95,7 +95,7 @@ def test_a_finished_training_has_nothing_left_to_do(trained, squares, capsys):
 
 def test_another_configuration_does_not_continue(trained, squares, capsys):
     assert main(command(squares, trained, epochs=3)) == 2
-    assert "another epochs: 2, and not 3" in capsys.readouterr().err
+    assert "another value of epochs: 2, and not 3" in capsys.readouterr().err
 
 
 def test_little_data_is_reported_and_other_data_does_not_resume(
@@ -115,7 +115,8 @@ def test_little_data_is_reported_and_other_data_does_not_resume(
     assert "the best epoch is chosen by ROUGE-L" in out
     captions.write_text(text)
     assert main(command(data, output, **changes)) == 2
-    assert "another text: '12 and 1 photographs, digest" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "another value of text: '12 and 1 photographs, digest" in err
 
 
 def test_few_captions_are_learned_word_by_word(
@@ -195,7 +196,7 @@ def test_boxes_are_those_of_single_words_and_of_one_training(
 
     with_boxes(squares, data, {"square": [0, 0, 1, 1]})
     assert main(command(data, output, supervision=0.5)) == 2
-    assert "holds a training with another boxes: " in capsys.readouterr().err
+    assert "holds a training with another value of boxes: " in capsys.readouterr().err
 
 
 def test_boxes_do_not_matter_without_supervision(
@@ -243,7 +244,7 @@ def test_a_training_goes_on_where_it_was_moved(trained, squares, tmp_path, capsy
 
     sizes = {**SIZES, "units": 17}
     assert main(command(squares, moved, sizes)) == 2
-    assert "another model.units: 13, and not 17." in capsys.readouterr().err
+    assert "another value of model.units: 13, and not 17." in capsys.readouterr().err
 
 
 def test_a_finished_training_misses_its_model(trained, squares, tmp_path, capsys):

@@ -204,7 +204,7 @@ def test_a_phase_that_dies_in_its_first_epoch_starts_again_as_it_did(tmp_path):
 def test_another_configuration_is_refused_by_name_and_values(tmp_path):
     Checkpoints(tmp_path, {"units": 16}).next_phase()
 
-    with pytest.raises(UserError, match=r"another units: 16, and not 32"):
+    with pytest.raises(UserError, match=r"another value of units: 16, and not 32"):
         Checkpoints(tmp_path, {"units": 32})
 
 
@@ -222,7 +222,7 @@ def test_a_training_goes_on_though_there_are_more_options_now(tmp_path):
 
     config = {"units": 16, "width": 3, "model": {"depth": 2, "height": 5}}
     assert Checkpoints(tmp_path, config).resumed
-    with pytest.raises(UserError, match=r"another model.depth: 2, and not 4"):
+    with pytest.raises(UserError, match=r"another value of model.depth: 2, and not 4"):
         Checkpoints(tmp_path, {**config, "model": {"depth": 4, "height": 5}})
 
 

@@ -140,7 +140,7 @@ def test_unwritable_outputs_are_refused_beforehand(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.access", lambda *_: False)
     for check in (check_file, check_folder):
-        with pytest.raises(UserError, match="not to be written to"):
+        with pytest.raises(UserError, match="not writable"):
             check(tmp_path / "new" / "name")
     check_file(os.devnull)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -176,7 +176,7 @@ def test_a_finished_training_misses_its_model(trained, corpus, tmp_path, capsys)
 
 def test_another_configuration_does_not_continue(trained, corpus, capsys):
     assert main(command(corpus, trained, epochs=4)) == 2
-    assert "another epochs: 3, and not 4" in capsys.readouterr().err
+    assert "another value of epochs: 3, and not 4" in capsys.readouterr().err
 
 
 @pytest.mark.exhaustive
@@ -546,7 +546,7 @@ def test_another_text_does_not_continue(corpus, tmp_path, capsys, begin):
     assert main(command(data, output)) == 2
 
     err = capsys.readouterr().err
-    assert "another text: '100 pairs, 8 for validation, digest " in err
+    assert "another value of text: '100 pairs, 8 for validation, digest " in err
     assert "and not '101 pairs, 8 for validation, digest " in err
 
 

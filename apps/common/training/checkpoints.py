@@ -208,8 +208,9 @@ def _check_config(directory, saved, config):
     for name, before, now in _changes(saved, config):
         if name not in CHANGEABLE:
             raise UserError(
-                f"{directory} holds a training with another {name}: {before!r}, and "
-                f"not {now!r}. Choose another output folder, or remove that one"
+                f"{directory} holds a training with another value of {name}: "
+                f"{before!r}, and not {now!r}. Choose another output folder, or remove "
+                "that one"
             )
 
 
