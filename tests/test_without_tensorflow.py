@@ -87,4 +87,4 @@ def test_the_page_runs(installation, tmp_path, heading):
     if heading == "Without this package":
         assert done.stdout.startswith("a man ")
     else:
-        assert done.stdout == "a man is standing on a camera\n"
+        assert done.stdout == "a man in a black shirt is holding a camera\n"

@@ -104,7 +104,7 @@ def test_clients_caption_images(client):
         image=handle_file(SAMPLE), n_best=2, api_name="/caption"
     )
 
-    assert best["caption"] == "a man is standing on a camera"
+    assert best["caption"] == "a man in a black shirt is holding a camera"
     assert len(best["attention"]) == len(best["words"]) == 7
     assert best["score"] > second["score"]
 

@@ -204,7 +204,8 @@ def test_functional_model_comes_back_from_its_file(rng, tmp_path):
     value_ids = keras.Input((None,), dtype="int32", name="value_ids")
     key = keras.Input((None, KEY_DIM), name="key")
     seen = keras.Input((None, None), dtype="bool", name="seen")
-    arguments = {**ARGUMENTS, "dtype": "float32"}
+    weighting = SparsemaxWeighting(0.5)
+    arguments = {**ARGUMENTS, "weighting": weighting, "dtype": "float32"}
     outputs = AdditiveAttention(**arguments)(
         keras.layers.Embedding(WORDS, QUERY_DIM, mask_zero=True)(query_ids),
         keras.layers.Embedding(WORDS, VALUE_DIM, mask_zero=True)(value_ids),
