@@ -6,32 +6,31 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from keras_attention_apps.captioner.schema import CaptionBeamConfig, ImageSize
 from keras_attention_apps.common.config import (
-    MAX_UNITS,
-    BeamConfig,
-    Dropout,
     ExportOptions,
     Flags,
-    Length,
-    LengthPenalty,
     ModelName,
-    Natural,
-    Positive,
     Precision,
-    Range,
     ReadingConfig,
     RuntimeConfig,
     SearchConfig,
-    Seed,
     ServerConfig,
+)
+from keras_attention_apps.common.schema import (
+    MAX_UNITS,
+    Dropout,
+    Length,
+    LengthPenalty,
+    Natural,
+    Positive,
+    Range,
+    Seed,
     Share,
     Units,
     Weight,
 )
 from tyro.conf import Positional
-
-# Larger images need more memory than most machines have.
-ImageSize = Annotated[int, Range(1, 4096)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,16 +265,6 @@ class ChosenModel:
         """The changes, as arguments of `Captioner.from_preset`."""
         names = ("inference", "image_size", "precision")
         return {name: value for name in names if (value := getattr(self, name))}
-
-
-@dataclasses.dataclass(frozen=True)
-class CaptionBeamConfig(BeamConfig):
-    """Options of the beam search."""
-
-    #: Length penalty: hypotheses are ranked by log-probability / length ** penalty.
-    length_penalty: LengthPenalty = 0.7
-    #: N-gram blocking: no caption repeats an n-gram of this length (0 disables it).
-    no_repeat_ngrams: Natural = 3
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,15 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import numpy as np
 from keras_attention_apps.captioner.captions import BaseCaptioner
-from keras_attention_apps.captioner.config import (
-    RUNTIME_OPTIONS,
-    CaptionBeamConfig,
-    ModelConfig,
-)
+from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, ModelConfig
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.network.encoders import FILE, Encoder
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
+from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.task import Task

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from keras_attention_apps.captioner.captions import BaseCaptioner
-from keras_attention_apps.captioner.config import CaptionBeamConfig, ImageSize
 from keras_attention_apps.captioner.images.reading import ImageError
-from keras_attention_apps.common.config import Length, Range
+from keras_attention_apps.captioner.schema import CaptionBeamConfig, ImageSize
 from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.litert.task import LiteTask
 from keras_attention_apps.common.presets import loading
+from keras_attention_apps.common.schema import Length, Range
 
 
 @dataclasses.dataclass(frozen=True)

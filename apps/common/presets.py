@@ -4,9 +4,9 @@ import contextlib
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError, reason
-from keras_attention_apps.common.config import from_json
 from keras_attention_apps.common.digests import read_sealed
 from keras_attention_apps.common.files import MODEL, holds
+from keras_attention_apps.common.schema import from_json
 
 # Configuration of a model, in its folder.
 CONFIG = "config.json"

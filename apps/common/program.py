@@ -8,7 +8,11 @@ from typing import Annotated, Any
 
 import tyro
 from keras_attention_apps.common.cli import quiet_tensorflow, run
-from keras_attention_apps.common.config import AverageConfig, ReadingConfig, parsed
+from keras_attention_apps.common.config import (
+    AverageConfig,
+    ReadingConfig,
+    parsed,
+)
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.reading import at_most
 

@@ -5,12 +5,12 @@ import dataclasses
 import sys
 
 from keras_attention_apps.common.cli import UserError, printable
-from keras_attention_apps.common.config import BeamConfig
 from keras_attention_apps.common.files import MODEL
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.litert.runtime import available
 from keras_attention_apps.common.presets import LITERT, find_preset, is_litert
+from keras_attention_apps.common.schema import BeamConfig
 
 # Values of options that do not change a model.
 UNCHANGED = (None, False, "float32")

@@ -3,7 +3,6 @@
 import dataclasses
 
 from keras_attention_apps.common import presets
-from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.digests import (
     check_file_digest,
     read_sealed,
@@ -17,6 +16,7 @@ from keras_attention_apps.common.network.weights import (
     load_weights,
     save_half,
 )
+from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average
 
 WEIGHTS = "model.weights.h5"

@@ -7,31 +7,31 @@ from typing import Annotated, Literal
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import (
-    MAX_UNITS,
-    BeamConfig,
-    Dropout,
     ExportOptions,
     Flags,
-    Layers,
-    Length,
     ModelName,
-    Natural,
-    Positive,
     Precision,
-    Range,
     ReadingConfig,
     RuntimeConfig,
     SearchConfig,
-    Seed,
     ServerConfig,
+)
+from keras_attention_apps.common.schema import (
+    MAX_UNITS,
+    BeamConfig,
+    Dropout,
+    Layers,
+    Length,
+    LengthRatio,
+    Natural,
+    Positive,
+    Range,
+    Seed,
     Share,
     Units,
     Weight,
 )
 from tyro.conf import Positional
-
-# Maximum length of a translation relative to its source.
-LengthRatio = Annotated[float, Range(0.1, 1000)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,9 @@ import functools
 
 import keras
 import numpy as np
-from keras_attention_apps.common.config import BeamConfig
 from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.network.compiling import power_of_two
+from keras_attention_apps.common.schema import BeamConfig
 from keras_attention_apps.common.task import Task
 from keras_attention_apps.common.tokens import PAD
 from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, ModelConfig

@@ -3,10 +3,9 @@
 import dataclasses
 import functools
 
-from keras_attention_apps.common.config import BeamConfig, Length
 from keras_attention_apps.common.litert.task import LiteTask
 from keras_attention_apps.common.presets import loading
-from keras_attention_apps.nmt.config import LengthRatio
+from keras_attention_apps.common.schema import BeamConfig, Length, LengthRatio
 from keras_attention_apps.nmt.data.padding import pad
 from keras_attention_apps.nmt.translations import BaseTranslator
 

@@ -11,14 +11,14 @@ from typing import Literal
 import pytest
 import tyro
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import (
+from keras_attention_apps.common.config import parsed
+from keras_attention_apps.common.schema import (
     Natural,
     Positive,
     Share,
     Weight,
     check_ranges,
     from_json,
-    parsed,
 )
 
 

@@ -27,10 +27,10 @@ from keras_attention_apps.captioner.network.weight_files import SUFFIXES
 from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import recover_folder
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.presets import BEST
+from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import seeded
 from keras_attention_apps.common.training.lock import locked

@@ -5,11 +5,11 @@ import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import from_json
 from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.litert.model_file import read_model_file
 from keras_attention_apps.common.litert.runtime import Runtime
 from keras_attention_apps.common.presets import find_litert, loading
+from keras_attention_apps.common.schema import from_json
 
 
 class LiteTask:

@@ -8,7 +8,6 @@ import sys
 
 import keras
 from keras_attention_apps.common.cli import UserError, reason
-from keras_attention_apps.common.config import Natural, from_json
 from keras_attention_apps.common.digests import (
     FILES,
     OWN,
@@ -18,6 +17,7 @@ from keras_attention_apps.common.digests import (
 )
 from keras_attention_apps.common.files import write_json
 from keras_attention_apps.common.network.weights import load_weights, save_weights
+from keras_attention_apps.common.schema import Natural, from_json
 
 PROGRESS = "progress.json"
 # The progress file of the checkpoint before the last one.

@@ -9,7 +9,6 @@ import operator
 import keras
 import numpy as np
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import replaced
 from keras_attention_apps.common.files import (
     MODEL,
     holds,
@@ -18,6 +17,7 @@ from keras_attention_apps.common.files import (
     remove_leftovers,
 )
 from keras_attention_apps.common.presets import BEST
+from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average_models
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import all_devices, seeded
