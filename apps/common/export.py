@@ -76,6 +76,53 @@ def export_task(config, model, inputs, load, save_lite, save_served):
     print(f"Wrote {config.output}")
 
 
+def fill_chunks(strings, size):
+    """Fill a batch of strings up with empty ones, to chunks of one size.
+
+    Args:
+        strings: String tensor `(B,)`.
+        size: Maximum number of rows of a chunk.
+
+    Returns:
+        filled: String tensor `(chunks * rows,)`, never empty.
+        chunks: The number of chunks.
+    """
+    import tensorflow as tf
+
+    count = tf.size(strings)
+    chunks = tf.maximum(-(-count // size), 1)
+    rows = tf.maximum(-(-count // chunks), 1)
+    return tf.concat([strings, tf.fill([chunks * rows - count], "")], axis=0), chunks
+
+
+def map_chunks(function, batch, chunks, signature):
+    """Apply a function to the chunks of a batch, one after the other.
+
+    Memory does not grow with the batch, but for what the function returns.
+
+    Args:
+        function: Function from a chunk to a dict of tensors with as many rows.
+        batch: Tensor `(chunks * rows, ...)`.
+        chunks: The number of chunks.
+        signature: Dict of `tf.TensorSpec`s of what the function returns.
+
+    Returns:
+        The dict of the function, for the whole batch.
+    """
+    import tensorflow as tf
+
+    parts = tf.reshape(batch, tf.concat([[chunks, -1], tf.shape(batch)[1:]], axis=0))
+    found = tf.map_fn(
+        function, parts, fn_output_signature=signature, parallel_iterations=1
+    )
+
+    def joined(x):
+        rows = tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], axis=0))
+        return tf.ensure_shape(rows, [None, *x.shape[2:]])
+
+    return {name: joined(x) for name, x in found.items()}
+
+
 def write_archive(archive, directory, refusals):
     """Write a SavedModel as a whole; an older one is replaced.
 

@@ -68,11 +68,14 @@ def test_a_served_preset_gives_the_captions_of_python(squares, tmp_path, capsys)
 
 @pytest.fixture(scope="module")
 def served(model_folder, tmp_path_factory):
-    """The tiny model, exported and loaded."""
+    """The tiny model, exported with chunks of two images, and loaded."""
     import tensorflow as tf
+    from keras_attention_apps.captioner.commands import export
 
     folder = str(tmp_path_factory.mktemp("served") / "x")
-    assert main(["export", folder, "--model", str(model_folder)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "CHUNK", 2)
+        assert main(["export", folder, "--model", str(model_folder)]) == 0
     return tf.saved_model.load(folder)
 
 
@@ -92,6 +95,15 @@ def test_a_served_model_captions_like_python_and_takes_empty_batches(
     np.testing.assert_allclose(
         found["attention"][0, :count], expected.weights, atol=1e-4
     )
+    # Three chunks, of which one has an image that cannot be read.
+    file = path.read_bytes()
+    several = served.serve(tf.constant([file, file, b"text", file, file[:60]]))
+    captions = [text.decode() for text in several["caption"].numpy()]
+    assert captions == [expected.text, expected.text, "", expected.text, ""]
+    errors = [text.decode() for text in several["error"].numpy()]
+    assert [bool(error) for error in errors] == [False, False, True, False, True]
+    assert "got a file of the bytes 116 101 120 116" in errors[2]
+    assert not np.any(several["attention"][2]) and not several["log_probability"][2]
     empty = served.serve(tf.constant([], tf.string))
     assert {len(x) for x in empty.values()} == {0}
 

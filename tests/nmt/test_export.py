@@ -29,6 +29,7 @@ def answers(folder, batches):
         return x.decode() if isinstance(x, bytes) else x
 
     serve = tf.saved_model.load(folder).signatures["serving_default"]
+    batches = [[x.encode("utf-8", "surrogateescape") for x in y] for y in batches]
     found = [serve(sentences=tf.constant(batch, tf.string)) for batch in batches]
     return [
         {name: strings(x.numpy().tolist()) for name, x in result.items()}
@@ -68,13 +69,19 @@ SENTENCES = [
 @tensorflow_only
 @pytest.mark.parametrize("ask", quick_first([answers, answers_elsewhere]))
 def test_a_served_model_gives_the_translations_of_python(
-    ask, model_folder, tmp_path, capsys
+    ask, model_folder, tmp_path, capsys, monkeypatch
 ):
+    # Three chunks.
+    monkeypatch.setattr("keras_attention_apps.nmt.commands.export.CHUNK", 3)
     served = str(tmp_path / "served")
     assert main(["export", served, "--model", str(model_folder)]) == 0
-    batches = [SENTENCES, SENTENCES[:1], [], [""]]
-    several, single, none, blank = ask(served, batches)
+    batches = [SENTENCES, SENTENCES[:1], [], [""], ["caf\udce9", SENTENCES[0]]]
+    several, single, none, blank, other = ask(served, batches)
+    assert other["translation"] == ["", several["translation"][0]]
+    assert other["error"] == ["expected UTF-8, got other bytes", ""]
     assert set(none) == set(several) and not any(none.values())
+    assert several["cut"] == [False] * (len(SENTENCES) - 1) + [True]
+    assert not any(several["error"])
     assert blank["translation"] == [""] and blank["score"] == [0.0]
 
     from keras_attention_apps.nmt.inference import Translator

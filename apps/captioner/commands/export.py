@@ -5,7 +5,15 @@ from keras_attention_apps.captioner.commands.export_litert import save_lite_capt
 from keras_attention_apps.captioner.data.text import JOINTS
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.runtimes import RUNTIMES
-from keras_attention_apps.common.export import export_task, write_archive
+from keras_attention_apps.common.export import (
+    export_task,
+    fill_chunks,
+    map_chunks,
+    write_archive,
+)
+
+# Images that are captioned at the same time.
+CHUNK = 32
 
 
 def export(config):
@@ -30,7 +38,12 @@ def save_served(captioner, search_model, directory):
     - `"caption"`, strings `(B,)`;
     - `"words"`, strings `(B, L)`, empty after the last word;
     - `"log_probability"`, `(B,)`;
-    - `"attention"`, `(B, L, rows, columns)`, zero after the last word.
+    - `"attention"`, `(B, L, rows, columns)`, zero after the last word;
+    - `"error"`, strings `(B,)`: the reason why an image cannot be read, otherwise
+      empty. Such an image has an empty caption, and the others are captioned.
+
+    Batches of any size, also empty ones, are captioned in chunks of `CHUNK` images. The
+    limits of images are those of `limits`.
 
     Args:
         captioner: The `Captioner`.
@@ -42,26 +55,37 @@ def save_served(captioner, search_model, directory):
     from keras_attention_apps.common.tokens import END
 
     words = tf.constant(captioner.tokenizer.words)
-    backbone = captioner.network.backbone
+    rows, columns = captioner.grid
+    length = search_model.max_length - 1
+    signature = {
+        "caption": tf.TensorSpec([None], tf.string),
+        "words": tf.TensorSpec([None, length], tf.string),
+        "log_probability": tf.TensorSpec([None], tf.float32),
+        "attention": tf.TensorSpec([None, length, rows, columns], tf.float32),
+        "error": tf.TensorSpec([None], tf.string),
+    }
 
-    def serve(encoded):
-        images = decode_images(encoded, captioner.config.image_size)
-        # TensorFlow's convolutions reject an empty batch.
-        missing = tf.maximum(0, 1 - tf.shape(images)[0])
-        images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
+    def caption(encoded):
+        images, problems = decode_images(encoded, captioner.config.image_size)
         found = search_model({"images": images})
-        found = tf.nest.map_structure(lambda x: x[: tf.size(encoded)], found)
         token_ids = found["token_ids"][:, 0, :-1]
+        is_read = problems == ""
         is_word = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
+        is_word = tf.logical_and(is_word, is_read[:, None])
         chosen = tf.where(is_word, tf.gather(words, token_ids), "")
         attention = tf.where(is_word[..., None], found["weights"][:, 0, :-1], 0.0)
-        grid = (-1, token_ids.shape[1], backbone.rows, backbone.columns)
         return {
             "caption": joined(chosen),
             "words": chosen,
-            "log_probability": found["log_probs"][:, 0],
-            "attention": tf.reshape(attention, grid),
+            "log_probability": tf.where(is_read, found["log_probs"][:, 0], 0.0),
+            "attention": tf.reshape(attention, (-1, length, rows, columns)),
+            "error": problems,
         }
+
+    def serve(encoded):
+        filled, chunks = fill_chunks(encoded, CHUNK)
+        found = map_chunks(caption, filled, chunks, signature)
+        return {name: x[: tf.size(encoded)] for name, x in found.items()}
 
     archive = keras.export.ExportArchive()
     archive.track(search_model)

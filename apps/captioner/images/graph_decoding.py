@@ -5,10 +5,17 @@ the Python program does.
 """
 
 import tensorflow as tf
-
-_HEAD_LENGTH = 2**16  # enough for the largest JPEG segment
+from keras_attention_apps.captioner.images.graph_headers import (
+    HEAD_LENGTH,
+    problem_of,
+    read_integer,
+    starts_with,
+)
 
 _FRACTION = 22  # fractional bits of a weight, as in Pillow
+
+# Images that are decoded at the same time.
+_PARALLEL = 2
 
 
 def decode_images(encoded, size):
@@ -29,87 +36,109 @@ def decode_images(encoded, size):
         size: Positive integer, height and width of the result.
 
     Returns:
-        `uint8` tensor of shape `(B, size, size, 3)`: red, green, blue.
-
-    Raises:
-        tf.errors.InvalidArgumentError: When the graph runs, and for the whole batch, if
-            an entry is damaged or is no JPEG, PNG, GIF, BMP or still WebP.
+        images: `uint8` tensor of shape `(B, size, size, 3)`: red, green, blue; black
+            for an image that cannot be read.
+        problems: String tensor of shape `(B,)`, the reason why an image cannot be read,
+            otherwise empty.
     """
+    black = tf.zeros([size, size, 3], tf.uint8)
 
     def prepare(encoded):
-        pixels = tf.ensure_shape(_decode(encoded), (None, None, 3))
+        problem, halved = problem_of(encoded)
+        square, is_whole = tf.cond(
+            problem == "",
+            lambda: _decoded(encoded, halved, size),
+            lambda: (black, tf.constant(True)),
+        )
+        damaged = "expected a whole image, got a damaged one"
+        return square, tf.where(is_whole, problem, damaged)
+
+    signature = (
+        tf.TensorSpec((size, size, 3), tf.uint8),
+        tf.TensorSpec((), tf.string),
+    )
+    return tf.map_fn(
+        prepare,
+        encoded,
+        fn_output_signature=signature,
+        parallel_iterations=_PARALLEL,
+    )
+
+
+def _decoded(encoded, halved, size):
+    """Return an image as a square, and whether it was whole.
+
+    TensorFlow's decoders end the graph with an error for a damaged image; only a
+    dataset can ignore one.
+    """
+
+    def prepare(encoded, halved):
+        pixels = tf.ensure_shape(_decode(encoded, halved), (None, None, 3))
         orientation = _read_orientation(encoded)
         # Turning after resizing moves fewer pixels.
-        return _turn_upright(_resize(pixels, size, orientation), orientation)
+        square = _turn_upright(_resize(pixels, size, orientation), orientation)
+        return square, tf.constant(True)
 
-    squares = tf.TensorSpec((size, size, 3), tf.uint8)
-    return tf.map_fn(prepare, encoded, fn_output_signature=squares)
+    decoded = tf.data.Dataset.from_tensors((encoded, halved)).map(prepare)
+    black = tf.zeros([size, size, 3], tf.uint8), tf.constant(False)
+    otherwise = tf.data.Dataset.from_tensors(black)
+    return decoded.ignore_errors().concatenate(otherwise).take(1).get_single_element()
 
 
-def _decode(encoded):
-    head = tf.io.decode_raw(tf.strings.substr(encoded, 0, _HEAD_LENGTH), tf.uint8)
-
-    def starts(signature):
-        return tf.strings.substr(encoded, 0, len(signature)) == signature
-
+def _decode(encoded, halved):
+    head = tf.io.decode_raw(tf.strings.substr(encoded, 0, HEAD_LENGTH), tf.uint8)
     decoders = [
-        (starts(b"\xff\xd8\xff"), lambda: _decode_jpeg(encoded)),
-        (starts(b"\x89PNG"), lambda: _decode_png(encoded, head)),
-        (starts(b"BM"), lambda: _decode_bmp(encoded, head)),
-        (starts(b"RIFF"), lambda: _decode_webp(encoded, head)),
+        (starts_with(encoded, b"\xff\xd8\xff"), lambda: _decode_jpeg(encoded, halved)),
+        (starts_with(encoded, b"\x89PNG"), lambda: _decode_png(encoded, head)),
+        (starts_with(encoded, b"BM"), lambda: _decode_bmp(encoded, head)),
+        (starts_with(encoded, b"RIFF"), lambda: _decode_webp(encoded)),
     ]
-    return tf.case(decoders, default=lambda: _decode_gif(encoded, head))
+    return tf.case(decoders, default=lambda: _decode_still(encoded))
 
 
-def _decode_jpeg(encoded):
-    # Pillow's choices; TensorFlow's own prefer speed to accuracy.
-    return tf.io.decode_jpeg(
-        encoded, channels=3, dct_method="INTEGER_ACCURATE", fancy_upscaling=True
-    )
+def _decode_jpeg(encoded, halved):
+    def decode(ratio):
+        # Pillow's choices; TensorFlow's own prefer speed to accuracy.
+        return tf.io.decode_jpeg(
+            encoded,
+            channels=3,
+            ratio=ratio,
+            dct_method="INTEGER_ACCURATE",
+            fancy_upscaling=True,
+        )
+
+    return tf.cond(halved, lambda: decode(2), lambda: decode(1))
 
 
 def _decode_png(encoded, head):
     pixels = tf.io.decode_png(encoded, channels=4)
     # Below 8 bits, `decode_png` gives opaque pixels the file's largest value.
-    opaque = tf.cast(2 ** tf.minimum(_read(head, 24, 1), 8) - 1, tf.uint8)
+    opaque = tf.cast(2 ** tf.minimum(read_integer(head, 24, 1), 8) - 1, tf.uint8)
     is_opaque = tf.reduce_all(pixels[..., 3] == opaque)
     return tf.cond(is_opaque, lambda: pixels[..., :3], lambda: _lay_on_white(pixels))
 
 
 def _decode_bmp(encoded, head):
-    pixels = tf.io.decode_image(encoded, expand_animations=False)
+    pixels = _decode_still(encoded)
 
     def look_up():
-        start = 14 + _read(head, 14, 4, little=True)
+        start = 14 + read_integer(head, 14, 4, little=True)
         entries = start + 4 * tf.range(256, dtype=tf.int64)
-        palette = _read(head, entries[:, None] + [2, 1, 0], 1)
+        palette = read_integer(head, entries[:, None] + [2, 1, 0], 1)
         return tf.gather(tf.cast(palette, tf.uint8), tf.cast(pixels[..., 0], tf.int32))
 
     has_palette = tf.shape(pixels)[-1] == 1
     return tf.cond(has_palette, look_up, lambda: pixels[..., :3])
 
 
-def _decode_webp(encoded, head):
-    is_webp = _read(head, 8, 4) == int.from_bytes(b"WEBP")
-    is_extended = _read(head, 12, 4) == int.from_bytes(b"VP8X")
-    is_animated = is_extended & (_read(head, 20, 1) & 2 > 0)
-    encoded = _require(is_webp & ~is_animated, encoded, head)
-    pixels = tf.io.decode_image(encoded, expand_animations=False)
+def _decode_webp(encoded):
+    pixels = _decode_still(encoded)
     has_alpha = tf.shape(pixels)[-1] == 4
     return tf.cond(has_alpha, lambda: _lay_on_white(pixels), lambda: pixels)
 
 
-def _decode_gif(encoded, head):
-    encoded = _require(_read(head, 0, 4) == int.from_bytes(b"GIF8"), encoded, head)
+def _decode_still(encoded):
     return tf.io.decode_image(encoded, expand_animations=False)
-
-
-def _require(is_readable, encoded, head):
-    expected = "Expected a JPEG, PNG, GIF, BMP or still WebP, got a file of the bytes"
-    # The bytes are printed as numbers, as an error message must be UTF-8.
-    check = tf.debugging.Assert(is_readable, [expected, head], summarize=24)
-    with tf.control_dependencies([check]):
-        return tf.identity(encoded)
 
 
 def _lay_on_white(pixels):
@@ -121,11 +150,11 @@ def _lay_on_white(pixels):
 
 def _read_orientation(encoded):
     """Return EXIF's orientation, 1 to 8; 1 if it is missing or invalid."""
-    head = tf.strings.substr(encoded, 0, _HEAD_LENGTH)
+    head = tf.strings.substr(encoded, 0, HEAD_LENGTH)
     parts = tf.strings.split(head, b"Exif\0\0", maxsplit=1)
     before = tf.io.decode_raw(parts[0], tf.uint8)
     after = tf.io.decode_raw(tf.strings.reduce_join(parts[1:]), tf.uint8)
-    marker, length = tf.unstack(_read(before, tf.size(before) - [4, 2], 2))
+    marker, length = tf.unstack(read_integer(before, tf.size(before) - [4, 2], 2))
     # The length counts itself and the six bytes of the split.
     length = tf.where(marker == 0xFFE1, tf.maximum(length - 8, 0), 0)
     return _find_orientation(after[:length])
@@ -133,15 +162,15 @@ def _read_orientation(encoded):
 
 def _find_orientation(tiff):
     size = tf.size(tiff, tf.int64)
-    little = _read(tiff, 0, 4) == int.from_bytes(b"II*\0")
-    big = _read(tiff, 0, 4) == int.from_bytes(b"MM\0*")
-    directory = _read(tiff, 4, 4, little)
-    count = tf.minimum(_read(tiff, directory, 2, little), size // 12)
+    little = read_integer(tiff, 0, 4) == int.from_bytes(b"II*\0")
+    big = read_integer(tiff, 0, 4) == int.from_bytes(b"MM\0*")
+    directory = read_integer(tiff, 4, 4, little)
+    count = tf.minimum(read_integer(tiff, directory, 2, little), size // 12)
     entries = directory + 2 + 12 * tf.range(count)
-    found = (_read(tiff, entries, 2, little) == 0x0112) & (entries + 12 <= size)
+    found = (read_integer(tiff, entries, 2, little) == 0x0112) & (entries + 12 <= size)
     entry = tf.boolean_mask(entries, found)[:1]
-    is_long = _read(tiff, entry + 2, 2, little) == 4
-    short, long = (_read(tiff, entry + 8, width, little) for width in (2, 4))
+    is_long = read_integer(tiff, entry + 2, 2, little) == 4
+    short, long = (read_integer(tiff, entry + 8, width, little) for width in (2, 4))
     orientation = tf.reduce_sum(tf.where(is_long, long, short))
     is_valid = (little | big) & (orientation >= 1) & (orientation <= 8)
     return tf.where(is_valid, orientation, 1)
@@ -205,13 +234,3 @@ def _turn_upright(square, orientation):
     mirrored = tf.reduce_any(orientation == [[3, 4, 7, 8], [2, 3, 6, 7]], axis=1)
     upright = tf.reverse(tf.transpose(square, axes), tf.boolean_mask([0, 1], mirrored))
     return tf.ensure_shape(upright, square.shape)
-
-
-def _read(data, offsets, width, little=False):
-    """Read an integer of `width` bytes at each offset; bytes out of range are 0."""
-    size = tf.size(data, tf.int64)
-    index = tf.cast(offsets, tf.int64)[..., None] + tf.range(width, dtype=tf.int64)
-    index = tf.where((index < 0) | (index >= size), size, index)
-    digits = tf.cast(tf.gather(tf.pad(data, [[0, 1]]), index), tf.int64)
-    digits = tf.where(little, tf.reverse(digits, [-1]), digits)
-    return tf.reduce_sum(digits * [256**n for n in reversed(range(width))], axis=-1)

@@ -15,6 +15,8 @@ FEW_PIXELS = 2**24
 MAX_PIXELS_PER_BYTE = 10_000
 # Scans of a JPEG, each of which covers the whole image. Up to twenty are usual.
 MAX_SCANS = 100
+# Segments of a JPEG, in which its scans are searched.
+MAX_SEGMENTS = 1_000
 # JPEGs of more pixels are decoded at half their width and height.
 HALVED_PIXELS = 2**26
 
@@ -25,7 +27,12 @@ MEMORY = 2**31
 # The beginning of a segment of a JPEG; in the data of a scan, 0xff is followed by 0 or
 # by the mark of a restart.
 _SEGMENT = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-_END, _SCAN = 0xD9, 0xDA
+END, SCAN = 0xD9, 0xDA
+
+TOO_MANY_SCANS = (
+    f"expected a JPEG of at most {MAX_SCANS} scans and {MAX_SEGMENTS} segments, "
+    "got more"
+)
 
 
 def problem_of_size(width, height, length=None, max_pixels=None):
@@ -53,23 +60,25 @@ def problem_of_size(width, height, length=None, max_pixels=None):
 
 def problem_of_scans(data):
     """Return an error message for the number of scans of a JPEG, or `None`."""
-    if count_scans(data) > MAX_SCANS:
-        return f"expected a JPEG of at most {MAX_SCANS} scans, got more"
-    return None
+    return TOO_MANY_SCANS if count_scans(data) > MAX_SCANS else None
 
 
 def count_scans(data):
-    """Return the number of scans of a JPEG, up to one more than the maximum."""
-    position = scans = 0
-    while scans <= MAX_SCANS:
-        segment = _SEGMENT.search(data, position + 2)
-        if segment is None or segment[0][1] == _END:
-            break
-        scans += segment[0][1] == _SCAN
+    """Return the number of scans of a JPEG, or one too many if a limit is exceeded.
+
+    Segments are followed from one to the next, since the data of one, such as a
+    thumbnail, may look like a scan.
+    """
+    position, scans = 2, 0
+    for _ in range(MAX_SEGMENTS):
+        segment = _SEGMENT.search(data, position)
+        if segment is None or segment[0][1] == END or scans > MAX_SCANS:
+            return scans
+        scans += segment[0][1] == SCAN
         # The length, which follows the mark, counts itself.
         start = segment.end()
-        position = start + int.from_bytes(data[start : start + 2]) - 2
-    return scans
+        position = start + int.from_bytes(data[start : start + 2])
+    return MAX_SCANS + 1
 
 
 class MemoryBudget:

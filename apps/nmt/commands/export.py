@@ -1,13 +1,21 @@
 """A translator as a TensorFlow SavedModel: sentences in, translations out."""
 
 import keras
-from keras_attention_apps.common.export import export_task, write_archive
+from keras_attention_apps.common.export import (
+    export_task,
+    fill_chunks,
+    map_chunks,
+    write_archive,
+)
 from keras_attention_apps.common.invisible import REMOVALS
 from keras_attention_apps.common.tokens import END, PAD
 from keras_attention_apps.nmt.commands.export_litert import save_lite_translator
 from keras_attention_apps.nmt.data.text import BLANKS
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.runtimes import RUNTIMES
+
+# Sentences that are translated at the same time.
+CHUNK = 64
 
 
 def export(config):
@@ -34,11 +42,16 @@ def save_served(translator, search_model, directory):
       last one;
     - `"source_tokens"`, those of the sentence, strings `(B, S)`;
     - `"attention"`, `(B, L, S)`, zero after the last subwords, and in rows of subwords
-      that attended to none.
+      that attended to none;
+    - `"cut"`, booleans `(B,)`: whether a sentence was too long, and is translated in
+      part;
+    - `"error"`, strings `(B,)`: the reason why a sentence cannot be read, otherwise
+      empty.
 
-    An empty batch gives an empty batch, and an empty sentence an empty translation.
-    Bytes that are not UTF-8 become U+FFFD. Programs that load the SavedModel must
-    import tensorflow-text.
+    An empty batch gives an empty batch, and an empty sentence an empty translation; so
+    does one that is not UTF-8, with an error, and the others are translated. Batches of
+    any size are translated in chunks of `CHUNK` sentences. Programs that load the
+    SavedModel must import tensorflow-text.
 
     Args:
         translator: The `Translator`.
@@ -56,33 +69,50 @@ def save_served(translator, search_model, directory):
     def spelled(token_ids, valid):
         return tf.where(valid, tf.gather(pieces, token_ids), "")
 
-    def serve(sentences):
-        count = tf.shape(sentences)[0]
-        # An empty batch has no longest sentence, so it gets an empty sentence.
-        blanks = tf.fill([tf.maximum(1 - count, 0)], "")
-        sentences = tf.concat([sentences, blanks], axis=0)
-        ragged = tokenizer.tokenize(cleaned(sentences))[:, : longest - 1]
-        source = tf.concat([ragged, tf.fill([tf.shape(sentences)[0], 1], END)], axis=1)
-        source = source.to_tensor(PAD)
+    signature = {
+        "token_ids": tf.TensorSpec([None, None], tf.int32),
+        "weights": tf.TensorSpec([None, None, None], tf.float32),
+        "scores": tf.TensorSpec([None], tf.float32),
+        "log_probs": tf.TensorSpec([None], tf.float32),
+    }
+
+    def best(source):
         found = search_model({"source": source})
+        return {
+            name: tf.cast(found[name][:, 0], signature[name].dtype)
+            for name in signature
+        }
+
+    def serve(sentences):
+        count = tf.size(sentences)
+        sentences, chunks = fill_chunks(sentences, CHUNK)
+        are_valid = is_utf8(sentences)
+        ragged = tokenizer.tokenize(cleaned(tf.where(are_valid, sentences, "")))
+        is_cut = ragged.row_lengths() > longest - 1
+        ragged = ragged[:, : longest - 1]
+        source = tf.concat([ragged, tf.fill([tf.size(sentences), 1], END)], axis=1)
+        source = source.to_tensor(PAD)
+        found = map_chunks(best, source, chunks, signature)
         has_text = ragged.row_lengths() > 0
-        token_ids = found["token_ids"][:, 0]
+        token_ids = found["token_ids"]
         valid = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
         valid = tf.logical_and(valid, has_text[:, None])
         is_source = tf.logical_and(source != PAD, source != END)
         weights = tf.zeros_like(token_ids, "float32")[..., None]
         weights = weights * tf.ones_like(source, "float32")[:, None]
         if attends:
-            are_valid = tf.logical_and(valid[..., None], is_source[:, None])
-            weights = tf.where(are_valid, found["weights"][:, 0], weights)
+            are_attended = tf.logical_and(valid[..., None], is_source[:, None])
+            weights = tf.where(are_attended, found["weights"], weights)
         text = tokenizer.detokenize(tf.ragged.boolean_mask(token_ids, valid))
         served = {
             "translation": cleaned(text),
-            "score": tf.where(has_text, found["scores"][:, 0], 0.0),
-            "log_probability": tf.where(has_text, found["log_probs"][:, 0], 0.0),
+            "score": tf.where(has_text, found["scores"], 0.0),
+            "log_probability": tf.where(has_text, found["log_probs"], 0.0),
             "tokens": spelled(token_ids, valid),
             "source_tokens": spelled(source, is_source),
             "attention": weights,
+            "cut": is_cut,
+            "error": tf.where(are_valid, "", "expected UTF-8, got other bytes"),
         }
         return {name: x[:count] for name, x in served.items()}
 
@@ -109,3 +139,11 @@ def cleaned(sentences):
         text = tf.strings.regex_replace(text, pattern, replacement)
     text = tf_text.normalize_utf8(text, "NFC")
     return tf.strings.strip(tf.strings.regex_replace(text, BLANKS, " "))
+
+
+def is_utf8(sentences):
+    """Return which of the strings `(B,)` are UTF-8, `(B,)`."""
+    import tensorflow as tf
+
+    text = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8", errors="ignore")
+    return text == sentences

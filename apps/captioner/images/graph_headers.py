@@ -1,0 +1,152 @@
+"""Headers of images in a TensorFlow graph: size, scans, and what exceeds the limits."""
+
+import tensorflow as tf
+from keras_attention_apps.captioner.images import limits
+
+HEAD_LENGTH = 2**16  # enough for the largest JPEG segment
+
+
+def problem_of(encoded):
+    """Return the reason why an image cannot be read, before it is decoded.
+
+    Args:
+        encoded: String scalar, the bytes of a file.
+
+    Returns:
+        problem: String scalar, empty if there is none.
+        halved: Boolean scalar: whether the image is to be decoded at half its size.
+    """
+    head = tf.io.decode_raw(tf.strings.substr(encoded, 0, HEAD_LENGTH), tf.uint8)
+    formats = [
+        (starts_with(encoded, b"\xff\xd8\xff"), lambda: _read_jpeg(encoded)),
+        (starts_with(encoded, b"\x89PNG"), lambda: read_integer(head, [16, 20], 4)),
+        (starts_with(encoded, b"BM"), lambda: _read_bmp(head)),
+        (starts_with(encoded, b"GIF8"), lambda: _read_little(head, [6, 8])),
+        (_is_still_webp(head), lambda: _read_webp(head)),
+    ]
+    unknown = [-1, -1]
+    size = tf.case(formats, default=lambda: tf.constant(unknown, tf.int64))
+    pixels = size[0] * size[1]
+    length = tf.cast(tf.strings.length(encoded), tf.int64)
+    expands = pixels > limits.MAX_PIXELS_PER_BYTE * length
+    kind = "expected a JPEG, PNG, GIF, BMP or still WebP, got "
+    start = tf.strings.reduce_join(tf.as_string(head[:16]), separator=" ")
+    got = ", got ", _joined(size, " x "), " pixels"
+    # As `limits.problem_of_size`.
+    problems = [
+        (size[0] == -1, [kind, "a file of the bytes ", start]),
+        (size[0] == -2, [limits.TOO_MANY_SCANS]),
+        (
+            pixels > limits.MAX_PIXELS,
+            [f"expected at most {limits.MAX_PIXELS} pixels", *got],
+        ),
+        (
+            tf.reduce_max(size) > limits.MAX_SIDE,
+            [f"expected sides of at most {limits.MAX_SIDE} pixels", *got],
+        ),
+        (
+            expands & (pixels > limits.FEW_PIXELS),
+            [
+                f"expected at most {limits.MAX_PIXELS_PER_BYTE} pixels for each byte",
+                *got,
+                " in ",
+                tf.as_string(length),
+                " bytes",
+            ],
+        ),
+    ]
+    problem = tf.constant("")
+    for is_wrong, parts in reversed(problems):
+        problem = tf.where(is_wrong, tf.strings.join(parts), problem)
+    return problem, pixels > limits.HALVED_PIXELS
+
+
+def starts_with(encoded, signature):
+    return tf.strings.substr(encoded, 0, len(signature)) == signature
+
+
+def _joined(numbers, separator):
+    return tf.strings.reduce_join(tf.as_string(numbers), separator=separator)
+
+
+def _read_little(head, offsets):
+    return read_integer(head, offsets, 2, little=True)
+
+
+def _read_bmp(head):
+    """Return width and height; the height is negative if the rows go down."""
+    is_old = read_integer(head, 14, 4, little=True) == 12
+    sides = read_integer(head, [18, 22], 4, little=True)
+    sides = tf.where(sides >= 2**31, 2**32 - sides, sides)
+    return tf.where(is_old, _read_little(head, [18, 20]), sides)
+
+
+def _is_still_webp(head):
+    is_webp = read_integer(head, [0, 8], 4) == [
+        int.from_bytes(b"RIFF"),
+        int.from_bytes(b"WEBP"),
+    ]
+    is_extended = read_integer(head, 12, 4) == int.from_bytes(b"VP8X")
+    is_animated = is_extended & (read_integer(head, 20, 1) & 2 > 0)
+    return tf.reduce_all(is_webp) & ~is_animated
+
+
+def _read_webp(head):
+    """Return width and height, which each of the three kinds has in another place."""
+    kind = read_integer(head, 12, 4)
+    extended = 1 + read_integer(head, [24, 27], 3, little=True)
+    bits = read_integer(head, 21, 4, little=True)
+    lossless = 1 + tf.bitwise.bitwise_and(
+        tf.bitwise.right_shift(bits, tf.constant([0, 14], tf.int64)), 0x3FFF
+    )
+    lossy = tf.bitwise.bitwise_and(_read_little(head, [26, 28]), 0x3FFF)
+    sides = tf.where(kind == int.from_bytes(b"VP8L"), lossless, lossy)
+    return tf.where(kind == int.from_bytes(b"VP8X"), extended, sides)
+
+
+def _read_jpeg(encoded):
+    """Return width and height, or -2 twice if there are too many scans.
+
+    The segments are followed from one to the next, as in `limits.count_scans`.
+    """
+    data = tf.io.decode_raw(encoded, tf.uint8)
+    mark, after = data[:-1], data[1:]
+    is_restart = (after >= 0xD0) & (after <= 0xD7)
+    starts = tf.where((mark == 0xFF) & (after > 0) & (after < 0xFF) & ~is_restart)[:, 0]
+    kinds = read_integer(data, starts + 1, 1)
+    ends = starts + 2 + read_integer(data, starts + 2, 2)
+    sizes = read_integer(data, starts[:, None] + [7, 5], 2)
+    are_frames = (kinds >= 0xC0) & (kinds <= 0xCF)
+    for other in (0xC4, 0xC8, 0xCC):
+        are_frames &= kinds != other
+    count = tf.size(starts, tf.int64)
+
+    def unfinished(place, scans, size):
+        return (place < count) & (scans <= limits.MAX_SCANS)
+
+    def follow(place, scans, size):
+        scans += tf.cast(kinds[place] == limits.SCAN, tf.int64)
+        size = tf.where(are_frames[place] & (size == 0), sizes[place], size)
+        after = tf.searchsorted(starts, ends[place][None], out_type=tf.int64)[0]
+        return tf.where(kinds[place] == limits.END, count, after), scans, size
+
+    zero = tf.constant(0, tf.int64)
+    first = tf.searchsorted(starts, tf.constant([2], tf.int64), out_type=tf.int64)[0]
+    place, scans, size = tf.while_loop(
+        unfinished,
+        follow,
+        (first, zero, tf.stack([zero, zero])),
+        maximum_iterations=limits.MAX_SEGMENTS,
+    )
+    are_too_many = (scans > limits.MAX_SCANS) | (place < count)
+    return tf.where(are_too_many, tf.constant(-2, tf.int64), size)
+
+
+def read_integer(data, offsets, width, little=False):
+    """Read an integer of `width` bytes at each offset; bytes out of range are 0."""
+    size = tf.size(data, tf.int64)
+    index = tf.cast(offsets, tf.int64)[..., None] + tf.range(width, dtype=tf.int64)
+    index = tf.where((index < 0) | (index >= size), size, index)
+    digits = tf.cast(tf.gather(tf.pad(data, [[0, 1]]), index), tf.int64)
+    digits = tf.where(little, tf.reverse(digits, [-1]), digits)
+    return tf.reduce_sum(digits * [256**n for n in reversed(range(width))], axis=-1)
