@@ -60,7 +60,7 @@ def test_scans_are_counted_in_the_image_alone():
 
 
 def test_a_jpeg_has_a_limit_of_scans():
-    fails(with_scans(101), "expected a JPEG of at most 100 scans, got more")
+    fails(with_scans(101), "expected a JPEG of at most 100 scans and 1000 segments")
     assert read_image(with_scans(2)).size == (noise().shape[1], noise().shape[0])
 
 
