@@ -70,7 +70,7 @@ def test_a_loss_that_is_no_number_ends_the_training(target, said, capsys):
     x, y = np.ones((5, 3)), np.full((5, 2), target)
 
     model.fit(x, np.ones((5, 2)), callbacks=[StopOnInvalidLoss(), note], verbose=0)
-    with pytest.raises(UserError, match=f"the loss of epoch 1 is {said}"):
+    with pytest.raises(UserError, match=f"the loss of step 1 of epoch 1 is {said}"):
         model.fit(x, y, callbacks=[StopOnInvalidLoss(), note], verbose=0)
 
     # The error is on a line of its own, behind the bar of the progress.
