@@ -45,10 +45,12 @@ TENSORFLOW = {
     f"{LIBRARY}.litert": False,
     f"{LIBRARY}.litert_quantization": False,
     f"{LIBRARY}.loops": False,
+    f"{APPS}.common.export": False,
     f"{APPS}.common.training.devices": False,
     f"{APPS}.captioner.commands.export": True,
     f"{APPS}.captioner.commands.export_litert": False,
     f"{APPS}.captioner.images.graph_decoding": True,
+    f"{APPS}.captioner.images.graph_headers": True,
     f"{APPS}.nmt.commands.export": True,
     f"{APPS}.nmt.commands.export_litert": False,
 }
