@@ -231,7 +231,7 @@ def _in_examples(keys, **sequences):
 def _join(blocks, query):
     """Undo the split into blocks: return `(B, T, ...)` for T queries."""
     batch, queries, _ = ops.shape(query)
-    count, size, depth = ops.shape(blocks)[1:]
+    _, count, size, *_, depth = ops.shape(blocks)
     joined = ops.reshape(blocks, (batch, count * size, depth))
     if joined.shape[1] is not None and joined.shape[1] == query.shape[1]:
         return joined

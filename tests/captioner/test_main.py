@@ -124,7 +124,12 @@ def test_larger_images_have_more_regions(photographs, model_folder, capsys):
 
 
 def test_images_may_be_too_small_for_a_preset(photographs, capsys):
-    command = ["caption", str(photographs / "red-0.png"), "--model", "flickr8k-soft"]
+    command = [
+        "caption",
+        str(photographs / "red-0.png"),
+        "--model",
+        "flickr8k-soft-mobilenet",
+    ]
     assert main([*command, "--image-size", "8"]) == 2
     assert "cannot be built for images of 8 x 8" in capsys.readouterr().err
 

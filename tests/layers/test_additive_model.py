@@ -379,6 +379,6 @@ def test_keys_that_are_not_projected_are_as_deep_as_the_hidden_layer(depth):
     query, value = np.zeros((2, 3, 4), "float32"), np.zeros((2, 5, depth), "float32")
 
     with pytest.raises(
-        ValueError, match=rf"{UNITS} deep.* key_projection.*: .* {depth}"
+        ValueError, match=rf"hidden layer, {UNITS}.* key_projection.*: .* {depth}"
     ):
         attention(query, value)

@@ -305,7 +305,9 @@ def test_a_training_starts_from_another_model(
     # Another model took its place: its words are others.
     untrained(unspaced_subwords, "bahdanau", length_ratio=3.0).save(base)
     assert main(["train", *flags]) == 2
-    assert "another from_preset's subwords: 'digest " in capsys.readouterr().err
+    assert (
+        "another value of from_preset's subwords: 'digest " in capsys.readouterr().err
+    )
 
 
 def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, capsys):
@@ -337,7 +339,7 @@ def test_a_loss_that_is_no_number_ends_the_training(
     assert main(small(few, tmp_path)) == 2
 
     err = capsys.readouterr().err
-    assert "the loss of epoch 2 is nan" in err and "learning rate" in err
+    assert "the loss of step 1 of epoch 2 is nan" in err and "learning rate" in err
     assert len(history(tmp_path)) == 1
     weights = Translator.from_preset(tmp_path / "model").network.get_weights()
     assert all(np.isfinite(x).all() for x in weights)
