@@ -32,7 +32,7 @@ from keras_attention.layers.projections import project_rows
 from keras_attention.layers.recurrent import (
     call_cell,
     check_cell,
-    draws,
+    check_loop_layer,
     first_state,
     has_dropout,
     reset_dropout_masks,
@@ -321,19 +321,10 @@ class AttentionCell(keras.layers.Layer):
         )
 
     def _check_dropout(self):
-        """Raise `ValueError` for layers that JAX cannot run in a loop."""
-        if keras.backend.backend() != "jax":
-            return
-        for name, layer, is_in_loop in (
-            ("gate", self.context_gate, self.sequential),
-            ("attentional_vector", self.attentional_layer, self.input_feeding),
-        ):
-            if is_in_loop and layer is not None and draws(layer):
-                raise ValueError(
-                    f"{name} must have no dropout or noise on JAX, which cannot draw "
-                    "inside a loop; apply it to the outputs of the decoder. "
-                    f"Received: {layer!r}"
-                )
+        if self.sequential:
+            check_loop_layer("gate", self.context_gate)
+        if self.input_feeding:
+            check_loop_layer("attentional_vector", self.attentional_layer)
 
     def _make_attentional_layer(self, width):
         if width is None or isinstance(width, keras.layers.Layer):

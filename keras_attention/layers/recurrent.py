@@ -287,6 +287,20 @@ def draws(layer):
     return any(one._seed_generators for one in layer._flatten_layers())
 
 
+def check_loop_layer(name, layer):
+    """Raise `ValueError` on JAX for a layer that draws inside a loop.
+
+    Args:
+        name: Name of the argument.
+        layer: The layer, or `None`.
+    """
+    if keras.backend.backend() == "jax" and layer is not None and draws(layer):
+        raise ValueError(
+            f"{name} must have no dropout or noise on JAX, which cannot draw inside a "
+            f"loop; apply it to the outputs of the decoder. Received: {layer!r}"
+        )
+
+
 def has_dropout(cell):
     """Return whether a cell, or one of its stacked cells, has any dropout."""
     return any(
