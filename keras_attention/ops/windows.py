@@ -68,10 +68,13 @@ def spread_window(weights, positions, length):
     )
     places = ops.reshape(rows + _nearest(positions, length), (-1, 1))
     size = batch * queries * length
-    # Nothing can be written into an empty tensor.
-    room = size if isinstance(size, int) else ops.maximum(size, 1)
-    flat = ops.scatter(places, ops.reshape(weights, (-1,)), (room,))
-    return ops.reshape(flat[:size], (batch, queries, length))
+    flat = ops.reshape(weights, (-1,))
+    if ops.is_tensor(size):
+        # In a graph of unknown sizes: nothing can be written into an empty tensor.
+        flat = ops.scatter(places, flat, (ops.maximum(size, 1),))[:size]
+    else:
+        flat = ops.scatter(places, flat, (size,))
+    return ops.reshape(flat, (batch, queries, length))
 
 
 def _nearest(positions, length):
