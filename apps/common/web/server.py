@@ -1,5 +1,6 @@
 """A server for one page: limits of requests and uploads, and refused routes."""
 
+import asyncio
 import contextlib
 import ipaddress
 import os
@@ -7,6 +8,7 @@ import re
 import socket
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
@@ -198,6 +200,9 @@ class Guard:
 
         async def send_with_headers(message):
             if message["type"] == "http.response.start":
+                if _is_upload(scope) and message["status"] >= 400:
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(UPLOAD_AGE + 1, self._remove_parts)
                 added = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
@@ -215,13 +220,21 @@ class Guard:
         length = headers.get(b"content-length", b"")
         if b"transfer-encoding" in headers or not (length or b"0").isdigit():
             return PlainTextResponse("expected a content length", 411)
-        is_upload = path.rstrip("/") == "/gradio_api/upload"
+        is_upload = _is_upload(scope)
         most = FILES * self.config.max_megabytes * MEGABYTE if is_upload else MOST_BYTES
         if int(length or 0) > most:
             return PlainTextResponse(f"expected at most {most} bytes", 413)
         if is_upload and self._bytes_on_disk() > MOST_ON_DISK:
             return PlainTextResponse("too many uploads: try again in a minute", 503)
         return None
+
+    def _remove_parts(self):
+        """Remove what Gradio leaves of refused uploads: files outside its folders."""
+        for path in self.folder.iterdir():
+            # A file may be removed meanwhile; one that is being written is younger.
+            with contextlib.suppress(OSError):
+                if path.is_file() and time.time() - path.stat().st_mtime > UPLOAD_AGE:
+                    path.unlink()
 
     def _bytes_on_disk(self):
         total = 0
@@ -230,3 +243,7 @@ class Guard:
             with contextlib.suppress(OSError):
                 total += path.stat().st_size
         return total
+
+
+def _is_upload(scope):
+    return scope["path"].rstrip("/") == "/gradio_api/upload"
