@@ -39,7 +39,7 @@ def test_a_large_image_must_not_come_from_few_bytes(monkeypatch):
 
 
 def with_scans(count):
-    """A progressive JPEG whose last scan is there so many times."""
+    """Return a progressive JPEG whose last scan is repeated `count` times."""
     jpeg = encode(noise(), "JPEG", progressive=True)
     start = jpeg.rindex(b"\xff\xda")
     scan = jpeg[start:-2]
@@ -51,7 +51,7 @@ def test_scans_are_counted_in_the_image_alone():
     assert 5 < few < 20
     assert count_scans(with_scans(31)) == few + 30
     assert count_scans(encode(noise(), "JPEG")) == 1
-    # A thumbnail in a segment, and a video behind the end.
+    # A thumbnail in a segment, and a video after the end.
     jpeg, inner = encode(noise(), "JPEG"), encode(noise(), "JPEG")
     length = (len(inner) + 2).to_bytes(2)
     assert count_scans(jpeg[:2] + b"\xff\xe1" + length + inner + jpeg[2:]) == 1

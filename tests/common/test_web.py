@@ -1,4 +1,4 @@
-"""What the pages share: fragments of HTML, their models, and what the server refuses.
+"""Parts shared by both pages: fragments of HTML, models, and refused requests.
 
 The pages themselves are tested in a browser; see `test_web.py` of each program.
 """
