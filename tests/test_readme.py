@@ -25,11 +25,37 @@ def run(path):
     return names
 
 
-def test_examples_of_the_readme_run():
+def test_example_of_the_readme_runs():
     names = run("README.md")
 
-    assert tuple(names["logits"].shape) == (8, 12, 1000)
-    assert tuple(names["found"]["weights"].shape) == (8, 5, 30, 20)
+    reviews = np.array([[3, 1, 4, 0, 0], [1, 5, 9, 2, 6]])
+    probabilities = keras.ops.convert_to_numpy(names["model"](reviews))
+    assert probabilities.shape == (2, 1)
+    assert np.all((probabilities > 0) & (probabilities < 1))
+
+
+def test_lines_of_the_first_page_run():
+    """Every line of the table under "Which layer do I need?"."""
+    text = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    table = text.split("| you have |")[1].split("\n\n")[0]
+    cells = [line.split(" | ")[1] for line in table.splitlines()[2:]]
+    shapes = {
+        "context": (2, 5, 24),
+        "encoded": (2, 40, 24),
+        "vector": (2, 24),
+        "output": (2, 32),
+        "steps": (2, 5, 64),
+    }
+
+    assert len(cells) >= 16
+    for cell in cells:
+        names = run("docs/index.md")
+        for line in re.findall("`(.*?)`", cell):
+            exec(line, names)
+        (result,) = names.keys() & shapes.keys()
+        value = names[result]["output"] if result == "steps" else names[result]
+        assert tuple(value.shape) == shapes[result], cell
+        assert np.all(np.isfinite(keras.ops.convert_to_numpy(value))), cell
 
 
 def test_recipes_of_the_page_on_layers_run():

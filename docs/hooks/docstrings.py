@@ -1,0 +1,74 @@
+"""Docstrings of this project, as Markdown: an extension of Griffe.
+
+A section is a line such as `Args:`. What is indented below it is text, or entries such
+as `units: Positive integer.`, which become a list of definitions.
+"""
+
+import inspect
+import re
+
+import griffe
+
+TITLES = {"Args": "Arguments", "Example": "Example", "Examples": "Examples"}
+SECTION = re.compile(
+    r"^(Args|Attributes|Call arguments|Examples?|Raises|References?|Returns|Yields):$"
+)
+# One name, or several: `kernel_initializer, kernel_regularizer: For both.`
+ENTRY = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*): (?=\S)")
+
+
+def as_markdown(docstring):
+    """Return a docstring as Markdown."""
+    lines = inspect.cleandoc(docstring).splitlines()
+    text, i = [], 0
+    while i < len(lines):
+        line = lines[i]
+        section = SECTION.match(line)
+        if section:
+            name = section[1]
+            text += [f"**{TITLES.get(name, name)}**", ""]
+            body, i = _indented(lines, i + 1)
+            text += _entries(inspect.cleandoc("\n".join(body)).splitlines())
+        elif line.startswith(">>> "):
+            end = next((j for j in range(i, len(lines)) if not lines[j]), len(lines))
+            text += ["```pycon", *lines[i:end], "```"]
+            i = end
+        else:
+            text.append(line)
+            i += 1
+    return "\n".join(text)
+
+
+def _indented(lines, start):
+    """Return the indented lines from `start` on, and the number of the next line."""
+    end = start
+    while end < len(lines) and (not lines[end] or lines[end].startswith(" ")):
+        end += 1
+    return lines[start:end], end
+
+
+def _entries(lines):
+    """Return the body of a section; each entry becomes a definition."""
+    text = []
+    is_list = bool(lines) and ENTRY.match(lines[0])
+    for i, line in enumerate(lines):
+        entry = ENTRY.match(line) if is_list else None
+        if entry:
+            names = ", ".join(f"`{name}`" for name in entry[1].split(", "))
+            text += ["", names, f":   {line[entry.end() :]}"]
+        elif is_list:
+            text.append(line)
+        elif line.startswith('`"') and i and lines[i - 1].endswith((":", ";")):
+            # Entries of a dict: `"scores"` `(B, K)`, the sum;
+            text += ["", f"- {line}"] if lines[i - 1].endswith(":") else [f"- {line}"]
+        else:
+            text.append(line)
+    return [*text, ""]
+
+
+class Docstrings(griffe.Extension):
+    """Turns docstrings into Markdown when Griffe has read them."""
+
+    def on_instance(self, *, obj, **kwargs):
+        if obj.docstring:
+            obj.docstring.value = as_markdown(obj.docstring.value)

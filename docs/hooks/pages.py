@@ -1,0 +1,88 @@
+"""Pages of the manual that are outside of docs/, and links between all pages.
+
+A link is written as GitHub reads it: relative to the file in the repository.
+"""
+
+import ast
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File
+
+log = get_plugin_logger("pages")
+
+ROOT = Path(__file__).parents[2]
+# Files of the repository, and their places in the manual.
+OUTSIDE = {
+    "benchmarks/README.md": "benchmarks.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    **{
+        path.relative_to(ROOT).as_posix(): f"models/{path.parent.name}.md"
+        for path in ROOT.glob("apps/*/presets/*/README.md")
+    },
+}
+PLACES = {place: path for path, place in OUTSIDE.items()}
+LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
+# Parts of a page in which a name does not become a link.
+OPAQUE = re.compile(r"<(pre|h[1-6]|a|autoref)\b.*?</\1>", re.DOTALL)
+NAME = re.compile(r"<code>([A-Za-z]\w*)(?=[(<])[^<]*</code>")
+
+
+def public_names():
+    """Return the names in `keras_attention.__all__`, without importing Keras."""
+    source = (ROOT / "keras_attention/__init__.py").read_text(encoding="utf-8")
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
+            return set(ast.literal_eval(node.value))
+    raise ValueError("keras_attention/__init__.py has no __all__")
+
+
+NAMES = public_names()
+LOADED = re.compile(r"""<(?!a\b)[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
+
+
+def on_files(files, config):
+    """Add the pages that are outside of docs/."""
+    for path, place in OUTSIDE.items():
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Turn links between files of the repository into links between pages."""
+    place = page.file.src_uri
+    folder = posixpath.dirname(PLACES.get(place, f"docs/{place}"))
+
+    def link(match):
+        path = posixpath.normpath(posixpath.join(folder, match[1]))
+        target = OUTSIDE.get(path, path.removeprefix("docs/"))
+        if path not in OUTSIDE and not path.startswith("docs/"):
+            log.warning("%s links to %s, which is no page", place, path)
+        return posixpath.relpath(target, posixpath.dirname(place) or ".")
+
+    return LINK.sub(link, markdown)
+
+
+def on_page_content(html, page, config, files):
+    """Link every public name in the text to its place in the reference."""
+
+    def link(match):
+        if match[1] not in NAMES:
+            return match[0]
+        return f'<autoref identifier="keras_attention.{match[1]}">{match[0]}</autoref>'
+
+    parts, start = [], 0
+    for opaque in OPAQUE.finditer(html):
+        parts += [NAME.sub(link, html[start : opaque.start()]), opaque[0]]
+        start = opaque.end()
+    return "".join([*parts, NAME.sub(link, html[start:])])
+
+
+def on_post_page(output, page, config):
+    """Warn of what a page loads from another server: the manual works without any."""
+    for address in LOADED.findall(output):
+        log.warning("%s loads %s", page.file.src_uri, address)
+    return output

@@ -1,0 +1,153 @@
+"""The manual: its reference is complete, and its hooks do what they say."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+import keras_attention
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def hook(name):
+    """Import a hook of the manual, which needs the packages of the extra `docs`."""
+    for package in ("griffe", "mkdocs"):
+        pytest.importorskip(package)
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"hooks/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_public_name_is_in_the_reference_once():
+    entries = [
+        name
+        for page in sorted((DOCS / "api").glob("*.md"))
+        for name in re.findall(
+            r"^::: keras_attention\.(\S+)$", page.read_text(encoding="utf-8"), re.M
+        )
+    ]
+
+    # The module's docstring describes the step functions of all searches.
+    entries.remove("search")
+    assert sorted(entries) == sorted(keras_attention.__all__)
+
+
+def test_sections_of_docstrings_become_markdown():
+    text = hook("docstrings").as_markdown(
+        """Return the sum.
+
+        Args:
+            x, y: Numbers,
+                of any kind.
+
+        Returns:
+            A number: the sum.
+
+        Example:
+
+        >>> add(1, 2)
+        3
+        """
+    )
+
+    assert text.split("\n") == [
+        "Return the sum.",
+        "",
+        "**Arguments**",
+        "",
+        "",
+        "`x`, `y`",
+        ":   Numbers,",
+        "    of any kind.",
+        "",
+        "**Returns**",
+        "",
+        "A number: the sum.",
+        "",
+        "**Example**",
+        "",
+        "",
+        "```pycon",
+        ">>> add(1, 2)",
+        "3",
+        "```",
+    ]
+
+
+class Page:
+    """A page of the manual, as far as the hooks look at it."""
+
+    def __init__(self, place):
+        self.file = self
+        self.src_uri = place
+
+
+@pytest.mark.parametrize(
+    ("place", "link", "expected"),
+    [
+        ("index.md", "../benchmarks/README.md", "benchmarks.md"),
+        ("contributing.md", "docs/architecture.md", "architecture.md"),
+        ("benchmarks.md", "../docs/captioner.md#train", "captioner.md#train"),
+        ("api/layers.md", "../layers.md", "../layers.md"),
+        ("models/flickr8k-soft.md", "../flickr8k-hard/README.md", "flickr8k-hard.md"),
+        ("index.md", "https://keras.io/README.md", "https://keras.io/README.md"),
+    ],
+)
+def test_links_between_files_become_links_between_pages(place, link, expected):
+    pages = hook("pages")
+
+    markdown = pages.on_page_markdown(f"a [link]({link})", Page(place), None, None)
+
+    assert markdown == f"a [link]({expected})"
+
+
+def test_public_names_in_the_text_link_to_the_reference():
+    html = (
+        "<h2><code>DotScore</code></h2><p><code>DotScore(True)</code>, "
+        "<code>layer.DotScore</code>, <code>DotScores</code></p>"
+        "<pre><code>DotScore</code></pre>"
+    )
+
+    linked = hook("pages").on_page_content(html, None, None, None)
+
+    reference = '<autoref identifier="keras_attention.DotScore">'
+    assert linked == html.replace(
+        "<code>DotScore(True)</code>",
+        f"{reference}<code>DotScore(True)</code></autoref>",
+    )
+
+
+@pytest.mark.parametrize(
+    ("html", "warned"),
+    [
+        ('<script src="https://example.org/a.js"></script>', True),
+        ('<link rel="stylesheet" href="//example.org/a.css">', True),
+        ('<img alt="" src=http://example.org/a.png>', True),
+        ('<a href="https://example.org">example</a><img src="a.png">', False),
+    ],
+)
+def test_pages_that_load_from_other_servers_are_warned_of(html, warned, caplog):
+    hook("pages").on_post_page(html, Page("index.md"), None)
+
+    assert ("example.org" in caplog.text) is warned
+
+
+def test_workflows_run_what_a_contributor_runs():
+    yaml = pytest.importorskip("yaml")
+    text = (ROOT / ".github/workflows/checks.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    _, test_command = re.findall(r"^python -m pip install .*", readme, re.M)
+
+    commands = {
+        name: [step["run"] for step in job["steps"] if "run" in step]
+        for name, job in workflow["jobs"].items()
+    }
+
+    assert ".ci/run" in commands["linux"]
+    assert test_command in commands["other-systems"]
+    assert any("mkdocs build --strict" in command for command in commands["manual"])
