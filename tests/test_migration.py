@@ -140,24 +140,21 @@ def test_attention_wrapper_of_addons():
 
 
 def test_parallel_monotonic_weights_lose_some_where_the_recursive_ones_do_not(rng):
-    """The difference that the page states, against the recursion in double precision.
-
-    The scores are those of a model with clear decisions, for 40 positions.
-    """
-    scores = rng.normal(scale=3.0, size=(32, 8, 40)).astype("float32")
+    """The difference that the page states, against the recursion in double precision."""
+    scores = rng.normal(scale=3.0, size=(32, 20, 40)).astype("float32")
 
     def attend(mode):
         weighting = MonotonicWeighting(mode, noise=0.0, score_bias=0.0)
         memory, found = {"values": np.zeros((32, 40, 1), "float32")}, []
         state = weighting.initial_state(memory, 1)
-        for t in range(8):
+        for t in range(20):
             outputs, state = weighting(scores[:, t, None], None, state)
             found.append(array(outputs["weights"])[:, 0])
         return np.stack(found, axis=1)
 
-    expected = np.zeros((32, 8, 40))
+    expected = np.zeros((32, 20, 40))
     previous = np.eye(40)[np.zeros(32, int)]
-    for t in range(8):
+    for t in range(20):
         p = 1 / (1 + np.exp(-np.float64(scores[:, t])))
         q = np.zeros(32)
         for s in range(40):
@@ -167,8 +164,7 @@ def test_parallel_monotonic_weights_lose_some_where_the_recursive_ones_do_not(rn
 
     np.testing.assert_allclose(attend("recursive"), expected, atol=1e-4)
     difference = np.max(np.abs(attend("parallel") - expected))
-    print(difference)
-    assert difference > 0.4
+    assert 0.5 < difference < 0.7
 
 
 def test_every_old_name_is_on_the_page():

@@ -38,24 +38,31 @@ def test_lines_of_the_first_page_run():
     """Every line of the table under "Which layer do I need?"."""
     text = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     table = text.split("| you have |")[1].split("\n\n")[0]
-    cells = [line.split(" | ")[1] for line in table.splitlines()[2:]]
-    shapes = {
-        "context": (2, 5, 24),
-        "encoded": (2, 40, 24),
-        "vector": (2, 24),
-        "output": (2, 32),
-        "steps": (2, 5, 64),
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    context, sequence, vector = (2, 5, 24), (2, 40, 24), (2, 24)
+    others = {
+        "a sequence alone, whose positions attend to one another": sequence,
+        "a sequence whose order matters": sequence,
+        "a sequence that should become one vector": vector,
+        "a sentence that grows word by word, in a Transformer": (2, 32),
+        "a sentence that grows word by word, in a recurrent decoder": (2, 5, 64),
+        "the grid of an image": vector,
     }
 
-    assert len(cells) >= 16
-    for cell in cells:
+    assert len(rows) >= 16
+    assert others.keys() <= {situation for situation, *_ in rows}
+    for situation, use, time, memory, paper in rows:
         names = run("docs/index.md")
-        for line in re.findall("`(.*?)`", cell):
+        *lines, last = re.findall("`(.*?)`", use)
+        for line in lines:
             exec(line, names)
-        (result,) = names.keys() & shapes.keys()
-        value = names[result]["output"] if result == "steps" else names[result]
-        assert tuple(value.shape) == shapes[result], cell
-        assert np.all(np.isfinite(keras.ops.convert_to_numpy(value))), cell
+        value = eval(last, names)
+        if isinstance(value, dict):
+            value = value["output"]
+        value = value[0] if isinstance(value, tuple) else value
+        assert tuple(value.shape) == others.get(situation, context), situation
+        assert np.all(np.isfinite(keras.ops.convert_to_numpy(value))), situation
+        assert time and memory and re.search(r"\d{4}", paper), situation
 
 
 def test_recipes_of_the_page_on_layers_run():

@@ -72,3 +72,9 @@ class Docstrings(griffe.Extension):
     def on_instance(self, *, obj, **kwargs):
         if obj.docstring:
             obj.docstring.value = as_markdown(obj.docstring.value)
+
+    def on_package(self, *, pkg, **kwargs):
+        """Show the options that `beam_search` passes on to a class."""
+        if pkg.name == "keras_attention":
+            options = [x for x in pkg["search.beam.Beam"].parameters if x.name != "self"]
+            pkg["search.beam.beam_search"].parameters = griffe.Parameters(*options)

@@ -6,10 +6,10 @@ A model provides a step function:
 
 with
 
-    token_ids `(B, K)`: last token of each of K hypotheses;
-    log_probs `(B, K, N)`: log-probabilities of the next token;
-    weights `(B, K, S)`: attention weights;
-    state: nested structure of at least one tensor `(B, K, ...)`.
+- `token_ids` `(B, K)`: last token of each of K hypotheses;
+- `log_probs` `(B, K, N)`: log-probabilities of the next token;
+- `weights` `(B, K, S)`: attention weights;
+- `state`: nested structure of at least one tensor `(B, K, ...)`.
 
 Other shapes, or an `end` outside the vocabulary, raise `ValueError`. Tensors that all
 hypotheses share, such as the memory of an attention, stay in the closure of the step

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import unicodedata
+from importlib.util import find_spec
 
 import keras
 import numpy as np
@@ -14,7 +15,8 @@ from keras_attention_apps.nmt.main import main
 from tensorflow_serving import documented_functions
 
 tensorflow_only = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="SavedModels need TensorFlow"
+    keras.backend.backend() != "tensorflow" or not find_spec("tensorflow_text"),
+    reason="SavedModels need TensorFlow and tensorflow-text",
 )
 
 
