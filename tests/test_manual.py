@@ -1,6 +1,7 @@
 """The manual: its reference is complete, and its hooks do what they say."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -14,11 +15,14 @@ DOCS = ROOT / "docs"
 
 def hook(name):
     """Import a hook of the manual, which needs the packages of the extra `docs`."""
-    for package in ("griffe", "mkdocs"):
+    for package in ("griffe", "latex2mathml", "mkdocs"):
         pytest.importorskip(package)
     spec = importlib.util.spec_from_file_location(name, DOCS / f"hooks/{name}.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    # MkDocs, too, lets a hook import its neighbours.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS / "hooks")
+        spec.loader.exec_module(module)
     return module
 
 
@@ -76,6 +80,32 @@ def test_sections_of_docstrings_become_markdown():
         "3",
         "```",
     ]
+
+
+def test_notebooks_become_pages(tmp_path):
+    cells = [
+        {"cell_type": "markdown", "source": ["# Sum\n", "where $a_1*b$, `$a$`:$$c$$"]},
+        {
+            "cell_type": "code",
+            "source": ["print(3)"],
+            "outputs": [
+                {"output_type": "stream", "text": ["3\n"]},
+                {"output_type": "display_data", "data": {"image/png": "QUJD\n"}},
+            ],
+        },
+    ]
+    path = tmp_path / "sum.ipynb"
+    path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
+
+    text = hook("notebooks").as_markdown(path)
+
+    assert text.startswith("# Sum\nwhere <math ") and "`$a$`:" in text
+    inline, block = re.findall("<math .*?</math>", text)
+    assert "*" not in inline and "<msub><mi>a</mi><mn>1</mn></msub>" in inline
+    assert 'display="block"' in block
+    assert "````python\nprint(3)\n````" in text
+    assert "````{ .text .output }\n3\n````" in text
+    assert 'src="data:image/png;base64,QUJD">' in text
 
 
 class Page:

@@ -140,7 +140,7 @@ def test_attention_wrapper_of_addons():
 
 
 def test_parallel_monotonic_weights_lose_some_where_the_recursive_ones_do_not(rng):
-    """The difference that the page states, against the recursion in double precision."""
+    """The difference that the page states; the expected weights are in float64."""
     scores = rng.normal(scale=3.0, size=(32, 20, 40)).astype("float32")
 
     def attend(mode):

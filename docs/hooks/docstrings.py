@@ -6,6 +6,7 @@ as `units: Positive integer.`, which become a list of definitions.
 
 import inspect
 import re
+import textwrap
 
 import griffe
 
@@ -28,7 +29,7 @@ def as_markdown(docstring):
             name = section[1]
             text += [f"**{TITLES.get(name, name)}**", ""]
             body, i = _indented(lines, i + 1)
-            text += _entries(inspect.cleandoc("\n".join(body)).splitlines())
+            text += _entries(textwrap.dedent("\n".join(body)).splitlines())
         elif line.startswith(">>> "):
             end = next((j for j in range(i, len(lines)) if not lines[j]), len(lines))
             text += ["```pycon", *lines[i:end], "```"]
@@ -76,5 +77,5 @@ class Docstrings(griffe.Extension):
     def on_package(self, *, pkg, **kwargs):
         """Show the options that `beam_search` passes on to a class."""
         if pkg.name == "keras_attention":
-            options = [x for x in pkg["search.beam.Beam"].parameters if x.name != "self"]
+            _, *options = pkg["search.beam.Beam.__init__"].parameters
             pkg["search.beam.beam_search"].parameters = griffe.Parameters(*options)

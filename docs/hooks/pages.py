@@ -8,21 +8,30 @@ import posixpath
 import re
 from pathlib import Path
 
+import notebooks
 from mkdocs.plugins import get_plugin_logger
 from mkdocs.structure.files import File
 
 log = get_plugin_logger("pages")
 
 ROOT = Path(__file__).parents[2]
-# Files of the repository, and their places in the manual.
+# Tutorials and model cards, and their places in the manual.
+NOTEBOOKS = {
+    f"examples/{path.name}": f"tutorials/{path.stem}.md"
+    for path in sorted(ROOT.glob("examples/*.ipynb"))
+}
+CARDS = {
+    path.relative_to(ROOT).as_posix(): f"models/{path.parent.name}.md"
+    for path in ROOT.glob("apps/*/presets/*/README.md")
+}
+# All files of the repository that become pages.
 OUTSIDE = {
     "benchmarks/README.md": "benchmarks.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
-    **{
-        path.relative_to(ROOT).as_posix(): f"models/{path.parent.name}.md"
-        for path in ROOT.glob("apps/*/presets/*/README.md")
-    },
+    "examples/README.md": "tutorials/index.md",
+    **CARDS,
+    **NOTEBOOKS,
 }
 PLACES = {place: path for path, place in OUTSIDE.items()}
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
@@ -44,10 +53,21 @@ NAMES = public_names()
 LOADED = re.compile(r"""<(?!a\b)[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
 
 
+def on_config(config):
+    """Add the tutorials to the navigation."""
+    (tutorials,) = (entry for entry in config.nav if "Tutorials" in entry)
+    tutorials["Tutorials"] += NOTEBOOKS.values()
+    return config
+
+
 def on_files(files, config):
     """Add the pages that are outside of docs/."""
     for path, place in OUTSIDE.items():
-        files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
+        if path in NOTEBOOKS:
+            source = {"content": notebooks.as_markdown(ROOT / path)}
+        else:
+            source = {"abs_src_path": str(ROOT / path)}
+        files.append(File.generated(config, place, **source))
     return files
 
 
