@@ -84,7 +84,10 @@ def test_sections_of_docstrings_become_markdown():
 
 def test_notebooks_become_pages(tmp_path):
     cells = [
-        {"cell_type": "markdown", "source": ["# Sum\n", "where $a_1*b$, `$a$`:$$c$$"]},
+        {
+            "cell_type": "markdown",
+            "source": ["# Sum\n", "where $a_1*b$, `$a$`:$$\\exp c$$"],
+        },
         {
             "cell_type": "code",
             "source": ["print(3)"],
@@ -99,10 +102,10 @@ def test_notebooks_become_pages(tmp_path):
 
     text = hook("notebooks").as_markdown(path)
 
-    assert text.startswith("# Sum\nwhere <math ") and "`$a$`:" in text
+    assert text.startswith("# Sum\nwhere <span><math ") and "`$a$`:" in text
     inline, block = re.findall("<math .*?</math>", text)
     assert "*" not in inline and "<msub><mi>a</mi><mn>1</mn></msub>" in inline
-    assert 'display="block"' in block
+    assert 'display="block"' in block and "<mi>exp</mi><mspace " in block
     assert "````python\nprint(3)\n````" in text
     assert "````{ .text .output }\n3\n````" in text
     assert 'src="data:image/png;base64,QUJD">' in text

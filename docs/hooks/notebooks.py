@@ -31,9 +31,18 @@ def _as_mathml(match):
     if match["code"]:
         return match["code"]
     if match["block"]:
-        return f"\n\n<div class='formula'>{convert(match['block'], display='block')}</div>\n\n"
-    # Markdown must not read emphasis into a formula.
-    return convert(match["inline"]).replace("*", "&#42;").replace("_", "&#95;")
+        formula = _space_functions(convert(match["block"], display="block"))
+        return f'\n\n<div class="formula">{formula}</div>\n\n'
+    # Markdown must neither read emphasis into a formula nor take it for a block.
+    formula = _space_functions(convert(match["inline"]))
+    formula = formula.replace("*", "&#42;").replace("_", "&#95;")
+    return f"<span>{formula}</span>"
+
+
+def _space_functions(mathml):
+    """Separate the name of a function from an argument without parentheses."""
+    name = r"(<mi>(?:exp|log|max|min|tanh)</mi>)(?!<mo)"
+    return re.sub(name, r'\1<mspace width="0.17em"></mspace>', mathml)
 
 
 def _output(output):
