@@ -3,16 +3,24 @@
 import contextlib
 import hashlib
 import os
+import sys
 import time
 
 import keras
 import numpy as np
 from keras_attention_apps.captioner.data.archives import read_content
 from keras_attention_apps.captioner.data.batches import ImageBatches
+from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.reading import CHUNK
 
 # Seconds without a change after which an incomplete file counts as abandoned.
 ABANDONED = 24 * 3600
+
+# Version of the files, which is part of their keys: those of another are not read.
+_VERSION = 2
+# Length of the digest at the end of a file.
+_SEAL_BYTES = hashlib.sha256().digest_size
 
 
 def cached_features(backbone, paths, cache, *, name, views=None):
@@ -21,7 +29,8 @@ def cached_features(backbone, paths, cache, *, name, views=None):
     The cache is one float16 file for each name and key. The key is a digest of the
     images' contents and order, their views, the backbone with its weights and
     precision, and the image size. A file with this key is used, whatever its name; a
-    new file replaces the old one of the same name when it is complete.
+    new file replaces the old one of the same name when it is complete. A file that is
+    damaged is removed with a warning, and its features are computed again.
 
     Args:
         backbone: A `Backbone`.
@@ -34,29 +43,64 @@ def cached_features(backbone, paths, cache, *, name, views=None):
         Memory-mapped array `(len(paths), S, D)`, float16.
     """
     key = _digest(backbone, paths, views)
-    file = next(iter(cache.glob(f"[!.]*-{key}.npy")), cache / f"{name}-{key}.npy")
-    if not file.exists():
-        _, regions, depth = backbone.compute_output_shape((None,))
-        model = feature_model(backbone)
-        batches = ImageBatches(paths, backbone.cnn.input_shape[1], views=views)
-        progress = keras.utils.Progbar(len(paths), unit_name="image")
-        with atomic_path(file) as temporary:
-            features = np.lib.format.open_memmap(
-                temporary, "w+", "float16", (len(paths), regions, depth)
-            )
-            _reserve(temporary)
-            for index in range(len(batches)):
-                begin = index * batches.batch_size
-                computed = model.predict_on_batch(batches[index])
-                features[begin : begin + len(computed)] = computed
-                progress.add(len(computed))
-            features.flush()
-        for stale in (*cache.glob(f"{name}-*.npy"), *_abandoned(cache)):
-            if stale != file:
-                # Another training may still be reading it on some systems.
-                with contextlib.suppress(OSError):
-                    stale.unlink()
+    for file in cache.glob(f"[!.]*-{key}.npy"):
+        if _is_intact(file, key):
+            return np.load(file, mmap_mode="r")
+        print(
+            f"Warning: {printable(file)} is damaged; its features are computed again",
+            file=sys.stderr,
+        )
+        file.unlink()
+    file = cache / f"{name}-{key}.npy"
+    with atomic_path(file) as temporary:
+        _write_features(temporary, backbone, paths, views)
+        _append_seal(temporary, key)
+    for stale in (*cache.glob(f"{name}-*.npy"), *_abandoned(cache)):
+        if stale != file:
+            # Another training may still be reading it on some systems.
+            with contextlib.suppress(OSError):
+                stale.unlink()
     return np.load(file, mmap_mode="r")
+
+
+def _write_features(path, backbone, paths, views):
+    """Compute features of images and write them to a file."""
+    _, regions, depth = backbone.compute_output_shape((None,))
+    features = np.lib.format.open_memmap(
+        path, "w+", "float16", (len(paths), regions, depth)
+    )
+    _reserve(path)
+    model = feature_model(backbone)
+    batches = ImageBatches(paths, backbone.cnn.input_shape[1], views=views)
+    progress = keras.utils.Progbar(len(paths), unit_name="image")
+    for index in range(len(batches)):
+        begin = index * batches.batch_size
+        computed = model.predict_on_batch(batches[index])
+        features[begin : begin + len(computed)] = computed
+        progress.add(len(computed))
+    features.flush()
+
+
+def _append_seal(path, key):
+    """Append the digest of a file and its key, which NumPy ignores."""
+    with open(path, "r+b") as file:
+        file.write(_seal(file, path.stat().st_size, key))
+
+
+def _is_intact(path, key):
+    """Return whether a file ends with its digest, and was written for this key."""
+    with open(path, "rb") as file:
+        length = path.stat().st_size - _SEAL_BYTES
+        return length > 0 and _seal(file, length, key) == file.read()
+
+
+def _seal(file, length, key):
+    """Return the digest of a key and the next `length` bytes of a file."""
+    digest = hashlib.sha256(key.encode())
+    while chunk := file.read(min(CHUNK, length)):
+        digest.update(chunk)
+        length -= len(chunk)
+    return digest.digest()
 
 
 def _abandoned(cache):
@@ -87,7 +131,8 @@ def feature_model(backbone):
 def _digest(backbone, paths, views):
     digest = hashlib.blake2b(digest_size=12)
     cnn, computed = backbone.cnn, backbone.compute_dtype
-    digest.update(f"{cnn.name} {cnn.input_shape} {computed} {views}".encode())
+    digest.update(f"{_VERSION} {cnn.name} {cnn.input_shape} ".encode())
+    digest.update(f"{computed} {views}".encode())
     if backbone.encoder or backbone.preprocessing != "own":
         digest.update(f"{backbone.encoder} {backbone.preprocessing}".encode())
     for weight in cnn.weights:
