@@ -1,4 +1,4 @@
-"""JSON files with digests: of themselves, and of other files of their folder."""
+"""Digests: in JSON files, of themselves and their folder, and in lists of files."""
 
 import hashlib
 import json
@@ -10,6 +10,9 @@ from keras_attention_apps.common.reading import opened
 # Keys of the digests: of the other files by their names, and of the rest of the JSON.
 FILES = "sha256"
 OWN = "digest"
+
+# List of the files of a folder with their digests.
+SUMS = "SHA256SUMS"
 
 
 def write_sealed(path, value, files=()):
@@ -63,6 +66,19 @@ def check_file_digest(content, path):
     digests = content.get(FILES, {})
     if path.name in digests and digests[path.name] != _digest_of_file(path):
         raise UserError(f"{path.name} is damaged: it differs from its digest")
+
+
+def write_sums(folder):
+    """Write the digests of all files of a folder to a file in it.
+
+    `sha256sum --check SHA256SUMS` in the folder verifies them.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    lines = [
+        f"{_digest_of_file(path)}  {path.relative_to(folder).as_posix()}\n"
+        for path in files
+    ]
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8", newline="\n")
 
 
 def _digest(content):

@@ -4,6 +4,7 @@ import dataclasses
 
 import keras
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.digests import write_sums
 from keras_attention_apps.common.files import (
     SAVED_MODEL,
     atomic_folder,
@@ -124,7 +125,7 @@ def map_chunks(function, batch, chunks, signature):
 
 
 def write_archive(archive, directory, refusals):
-    """Write a SavedModel as a whole; an older one is replaced.
+    """Write a SavedModel with the digests of its files; an older one is replaced.
 
     Args:
         archive: The `keras.export.ExportArchive`.
@@ -143,3 +144,4 @@ def write_archive(archive, directory, refusals):
             raise UserError(
                 f"{directory} cannot be written: {' '.join(reason.split())}"
             ) from error
+        write_sums(temporary)

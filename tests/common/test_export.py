@@ -1,3 +1,5 @@
+import hashlib
+
 import keras
 import pytest
 from keras_attention_apps.common.cli import UserError
@@ -22,3 +24,12 @@ def test_a_served_model_that_the_disk_is_too_small_for_is_one_line(tmp_path, ful
 
     write_archive(archive, tmp_path / "served", tf.errors.OpError)
     assert tf.saved_model.load(tmp_path / "served").serve([[1.0, 2, 3]]).shape == (1, 2)
+
+    lines = (tmp_path / "served" / "SHA256SUMS").read_text().splitlines()
+    digests = {name: digest for digest, name in map(str.split, lines)}
+    files = [path for path in (tmp_path / "served").rglob("*") if path.is_file()]
+    assert {"saved_model.pb", "variables/variables.index"} < digests.keys()
+    assert len(digests) == len(files) - 1
+    for name, digest in digests.items():
+        content = (tmp_path / "served" / name).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == digest

@@ -1,9 +1,14 @@
 """Headers of images in a TensorFlow graph: size, scans, and what exceeds the limits."""
 
+import string
+
 import tensorflow as tf
 from keras_attention_apps.captioner.images import limits
 
 HEAD_LENGTH = 2**16  # enough for the largest JPEG segment
+UNKNOWN_FORMAT = (
+    "expected a JPEG, PNG, GIF, BMP or still WebP, got a file of the bytes {start}"
+)
 
 
 def problem_of(encoded):
@@ -26,43 +31,33 @@ def problem_of(encoded):
     ]
     unknown = [-1, -1]
     size = tf.case(formats, default=lambda: tf.constant(unknown, tf.int64))
-    pixels = size[0] * size[1]
     length = tf.cast(tf.strings.length(encoded), tf.int64)
-    expands = pixels > limits.MAX_PIXELS_PER_BYTE * length
-    kind = "expected a JPEG, PNG, GIF, BMP or still WebP, got "
-    start = tf.strings.reduce_join(tf.as_string(head[:16]), separator=" ")
-    got = ", got ", _joined(size, " x "), " pixels"
-    # As `limits.problem_of_size`.
-    problems = [
-        (size[0] == -1, [kind, "a file of the bytes ", start]),
-        (size[0] == -2, [limits.TOO_MANY_SCANS]),
-        (
-            pixels > limits.MAX_PIXELS,
-            [f"expected at most {limits.MAX_PIXELS} pixels", *got],
-        ),
-        (
-            tf.reduce_max(size) > limits.MAX_SIDE,
-            [f"expected sides of at most {limits.MAX_SIDE} pixels", *got],
-        ),
-        (
-            expands & (pixels > limits.FEW_PIXELS),
-            [
-                f"expected at most {limits.MAX_PIXELS_PER_BYTE} pixels for each byte",
-                *got,
-                " in ",
-                tf.as_string(length),
-                " bytes",
-            ],
-        ),
+    checks = [
+        (size[0] == -1, UNKNOWN_FORMAT),
+        (size[0] == -2, limits.TOO_MANY_SCANS),
+        *limits.checks_of_size(size[0], size[1], length),
     ]
+    fields = {
+        "size": _joined(size, " x "),
+        "length": tf.as_string(length),
+        "start": _joined(head[:16], " "),
+    }
     problem = tf.constant("")
-    for is_wrong, parts in reversed(problems):
-        problem = tf.where(is_wrong, tf.strings.join(parts), problem)
-    return problem, pixels > limits.HALVED_PIXELS
+    for exceeds, message in reversed(checks):
+        problem = tf.where(exceeds, _filled(message, fields), problem)
+    return problem, size[0] * size[1] > limits.HALVED_PIXELS
 
 
 def starts_with(encoded, signature):
     return tf.strings.substr(encoded, 0, len(signature)) == signature
+
+
+def _filled(message, fields):
+    """Return a message with tensors in its fields, as `str.format` does."""
+    parts = []
+    for text, field, *_ in string.Formatter().parse(message):
+        parts += [text, fields[field]] if field else [text]
+    return tf.strings.join(parts)
 
 
 def _joined(numbers, separator):

@@ -43,19 +43,47 @@ def problem_of_size(width, height, length=None, max_pixels=None):
         length: Bytes of its file, if there is one.
         max_pixels: Maximum number of pixels, by default `MAX_PIXELS`.
     """
-    max_pixels = max_pixels or MAX_PIXELS
-    size = f"{width} x {height} pixels"
-    if width * height > max_pixels:
-        return f"expected at most {max_pixels} pixels, got {size}"
-    if max(width, height) > MAX_SIDE:
-        return f"expected sides of at most {MAX_SIDE} pixels, got {size}"
-    expands = length and width * height > MAX_PIXELS_PER_BYTE * length
-    if expands and width * height > FEW_PIXELS:
-        return (
-            f"expected at most {MAX_PIXELS_PER_BYTE} pixels for each byte, got {size} "
-            f"in {length} bytes"
-        )
+    # An image without a file does not expand.
+    checks = checks_of_size(width, height, length or width * height, max_pixels)
+    for exceeds, message in checks:
+        if exceeds:
+            return message.format(size=f"{width} x {height}", length=length)
     return None
+
+
+def checks_of_size(width, height, length, max_pixels=None):
+    """Return the checks of the size of an image, the most important one first.
+
+    Args:
+        width, height, length: Numbers, or integer tensors in a graph.
+        max_pixels: As of `problem_of_size`.
+
+    Returns:
+        Pairs of whether a limit is exceeded, and the message if so, which has the
+        fields `{size}` and `{length}`.
+    """
+    pixels = width * height
+    expands = pixels > MAX_PIXELS_PER_BYTE * length
+    return [
+        (
+            pixels > (max_pixels or MAX_PIXELS),
+            too_many_pixels("{size}", max_pixels or MAX_PIXELS),
+        ),
+        (
+            (width > MAX_SIDE) | (height > MAX_SIDE),
+            f"expected sides of at most {MAX_SIDE} pixels, got {{size}} pixels",
+        ),
+        (
+            expands & (pixels > FEW_PIXELS),
+            f"expected at most {MAX_PIXELS_PER_BYTE} pixels for each byte, "
+            "got {size} pixels in {length} bytes",
+        ),
+    ]
+
+
+def too_many_pixels(size, max_pixels):
+    """Return the error message for the number of pixels, `size`."""
+    return f"expected at most {max_pixels} pixels, got {size} pixels"
 
 
 def problem_of_scans(data):

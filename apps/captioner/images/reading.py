@@ -403,7 +403,7 @@ def _reason(error):
             return str(error)
         case Image.DecompressionBombError():
             found = re.search("[0-9]+ x [0-9]+|[0-9]+", str(error)).group()
-            return f"expected at most {limits.MAX_PIXELS} pixels, got {found} pixels"
+            return limits.too_many_pixels(found, limits.MAX_PIXELS)
         case OSError(strerror=str(reason)):
             return f"expected an image, got {reason}"
         case _:
