@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 
 tf = pytest.importorskip("tensorflow")
 
-from keras_attention_apps.captioner.images import limits  # noqa: E402
+from keras_attention_apps.captioner.images import graph_decoding, limits  # noqa: E402
 from keras_attention_apps.captioner.images.graph_decoding import decode_images  # noqa: E402
 from keras_attention_apps.captioner.images.graph_headers import problem_of  # noqa: E402
 from keras_attention_apps.captioner.images.reading import (  # noqa: E402
@@ -179,6 +179,20 @@ def test_resizing_is_that_of_pillow(height, width, draw):
     file = write(draw(height, width), "PNG")
 
     np.testing.assert_array_equal(decode([file])[0], decode_with_pillow(file))
+
+
+@pytest.mark.parametrize("pixels", [1, 1000])
+def test_parts_have_the_pixels_of_the_whole(pixels, monkeypatch):
+    files = [FILES["png-alpha"], FILES["bmp-palette"], TURNED_PHOTOGRAPH]
+    files += [
+        write(draw_colours(height, width), "PNG")
+        for height, width in ((211, 307), (331, 17), (5, 113), (90, 90))
+    ]
+    expected = decode(files)
+    monkeypatch.setattr(graph_decoding, "_PART", pixels)
+
+    images, _ = decode_images(tf.constant(files), SIZE)
+    np.testing.assert_array_equal(images, expected)
 
 
 PHOTOGRAPH = write(draw_colours(HEIGHT, WIDTH), "JPEG", quality=95)

@@ -16,6 +16,8 @@ _FRACTION = 22  # fractional bits of a weight, as in Pillow
 
 # Images that are decoded at the same time.
 _PARALLEL = 2
+# Pixels of the parts in which a large image is converted and resized.
+_PART = 2**20
 
 
 def decode_images(encoded, size):
@@ -73,10 +75,11 @@ def _decoded(encoded, halved, size):
     """
 
     def prepare(encoded, halved):
-        pixels = tf.ensure_shape(_decode(encoded, halved), (None, None, 3))
+        pixels = _decode(encoded, halved)
+        to_rgb = _to_rgb(encoded, pixels)
         orientation = _read_orientation(encoded)
         # Turning after resizing moves fewer pixels.
-        square = _turn_upright(_resize(pixels, size, orientation), orientation)
+        square = _turn_upright(_resize(pixels, size, orientation, to_rgb), orientation)
         return square, tf.constant(True)
 
     decoded = tf.data.Dataset.from_tensors((encoded, halved)).map(prepare)
@@ -86,14 +89,16 @@ def _decoded(encoded, halved, size):
 
 
 def _decode(encoded, halved):
-    head = tf.io.decode_raw(tf.strings.substr(encoded, 0, HEAD_LENGTH), tf.uint8)
+    """Return pixels `(height, width, channels)`, which `_to_rgb` converts."""
     decoders = [
         (starts_with(encoded, b"\xff\xd8\xff"), lambda: _decode_jpeg(encoded, halved)),
-        (starts_with(encoded, b"\x89PNG"), lambda: _decode_png(encoded, head)),
-        (starts_with(encoded, b"BM"), lambda: _decode_bmp(encoded, head)),
-        (starts_with(encoded, b"RIFF"), lambda: _decode_webp(encoded)),
+        (starts_with(encoded, b"\x89PNG"), lambda: tf.io.decode_png(encoded, 4)),
     ]
-    return tf.case(decoders, default=lambda: _decode_still(encoded))
+    pixels = tf.case(
+        decoders,
+        default=lambda: tf.io.decode_image(encoded, expand_animations=False),
+    )
+    return tf.ensure_shape(pixels, (None, None, None))
 
 
 def _decode_jpeg(encoded, halved):
@@ -110,35 +115,45 @@ def _decode_jpeg(encoded, halved):
     return tf.cond(halved, lambda: decode(2), lambda: decode(1))
 
 
-def _decode_png(encoded, head):
-    pixels = tf.io.decode_png(encoded, channels=4)
+def _to_rgb(encoded, pixels):
+    """Return a function that converts parts of the pixels of a file to RGB."""
+    head = tf.io.decode_raw(tf.strings.substr(encoded, 0, HEAD_LENGTH), tf.uint8)
+    channels = tf.shape(pixels)[-1]
+    is_bmp = starts_with(encoded, b"BM")
+    is_transparent = tf.cond(
+        starts_with(encoded, b"\x89PNG"),
+        lambda: ~_is_opaque(pixels, head),
+        lambda: (channels == 4) & ~is_bmp,
+    )
+
+    def convert(part):
+        return tf.case(
+            [
+                (is_transparent, lambda: _lay_on_white(part)),
+                (is_bmp & (channels == 1), lambda: _look_up(part, head)),
+            ],
+            default=lambda: part[..., :3],
+        )
+
+    return lambda part: tf.ensure_shape(convert(part), (None, None, 3))
+
+
+def _is_opaque(pixels, head):
+    """Return whether the fourth channel of a PNG is opaque everywhere."""
     # Below 8 bits, `decode_png` gives opaque pixels the file's largest value.
     opaque = tf.cast(2 ** tf.minimum(read_integer(head, 24, 1), 8) - 1, tf.uint8)
-    is_opaque = tf.reduce_all(pixels[..., 3] == opaque)
-    return tf.cond(is_opaque, lambda: pixels[..., :3], lambda: _lay_on_white(pixels))
+    # Comparing every pixel would take as much memory as the channel.
+    least = tf.reduce_min(pixels, axis=[0, 1])[3]
+    most = tf.reduce_max(pixels, axis=[0, 1])[3]
+    return (least == opaque) & (most == opaque)
 
 
-def _decode_bmp(encoded, head):
-    pixels = _decode_still(encoded)
-
-    def look_up():
-        start = 14 + read_integer(head, 14, 4, little=True)
-        entries = start + 4 * tf.range(256, dtype=tf.int64)
-        palette = read_integer(head, entries[:, None] + [2, 1, 0], 1)
-        return tf.gather(tf.cast(palette, tf.uint8), tf.cast(pixels[..., 0], tf.int32))
-
-    has_palette = tf.shape(pixels)[-1] == 1
-    return tf.cond(has_palette, look_up, lambda: pixels[..., :3])
-
-
-def _decode_webp(encoded):
-    pixels = _decode_still(encoded)
-    has_alpha = tf.shape(pixels)[-1] == 4
-    return tf.cond(has_alpha, lambda: _lay_on_white(pixels), lambda: pixels)
-
-
-def _decode_still(encoded):
-    return tf.io.decode_image(encoded, expand_animations=False)
+def _look_up(part, head):
+    """Return the colours of a BMP with a palette."""
+    start = 14 + read_integer(head, 14, 4, little=True)
+    entries = start + 4 * tf.range(256, dtype=tf.int64)
+    palette = read_integer(head, entries[:, None] + [2, 1, 0], 1)
+    return tf.gather(tf.cast(palette, tf.uint8), tf.cast(part[..., 0], tf.int32))
 
 
 def _lay_on_white(pixels):
@@ -176,26 +191,47 @@ def _find_orientation(tiff):
     return tf.where(is_valid, orientation, 1)
 
 
-def _resize(pixels, size, orientation):
-    """Resize to a square, the longer side first, as `image_to_array` does.
+def _resize(pixels, size, orientation, to_rgb):
+    """Convert to RGB and resize to a square, as `image_to_array` does.
 
-    The longer side is that of the upright image.
+    The longer side is resized first, that of the upright image. It is resized in parts,
+    since integers of 32 bits of a whole image would take four times its memory.
     """
     height, width = tf.unstack(tf.shape(pixels)[:2])
     down = tf.where(orientation > 4, height >= width, height > width)
-    # The side to resize first becomes the first axis.
-    pixels = tf.transpose(pixels, tf.where(down, [0, 1, 2], [1, 0, 2]))
-    for _ in range(2):
-        pixels = tf.transpose(_resize_down(pixels, size), [1, 0, 2])
-    # Each pass has swapped the axes, so they are in their first order again.
-    return tf.transpose(pixels, tf.where(down, [0, 1, 2], [1, 0, 2]))
+    longer, shorter = tf.where(down, height, width), tf.where(down, width, height)
+    weights, step = _weights(longer, size), tf.maximum(_PART // longer, 1)
+    swaps, keeps = tf.constant([1, 0, 2]), tf.constant([0, 1, 2])
+
+    def resize_part(start, parts):
+        end = tf.minimum(start + step, shorter)
+        rows, columns = tf.where(down, 0, start), tf.where(down, start, 0)
+        part = pixels[
+            rows : tf.where(down, height, end), columns : tf.where(down, end, width)
+        ]
+        part = tf.transpose(to_rgb(part), tf.where(down, keeps, swaps))
+        part = tf.transpose(_resize_down(part, size, weights), swaps)
+        return end, parts.write(parts.size(), part)
+
+    parts = tf.TensorArray(
+        tf.uint8, 0, dynamic_size=True, infer_shape=False, element_shape=(None, size, 3)
+    )
+    _, parts = tf.while_loop(
+        lambda start, parts: start < shorter,
+        resize_part,
+        (0, parts),
+        parallel_iterations=1,
+    )
+    square = _resize_down(parts.concat(), size, _weights(shorter, size))
+    # The shorter side is the first axis.
+    return tf.transpose(square, tf.where(down, swaps, keeps))
 
 
-def _resize_down(pixels, size):
+def _resize_down(pixels, size, weights):
     """Resize the first axis, in integers as Pillow does."""
     length, others = tf.unstack(tf.shape(pixels)[:2])
     columns = tf.reshape(tf.cast(pixels, tf.int32), (length, others * 3))
-    sums = tf.sparse.sparse_dense_matmul(_weights(length, size), columns)
+    sums = tf.sparse.sparse_dense_matmul(weights, columns)
     rounded = tf.bitwise.right_shift(sums + 2 ** (_FRACTION - 1), _FRACTION)
     return tf.reshape(tf.saturate_cast(rounded, tf.uint8), (size, others, 3))
 
