@@ -37,8 +37,8 @@ def read_sealed(path):
     """Return the dict of a JSON file.
 
     Raises:
-        UserError: If it holds no dict, or differs from its digest. A file without a
-            digest, as earlier versions have written it, is not checked.
+        UserError: If it holds no such dict, or differs from its digest. A file without
+            a digest, as earlier versions have written it, is not checked.
     """
     try:
         content = read_json(path)
@@ -46,6 +46,8 @@ def read_sealed(path):
         raise UserError(f"{path.name} is not JSON: {reason(error)}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path.name} is not an object")
+    if not isinstance(content.get(FILES, {}), dict):
+        raise UserError(f'"{FILES}" of {path.name} is not an object')
     rest = {name: value for name, value in content.items() if name != OWN}
     if content.get(OWN, _digest(rest)) != _digest(rest):
         raise UserError(

@@ -68,21 +68,26 @@ def is_litert(name_or_path):
     return Path(name_or_path).suffix.lower() == Path(LITERT).suffix
 
 
+# Errors of files and values, of the C++ code of SentencePiece, LiteRT and the backends,
+# and of sizes that no memory can hold. Another error is one of the program.
+_ERRORS = (OSError, ValueError, RuntimeError, MemoryError)
+
+
 @contextlib.contextmanager
 def loading(model, noun):
-    """Replace every error inside by a `UserError` about an incomplete model.
+    """Replace errors of files inside by a `UserError` about an incomplete model.
 
     Args:
         model: The folder or file that is read.
         noun: Word for the expected kind of model, such as `"captioner"`.
 
     Raises:
-        UserError: Instead of any error of reading and building a model.
+        UserError: Instead of an error of reading a model, or of building it from what
+            was read.
     """
     try:
         yield
-    # Readers of damaged files fail with nearly every type of exception.
-    except Exception as error:
+    except _ERRORS as error:
         raise UserError(f"{model} is not a complete {noun}: {reason(error)}") from error
 
 

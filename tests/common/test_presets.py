@@ -8,7 +8,7 @@ import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import check_file_digest, read_sealed
 from keras_attention_apps.common.network.weights import save_half
-from keras_attention_apps.common.presets import find_preset, read_config
+from keras_attention_apps.common.presets import find_preset, loading, read_config
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "apps").glob("*/presets/*/"))
@@ -126,6 +126,26 @@ def test_another_kind_of_model_is_not_called_broken(tmp_path):
     (tmp_path / "config.json").write_text('{"model": {"units": 2, "heads": 3}}')
     with pytest.raises(UserError, match="complete parser: there is no option 'heads'"):
         read_config(tmp_path, **options)
+
+
+@pytest.mark.parametrize("content", ["[]", '{"model": {}, "sha256": 5}', "{}", "[["])
+def test_a_configuration_of_another_form_is_one_line(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UserError, match="is not a complete parser: "):
+        read_config(tmp_path, presets=tmp_path, kind=dict, noun="parser")
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, RuntimeError, MemoryError])
+def test_an_error_of_a_file_is_one_line(error):
+    expected = pytest.raises(UserError, match=r"^x is not a .* parser: two lines$")
+    with expected, loading("x", "parser"):
+        raise error("two\nlines")
+
+
+@pytest.mark.parametrize("error", [AttributeError, TypeError, KeyError, IndexError])
+def test_an_error_of_the_program_is_not_one_of_the_model(error):
+    with pytest.raises(error), loading("x", "parser"):
+        raise error
 
 
 @pytest.mark.parametrize("folder", PRESETS, ids=lambda folder: folder.name)

@@ -14,6 +14,7 @@ import keras
 from keras_attention_apps.captioner.network.grids import grid_model
 from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.files import WeightsInMemory, read_json, write_json
+from keras_attention_apps.common.schema import from_json
 
 HUB = "hub:"
 SUFFIX = ".keras"
@@ -118,9 +119,18 @@ class Encoder:
 
     @classmethod
     def load(cls, folder):
-        """Return the encoder that a model's folder describes, or `None`."""
+        """Return the encoder that a model's folder describes, or `None`.
+
+        Raises:
+            UserError: If it describes none.
+        """
         file = Path(folder) / FILE
-        return cls(**read_json(file)) if file.is_file() else None
+        if not file.is_file():
+            return None
+        encoder = from_json(cls, read_json(file))
+        if not isinstance(encoder.model.get("config"), dict):
+            raise UserError(f"{FILE} has no configuration of a model")
+        return encoder
 
     def save(self, folder):
         write_json(Path(folder) / FILE, dataclasses.asdict(self))

@@ -38,6 +38,9 @@ class LiteTask:
         file = read_model_file(path, self.noun)
         self.path = file.path
         with loading(self.path, self.noun):
+            tokenizer = self.tokenizer_type.file_name
+            if tokenizer not in file.files:
+                raise UserError(f"there is no {tokenizer!r}")
             self.tokenizer = self.tokenizer_type.from_files(file.files)
             self._read_metadata(file.metadata)
         self.runtime = Runtime(path, threads)
@@ -46,6 +49,8 @@ class LiteTask:
         names = [field.name for field in dataclasses.fields(self.metadata_type)]
         options = {name: metadata[name] for name in names if name in metadata}
         vars(self).update(vars(from_json(self.metadata_type, options)))
+        if "search" not in metadata:
+            raise UserError("search is missing")
         search = from_json(self.search_type, metadata["search"])
         self.search = dataclasses.asdict(search)
 

@@ -7,7 +7,7 @@ import tempfile
 
 import h5py
 import numpy as np
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.reading import check_bytes, check_input
 
@@ -20,11 +20,12 @@ def check_size(path, fewest=0):
         fewest: Lower bound of the number of weights that the configuration describes.
 
     Raises:
-        UserError: If the file has fewer weights, or exceeds the limit of reading.
+        UserError: If the file is damaged, has fewer weights, or exceeds the limit of
+            reading.
     """
     check_input(path)
     check_bytes(path.stat().st_size, path.name)
-    with h5py.File(path) as file:
+    with _reading(), h5py.File(path) as file:
         check_bytes(sum(_sizes(file, "nbytes")), path.name)
         count = sum(_sizes(file, "size"))
     if count < fewest:
@@ -38,10 +39,10 @@ def load_weights(model, path):
     """Load a `.weights.h5` file into a built Keras model.
 
     Raises:
-        UserError: If the weights do not fit.
+        UserError: If the file is damaged, or its weights do not fit.
     """
     largest = max(math.prod(weight.shape) for weight in model.weights)
-    with h5py.File(path) as file:
+    with _reading(), h5py.File(path) as file:
         found = max(_sizes(file, "size"), default=0)
     if found > largest:
         # Keras would read the array before it compares the shapes.
@@ -49,12 +50,24 @@ def load_weights(model, path):
             f"no weight of the network is larger than {largest:,} numbers. Received: "
             f"{found:,} in {path.name}"
         )
-    try:
+    with _reading():
         model.load_weights(path)
-    except ValueError as error:
+
+
+@contextlib.contextmanager
+def _reading():
+    """Replace every error inside by a `UserError` with the reason.
+
+    h5py and Keras fail with nearly every type of exception if a file is damaged.
+    """
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except Exception as error:
         # Keras lists all layers that failed.
-        message = str(error).partition("\n\nList of objects")[0]
-        raise UserError(" ".join(message.split())) from error
+        message, _, _ = reason(error).partition(" List of objects")
+        raise UserError(message) from error
 
 
 def _sizes(file, kind):
