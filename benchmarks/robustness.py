@@ -15,6 +15,7 @@ and the input that took the most time of the processor.
 import argparse
 import collections
 import dataclasses
+import json
 import multiprocessing
 import os
 import resource
@@ -31,6 +32,7 @@ import numpy as np
 # Number of inputs between two inputs whose answer is known.
 REPEATED = 50
 COLUMNS = ("tried", "answered", "refused", "tracebacks", "crashes", "hangs", "changed")
+KERAS_MODELS = "captioner", "translator", "older-captioner", "older-translator"
 PHOTO = Path(__file__).parents[1] / "docs" / "photographer.jpg"
 
 
@@ -79,7 +81,11 @@ class Sentences:
 
 
 class Models:
-    """Loads models of which one file is damaged, and uses those that load."""
+    """Loads models of which one file is damaged, and uses those that load.
+
+    Half of them have no digests, as those of earlier versions, so that the readers of
+    the files meet the damage.
+    """
 
     def __init__(self):
         import keras
@@ -104,6 +110,11 @@ class Models:
         presets = Captioner.presets, Translator.presets
         bahdanau = presets[1] / "multi30k-en-de-bahdanau"
         shutil.copytree(bahdanau, self.folder / "translator")
+        for name in KERAS_MODELS[:2]:
+            older = self.folder / f"older-{name}"
+            shutil.copytree(self.folder / name, older)
+            config = json.loads((older / "config.json").read_text())
+            (older / "config.json").write_text(json.dumps({"model": config["model"]}))
         captioner = presets[0] / "flickr8k-soft" / "model.tflite"
         shutil.copy(captioner, self.folder / "captioner.tflite")
         translator = presets[1] / "multi30k-en-de-self-attention" / "model.tflite"
@@ -112,7 +123,7 @@ class Models:
     def inputs(self, random):
         files = [
             path
-            for name in ("captioner", "translator")
+            for name in KERAS_MODELS
             for path in sorted((self.folder / name).iterdir())
             if path.suffix != ".md"
         ]
@@ -149,7 +160,7 @@ class Models:
         from keras_attention_apps.nmt import LiteTranslator, Translator
 
         is_lite = place.suffix == ".tflite"
-        if name == "captioner":
+        if name.endswith("captioner"):
             kind = LiteCaptioner if is_lite else Captioner
             return kind.from_preset(place).caption(PHOTO).text
         kind = LiteTranslator if is_lite else Translator
