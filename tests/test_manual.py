@@ -119,6 +119,27 @@ class Page:
         self.src_uri = place
 
 
+def test_links_lead_to_files_of_the_repository():
+    """As on GitHub; `mkdocs build --strict` checks the links of the manual."""
+    pages = [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        *(ROOT / "apps").rglob("*.md"),
+        *(ROOT / "benchmarks").glob("*.md"),
+        *(ROOT / "examples").glob("*.md"),
+    ]
+    links = [
+        (page.relative_to(ROOT), link)
+        for page in pages
+        for link in re.findall(
+            r"\]\((?![a-z]+:|#)([^)#\s]+)", page.read_text(encoding="utf-8")
+        )
+    ]
+
+    assert len(links) > 60
+    assert [x for x in links if not (ROOT / x[0].parent / x[1]).exists()] == []
+
+
 @pytest.mark.parametrize(
     ("place", "link", "expected"),
     [

@@ -29,7 +29,7 @@ def as_markdown(docstring):
             name = section[1]
             text += [f"**{TITLES.get(name, name)}**", ""]
             body, i = _indented(lines, i + 1)
-            text += _entries(textwrap.dedent("\n".join(body)).splitlines())
+            text += _entries(textwrap.dedent("\n".join(body)).splitlines(), name)
         elif line.startswith(">>> "):
             end = next((j for j in range(i, len(lines)) if not lines[j]), len(lines))
             text += ["```pycon", *lines[i:end], "```"]
@@ -48,7 +48,7 @@ def _indented(lines, start):
     return lines[start:end], end
 
 
-def _entries(lines):
+def _entries(lines, section):
     """Return the body of a section; each entry becomes a definition."""
     text = []
     is_list = bool(lines) and ENTRY.match(lines[0])
@@ -59,9 +59,10 @@ def _entries(lines):
             text += ["", names, f":   {line[entry.end() :]}"]
         elif is_list:
             text.append(line)
-        elif line.startswith('`"') and i and lines[i - 1].endswith((":", ";")):
+        elif section == "Returns" and line.startswith('`"') and i:
             # Entries of a dict: `"scores"` `(B, K)`, the sum;
-            text += ["", f"- {line}"] if lines[i - 1].endswith(":") else [f"- {line}"]
+            starts = {":": ["", f"- {line}"], ";": [f"- {line}"]}
+            text += starts.get(lines[i - 1][-1:], [line])
         else:
             text.append(line)
     return [*text, ""]
