@@ -76,7 +76,19 @@ class Docstrings(griffe.Extension):
             obj.docstring.value = as_markdown(obj.docstring.value)
 
     def on_package(self, *, pkg, **kwargs):
-        """Show the options that `beam_search` passes on to a class."""
         if pkg.name == "keras_attention":
-            _, *options = pkg["search.beam.Beam.__init__"].parameters
-            pkg["search.beam.beam_search"].parameters = griffe.Parameters(*options)
+            _show_options(pkg)
+            _show_function(pkg)
+
+
+def _show_options(pkg):
+    """Give `beam_search` the parameters of the class that it passes its options to."""
+    _, *options = pkg["search.beam.Beam.__init__"].parameters
+    pkg["search.beam.beam_search"].parameters = griffe.Parameters(*options)
+
+
+def _show_function(pkg):
+    """Let the name `linear_crossentropy` mean the function, not its module."""
+    name = "linear_crossentropy"
+    function = pkg[f"losses.{name}.{name}"]
+    pkg.set_member(name, griffe.Alias(name, function, parent=pkg))
