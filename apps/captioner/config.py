@@ -119,7 +119,7 @@ class TrainConfig:
 
     #: Folder with images and captions.
     data: Path
-    #: Output folder for the best model, the checkpoints and the history.
+    #: Output folder for the best model, the checkpoints and the report (report.html).
     output: Path
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,

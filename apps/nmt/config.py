@@ -152,7 +152,7 @@ class TrainConfig:
     --valid-target val.de --output my-model
     """
 
-    #: Output folder for the best model, the checkpoints and the history.
+    #: Output folder for the best model, the checkpoints and the report (report.html).
     output: Path
     #: Source text: a file with one sentence per line.
     source: Path | None = None

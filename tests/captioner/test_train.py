@@ -10,17 +10,10 @@ import numpy as np
 import pytest
 from keras_attention_apps.captioner import captions
 from keras_attention_apps.captioner.config import ModelConfig
-from keras_attention_apps.captioner.data.batches import (
-    TrainingBatches,
-    load_images,
-    random_views,
-)
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.training import train
-from keras_attention_apps.common.tokens import END, PAD, START
 from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
-from PIL import Image
 
 SIZES = {
     "backbone": "SmallCNN",
@@ -77,6 +70,23 @@ def test_the_training_is_recorded_with_the_model(trained):
     assert progress["phase"] == 3
     assert len(progress["history"]) == 4
     assert {"loss", "bleu-4", "cider"} <= set(progress["history"][0])
+
+
+def test_the_report_shows_captions_and_maps(trained, squares):
+    text = (trained / "report.html").read_text(encoding="utf-8")
+
+    for phase in ("Training of the decoder", "Fine-tuning", "Self-critical training"):
+        assert f"{phase}, epochs: " in text
+    # Of all four validation images, after the first epoch and each phase.
+    assert text.count('<article class="sample"') == 4
+    assert text.count("--photo:url(data:image/jpeg;base64,") == 4
+    for colour in ("red", "green", "blue", "white"):
+        assert f'<li dir="auto">the square is {colour}</li>' in text
+    stages = text.count('<ol class="words">')
+    assert stages in (12, 16)
+    captions = re.findall(r'<p class="text" dir="auto">(.*)</p>', text)
+    assert text.count("--map:url(") == sum(len(x.split()) for x in captions) > stages
+    assert "soft attention" in text and "model.units" in text
 
 
 def test_features_of_every_view_and_phase_are_cached(trained):
@@ -318,6 +328,9 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
 
     assert not list(output.glob(".*"))
     check_history(output, undisturbed)
+    reports = [(x / "report.html").read_text() for x in (output, undisturbed)]
+    # Rounding decides about the last digits.
+    assert re.sub(r"[0-9.]+", "", reports[0]) == re.sub(r"[0-9.]+", "", reports[1])
 
 
 @pytest.mark.exhaustive
@@ -383,172 +396,6 @@ def test_half_precision_trains_float32_weights(eager, squares, tmp_path):
     assert {variable.dtype for variable in network.weights} == {"float32"}
 
 
-def batches(**changes):
-    captions = [[[START, 4, END]] * (1 + n % 3) for n in range(11)]
-    captions[7] = [[START, *range(4, 9), END]]
-    options = {
-        "features": [np.arange(11.0)[:, None, None]],
-        "views": [random_views(11)],
-        "batch_images": 3,
-        "captions_per_image": 2,
-        "seed": 5,
-        **changes,
-    }
-    return TrainingBatches(captions, **options)
-
-
-def photographs_of(data):
-    return [int(x) for i in range(len(data)) for x in data[i][0]["features"].ravel()]
-
-
-def test_every_image_occurs_once_per_epoch():
-    assert sorted(photographs_of(batches())) == list(range(11))
-
-
-def test_the_order_depends_on_seed_and_epoch_alone():
-    data = batches()
-    first = photographs_of(data)
-    data.on_epoch_end()
-    second = photographs_of(data)
-
-    assert first != second
-    assert photographs_of(batches()) == first
-    assert photographs_of(batches(epoch=1)) == second
-    assert photographs_of(batches(seed=6)) != first
-
-
-def test_missing_captions_are_padding_and_long_ones_share_a_batch():
-    data = batches()
-    for index in range(len(data)):
-        batch = data[index][0]
-        token_ids = batch["captions"]
-        for photograph, texts in zip(batch["features"].ravel(), token_ids, strict=True):
-            real = (texts[:, 0] == START).sum()
-            assert real == min(2, 1 if photograph == 7 else 1 + int(photograph) % 3)
-            assert (texts[real:] == PAD).all()
-        if index:
-            assert token_ids.shape[2] == (7 if 7 in batch["features"] else 3)
-
-
-def test_the_first_two_batches_never_share_a_length():
-    # Keras would expect that length of all the others.
-    for seed in range(9):
-        data = batches(seed=seed)
-        first, second, *_ = (data[i][0]["captions"].shape[2] for i in range(len(data)))
-        assert first > 7 >= second
-
-
-def test_images_are_mirrored_at_random(squares):
-    paths = sorted((squares / "Images").glob("*-0.png"))
-    captions = [[[START, 4, END]]] * len(paths)
-    data = TrainingBatches(
-        captions,
-        paths=paths,
-        image_size=64,
-        batch_images=4,
-        captions_per_image=1,
-        seed=0,
-    )
-    seen = set()
-    for _ in range(5):
-        images = data[0][0]["images"]
-        seen |= {bool(image[:32, :32].any()) for image in images}
-        data.on_epoch_end()
-    assert seen == {True, False}
-
-
-def test_images_are_cropped_a_little_at_random(tmp_path):
-    # Brightness is the place: the corners of a picture tell what was kept of it.
-    width, height = 100, 50
-    across = np.broadcast_to(np.arange(width), (height, width))
-    down = np.broadcast_to(np.arange(height)[:, None], (height, width))
-    picture = np.stack([across, down, across], axis=-1).astype("uint8")
-    Image.fromarray(picture).save(tmp_path / "ramp.png")
-
-    views = random_views(40, np.random.default_rng(1))
-    views = [(box, False) for box, _ in views]
-    images = load_images([tmp_path / "ramp.png"] * 40, 50, views)
-
-    assert images.shape == (40, 50, 50, 3)
-    kept = [np.ptp(images[..., 0], (1, 2)), np.ptp(images[..., 1], (1, 2))]
-    for shares in (kept[0] / width, kept[1] / height):
-        assert shares.min() >= 0.76
-        assert shares.max() > 0.9
-        assert np.ptp(shares) > 0.1
-    # What is cut off lies on either side.
-    assert images[..., 0].min(axis=(1, 2)).max() > 5
-    assert images[..., 0].max(axis=(1, 2)).min() < 94
-
-
-def test_every_epoch_draws_a_view_of_each_image():
-    left = (0.0, 0.0, 0.5, 1.0)
-    shown = [[((0, 0, 1, 1), mirrored)] * 11 for mirrored in (False, True)]
-    data = batches(
-        features=[np.full((11, 2, 1), view) for view in (0, 1)],
-        views=shown,
-        boxes=[{4: [left]}] * 11,
-        grid=(1, 2),
-    )
-    epochs = []
-    for _ in range(4):
-        drawn = []
-        for (batch,) in map(data.__getitem__, range(len(data))):
-            for features, regions in zip(
-                batch["features"], batch["regions"], strict=True
-            ):
-                view = int(features[0, 0])
-                assert regions[0, 0].tolist() == [1 - view, view]
-                drawn.append(view)
-        assert set(drawn) == {0, 1}
-        epochs.append(tuple(drawn))
-        data.on_epoch_end()
-    assert len(set(epochs)) == 4
-
-
-def test_boxes_move_with_the_image(tmp_path):
-    # What is white is the object: its regions are the bright ones of every view.
-    picture = np.zeros((64, 64, 3), "uint8")
-    picture[8:40, 36:60] = 255
-    Image.fromarray(picture).save(tmp_path / "white.png")
-    box = (36 / 64, 8 / 64, 60 / 64, 40 / 64)
-    data = TrainingBatches(
-        [[[START, 4, 5, END]]] * 2,
-        paths=[tmp_path / "white.png"] * 2,
-        image_size=64,
-        boxes=[{5: [box]}] * 2,
-        grid=(4, 8),
-        batch_images=2,
-        captions_per_image=1,
-        seed=0,
-    )
-    mirrored = set()
-    for _ in range(6):
-        (batch,) = data[0]
-        for image, regions in zip(batch["images"], batch["regions"], strict=True):
-            bright = image[..., 0].reshape(4, 16, 8, 8).mean(axis=(1, 3)) / 255
-            np.testing.assert_allclose(regions[0, 1].reshape(4, 8), bright, atol=0.1)
-            assert not regions[0, [0, 2]].any()
-            mirrored.add(bool(bright[:, :3].max() > 0.5))
-        data.on_epoch_end()
-    assert mirrored == {True, False}
-
-
-def test_images_are_unchanged_without_augmentation(squares):
-    paths = sorted((squares / "Images").glob("*-0.png"))
-    data = TrainingBatches(
-        [[[START, 4, END]]] * len(paths),
-        paths=paths,
-        image_size=64,
-        augment=False,
-        batch_images=4,
-        captions_per_image=1,
-        seed=0,
-    )
-    found = sorted(image.tobytes() for image in data[0][0]["images"])
-    expected = sorted(np.array(Image.open(path)).tobytes() for path in paths)
-    assert found == expected
-
-
 def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_path):
     changes = {
         "from-preset": model_folder,
@@ -565,6 +412,8 @@ def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_
     # The sizes are those of the model.
     assert main(command(squares, tmp_path / "run", sizes={}, **changes)) == 0
 
+    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "captioner with hard attention" in report and "--map:url(" in report
     start = Captioner.from_preset(model_folder)
     adapted = Captioner.from_preset(tmp_path / "run" / "model")
     assert start.config.max_length != ModelConfig().max_length

@@ -82,11 +82,11 @@ def test_a_loss_that_is_no_number_ends_the_training(target, said, capsys):
 def test_logs_of_tensorboard_have_a_folder_for_each_phase(tmp_path):
     config = types.SimpleNamespace(output=tmp_path, patience=1, tensorboard=True)
     checkpoints = Checkpoints(tmp_path / CHECKPOINTS, {})
-    runner = Runner(config, None, checkpoints, rank=len, record={})
+    runner = Runner(config, None, checkpoints, rank=len, record={}, report=None)
 
     folders = []
     for _ in range(2):
-        folders.append(runner._callbacks(dict)[-1].log_dir)
+        folders.append(runner._callbacks("title", dict)[-1].log_dir)
         checkpoints.next_phase()
 
     assert folders == [str(tmp_path / "logs" / f"phase-{phase}") for phase in (0, 1)]

@@ -1,10 +1,7 @@
 import dataclasses
 import json
 import shutil
-import subprocess
 import sys
-import types
-from textwrap import dedent
 
 import keras
 import numpy as np
@@ -20,6 +17,7 @@ from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network.recurrent import BahdanauNetwork
 from keras_attention_apps.nmt.training import train as training
+from keras_attention_apps.nmt.translations import Translation
 
 from .conftest import untrained
 
@@ -36,7 +34,8 @@ def copied(monkeypatch):
     """Let the translation of a text be the text."""
 
     def translate(self, texts, **options):
-        return [types.SimpleNamespace(text=text) for text in texts]
+        nothing = np.zeros((0, 0)), np.zeros(0)
+        return [Translation(text, [], [], 0.0, 0.0, *nothing) for text in texts]
 
     monkeypatch.setattr(Translator, "translate", translate)
 
@@ -132,6 +131,20 @@ def test_it_learns(trained):
     first, _, third, _ = history(trained)
 
     assert third["loss"] < first["loss"] - 0.5
+
+
+def test_the_report_shows_translations_and_alignments(trained, corpus):
+    text = (trained / "report.html").read_text(encoding="utf-8")
+
+    *_, best = sorted(epoch["bleu"] for epoch in history(trained))
+    assert f"<b>BLEU {best:.1f}</b>" in text
+    assert "Teacher forcing, epochs: 3" in text and "Average of 2 epochs" in text
+    # Six of eight sentences with their references.
+    for name in ("val.en", "val.fr"):
+        assert sum(f">{line}<" in text for line in lines(corpus / name)) == 6
+    # Two translations at least: of the first and of the best epoch.
+    assert text.count('<table class="ka-heat">') >= 12
+    assert "model.units" in text
 
 
 def test_warm_up_and_average_are_short_where_the_training_is(
@@ -563,37 +576,3 @@ def test_pairs_are_held_out_where_there_is_no_validation(
     assert main(flags) == 0
 
     assert "9 pairs of sentences for training; 1 for val" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="devices are made in another way"
-)
-def test_batches_are_shared_out_to_all_devices(corpus, tmp_path):
-    # Logical devices can be made only before any is used.
-    program = dedent(
-        """
-        import sys, tensorflow as tf
-        from keras_attention_apps.nmt.main import main
-
-        (cpu,) = tf.config.list_physical_devices("CPU")
-        half = tf.config.LogicalDeviceConfiguration()
-        tf.config.set_logical_device_configuration(cpu, [half, half])
-        sys.exit(main(sys.argv[1:]))
-        """
-    )
-    changes = {"epochs": 2, "self-critical-epochs": 1}
-    arguments = [*command(corpus, tmp_path, **changes), "--distribute"]
-
-    subprocess.run([sys.executable, "-c", program, *arguments], check=True)
-
-    first, second, _, sampled = history(tmp_path)
-    assert second["loss"] < first["loss"]
-    assert sampled["reward"] > 0
-    assert Translator.from_preset(tmp_path / "model").config.units == 14
-
-
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="others distribute")
-def test_pytorch_is_not_distributed(corpus, tmp_path, capsys):
-    assert main([*command(corpus, tmp_path), "--distribute"]) == 2
-    assert "needs TensorFlow or JAX" in capsys.readouterr().err

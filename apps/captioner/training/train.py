@@ -25,6 +25,7 @@ from keras_attention_apps.captioner.network.show_attend_tell import (
 )
 from keras_attention_apps.captioner.network.weight_files import SUFFIXES
 from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
+from keras_attention_apps.captioner.training.samples import CaptionSamples
 from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import recover_folder
@@ -34,6 +35,7 @@ from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import seeded
 from keras_attention_apps.common.training.lock import locked
+from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
     Runner,
@@ -105,10 +107,11 @@ def _train(config):
             f"min_count must leave words to learn. Received: {config.min_count}, and "
             f"no word in {config.data} occurs as often"
         )
-    print(
+    about = (
         f"{len(training)} images with {len(texts)} captions, {len(vocabulary)} "
         f"words; {len(validation)} images for validation"
     )
+    print(about)
     _report_unknown(texts, vocabulary, config.min_count)
     _report_cut(texts, config.model.max_length)
     if config.supervision:
@@ -131,7 +134,7 @@ def _train(config):
     captioner = Captioner(model, vocabulary, network)
     if start:
         captioner.copy_weights(start)
-    phases = _Phases(config, captioner, training, validation, checkpoints)
+    phases = _Phases(config, captioner, training, validation, checkpoints, about)
     phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_critical))
     return phases.runner.best
 
@@ -227,7 +230,7 @@ def _build(config, vocabulary_size, encoder):
 class _Phases:
     """The three phases of a training, and the data that they share."""
 
-    def __init__(self, config, captioner, training, validation, checkpoints):
+    def __init__(self, config, captioner, training, validation, checkpoints, about):
         self.config = config
         self.captioner = captioner
         self.network = captioner.network
@@ -245,15 +248,29 @@ class _Phases:
             ]
             for image in training
         ]
+        record = training_record(
+            config,
+            private=("data", "cache"),
+            paths=("backbone_weights", "from_preset"),
+        )
+        self.samples = CaptionSamples(validation)
+        attention = config.model.attention
+        rank = itemgetter(self.metric)
         self.runner = Runner(
             config,
             captioner,
             checkpoints,
-            rank=itemgetter(self.metric),
-            record=training_record(
-                config,
-                private=("data", "cache"),
-                paths=("backbone_weights", "from_preset"),
+            rank=rank,
+            record=record,
+            report=Report(
+                config.output,
+                checkpoints,
+                title=f"Training of a captioner with {attention} attention",
+                about=about,
+                options={**record, "model": dataclasses.asdict(captioner.config)},
+                metric=self.metric,
+                rank=rank,
+                samples=self.samples,
             ),
         )
 
@@ -425,7 +442,9 @@ class _Phases:
         captions = []
         for batch in batches():
             outputs = search_model.predict_on_batch(batch)
-            captions += [best.text for [best] in self.captioner.captions_of(outputs)]
+            for [best] in self.captioner.captions_of(outputs):
+                self.samples.keep(len(captions), best)
+                captions.append(best.text)
         references = [image.captions for image in self.validation]
         scores = caption_scores(captions, references)
         print("\n" + "  ".join(f"{name} {x:.1f}" for name, x in scores.items()))

@@ -30,7 +30,7 @@ def caption_figure(photo, caption, title):
     peaks = caption.weights.max(axis=(1, 2), initial=0)
     chosen = 1 + int(np.argmax(peaks)) if caption.words else 0
     layers = [
-        f'<i class="ka-layer" style="--map:url({_map(weights)})"></i>'
+        f'<i class="ka-layer" style="--map:url({map_uri(weights)})"></i>'
         for weights in caption.weights
     ]
     choices = words(
@@ -52,8 +52,11 @@ def caption_figure(photo, caption, title):
     )
 
 
-def _map(weights):
-    """Return a map as a PNG whose alpha is large where the word did not look."""
+def map_uri(weights):
+    """Return a map as the data URI of a PNG.
+
+    Its alpha is large where the word did not look.
+    """
     rows, columns = weights.shape
     bright = plots().enlarge(weights, rows * MAP_PIXELS, columns * MAP_PIXELS)
     alpha = np.rint(255 * (1 - bright)).astype("uint8")

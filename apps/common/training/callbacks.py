@@ -1,4 +1,4 @@
-"""Callbacks of every training: validation, checkpoints and invalid losses."""
+"""Callbacks of every training: validation, report, checkpoints, invalid losses."""
 
 import math
 
@@ -42,8 +42,24 @@ class SaveEveryEpoch(keras.callbacks.Callback):
         self.checkpoints = checkpoints
 
     def on_epoch_end(self, epoch, logs=None):
-        figures = {name: float(value) for name, value in (logs or {}).items()}
-        self.checkpoints.save(self.model, figures)
+        self.checkpoints.save(self.model, _floats(logs))
+
+
+class ReportEveryEpoch(keras.callbacks.Callback):
+    """Add every epoch to the `Report` of the training. Must follow the validation.
+
+    Args:
+        report: The `Report`.
+        phase: Title of the phase.
+    """
+
+    def __init__(self, report, phase):
+        super().__init__()
+        self.report = report
+        self.phase = phase
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.report.record(self.phase, _floats(logs))
 
 
 class ValidateDecoded(keras.callbacks.Callback):
@@ -99,3 +115,7 @@ class ValidateDecoded(keras.callbacks.Callback):
             self.averages.on_test_end()
         if self.exhausted:
             self.model.stop_training = True
+
+
+def _floats(logs):
+    return {name: float(value) for name, value in (logs or {}).items()}

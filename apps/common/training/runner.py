@@ -11,11 +11,13 @@ from keras_attention_apps.common.files import MODEL, check_folder, holds
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.training.callbacks import (
+    ReportEveryEpoch,
     SaveEveryEpoch,
     StopOnInvalidLoss,
     ValidateDecoded,
 )
 from keras_attention_apps.common.training.checkpoints import PROGRESS
+from keras_attention_apps.common.training.report import check_report
 
 # Folder of the checkpoints in the output of a training.
 CHECKPOINTS = "checkpoints"
@@ -25,8 +27,8 @@ def check_output(output, tensorboard=False, inputs=(), folders=(BEST, CHECKPOINT
     """Raise a `UserError` if a training must not write to a folder.
 
     The folder must not be a model itself, unless it holds a training, and must not have
-    other files in place of the best model. What the training reads must not be
-    replaced.
+    other files in place of the best model and the report. What the training reads must
+    not be replaced.
 
     Args:
         output: Folder of the training.
@@ -49,6 +51,7 @@ def check_output(output, tensorboard=False, inputs=(), folders=(BEST, CHECKPOINT
     inputs.check(output, whole=False)
     inputs.check(*(output / folder for folder in folders))
     check_folder(output / BEST, MODEL)
+    check_report(output)
 
 
 def training_record(config, private=(), paths=()):
@@ -79,18 +82,22 @@ class Runner:
         rank: Function from the figures of an epoch to a value that is larger for better
             epochs.
         record: Dict that describes the training, saved with the best model.
+        report: The `Report`.
         optimizer: Dict of further arguments of the optimiser.
 
     Attributes:
         best: Folder of the best model.
     """
 
-    def __init__(self, config, task, checkpoints, *, rank, record, optimizer=None):
+    def __init__(
+        self, config, task, checkpoints, *, rank, record, report, optimizer=None
+    ):
         self.config = config
         self.task = task
         self.checkpoints = checkpoints
         self.rank = rank
         self.record = record
+        self.report = report
         self.optimizer = optimizer or {}
         self.best = config.output / BEST
 
@@ -121,7 +128,7 @@ class Runner:
         """Train for the remaining epochs of a phase.
 
         Args:
-            title: Name of the phase, which is printed.
+            title: Title of the phase, which is printed and reported.
             batches: A `PyDataset`, or a `SelfCritical` training.
             validate: Function without arguments that returns a dict of figures.
             epochs: Epochs of the phase.
@@ -129,7 +136,7 @@ class Runner:
             ema_momentum: Momentum of the moving average of the weights; 0 for none.
         """
         self._compile(schedule, ema_momentum)
-        callbacks = self._callbacks(validate)
+        callbacks = self._callbacks(title, validate)
         if callbacks is None:
             return
         # Keras counts the epochs of each phase from 1.
@@ -155,7 +162,7 @@ class Runner:
         )
         self.checkpoints.restore(self.task.network)
 
-    def _callbacks(self, validate):
+    def _callbacks(self, title, validate):
         """Return the callbacks of a phase, or `None` if early stopping has ended it."""
         config, progress = self.config, self.progress
         validation = ValidateDecoded(
@@ -167,7 +174,12 @@ class Runner:
         )
         if validation.exhausted:
             return None
-        callbacks = [StopOnInvalidLoss(), validation, SaveEveryEpoch(self.checkpoints)]
+        callbacks = [
+            StopOnInvalidLoss(),
+            validation,
+            ReportEveryEpoch(self.report, title),
+            SaveEveryEpoch(self.checkpoints),
+        ]
         if config.tensorboard:
             logs = config.output / "logs" / f"phase-{progress.phase}"
             callbacks.append(keras.callbacks.TensorBoard(logs))

@@ -22,6 +22,7 @@ from keras_attention_apps.common.training.averaging import average_models
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import all_devices, seeded
 from keras_attention_apps.common.training.lock import locked
+from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
     Runner,
@@ -47,6 +48,7 @@ from keras_attention_apps.nmt.metrics import (
 )
 from keras_attention_apps.nmt.network.building import build_network
 from keras_attention_apps.nmt.training.rewards import BleuChrfReward
+from keras_attention_apps.nmt.training.samples import TranslationSamples
 from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
 
 # Subfolder of the output folder for the models to average.
@@ -59,6 +61,13 @@ MAX_EMA_STEPS = 1000
 SAMPLED_TOKENS = 2000
 SAMPLED_EMA_STEPS = 50
 VALIDATION_BATCH = 64
+# Names of the kinds of attention in the title of the report.
+NAMES = {
+    "bahdanau": "Bahdanau's attention",
+    "luong": "Luong's attention",
+    "self-attention": "self-attention",
+    "none": "no attention",
+}
 
 
 def train(config: TrainConfig):
@@ -237,12 +246,28 @@ class _Phases:
         # BLEU is 0 without a correct 4-gram: the other metric breaks ties.
         others = {"bleu": "chrf", "chrf": "bleu"}
         self.rank = operator.itemgetter(self.metric, others[self.metric])
+        record = training_record(config, paths=("from_preset",))
+        self.samples = TranslationSamples(
+            list(zip(validation.source, validation.target, strict=True))
+        )
+        self.report = Report(
+            config.output,
+            checkpoints,
+            title=f"Training of a translator with {NAMES[config.model.attention]}",
+            about=f"{len(training):,} pairs of sentences; {len(validation):,} for "
+            f"validation; {len(translator.tokenizer):,} subwords",
+            options={**record, "model": dataclasses.asdict(translator.config)},
+            metric=self.metric,
+            rank=self.rank,
+            samples=self.samples,
+        )
         self.runner = Runner(
             config,
             translator,
             checkpoints,
             rank=self.rank,
-            record=training_record(config, paths=("from_preset",)),
+            record=record,
+            report=self.report,
             optimizer={"beta_2": config.beta_2},
         )
 
@@ -277,6 +302,7 @@ class _Phases:
             averaged = average_models(folders, Translator.from_preset)
             scores = self._scores(averaged)
             print(f"The average of {len(folders)} epochs: {_formatted(scores)}")
+            self.report.record(f"Average of {len(folders)} epochs", scores)
             if self.rank(scores) >= max(map(self.rank, history)):
                 about = [folder.name for folder in folders]
                 self.runner.save_best(averaged, average_of=about)
@@ -379,6 +405,8 @@ class _Phases:
             beam_size=self.config.validation_beam_size,
             batch_size=VALIDATION_BATCH,
         )
+        for index, translation in enumerate(translations):
+            self.samples.keep(index, translation)
         texts = [translation.text for translation in translations]
         scores, _ = translation_scores(texts, self.validation.target)
         return scores

@@ -1,0 +1,49 @@
+"""Captions of a few validation images, for the report of a training."""
+
+import html
+import io
+
+from keras_attention_apps.captioner.images.reading import read_image
+from keras_attention_apps.captioner.web.views import map_uri
+from keras_attention_apps.common.training.report import Samples
+from keras_attention_apps.common.web.markup import data_uri
+
+# Longer side of an image in the report, in pixels.
+SIDE = 400
+
+
+class CaptionSamples(Samples):
+    """Captions of a few validation images, with the attention map of every word.
+
+    The examples are `CaptionedImage`s, and the outputs `Caption`s.
+    """
+
+    def head(self, example):
+        references = "".join(
+            f'<li dir="auto">{html.escape(text)}</li>' for text in example.captions
+        )
+        name = html.escape(example.path.name)
+        return (
+            f'<div class="head"><div class="photo" role="img" aria-label="{name}">'
+            f'</div><ul aria-label="References">{references}</ul></div>'
+        )
+
+    def style(self, example):
+        image = read_image(example.path)
+        image.thumbnail((SIDE, SIDE))
+        file = io.BytesIO()
+        image.save(file, "JPEG", quality=85)
+        width, height = image.size
+        photo = data_uri(file.getvalue(), "image/jpeg")
+        return f"--ratio:{width / height:.4f};--photo:url({photo})"
+
+    def figure(self, output):
+        words = zip(output.words, output.weights, output.probabilities, strict=True)
+        tiles = "".join(
+            f'<li><div class="photo"><div class="photo-layer" '
+            f'style="--map:url({map_uri(weights)})"></div></div>'
+            f'<span dir="auto">{html.escape(word)}</span>'
+            f"<small>{probability:.0%}</small></li>"
+            for word, weights, probability in words
+        )
+        return f'<ol class="words">{tiles}</ol>'

@@ -1,0 +1,342 @@
+"""The report of a training: curves, samples and options in one HTML file."""
+
+import html
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.files import (
+    atomic_path,
+    check_file,
+    read_json,
+    write_json,
+)
+from keras_attention_apps.common.training.curves import chart
+from keras_attention_apps.common.web.markup import table
+
+# The report in the output of a training, and its data in the checkpoints.
+REPORT = "report.html"
+DATA = "report.json"
+STYLE = Path(__file__).parent / "report.css"
+# Marks a file as a report, which may be replaced.
+GENERATOR = '<meta name="generator" content="keras-attention">'
+# Nothing is loaded from elsewhere, and no script runs.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+# Number of validation examples in a report.
+SAMPLES = 6
+
+NAMES = {
+    "loss": "Training loss",
+    "reward": "Reward of samples",
+    "bleu": "BLEU",
+    "bleu-lc": "BLEU, lower-cased",
+    "chrf": "chrF2",
+    "chrf-lc": "chrF2, lower-cased",
+    "cider": "CIDEr",
+    "rouge-l": "ROUGE-L",
+    **{f"bleu-{n}": f"BLEU-{n}" for n in range(1, 5)},
+}
+
+
+def check_report(output):
+    """Raise a `UserError` if the report of a training would replace another file."""
+    path = output / REPORT
+    check_file(path)
+    if path.exists() and GENERATOR.encode() not in path.read_bytes()[:2000]:
+        raise UserError(
+            f"expected an output folder without a {REPORT} of something else. "
+            f"Received: {str(output)!r}"
+        )
+
+
+class Samples:
+    """Fixed validation examples, and the latest output for each.
+
+    Subclasses implement `head` and `figure`. An output has a `text`.
+
+    Args:
+        examples: All validation examples; a few of them, evenly spaced, are samples.
+    """
+
+    def __init__(self, examples):
+        count = min(SAMPLES, len(examples))
+        places = np.linspace(0, len(examples) - 1, count).astype(int).tolist()
+        self._examples = {i: examples[i] for i in places}
+        self._outputs = {}
+
+    def head(self, example):
+        """Return an example and its references as HTML."""
+        raise NotImplementedError
+
+    def figure(self, output):
+        """Return the attention of an output as HTML."""
+        raise NotImplementedError
+
+    def style(self, example):
+        """Return CSS properties for the head and the figures of an example."""
+        return ""
+
+    def keep(self, index, output):
+        """Keep an output if its example is a sample."""
+        if index in self._examples:
+            self._outputs[index] = output
+
+    def heads(self):
+        """Return a pair for each sample: its head, and its CSS properties."""
+        return [(self.head(x), self.style(x)) for x in self._examples.values()]
+
+    def outputs(self):
+        """Return a pair for each sample: the text of its output, and its figure."""
+        outputs = [self._outputs[index] for index in self._examples]
+        return [(output.text, self.figure(output)) for output in outputs]
+
+
+class Report:
+    """The report of a training, which is rewritten after every epoch.
+
+    Its data is kept beside the checkpoints, so that a resumed training continues it. An
+    error in a report is printed, and the training goes on.
+
+    Args:
+        output: Folder of the training.
+        checkpoints: Its `Checkpoints`.
+        title: Title of the report.
+        about: One line about the data.
+        options: Dict of the options of the training; it may be nested.
+        metric: Name of the figure by which the best epoch is chosen.
+        rank: Function from the figures of an epoch to a value that is larger for better
+            epochs.
+        samples: The `Samples`.
+    """
+
+    def __init__(
+        self, output, checkpoints, *, title, about, options, metric, rank, samples
+    ):
+        self.path = output / REPORT
+        self.title = title
+        self.about = about
+        self.options = options
+        self.metric = metric
+        self.rank = rank
+        self.samples = samples
+        self._data = checkpoints.directory / DATA
+        self._progress = checkpoints.progress
+        # Both are read when the first epoch ends.
+        self._epochs = self._heads = None
+
+    def record(self, phase, figures):
+        """Add an epoch, or another model that was validated, and write the report.
+
+        Args:
+            phase: Title of the phase.
+            figures: Dict of figures, which the progress does not yet contain.
+        """
+        try:
+            self._record(phase, figures)
+        # A training that took hours must not end because of its report.
+        except Exception as error:
+            print(
+                f"Warning: {self.path} could not be written: {reason(error)}",
+                file=sys.stderr,
+            )
+
+    def _record(self, phase, figures):
+        if self._epochs is None:
+            self._epochs = self._read()
+        # An epoch without a checkpoint is repeated when the training resumes.
+        del self._epochs[len(self._progress.history) :]
+        outputs = self.samples.outputs()
+        self._epochs.append(
+            {
+                "phase": phase,
+                "figures": figures,
+                "texts": [text for text, _ in outputs],
+                "attention": [figure for _, figure in outputs],
+            }
+        )
+        shown = self._shown()
+        for index, epoch in enumerate(self._epochs):
+            if index not in shown:
+                epoch.pop("attention", None)
+        write_json(self._data, self._epochs)
+        self._write()
+
+    def _read(self):
+        """Return the finished epochs, without texts where an older version ran them."""
+        try:
+            epochs = read_json(self._data)
+        except (OSError, ValueError):
+            epochs = []
+        missing = self._progress.history[len(epochs) :]
+        return epochs + [{"phase": "Earlier", "figures": x} for x in missing]
+
+    def _phases(self):
+        """Return a list for each phase: title, index of the first epoch, and end."""
+        phases = []
+        for index, epoch in enumerate(self._epochs):
+            if not phases or phases[-1][0] != epoch["phase"]:
+                phases.append([epoch["phase"], index, index])
+            phases[-1][2] = index + 1
+        return phases
+
+    def _best(self, first, end):
+        """Return the index of the best epoch of a range; of equals, the latest."""
+        ranks = [self.rank(epoch["figures"]) for epoch in self._epochs[first:end]]
+        return end - 1 - ranks[::-1].index(max(ranks))
+
+    def _shown(self):
+        """Return the epochs whose attention is shown: the first, and each phase's best.
+
+        The weights of the best epoch are those that a phase hands on.
+        """
+        return {0, *(self._best(first, end) for _, first, end in self._phases())}
+
+    def _write(self):
+        if self._heads is None:
+            self._heads = self.samples.heads()
+        text = "\n".join(
+            [
+                "<!doctype html>",
+                f'<html lang="en"><head><meta charset="utf-8">{GENERATOR}',
+                f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+                '<meta name="viewport" content="width=device-width">',
+                f"<title>{html.escape(self.title)}</title>",
+                f"<style>{STYLE.read_text(encoding='utf-8')}</style></head>",
+                f"<body><main><header><h1>{html.escape(self.title)}</h1>",
+                f"<p>{html.escape(self.about)}</p></header>",
+                *self._curves(),
+                *self._sample_parts(),
+                *self._details(),
+                "</main></body></html>\n",
+            ]
+        )
+        with atomic_path(self.path) as temporary:
+            # Names of files may contain bytes that are not UTF-8.
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+    def _names(self):
+        """Return the name of each epoch: its phase, and its number in it."""
+        names = []
+        for title, first, end in self._phases():
+            for number, epoch in enumerate(self._epochs[first:end], start=1):
+                trained = _is_epoch(epoch["figures"])
+                names.append(f"{title}, epoch {number}" if trained else title)
+        return names
+
+    def _curves(self):
+        """Yield the best epoch, the phases, and a chart for each figure."""
+        phases = self._phases()
+        best = self._best(0, len(self._epochs))
+        name = html.escape(self._names()[best])
+        figures = [_comparable(epoch["figures"]) for epoch in self._epochs]
+        value = figures[best][self.metric]
+        yield (
+            f'<p class="best"><b>{html.escape(_named(self.metric))} {value:.1f}</b> '
+            f"the best model: {name}</p>"
+        )
+        yield '<section><h2>Curves</h2><ol class="phases">'
+        for number, (title, first, end) in enumerate(phases):
+            trained = sum(map(_is_epoch, figures[first:end]))
+            count = f", epochs: {trained}" if trained else ""
+            yield f'<li class="phase-{number % 4}">{html.escape(title)}{count}</li>'
+        yield '</ol><div class="charts">'
+        labels, numbers = [], itertools.count(1)
+        for epoch in figures:
+            labels.append(str(next(numbers)) if _is_epoch(epoch) else "")
+        names = dict.fromkeys(name for epoch in figures for name in epoch)
+        # The loss, then the figure that chooses the best epoch.
+        order = sorted(names, key=lambda x: (x != "loss", x != self.metric))
+        for name in order:
+            yield chart(
+                _named(name),
+                [epoch.get(name) for epoch in figures],
+                [(first, end) for _, first, end in phases],
+                labels,
+                marked=best if name == self.metric else None,
+            )
+        yield "</div></section>"
+
+    def _sample_parts(self):
+        """Yield every sample: its head, and the attention and texts by epoch."""
+        yield "<section><h2>Samples</h2>"
+        yield (
+            "<p>Validation examples, decoded after the first epoch and after the best "
+            "epoch of each phase.</p>"
+        )
+        shown, names = sorted(self._shown()), self._names()
+        for sample, (head, style) in enumerate(self._heads):
+            yield f'<article class="sample" style="{html.escape(style)}">{head}'
+            yield '<div class="stages">'
+            for index in shown:
+                epoch = self._epochs[index]
+                if "attention" in epoch:
+                    yield (
+                        f"<section><h3>{html.escape(names[index])}</h3>"
+                        f'<p class="text" dir="auto">'
+                        f"{html.escape(epoch['texts'][sample])}</p>"
+                        f"{epoch['attention'][sample]}</section>"
+                    )
+            rows = self._rows(sample, names)
+            yield f"</div><details><summary>All epochs</summary>{rows}</details>"
+            yield "</article>"
+        yield "</section>"
+
+    def _rows(self, sample, names):
+        """Return the texts of a sample by epoch; equal ones share a row."""
+        texts = [
+            (name, epoch["texts"][sample])
+            for name, epoch in zip(names, self._epochs, strict=True)
+            if "texts" in epoch
+        ]
+        rows = []
+        for text, group in itertools.groupby(texts, key=lambda item: item[1]):
+            (first, _), *others = group
+            last = f" to {others[-1][0]}" if others else ""
+            rows.append([first + last, text])
+        return table(["epoch", "output"], rows, label="Output after each epoch")
+
+    def _details(self):
+        """Yield all figures and all options, as tables."""
+        yield "<section><h2>Details</h2>"
+        names = dict.fromkeys(name for x in self._epochs for name in x["figures"])
+        rows = [
+            [title, *(epoch["figures"].get(name, "") for name in names)]
+            for title, epoch in zip(self._names(), self._epochs, strict=True)
+        ]
+        headers = ["epoch", *map(_named, names)]
+        figures = table(headers, rows, label="Figures after each epoch")
+        yield f"<details><summary>All figures</summary>{figures}</details>"
+        options = table(
+            ["option", "value"], _flat(self.options), label="Options of the training"
+        )
+        yield f"<details><summary>Options</summary>{options}</details></section>"
+
+
+def _is_epoch(figures):
+    """Whether the figures are those of an epoch of training, not of an average."""
+    return not {"loss", "reward"}.isdisjoint(figures)
+
+
+def _comparable(figures):
+    """Return figures without the loss of self-critical training, on another scale."""
+    if "reward" in figures:
+        return {name: value for name, value in figures.items() if name != "loss"}
+    return figures
+
+
+def _named(name):
+    return NAMES.get(name, name)
+
+
+def _flat(options, within=""):
+    """Return a nested dict as rows of dotted names and values."""
+    rows = []
+    for name, value in options.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{within}{name}.")
+        else:
+            rows.append([within + name, str(value)])
+    return rows
