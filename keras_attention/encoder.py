@@ -3,6 +3,8 @@
 Shapes: B batch, S steps, D depth of the inputs, U units.
 """
 
+from typing import Any, Self
+
 import keras
 from keras import ops, tree
 
@@ -17,6 +19,7 @@ from keras_attention.layers.recurrent import (
 from keras_attention.lengths import at_least_one
 from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
+from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor
 from keras_attention.validation import check_mask
 
 
@@ -78,7 +81,14 @@ class RecurrentEncoder(keras.layers.Layer):
         [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), section 3.2.
     """
 
-    def __init__(self, cell, backward_cell=None, *, return_state=False, **kwargs):
+    def __init__(
+        self,
+        cell: keras.layers.Layer,
+        backward_cell: keras.layers.Layer | None = None,
+        *,
+        return_state: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_cell("cell", cell)
         if backward_cell is not None:
@@ -97,7 +107,7 @@ class RecurrentEncoder(keras.layers.Layer):
     def _cells(self):
         return [cell for cell in (self.cell, self.backward_cell) if cell is not None]
 
-    def build(self, inputs_shape, initial_state_shape=None):
+    def build(self, inputs_shape: Shape, initial_state_shape: Shapes = None) -> None:
         _check_rank(inputs_shape)
         for cell in self._cells:
             if not cell.built:
@@ -106,8 +116,14 @@ class RecurrentEncoder(keras.layers.Layer):
         self.built = True
 
     def call(
-        self, inputs, initial_state=None, *, mask=None, inputs_mask=None, training=None
-    ):
+        self,
+        inputs: Tensor,
+        initial_state: Nested = None,
+        *,
+        mask: Tensor | None = None,
+        inputs_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Nested:
         # Keras fills `mask` if there is one tensor, `inputs_mask` if there are several.
         mask = inputs_mask if mask is None else mask
         _check_rank(inputs.shape, mask)
@@ -163,13 +179,15 @@ class RecurrentEncoder(keras.layers.Layer):
         for cell in self._cells:
             reset_dropout_masks(cell)
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
         if not self.return_state:
             return previous_mask
         states = [first_state(cell, 1) for cell in self._cells]
         return (previous_mask, *(None for _ in tree.flatten(states)))
 
-    def compute_output_shape(self, inputs_shape, initial_state_shape=None):
+    def compute_output_shape(
+        self, inputs_shape: Shape, initial_state_shape: Shapes = None
+    ) -> Any:
         _check_rank(inputs_shape)
         batch, steps, _ = inputs_shape
         depth = sum(_output_units(cell) for cell in self._cells)
@@ -179,7 +197,7 @@ class RecurrentEncoder(keras.layers.Layer):
         states = tree.map_structure(lambda x: (batch, x.shape[-1]), states)
         return ((batch, steps, depth), *states)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "cell": serialize_part(self.cell),
@@ -188,7 +206,7 @@ class RecurrentEncoder(keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         return cls(**deserialize_parts(config))
 
 

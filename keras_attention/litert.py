@@ -4,6 +4,8 @@ import contextlib
 import logging
 import re
 import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 
@@ -12,7 +14,11 @@ from keras_attention.litert_quantization import quantize_matrices
 QUANTIZATIONS = (None, "float16", "int8")
 
 
-def convert_to_litert(signatures, *, quantize="float16"):
+def convert_to_litert(
+    signatures: Mapping[str, tuple[Callable[..., Any], dict[str, Any]]],
+    *,
+    quantize: str | None = "float16",
+) -> bytes:
     """Convert functions, such as a beam search, to one LiteRT model.
 
     The model has only built-in operators, also in the loop of a search, so it runs

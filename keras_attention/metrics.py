@@ -3,17 +3,21 @@
 Shapes: B batch, T target steps, S positions.
 """
 
+from collections.abc import Iterable
+from typing import Self
+
 import keras
 from keras import ops
 
 from keras_attention.lengths import is_zero
 from keras_attention.sample_weights import broadcast_sample_weights
+from keras_attention.typing import Dtype, Tensor
 
 
 class _Quotient(keras.metrics.Metric):
     """Base class of metrics that are a quotient of two sums over all batches."""
 
-    def __init__(self, name, dtype=None):
+    def __init__(self, name: str, dtype: Dtype = None) -> None:
         super().__init__(name=name, dtype=dtype)
         # In half precision, a count by ones stops at 2048 (float16) or 256 (bfloat16).
         dtype = keras.backend.result_type(self.dtype, "float32")
@@ -28,13 +32,13 @@ class _Quotient(keras.metrics.Metric):
         self.part.assign_add(ops.sum(part))
         self.whole.assign_add(ops.sum(whole))
 
-    def merge_state(self, metrics):
+    def merge_state(self, metrics: Iterable[Self]) -> None:
         """Add the counts of other metrics of the same class."""
         for metric in metrics:
             self.part.assign_add(metric.part)
             self.whole.assign_add(metric.whole)
 
-    def result(self):
+    def result(self) -> Tensor:
         return ops.cast(ops.divide_no_nan(self.part, self.whole), self.dtype)
 
 
@@ -83,10 +87,12 @@ class AlignmentErrorRate(_Quotient):
         [Och and Ney, 2003](https://aclanthology.org/J03-1002), section 5.
     """
 
-    def __init__(self, name="alignment_error_rate", dtype=None):
+    def __init__(self, name: str = "alignment_error_rate", dtype: Dtype = None) -> None:
         super().__init__(name=name, dtype=dtype)
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         y_true, links = _reference_and_links(y_true, y_pred)
         is_boolean = keras.backend.standardize_dtype(y_true.dtype) == "bool"
         sure = ops.cast(y_true if is_boolean else y_true >= 2, links.dtype)
@@ -135,10 +141,12 @@ class PointingAccuracy(_Quotient):
         [Zhang et al., 2016](https://arxiv.org/abs/1608.00507), section 4.1.
     """
 
-    def __init__(self, name="pointing_accuracy", dtype=None):
+    def __init__(self, name: str = "pointing_accuracy", dtype: Dtype = None) -> None:
         super().__init__(name=name, dtype=dtype)
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         inside, links = _reference_and_links(y_true, y_pred)
         inside = ops.cast(inside, "bool")
         hits = ops.sum(ops.where(inside, links, 0.0), axis=-1)

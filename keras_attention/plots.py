@@ -1,6 +1,8 @@
 """Figures of attention weights, as matplotlib figures."""
 
 import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +12,15 @@ MAX_ASPECT_RATIO = 4
 SMOOTHING = 0.5
 
 
-def attention_overlay(image, words, weights, *, title=None, columns=5, width=12.0):
+def attention_overlay(
+    image: Any,
+    words: Sequence[str],
+    weights: Any,
+    *,
+    title: str | None = None,
+    columns: int = 5,
+    width: float = 12.0,
+) -> Any:
     """Overlay the attention weights of each word on an image.
 
     The first panel is the image. Each word has a panel in which the brightness of a
@@ -66,7 +76,13 @@ def attention_overlay(image, words, weights, *, title=None, columns=5, width=12.
     return figure
 
 
-def attention_heatmap(weights, source_words, target_words, *, title=None):
+def attention_heatmap(
+    weights: Any,
+    source_words: Iterable[str],
+    target_words: Iterable[str],
+    *,
+    title: str | None = None,
+) -> Any:
     """Heat map of the attention weights of target words over source words.
 
     Columns are source words and rows are target words; larger weights are darker. The
@@ -116,7 +132,7 @@ def attention_heatmap(weights, source_words, target_words, *, title=None):
 
     grid = figure.add_axes((0, 0, 1, 1))
     image = grid.imshow(weights, cmap="Blues", vmin=0, vmax=1)
-    lines = {"color": "0.85", "linewidth": 0.5}
+    lines: dict[str, Any] = {"color": "0.85", "linewidth": 0.5}
     grid.vlines(np.arange(1, len(source_words)) - 0.5, *grid.get_ylim(), **lines)
     grid.hlines(np.arange(1, len(target_words)) - 0.5, *grid.get_xlim(), **lines)
     size = min(11.0, 0.66 * 72 * cell)

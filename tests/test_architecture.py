@@ -14,19 +14,21 @@ BASICS = {
     "loops",
     "sample_weights",
     "serialization",
+    "typing",
     "validation",
 }
 
 # What each part of the library may import of the library, besides itself.
 BELOW = {
     "version": set(),
+    "typing": set(),
     "validation": set(),
     "serialization": set(),
     "acceleration": set(),
     "lengths": set(),
     "loops": {"lengths"},
     "sample_weights": {"validation"},
-    "ops": {"lengths", "loops", "acceleration"},
+    "ops": {"lengths", "loops", "acceleration", "typing"},
     "layers": BASICS | {"ops"},
     "split_cells": BASICS | {"ops", "layers"},
     "encoder": BASICS | {"ops", "layers", "split_cells"},
@@ -194,9 +196,14 @@ def test_private_parts_of_keras_are_left_alone():
     assert [x for x in IMPORTS if within(x[1], "keras.src")] == []
 
 
-def test_every_package_is_installed():
+def read_setup():
     setup = configparser.ConfigParser()
     setup.read(Path(__file__).parents[1] / "setup.cfg", encoding="utf-8")
+    return setup
+
+
+def test_every_package_is_installed():
+    setup = read_setup()
     found = {LIBRARY, APPS}
     for package in (LIBRARY, APPS):
         (folder,) = importlib.util.find_spec(package).submodule_search_locations
@@ -205,3 +212,22 @@ def test_every_package_is_installed():
             found.add(".".join([package, *parts]))
 
     assert found == set(setup["options"]["packages"].split())
+
+
+def test_every_data_file_is_installed():
+    patterns = read_setup()["options.package_data"]
+    missing = []
+    for package in (LIBRARY, APPS):
+        (folder,) = importlib.util.find_spec(package).submodule_search_locations
+        for path in Path(folder).rglob("*"):
+            if path.is_dir() or path.suffix == ".py" or "__pycache__" in path.parts:
+                continue
+            # The folder of its package: presets are in folders that are none.
+            home = next(x for x in path.parents if (x / "__init__.py").exists())
+            parts = home.relative_to(folder).parts
+            name = path.relative_to(home)
+            given = patterns.get(".".join([package, *parts]), "").split()
+            if not any(name.match(pattern) for pattern in given):
+                missing.append(str(path))
+
+    assert missing == []

@@ -4,11 +4,14 @@ Shapes: B batch, K sequences that attend to the same memory (the captions of an 
 the hypotheses of a beam), S positions, D step input, U cell units, V context.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, Self
 
 import keras
 from keras import ops, tree
 
+from keras_attention.decoder.cell_layers import attentional_layer, context_gate
 from keras_attention.decoder.joint_attention import (
     JointMemory,
     JointStep,
@@ -27,7 +30,7 @@ from keras_attention.decoder.states import (
     topmost_state,
     topmost_units,
 )
-from keras_attention.layers.base import stay_frozen
+from keras_attention.layers.base import BaseAttention, stay_frozen
 from keras_attention.layers.projections import project_rows
 from keras_attention.layers.recurrent import (
     call_cell,
@@ -38,7 +41,8 @@ from keras_attention.layers.recurrent import (
     reset_dropout_masks,
 )
 from keras_attention.serialization import deserialize_parts, serialize_part
-from keras_attention.validation import check_choice, check_positive_integer, check_rank
+from keras_attention.typing import Config, Nested, Shapes, Tensor, Tensors
+from keras_attention.validation import check_choice, check_rank
 
 ORDERS = ("previous", "current")
 
@@ -152,22 +156,22 @@ class AttentionCell(keras.layers.Layer):
 
     def __init__(
         self,
-        cell,
-        attention,
+        cell: keras.layers.Layer,
+        attention: BaseAttention | Sequence[BaseAttention],
         *,
-        order="previous",
-        input_in_query=False,
-        input_feeding=False,
-        attentional_vector=None,
-        gate=False,
-        **kwargs,
-    ):
+        order: str = "previous",
+        input_in_query: bool = False,
+        input_feeding: bool = False,
+        attentional_vector: int | keras.layers.Layer | None = None,
+        gate: bool | keras.layers.Layer = False,
+        **kwargs: Any,
+    ) -> None:
         # States and noise keep their precision in every dtype policy.
         super().__init__(autocast=False, **kwargs)
         check_cell("cell", cell)
         self.has_several = isinstance(attention, (list, tuple))
-        attention = list(attention) if self.has_several else attention
-        check_attention(attention)
+        attentions: Any = list(attention) if self.has_several else attention
+        check_attention(attentions)
         check_choice("order", order, ORDERS)
         if input_in_query and order != "previous":
             raise ValueError(
@@ -175,20 +179,29 @@ class AttentionCell(keras.layers.Layer):
                 f"the input. Received: order={order!r}"
             )
         self.cell = cell
-        self.attention = attention
+        self.attention = attentions
         self.order = order
         self.input_in_query = input_in_query
         self.input_feeding = input_feeding
         self.attentional_vector = attentional_vector
         self.gate = gate
-        self.attentional_layer = self._make_attentional_layer(attentional_vector)
-        self.context_gate = self._make_gate(gate)
+        self.attentional_layer = attentional_layer(
+            attentional_vector, self.dtype_policy
+        )
+        self.context_gate = context_gate(gate, self.dtype_policy)
         self._has_attention_state = bool(self.step.state_names)
         self._check_dropout()
         self._shares_dropout = False
         self._input_depth = self._context_depth = None
 
-    def call(self, inputs, state, memory, noise=None, training=None):
+    def call(
+        self,
+        inputs: Tensor,
+        state: Tensors,
+        memory: Nested,
+        noise: Nested = None,
+        training: bool | None = None,
+    ) -> tuple[Tensors, Tensors]:
         check_rank("inputs", inputs.shape, (2, 3), "(batch, [sequences,] depth)")
         check_state("state", state, self.cell, len(inputs.shape))
         check_memory(memory, self.attention, inputs)
@@ -214,7 +227,9 @@ class AttentionCell(keras.layers.Layer):
         found = self.complete(outputs), new_state
         return tree.map_structure(REMOVE_SEQUENCES, found) if single else found
 
-    def advance(self, inputs, state, attend, recur):
+    def advance(
+        self, inputs: Tensor, state: Tensors, attend: Callable, recur: Callable
+    ) -> tuple[Tensors, Tensors]:
         """Run the equations of one step; every tensor is `(B, K, ...)`.
 
         Attention and cell are computed by two functions, so that a decoder can compute
@@ -255,7 +270,7 @@ class AttentionCell(keras.layers.Layer):
             new_state["fed"] = ops.cast(result, state["fed"].dtype)
         return outputs, new_state
 
-    def gated(self, context, query):
+    def gated(self, context: Tensor, query: Tensor) -> Tensor:
         """Return the context in the compute dtype, scaled by the gate if any."""
         context = ops.cast(context, self.compute_dtype)
         if self.context_gate is None:
@@ -263,14 +278,14 @@ class AttentionCell(keras.layers.Layer):
         gate = project_rows(self.context_gate, query)
         return ops.cast(gate, self.compute_dtype) * context
 
-    def combine(self, outputs):
+    def combine(self, outputs: Tensors) -> Tensor:
         """Return the attentional vector of context and cell output."""
         both = joined([outputs["context"], outputs["cell_output"]])
         vector = project_rows(self.attentional_layer, both)
         # On PyTorch, Keras multiplies float64 in float32.
         return ops.cast(vector, self.compute_dtype)
 
-    def complete(self, outputs):
+    def complete(self, outputs: Tensors) -> Tensors:
         """Add `"query"` and `"output"` to outputs of `advance`, of one or all steps."""
         outputs = {"query": outputs["cell_output"], **outputs}
         if self.attentional_layer is None:
@@ -279,7 +294,9 @@ class AttentionCell(keras.layers.Layer):
             outputs["output"] = self.combine(outputs)
         return outputs
 
-    def run_cell(self, inputs, state, training=None):
+    def run_cell(
+        self, inputs: list[Tensor], state: Nested, training: bool | None = None
+    ) -> tuple[Tensor, Nested]:
         """Run the RNN cell on the joined `inputs`, a list of tensors `(B, K, ...)`."""
         inputs = joined([ops.cast(inputs[0], self.compute_dtype), *inputs[1:]])
         leading = ops.shape(inputs)[:2]
@@ -294,19 +311,19 @@ class AttentionCell(keras.layers.Layer):
         return output, tree.pack_sequence_as(state, tree.flatten(new_state))
 
     @property
-    def attentions(self):
+    def attentions(self) -> list[BaseAttention]:
         """The attention layers, one or several, as a list."""
         return self.attention if self.has_several else [self.attention]
 
     @property
-    def memory(self):
+    def memory(self) -> Any:
         """The memory of the attention, or the `JointMemory` of several."""
         if not self.has_several:
             return self.attention.memory
         return JointMemory([attention.memory for attention in self.attention])
 
     @property
-    def step(self):
+    def step(self) -> Any:
         """The step of the attention, or the `JointStep` of several."""
         if not self.has_several:
             return self.attention.step
@@ -314,7 +331,7 @@ class AttentionCell(keras.layers.Layer):
         return JointStep(steps, self.compute_dtype)
 
     @property
-    def sequential(self):
+    def sequential(self) -> bool:
         """Whether a step depends on the attention of the steps before it."""
         return (
             self.order == "previous" or self.input_feeding or self._has_attention_state
@@ -326,30 +343,12 @@ class AttentionCell(keras.layers.Layer):
         if self.input_feeding:
             check_loop_layer("attentional_vector", self.attentional_layer)
 
-    def _make_attentional_layer(self, width):
-        if width is None or isinstance(width, keras.layers.Layer):
-            return width
-        check_positive_integer("attentional_vector", width)
-        return keras.layers.Dense(
-            width,
-            activation="tanh",
-            use_bias=False,
-            dtype=self.dtype_policy,
-            name="attentional_vector",
-        )
-
-    def _make_gate(self, gate):
-        if isinstance(gate, keras.layers.Layer):
-            return gate
-        if not isinstance(gate, bool):
-            raise ValueError(f"gate must be a boolean or a layer. Received: {gate!r}")
-        if not gate:
-            return None
-        return keras.layers.Dense(
-            1, activation="sigmoid", dtype=self.dtype_policy, name="context_gate"
-        )
-
-    def build(self, inputs_shape, state_shape=None, memory_shape=None):
+    def build(
+        self,
+        inputs_shape: Shapes,
+        state_shape: Shapes = None,
+        memory_shape: Shapes = None,
+    ) -> None:
         check_rank("inputs", inputs_shape, (2, 3), "(batch, [sequences,] depth)")
         check_memory(memory_shape, self.attention)
         self._input_depth = inputs_shape[-1]
@@ -394,7 +393,7 @@ class AttentionCell(keras.layers.Layer):
             width = self.attentional_layer.compute_output_shape(both)[-1]
         return width
 
-    def get_initial_state(self, batch_size, memory=None):
+    def get_initial_state(self, batch_size: int, memory: Nested = None) -> Tensors:
         """Return the state before the first step of `batch_size` sequences.
 
         Args:
@@ -406,7 +405,7 @@ class AttentionCell(keras.layers.Layer):
         state = {"cell": first_state(self.cell, batch_size)}
         return self.complete_state(state, memory)
 
-    def complete_state(self, state, memory=None):
+    def complete_state(self, state: Tensors, memory: Nested = None) -> Tensors:
         """Return a state in which every missing entry has its initial value.
 
         Args:
@@ -442,7 +441,7 @@ class AttentionCell(keras.layers.Layer):
             )
         return ops.zeros((*ops.shape(output)[:-1], units), self.compute_dtype)
 
-    def draw(self, memory, steps, queries=1):
+    def draw(self, memory: Nested, steps: int, queries: int = 1) -> Nested:
         """Draw noise for training, tensors `(steps, B, queries, ...)`.
 
         To be called outside of any loop.
@@ -450,7 +449,9 @@ class AttentionCell(keras.layers.Layer):
         return self.step.draw(memory, steps, queries)
 
     @contextmanager
-    def same_dropout(self, *first_step, training):
+    def same_dropout(
+        self, *first_step: Nested, training: bool | None
+    ) -> Iterator[None]:
         """Use one dropout mask for all steps in the context, drawn before any loop.
 
         Keras cells cache their dropout mask. A mask that is drawn inside a compiled
@@ -472,7 +473,7 @@ class AttentionCell(keras.layers.Layer):
             self._shares_dropout = False
             reset_dropout_masks(self.cell)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         attention = [serialize_part(attention) for attention in self.attentions]
         parts = {"attentional_vector": self.attentional_vector, "gate": self.gate}
         return {
@@ -491,7 +492,7 @@ class AttentionCell(keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         config = dict(config)
         cell = keras.saving.deserialize_keras_object(config.pop("cell"))
         attention = keras.saving.deserialize_keras_object(config.pop("attention"))

@@ -4,6 +4,8 @@ Shapes: B batch, T target steps, S positions, D step input, U cell units, V cont
 extra axis K after B holds several sequences that attend to the same memory.
 """
 
+from typing import Any, Self
+
 import keras
 from keras import ops, tree
 
@@ -25,6 +27,7 @@ from keras_attention.layers.recurrent import first_state
 from keras_attention.lengths import at_least_one
 from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
+from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import check_mask, check_rank
 
 
@@ -82,7 +85,13 @@ class AttentionDecoder(keras.layers.Layer):
         [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.
     """
 
-    def __init__(self, cell, *, sampling=None, **kwargs):
+    def __init__(
+        self,
+        cell: AttentionCell,
+        *,
+        sampling: ScheduledSampling | None = None,
+        **kwargs: Any,
+    ) -> None:
         # States keep their precision.
         super().__init__(autocast=False, **kwargs)
         if not isinstance(cell, AttentionCell):
@@ -95,7 +104,12 @@ class AttentionDecoder(keras.layers.Layer):
         self.sampling = sampling
         self.supports_masking = True
 
-    def build(self, inputs_shape, value_shape, initial_state_shape=None):
+    def build(
+        self,
+        inputs_shape: Shape,
+        value_shape: Shapes,
+        initial_state_shape: Shapes = None,
+    ) -> None:
         _check_inputs(inputs_shape)
         cell = self.cell
         _check_value(value_shape)
@@ -108,14 +122,14 @@ class AttentionDecoder(keras.layers.Layer):
 
     def call(
         self,
-        inputs,
-        value,
-        initial_state=None,
+        inputs: Tensor,
+        value: Nested,
+        initial_state: Nested = None,
         *,
-        inputs_mask=None,
-        value_mask=None,
-        training=None,
-    ):
+        inputs_mask: Tensor | None = None,
+        value_mask: Nested = None,
+        training: bool | None = None,
+    ) -> Tensors:
         cell = self.cell
         _check_inputs(inputs.shape, inputs_mask)
         _check_value(tree.map_structure(lambda x: tuple(x.shape), value))
@@ -260,7 +274,7 @@ class AttentionDecoder(keras.layers.Layer):
             state = {**given, "cell": cell_state}
         return self.cell.complete_state(state, memory)
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
         if previous_mask is None:
             return None
         cell = self.cell
@@ -284,7 +298,7 @@ class AttentionDecoder(keras.layers.Layer):
         names = dict.fromkeys(name for some in reports for name in some)
         return {name: [mask for some in reports if name in some] for name in names}
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "cell": keras.saving.serialize_keras_object(self.cell),
@@ -292,7 +306,7 @@ class AttentionDecoder(keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         config = dict(config)
         cell = keras.saving.deserialize_keras_object(config.pop("cell"))
         return cls(cell, **deserialize_parts(config))

@@ -5,6 +5,8 @@ depth of an input, W words of the vocabulary.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any, Self, TypeAlias
 
 import keras
 from keras import ops, tree
@@ -13,6 +15,11 @@ from keras_attention.lengths import join_axes
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.ops.sampling import invert
 from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
+
+Embed: TypeAlias = Callable[[Tensor], Tensor] | None
+Predict: TypeAlias = Callable[[Tensor, Tensors], Tensor] | None
+Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -70,7 +77,15 @@ class ScheduledSampling(keras.layers.Layer):
         [Bengio et al., 2015](https://arxiv.org/abs/1506.03099), sections 2.3 and 2.4.
     """
 
-    def __init__(self, embed, predict, rate=0.25, *, seed=None, **kwargs):
+    def __init__(
+        self,
+        embed: Embed,
+        predict: Predict,
+        rate: Rate = 0.25,
+        *,
+        seed: Seed = None,
+        **kwargs: Any,
+    ) -> None:
         # Noise keeps its precision whatever the layer computes in.
         super().__init__(autocast=False, **kwargs)
         scheduled = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
@@ -95,7 +110,7 @@ class ScheduledSampling(keras.layers.Layer):
         self.supports_masking = True
         self.built = True
 
-    def borrow(self, embed, predict):
+    def borrow(self, embed: Embed, predict: Predict) -> None:
         """Set `embed` and `predict`; see the arguments of the layer."""
         for name, given in (("embed", embed), ("predict", predict)):
             if given is not None and not callable(given):
@@ -103,9 +118,9 @@ class ScheduledSampling(keras.layers.Layer):
                     f"{name} must be a layer or a function. Received: {given!r}"
                 )
         # Keras would own, freeze and save a layer that it finds in an attribute.
-        self._borrowed = lambda: (embed, predict)
+        self._borrowed: Any = lambda: (embed, predict)
 
-    def draw(self, steps, leading_shape):
+    def draw(self, steps: int, leading_shape: Shape) -> Tensors:
         """Draw the noise of one training pass, and count the pass.
 
         To be called once for each pass, outside of any loop.
@@ -146,7 +161,13 @@ class ScheduledSampling(keras.layers.Layer):
             "uniform": keras.random.uniform(shape, dtype=dtype, seed=seed),
         }
 
-    def choose(self, noise, inputs, previous_inputs, previous_outputs):
+    def choose(
+        self,
+        noise: Tensors,
+        inputs: Tensor,
+        previous_inputs: Tensor,
+        previous_outputs: Tensors,
+    ) -> Tensor:
         """Return the inputs of one step: samples, or the teacher's.
 
         Args:
@@ -165,7 +186,13 @@ class ScheduledSampling(keras.layers.Layer):
         sampled = self._resume(ops.cast(sampled, inputs.dtype), training=True)
         return ops.where(noise["coin"][..., None], sampled, inputs)
 
-    def call(self, inputs, outputs, uniform, training=None):
+    def call(
+        self,
+        inputs: Tensor,
+        outputs: Tensors,
+        uniform: Tensor,
+        training: bool | None = None,
+    ) -> Tensor:
         """Return embeddings of words sampled from the previous step."""
         embed, predict = self._borrowed()
         leading = ops.shape(uniform)
@@ -183,10 +210,10 @@ class ScheduledSampling(keras.layers.Layer):
         words = embed(invert(odds, uniform[:, None]))
         return ops.reshape(words, (*leading, words.shape[-1]))
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
         return None
 
-    def get_config(self):
+    def get_config(self) -> Config:
         embed, predict = (_serialize(x) for x in self._borrowed())
         return {
             **super().get_config(),
@@ -197,7 +224,7 @@ class ScheduledSampling(keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         return cls(**deserialize_parts(config))
 
 
@@ -225,16 +252,16 @@ class InverseSigmoidRate(keras.optimizers.schedules.LearningRateSchedule):
         [Bengio et al., 2015](https://arxiv.org/abs/1506.03099), section 2.4.
     """
 
-    def __init__(self, k):
+    def __init__(self, k: float) -> None:
         if not k >= 1:
             raise ValueError(f"k must be at least 1. Received: {k!r}")
         self.k = k
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Tensor:
         # This form of the equation does not overflow.
         return ops.sigmoid(ops.cast(step, "float32") / self.k - math.log(self.k))
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {"k": self.k}
 
 

@@ -1,11 +1,21 @@
 """Additive attention: queries and keys meet in a small neural network."""
 
+from typing import Any
+
 import keras
 
 from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.projections import serialize_options, weight_options
 from keras_attention.layers.scores import AdditiveScore
+from keras_attention.layers.weightings import Weighting
 from keras_attention.serialization import serialize_part
+from keras_attention.typing import (
+    Config,
+    Dtype,
+    Initializer,
+    Regularizer,
+    WeightConstraint,
+)
 from keras_attention.validation import check_positive_integer
 
 
@@ -88,24 +98,24 @@ class AdditiveAttention(ComposedAttention):
 
     def __init__(
         self,
-        units,
+        units: int,
         *,
-        weighting="softmax",
-        coverage=False,
-        normalize=False,
-        use_bias=False,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        bias_initializer="zeros",
-        bias_regularizer=None,
-        bias_constraint=None,
-        scale_initializer="glorot_uniform",
-        scale_regularizer=None,
-        scale_constraint=None,
-        dtype=None,
-        **kwargs,
-    ):
+        weighting: str | Weighting = "softmax",
+        coverage: bool = False,
+        normalize: bool = False,
+        use_bias: bool = False,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer = None,
+        kernel_constraint: WeightConstraint = None,
+        bias_initializer: Initializer = "zeros",
+        bias_regularizer: Regularizer = None,
+        bias_constraint: WeightConstraint = None,
+        scale_initializer: Initializer = "glorot_uniform",
+        scale_regularizer: Regularizer = None,
+        scale_constraint: WeightConstraint = None,
+        dtype: Dtype = None,
+        **kwargs: Any,
+    ) -> None:
         check_positive_integer("units", units)
         options = weight_options(locals())
         score = AdditiveScore(
@@ -120,7 +130,7 @@ class AdditiveAttention(ComposedAttention):
         super().__init__(score, weighting=weighting, dtype=dtype, **kwargs)
         self.units = units
 
-    def get_config(self):
+    def get_config(self) -> Config:
         score = self.step.score
         return {
             **super().get_config(),

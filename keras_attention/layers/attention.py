@@ -3,6 +3,8 @@
 Shapes: B batch, T queries, S positions, Q query depth, V value depth.
 """
 
+from typing import Any, Self
+
 import keras
 from keras import ops, tree
 
@@ -16,11 +18,12 @@ from keras_attention.layers.base import (
 )
 from keras_attention.layers.coverage import Coverage
 from keras_attention.layers.scores import Score
-from keras_attention.layers.weightings import get_weighting
+from keras_attention.layers.weightings import Weighting, get_weighting
 from keras_attention.layers.windows import LocalWindow
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.windows import spread_window
 from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import check_mask
 
 
@@ -37,7 +40,9 @@ class AttentionMemory(BaseMemory):
         is a mask, the boolean `"mask"` `(B, S)`.
     """
 
-    def __init__(self, key_projection=None, **kwargs):
+    def __init__(
+        self, key_projection: keras.layers.Layer | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         if key_projection is not None:
             _check_part(
@@ -46,29 +51,29 @@ class AttentionMemory(BaseMemory):
             _compute_in(key_projection, self.dtype_policy)
         self.key_projection = key_projection
 
-    def build(self, value_shape, key_shape=None):
+    def build(self, value_shape: Shape, key_shape: Shape | None = None) -> None:
         if self.key_projection is not None and not self.key_projection.built:
             self.key_projection.build(key_shape or value_shape)
         self.built = True
 
-    def project(self, value, key):
+    def project(self, value: Tensor, key: Tensor | None) -> Tensors:
         key = key if self.key_projection is None else self.key_projection(key)
         return {"values": value, "keys": key}
 
-    def shapes(self, value_shape, key_shape=None):
+    def shapes(self, value_shape: Shape, key_shape: Shape | None = None) -> Shapes:
         keys_shape = tuple(key_shape or value_shape)
         if self.key_projection is not None:
             keys_shape = tuple(self.key_projection.compute_output_shape(keys_shape))
         return {"values": tuple(value_shape), "keys": keys_shape}
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "key_projection": serialize_part(self.key_projection),
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         return cls(**deserialize_parts(config))
 
 
@@ -84,7 +89,13 @@ class AttentionStep(BaseStep):
         window: Part that selects positions, or `None` for all of them.
     """
 
-    def __init__(self, score, weighting="softmax", window=None, **kwargs):
+    def __init__(
+        self,
+        score: Score,
+        weighting: str | Weighting = "softmax",
+        window: LocalWindow | None = None,
+        **kwargs: Any,
+    ) -> None:
         # States and noise keep their precision whatever the layer computes in.
         super().__init__(autocast=False, **kwargs)
         _check_part("score", score, Score, "DotScore()")
@@ -110,7 +121,7 @@ class AttentionStep(BaseStep):
         self._stateful = tuple(stateful)
 
     @property
-    def parts(self):
+    def parts(self) -> dict[str, Any]:
         """The parts other than the score, by the names under which Keras saves them."""
         parts = {
             "window": self.window,
@@ -120,31 +131,31 @@ class AttentionStep(BaseStep):
         return {name: part for name, part in parts.items() if part is not None}
 
     @property
-    def state_names(self):
+    def state_names(self) -> Nested:
         return {
             name: dict.fromkeys(getattr(self, name).state_names)
             for name in self._stateful
         }
 
-    def initial_state(self, memory, queries=1):
+    def initial_state(self, memory: Tensors, queries: int = 1) -> Tensors:
         states = {}
         for name in self._stateful:
             states[name] = getattr(self, name).initial_state(memory, queries)
         return states
 
-    def state_of_all(self, memory, queries):
+    def state_of_all(self, memory: Tensors, queries: int) -> Tensors:
         """Return the states of all queries of a sequence, to handle them at once."""
         states = {}
         for name in self._stateful:
             states[name] = getattr(self, name).state_of_all(memory, queries)
         return states
 
-    def draw(self, memory, steps, queries=1):
+    def draw(self, memory: Tensors, steps: int, queries: int = 1) -> Nested:
         batch, length = ops.shape(memory["values"])[:2]
         length = self.window.width if self.window else length
         return self.weighting.draw((steps, batch, queries, length))
 
-    def build(self, query_shape, memory_shape):
+    def build(self, query_shape: Shape, memory_shape: Shapes) -> None:
         for part, shapes in (
             (self.window, (query_shape, memory_shape)),
             (self.score, (query_shape, memory_shape["keys"])),
@@ -158,16 +169,16 @@ class AttentionStep(BaseStep):
 
     def call(
         self,
-        query,
-        memory,
-        state=None,
+        query: Tensor,
+        memory: Tensors,
+        state: Nested = None,
         *,
-        query_mask=None,
-        mask=None,
-        noise=None,
-        return_weights=True,
-        training=None,
-    ):
+        query_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        noise: Nested = None,
+        return_weights: bool = True,
+        training: bool | None = None,
+    ) -> tuple[Tensors, Nested]:
         query = ops.cast(query, self.compute_dtype)
         if state is None:
             state = self.initial_state(memory, ops.shape(query)[1])
@@ -220,7 +231,7 @@ class AttentionStep(BaseStep):
             new_state = _update_where(query_mask, new_state, state)
         return outputs, new_state
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "score": serialize_part(self.score),
@@ -229,7 +240,7 @@ class AttentionStep(BaseStep):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         return cls(**deserialize_parts(config))
 
 
@@ -301,13 +312,13 @@ class ComposedAttention(BaseAttention):
 
     def __init__(
         self,
-        score,
-        key_projection="score",
+        score: Score,
+        key_projection: str | keras.layers.Layer | None = "score",
         *,
-        weighting="softmax",
-        window=None,
-        **kwargs,
-    ):
+        weighting: str | Weighting = "softmax",
+        window: LocalWindow | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         step = AttentionStep(
             score, weighting, window, dtype=self.dtype_policy, name="step"
@@ -322,18 +333,18 @@ class ComposedAttention(BaseAttention):
 
     def call(
         self,
-        query,
-        value,
-        key=None,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
         *,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        return_details=False,
-        training=None,
-    ):
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        return_details: bool = False,
+        training: bool | None = None,
+    ) -> Nested:
         check_shapes(query.shape, value.shape, None if key is None else key.shape)
         if query_mask is not None:
             check_mask("query_mask", query_mask, query.shape[:-1])
@@ -401,19 +412,21 @@ class ComposedAttention(BaseAttention):
         _, outputs = loops.scan(step, self.step.initial_state(memory), inputs)
         return tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), outputs)
 
-    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> Any:
         return (*query_shape[:-1], value_shape[-1])
 
     def compute_output_spec(
         self,
-        query,
-        value,
-        key=None,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
         *,
-        return_attention_scores=False,
-        return_details=False,
-        **kwargs,
-    ):
+        return_attention_scores: bool = False,
+        return_details: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         check_shapes(query.shape, value.shape, None if key is None else key.shape)
         if return_details:
             return keras.Operation.compute_output_spec(
@@ -458,7 +471,7 @@ class Attention(ComposedAttention):
     (2, 3, 8)
     """
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "score": serialize_part(self.step.score),
@@ -468,5 +481,5 @@ class Attention(ComposedAttention):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         return cls(**deserialize_parts(config))

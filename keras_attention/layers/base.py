@@ -3,9 +3,12 @@
 Shapes: B batch, T queries, S positions, N heads, Q query depth, V value depth.
 """
 
+from typing import Any
+
 import keras
 
 from keras_attention.ops.masks import clear_masked, combine_masks
+from keras_attention.typing import Nested, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import check_mask
 
 
@@ -29,11 +32,19 @@ class BaseMemory(keras.layers.Layer):
         there is a mask, the boolean `"mask"` `(B, S)`.
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def call(self, value, key=None, *, value_mask=None, key_mask=None, mask=None):
+    def call(
+        self,
+        value: Tensor,
+        key: Tensor | None = None,
+        *,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensors:
         value_mask = mask if value_mask is None else value_mask
         if value_mask is None and key_mask is None:
             return self.project(value, value if key is None else key)
@@ -44,15 +55,15 @@ class BaseMemory(keras.layers.Layer):
         key = value if key is None else clear_masked(key, mask)
         return {"mask": mask, **self.project(value, key)}
 
-    def project(self, value, key):
+    def project(self, value: Tensor, key: Tensor | None) -> Tensors:
         """Return the dict of `"values"` and `"keys"`, given cleared tensors."""
         raise NotImplementedError
 
-    def shapes(self, value_shape, key_shape=None):
+    def shapes(self, value_shape: Shape, key_shape: Shape | None = None) -> Shapes:
         """Return the shapes of `"values"` and `"keys"` in the dict of the call."""
         raise NotImplementedError
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
         return None
 
 
@@ -83,29 +94,29 @@ class BaseStep(keras.layers.Layer):
         state: Dict for the next step.
     """
 
-    reports = ()
+    reports: tuple[str, ...] = ()
     sequential = False
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
     @property
-    def state_names(self):
+    def state_names(self) -> Nested:
         return {}
 
-    def initial_state(self, memory, queries=1):
+    def initial_state(self, memory: Tensors, queries: int = 1) -> Tensors:
         """Return the state before the first step, tensors `(B, queries, ...)`."""
         return {}
 
-    def draw(self, memory, steps, queries=1):
+    def draw(self, memory: Tensors, steps: int, queries: int = 1) -> Nested:
         """Return noise for training, a dict of tensors `(steps, B, queries, ...)`.
 
         Call it outside of loops.
         """
         return {}
 
-    def context_depth(self, query_depth, memory_shapes):
+    def context_depth(self, query_depth: int, memory_shapes: Shapes) -> int:
         """Return the depth of the context of queries of this depth.
 
         Args:
@@ -114,7 +125,7 @@ class BaseStep(keras.layers.Layer):
         """
         return memory_shapes["values"][-1]
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
         return None
 
 
@@ -126,15 +137,20 @@ class BaseAttention(keras.layers.Layer):
         step: The `BaseStep`; called for every query, or for all.
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         check_calling_form(args, kwargs)
         return super().__call__(*args, **kwargs)
 
-    def build(self, query_shape, value_shape=None, key_shape=None):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+    ) -> None:
         if value_shape is None:
             # Self-attention; a single step, (batch, depth), is one query.
             value_shape = (*query_shape[:1], None, query_shape[-1])
@@ -163,15 +179,15 @@ class AttentionPart(keras.layers.Layer):
             so that queries must be handled one after the other.
     """
 
-    state_names = ()
+    state_names: tuple[str, ...] = ()
     sequential = False
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         # States and noise keep their precision whatever the layer computes in.
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
 
-    def initial_state(self, memory, queries):
+    def initial_state(self, memory: Tensors, queries: int) -> Tensors:
         """Return the state before the first query, tensors `(B, queries, ...)`.
 
         Args:
@@ -180,14 +196,14 @@ class AttentionPart(keras.layers.Layer):
         """
         return {}
 
-    def state_of_all(self, memory, queries):
+    def state_of_all(self, memory: Tensors, queries: int) -> Tensors:
         """Return the states of all queries of a sequence, to handle them at once.
 
         Used for parts that are not sequential.
         """
         return self.initial_state(memory, queries)
 
-    def draw(self, shape):
+    def draw(self, shape: Shape) -> Nested:
         """Return noise for training, tensors with the first three axes of `shape`.
 
         Args:
@@ -195,7 +211,7 @@ class AttentionPart(keras.layers.Layer):
         """
         return {}
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
         return None
 
 

@@ -1,5 +1,7 @@
 """Luong's attention: dot, general, concat and location scores, global or local."""
 
+from typing import Any
+
 import keras
 
 from keras_attention.layers.attention import ComposedAttention
@@ -14,9 +16,18 @@ from keras_attention.layers.scores import (
     DotScore,
     GeneralScore,
     LocationScore,
+    Score,
 )
+from keras_attention.layers.weightings import Weighting
 from keras_attention.layers.windows import LocalMonotonicWindow, LocalPredictiveWindow
 from keras_attention.serialization import serialize_part
+from keras_attention.typing import (
+    Config,
+    Dtype,
+    Initializer,
+    Regularizer,
+    WeightConstraint,
+)
 from keras_attention.validation import check_choice, check_positive_integer
 
 SCORES = ("dot", "scaled-dot", "general", "concat", "location")
@@ -85,24 +96,24 @@ class LuongAttention(ComposedAttention):
 
     def __init__(
         self,
-        score="general",
+        score: str = "general",
         *,
-        units=None,
-        positions=None,
-        window="global",
-        half_width=10,
-        weighting="softmax",
-        coverage=False,
-        use_bias=False,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        bias_initializer="zeros",
-        bias_regularizer=None,
-        bias_constraint=None,
-        dtype=None,
-        **kwargs,
-    ):
+        units: int | None = None,
+        positions: int | None = None,
+        window: str = "global",
+        half_width: int = 10,
+        weighting: str | Weighting = "softmax",
+        coverage: bool = False,
+        use_bias: bool = False,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer = None,
+        kernel_constraint: WeightConstraint = None,
+        bias_initializer: Initializer = "zeros",
+        bias_regularizer: Regularizer = None,
+        bias_constraint: WeightConstraint = None,
+        dtype: Dtype = None,
+        **kwargs: Any,
+    ) -> None:
         # Keras loads "dot" from an .h5 file as its function of that name.
         score = getattr(score, "__name__", score)
         check_choice("score", score, SCORES)
@@ -118,18 +129,25 @@ class LuongAttention(ComposedAttention):
             )
         options = weight_options(locals())
         kernel = options_of(options, "kernel")
-        common = {"dtype": dtype, "name": "score"}
+        common: dict[str, Any] = {"dtype": dtype, "name": "score"}
+        part: Score
         if score in ("dot", "scaled-dot"):
             part = DotScore(scaled=score == "scaled-dot", **common)
         elif score == "general":
             part = GeneralScore(use_bias=use_bias, **options, **common)
         elif score == "location":
-            part = LocationScore(positions, use_bias=use_bias, **options, **common)
+            # mypy: the check above does not narrow the type.
+            part = LocationScore(
+                positions,  # type: ignore[arg-type]
+                use_bias=use_bias,
+                **options,
+                **common,
+            )
         else:
             # W [query; key] is the sum of two projections.
             scale = {name.replace("kernel", "scale"): x for name, x in kernel.items()}
             part = AdditiveScore(
-                units,
+                units,  # type: ignore[arg-type]
                 coverage=coverage,
                 use_bias=use_bias,
                 **options,
@@ -152,7 +170,7 @@ class LuongAttention(ComposedAttention):
         self.use_bias = use_bias
         self.options = options
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "score": self.score,

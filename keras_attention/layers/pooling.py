@@ -4,6 +4,7 @@ Shapes: B batch, S positions, V value depth, U units, H hops.
 """
 
 import math
+from typing import Any
 
 import keras
 from keras import ops, tree
@@ -16,9 +17,19 @@ from keras_attention.layers.projections import (
     weight_arguments,
     weight_options,
 )
-from keras_attention.layers.weightings import get_weighting
+from keras_attention.layers.weightings import Weighting, get_weighting
 from keras_attention.lengths import mean
 from keras_attention.serialization import serialize_part
+from keras_attention.typing import (
+    Activation,
+    Config,
+    Initializer,
+    Nested,
+    Regularizer,
+    Shape,
+    Tensor,
+    WeightConstraint,
+)
 from keras_attention.validation import check_mask, check_positive_integer
 
 
@@ -89,21 +100,21 @@ class AttentionPooling(keras.layers.Layer):
 
     def __init__(
         self,
-        units=None,
+        units: int | None = None,
         *,
-        hops=1,
-        penalty=0.0,
-        activation=None,
-        weighting="softmax",
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        bias_initializer="zeros",
-        bias_regularizer=None,
-        bias_constraint=None,
-        **kwargs,
-    ):
+        hops: int = 1,
+        penalty: float = 0.0,
+        activation: Activation = None,
+        weighting: str | Weighting = "softmax",
+        use_bias: bool = True,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer = None,
+        kernel_constraint: WeightConstraint = None,
+        bias_initializer: Initializer = "zeros",
+        bias_regularizer: Regularizer = None,
+        bias_constraint: WeightConstraint = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if units is not None:
             check_positive_integer("units", units)
@@ -124,7 +135,7 @@ class AttentionPooling(keras.layers.Layer):
         self.options = weight_options(locals())
         self.supports_masking = True
 
-    def build(self, value_shape):
+    def build(self, value_shape: Shape) -> None:
         _check_rank(value_shape)
         depth = value_shape[-1]
         self.hidden = None
@@ -150,14 +161,14 @@ class AttentionPooling(keras.layers.Layer):
 
     def call(
         self,
-        value,
+        value: Tensor,
         *,
-        value_mask=None,
-        mask=None,
-        return_attention_scores=False,
-        return_details=False,
-        training=None,
-    ):
+        value_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        return_details: bool = False,
+        training: bool | None = None,
+    ) -> Nested:
         _check_rank(value.shape)
         leading = ops.shape(value)[:-2]
         length = ops.shape(value)[-2]
@@ -199,18 +210,23 @@ class AttentionPooling(keras.layers.Layer):
         context, weights = outputs["context"], outputs["weights"]
         return (context, weights) if return_attention_scores else context
 
-    def compute_mask(self, value, previous_mask=None):
+    def compute_mask(self, value: Tensor, previous_mask: Nested = None) -> Any:
         if previous_mask is None or len(value.shape) == 3:
             return None
         return ops.any(previous_mask, axis=-1)
 
-    def compute_output_shape(self, value_shape):
+    def compute_output_shape(self, value_shape: Shape) -> Any:
         hops = (self.hops,) if self.hops > 1 else ()
         return (*value_shape[:-2], *hops, value_shape[-1])
 
     def compute_output_spec(
-        self, value, *, return_attention_scores=False, return_details=False, **kwargs
-    ):
+        self,
+        value: Tensor,
+        *,
+        return_attention_scores: bool = False,
+        return_details: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         _check_rank(value.shape)
         if return_details:
             return keras.Operation.compute_output_spec(
@@ -223,7 +239,7 @@ class AttentionPooling(keras.layers.Layer):
         weights_shape = (*shape[:-1], value.shape[-2])
         return pooled, keras.KerasTensor(weights_shape, self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "units": self.units,

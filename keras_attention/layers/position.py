@@ -3,6 +3,8 @@
 Shapes: B batch, T steps, D depth.
 """
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -11,6 +13,14 @@ from keras_attention.layers.projections import (
     serialize_options,
     weight_arguments,
     weight_options,
+)
+from keras_attention.typing import (
+    Config,
+    Initializer,
+    Regularizer,
+    Shape,
+    Tensor,
+    WeightConstraint,
 )
 from keras_attention.validation import check_positive_integer
 
@@ -73,14 +83,14 @@ class PositionEncoding(keras.layers.Layer):
 
     def __init__(
         self,
-        kind="sinusoidal",
+        kind: str = "sinusoidal",
         *,
-        max_length=None,
-        embeddings_initializer="uniform",
-        embeddings_regularizer=None,
-        embeddings_constraint=None,
-        **kwargs,
-    ):
+        max_length: int | None = None,
+        embeddings_initializer: Initializer = "uniform",
+        embeddings_regularizer: Regularizer = None,
+        embeddings_constraint: WeightConstraint = None,
+        **kwargs: Any,
+    ) -> None:
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {KINDS}. Received: {kind!r}")
         if max_length is None and kind == "learned":
@@ -94,7 +104,7 @@ class PositionEncoding(keras.layers.Layer):
         self.max_length = max_length
         self.options = weight_options(locals())
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Shape) -> None:
         if self.kind == "learned":
             self.embeddings = self.add_weight(
                 name="embeddings",
@@ -103,7 +113,7 @@ class PositionEncoding(keras.layers.Layer):
             )
         self.built = True
 
-    def call(self, inputs, start=0):
+    def call(self, inputs: Tensor, start: int | Tensor = 0) -> Tensor:
         self._check_positions(inputs.shape, start)
         positions = ops.cast(start, "int32")
         if len(inputs.shape) > 2:
@@ -146,14 +156,14 @@ class PositionEncoding(keras.layers.Layer):
                 f"{steps} steps from position {first}"
             )
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape: Shape) -> Any:
         return tuple(inputs_shape)
 
-    def compute_output_spec(self, inputs, start=0):
+    def compute_output_spec(self, inputs: Tensor, start: int | Tensor = 0) -> Any:
         self._check_positions(inputs.shape, start)
         return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "kind": self.kind,

@@ -3,12 +3,15 @@
 Shapes: B batch, D depth of the inputs, U units.
 """
 
+from typing import Any
+
 import keras
 from keras import ops, tree
 
 from keras_attention.layers.projections import fresh
 from keras_attention.lengths import at_least_one, is_zero
 from keras_attention.ops.precision import exact_dtype
+from keras_attention.typing import Config, Initializer, Nested, Shape, Tensor
 from keras_attention.validation import check_positive_integer
 
 
@@ -21,7 +24,14 @@ class NormalizedCell:
     `recurrent_kernel`, and the state, a list of tensors `(B, U)`.
     """
 
-    def __init__(self, units, *, epsilon=1e-5, gain_initializer="ones", **options):
+    def __init__(
+        self,
+        units: int,
+        *,
+        epsilon: float = 1e-5,
+        gain_initializer: Initializer = "ones",
+        **options: Any,
+    ) -> None:
         check_positive_integer("units", units)
         if not epsilon > 0:
             raise ValueError(f"epsilon must be positive. Received: {epsilon!r}")
@@ -36,7 +46,9 @@ class NormalizedCell:
             initializer=fresh(self.gain_initializer),
         )
 
-    def call(self, inputs, states, training=False):
+    def call(
+        self, inputs: Tensor, states: Nested, training: bool | None = False
+    ) -> tuple[Tensor, Nested]:
         nested = tree.is_nested(states)
         state = list(states) if nested else [states]
         masks = [None, None]
@@ -58,7 +70,7 @@ class NormalizedCell:
         x = x * ops.rsqrt(variance + self.epsilon) * ops.cast(gain, dtype)
         return x if bias is None else x + ops.cast(bias, dtype)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "epsilon": self.epsilon,
@@ -113,7 +125,7 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
         supplementary material.
     """
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
         self.input_gain = self._add_gain("input_gain", 4 * self.units)
         self.recurrent_gain = self._add_gain("recurrent_gain", 4 * self.units)
@@ -128,14 +140,16 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
                 constraint=self.bias_constraint,
             )
 
-    def advance(self, of_inputs, of_state, state):
+    def advance(
+        self, of_inputs: Tensor, of_state: Tensor, state: Nested
+    ) -> tuple[Tensor, Nested]:
         sums = self._normalize(of_inputs, self.input_gain, self.bias)
         sums = sums + self._normalize(of_state, self.recurrent_gain)
         return lstm_gates(
             self, ops.cast(sums, state[1].dtype), state, self.normalize_carry
         )
 
-    def normalize_carry(self, carry):
+    def normalize_carry(self, carry: Tensor) -> Tensor:
         """Return the normalised carry, the input of the output's activation."""
         normalized = self._normalize(carry, self.carry_gain, self.carry_bias)
         return ops.cast(normalized, carry.dtype)
@@ -185,7 +199,7 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         supplementary material.
     """
 
-    def __init__(self, units, **options):
+    def __init__(self, units: int, **options: Any) -> None:
         super().__init__(units, **options)
         if not self.reset_after:
             raise ValueError(
@@ -193,12 +207,14 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
                 f"Received: {self.reset_after!r}"
             )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
         self.input_gain = self._add_gain("input_gain", 3 * self.units)
         self.recurrent_gain = self._add_gain("recurrent_gain", 3 * self.units)
 
-    def advance(self, of_inputs, of_state, state):
+    def advance(
+        self, of_inputs: Tensor, of_state: Tensor, state: Nested
+    ) -> tuple[Tensor, Nested]:
         biases = [self.bias[0], self.bias[1]] if self.use_bias else [None, None]
         of_inputs = self._by_part(of_inputs, self.input_gain, biases[0])
         of_state = self._by_part(of_state, self.recurrent_gain, biases[1])

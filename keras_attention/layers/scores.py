@@ -5,6 +5,7 @@ are `(B, S, U)`, or `(B, T, S, U)` where every query has a window of its own.
 """
 
 import math
+from typing import Any
 
 import keras
 from keras import initializers, ops
@@ -20,6 +21,7 @@ from keras_attention.layers.projections import (
 )
 from keras_attention.ops.fast_scores import fast_additive_scores
 from keras_attention.ops.scores import dot_scores
+from keras_attention.typing import Config, Shape, Tensor
 
 
 class Score(AttentionPart):
@@ -43,11 +45,11 @@ class Score(AttentionPart):
     takes_coverage = False
     uses_keys = True
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.autocast = True
 
-    def make_key_projection(self):
+    def make_key_projection(self) -> keras.layers.Layer | None:
         """Return a new layer that projects the keys for this score, or `None`."""
         return None
 
@@ -67,11 +69,11 @@ class DotScore(Score):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1.
     """
 
-    def __init__(self, scaled=False, **kwargs):
+    def __init__(self, scaled: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.scaled = scaled
 
-    def build(self, query_shape, keys_shape):
+    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
         if query_shape[-1] != keys_shape[-1]:
             raise ValueError(
                 "query and key must have the same depth for a dot score; the general "
@@ -80,12 +82,12 @@ class DotScore(Score):
             )
         self.built = True
 
-    def call(self, query, keys):
+    def call(self, query: Tensor, keys: Tensor) -> Tensor:
         if self.scaled:
             query = query / math.sqrt(query.shape[-1])
         return ops.cast(dot_scores(query, keys), self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "scaled": self.scaled}
 
 
@@ -102,15 +104,18 @@ class ProjectedScore(Score):
         options: Dict of the options of the weights.
     """
 
-    initializers = (("kernel", "glorot_uniform"), ("bias", "zeros"))
+    initializers: tuple[tuple[str, str], ...] = (
+        ("kernel", "glorot_uniform"),
+        ("bias", "zeros"),
+    )
 
-    def __init__(self, *, use_bias=False, **kwargs):
+    def __init__(self, *, use_bias: bool = False, **kwargs: Any) -> None:
         options = take_options(kwargs, self.initializers)
         super().__init__(**kwargs)
         self.use_bias = use_bias
         self.options = options
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "use_bias": self.use_bias,
@@ -135,7 +140,7 @@ class GeneralScore(ProjectedScore):
         [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1.
     """
 
-    def build(self, query_shape, keys_shape):
+    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
         self.query_projection = keras.layers.Dense(
             keys_shape[-1],
             use_bias=self.use_bias,
@@ -146,7 +151,7 @@ class GeneralScore(ProjectedScore):
         self.query_projection.build((None, query_shape[-1]))
         self.built = True
 
-    def call(self, query, keys):
+    def call(self, query: Tensor, keys: Tensor) -> Tensor:
         query = project_rows(self.query_projection, query)
         return ops.cast(dot_scores(query, keys), self.compute_dtype)
 
@@ -189,7 +194,14 @@ class AdditiveScore(ProjectedScore):
 
     initializers = (*ProjectedScore.initializers, ("scale", "glorot_uniform"))
 
-    def __init__(self, units, *, coverage=False, normalize=False, **kwargs):
+    def __init__(
+        self,
+        units: int,
+        *,
+        coverage: bool = False,
+        normalize: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.units = units
         self.takes_coverage = coverage
@@ -202,7 +214,7 @@ class AdditiveScore(ProjectedScore):
             name="query_projection",
         )
 
-    def make_key_projection(self):
+    def make_key_projection(self) -> keras.layers.Layer | None:
         return keras.layers.Dense(
             self.units,
             use_bias=self.use_bias,
@@ -211,7 +223,7 @@ class AdditiveScore(ProjectedScore):
             name="key_projection",
         )
 
-    def build(self, query_shape, keys_shape):
+    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
         if keys_shape[-1] != self.units:
             raise ValueError(
                 f"keys must have the depth of the hidden layer, {self.units}: the "
@@ -238,7 +250,7 @@ class AdditiveScore(ProjectedScore):
             )
         self.built = True
 
-    def call(self, query, keys, coverage=None):
+    def call(self, query: Tensor, keys: Tensor, coverage: Tensor = None) -> Tensor:
         query = project_rows(self.query_projection, query)
         scale, shift = ops.convert_to_tensor(self.scale), None
         if self.normalize:
@@ -247,7 +259,7 @@ class AdditiveScore(ProjectedScore):
             shift = coverage[..., None] * self.coverage_kernel
         return fast_additive_scores(query, keys, scale, shift)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "units": self.units,
@@ -274,7 +286,7 @@ class LocationScore(ProjectedScore):
 
     uses_keys = False
 
-    def __init__(self, positions, **kwargs):
+    def __init__(self, positions: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.positions = positions
         self.projection = keras.layers.Dense(
@@ -285,11 +297,11 @@ class LocationScore(ProjectedScore):
             name="projection",
         )
 
-    def build(self, query_shape, keys_shape):
+    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
         self.projection.build((None, query_shape[-1]))
         self.built = True
 
-    def call(self, query, keys):
+    def call(self, query: Tensor, keys: Tensor) -> Tensor:
         length = keys.shape[-2]
         # Unknown lengths are None, or a symbol where JAX infers shapes.
         if isinstance(length, int) and length > self.positions:
@@ -302,5 +314,5 @@ class LocationScore(ProjectedScore):
             return scores[..., :length]
         return ops.take(scores, ops.arange(ops.shape(keys)[-2], dtype="int32"), axis=-1)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "positions": self.positions}

@@ -5,6 +5,7 @@ V value depth, D depth of a head.
 """
 
 import numbers
+from typing import Any
 
 import keras
 from keras import ops
@@ -14,6 +15,17 @@ from keras_attention.layers.cache import remember
 from keras_attention.layers.multi_head import WEIGHTINGS, MultiHeadMemory, MultiHeadStep
 from keras_attention.layers.projections import serialize_options, weight_options
 from keras_attention.ops.masks import combine_masks
+from keras_attention.typing import (
+    Config,
+    Initializer,
+    Nested,
+    Regularizer,
+    Seed,
+    Shape,
+    Tensor,
+    Tensors,
+    WeightConstraint,
+)
 from keras_attention.validation import check_choice, check_mask, check_positive_integer
 
 
@@ -128,26 +140,26 @@ class SelfAttention(BaseAttention):
 
     def __init__(
         self,
-        num_heads,
-        key_dim,
+        num_heads: int,
+        key_dim: int,
         *,
-        value_dim=None,
-        output_dim=None,
-        use_output_projection=True,
-        causal=False,
-        weighting="softmax",
-        dropout=0.0,
-        scale=None,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        bias_initializer="zeros",
-        bias_regularizer=None,
-        bias_constraint=None,
-        seed=None,
-        **kwargs,
-    ):
+        value_dim: int | None = None,
+        output_dim: int | None = None,
+        use_output_projection: bool = True,
+        causal: bool = False,
+        weighting: str = "softmax",
+        dropout: float = 0.0,
+        scale: float | None = None,
+        use_bias: bool = True,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer = None,
+        kernel_constraint: WeightConstraint = None,
+        bias_initializer: Initializer = "zeros",
+        bias_regularizer: Regularizer = None,
+        bias_constraint: WeightConstraint = None,
+        seed: Seed = None,
+        **kwargs: Any,
+    ) -> None:
         check_positive_integer("num_heads", num_heads)
         check_positive_integer("key_dim", key_dim)
         check_positive_integer("value_dim", value_dim, optional=True)
@@ -198,7 +210,7 @@ class SelfAttention(BaseAttention):
             **common,
         )
 
-    def get_initial_cache(self, batch_size, max_length):
+    def get_initial_cache(self, batch_size: int, max_length: int) -> Tensors:
         """Return an empty cache for `batch_size` sequences of up to `max_length` steps.
 
         Returns:
@@ -216,19 +228,19 @@ class SelfAttention(BaseAttention):
 
     def call(
         self,
-        query,
-        value=None,
-        key=None,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
         *,
-        mask=None,
-        query_mask=None,
-        value_mask=None,
-        key_mask=None,
-        attention_mask=None,
-        return_attention_scores=False,
-        cache=None,
-        training=None,
-    ):
+        mask: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        cache: Tensors | None = None,
+        training: bool | None = None,
+    ) -> Nested:
         self._check_call(query, value, key, cache)
         for given in (query_mask, mask):
             check_mask("query_mask", given, query.shape[:-1])
@@ -261,7 +273,7 @@ class SelfAttention(BaseAttention):
         if single:
             outputs = [ops.squeeze(x, axis=-2) for x in outputs]
         if cache is not None:
-            outputs = (*outputs, cache)
+            outputs.append(cache)
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def _check_call(self, query, value, key, cache):
@@ -299,7 +311,12 @@ class SelfAttention(BaseAttention):
             return cache["keys"].shape[2]
         return (*query.shape[1:-1], 1)[0] if value is None else value.shape[1]
 
-    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+    def compute_output_shape(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+    ) -> Any:
         depth = self.output_dim or query_shape[-1]
         if not self.use_output_projection:
             depth = self.num_heads * self.memory.value_dim
@@ -307,14 +324,14 @@ class SelfAttention(BaseAttention):
 
     def compute_output_spec(
         self,
-        query,
-        value=None,
-        key=None,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
         *,
-        return_attention_scores=False,
-        cache=None,
-        **kwargs,
-    ):
+        return_attention_scores: bool = False,
+        cache: Tensors | None = None,
+        **kwargs: Any,
+    ) -> Any:
         self._check_call(query, value, key, cache)
         shape = self.compute_output_shape(query.shape)
         outputs = [keras.KerasTensor(shape, self.compute_dtype)]
@@ -329,7 +346,7 @@ class SelfAttention(BaseAttention):
             )
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "num_heads": self.num_heads,

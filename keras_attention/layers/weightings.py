@@ -3,6 +3,8 @@
 Shapes: B batch, T queries, S scores of a query.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -27,6 +29,7 @@ from keras_attention.ops.weightings import (
     masked_softmax,
     masked_sparsemax,
 )
+from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import check_choice
 
 
@@ -56,7 +59,7 @@ class Weighting(AttentionPart):
         state: Dict for the next step.
     """
 
-    reports = ()
+    reports: tuple[str, ...] = ()
     everywhere = False
     scalable = True
 
@@ -64,18 +67,25 @@ class Weighting(AttentionPart):
 class _DeterministicWeighting(Weighting):
     """A deterministic function of the scores, divided by a temperature."""
 
-    def __init__(self, temperature=1.0, **kwargs):
+    def __init__(self, temperature: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not temperature > 0:
             raise ValueError(f"temperature must be positive. Received: {temperature!r}")
         self.temperature = temperature
 
-    def call(self, scores, valid=None, state=None, noise=None, training=None):
+    def call(
+        self,
+        scores: Tensor,
+        valid: Tensor | None = None,
+        state: Nested = None,
+        noise: Nested = None,
+        training: bool | None = None,
+    ) -> tuple[Tensors, Tensors]:
         if self.temperature != 1.0:
             scores = at_least_float32(scores) / self.temperature
         return {"weights": self.normalize(scores, valid)}, {}
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "temperature": self.temperature}
 
 
@@ -161,15 +171,15 @@ class HardWeighting(Weighting):
 
     def __init__(
         self,
-        estimator="score-function",
+        estimator: str = "score-function",
         *,
-        inference="argmax",
-        soft_probability=0.0,
-        temperature=1.0,
-        relaxation=1.0,
-        seed=None,
-        **kwargs,
-    ):
+        inference: str = "argmax",
+        soft_probability: float = 0.0,
+        temperature: float = 1.0,
+        relaxation: float = 1.0,
+        seed: Seed = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_choice("estimator", estimator, ("score-function", "straight-through"))
         check_choice("inference", inference, ("argmax", "expectation"))
@@ -188,7 +198,7 @@ class HardWeighting(Weighting):
         self.seed_generator = _seed_generator(seed)
         self.seed = self.seed_generator if isinstance(seed, dict) else seed
 
-    def draw(self, shape):
+    def draw(self, shape: Shape) -> Nested:
         dtype, seed = exact_dtype(self.compute_dtype), self.seed_generator
         steps, batch, queries, _ = shape
         coin = keras.random.uniform((1, batch, queries, 1), dtype=dtype, seed=seed)
@@ -197,7 +207,14 @@ class HardWeighting(Weighting):
             "soft": ops.repeat(coin < self.soft_probability, steps, axis=0),
         }
 
-    def call(self, scores, valid=None, state=None, noise=None, training=None):
+    def call(
+        self,
+        scores: Tensor,
+        valid: Tensor | None = None,
+        state: Nested = None,
+        noise: Nested = None,
+        training: bool | None = None,
+    ) -> tuple[Tensors, Tensors]:
         scores = ops.cast(scores, exact_dtype(self.compute_dtype)) / self.temperature
         probabilities = relaxed = masked_softmax(scores, valid)
         if noise:
@@ -222,7 +239,7 @@ class HardWeighting(Weighting):
             "sampled": sampled,
         }, {}
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "estimator": self.estimator,
@@ -269,14 +286,14 @@ class MonotonicWeighting(Weighting):
 
     def __init__(
         self,
-        mode="recursive",
+        mode: str = "recursive",
         *,
-        inference="expectation",
-        noise=1.0,
-        score_bias=-2.0,
-        seed=None,
-        **kwargs,
-    ):
+        inference: str = "expectation",
+        noise: float = 1.0,
+        score_bias: float = -2.0,
+        seed: Seed = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_choice("mode", mode, ("recursive", "parallel", "hard"))
         check_choice("inference", inference, ("expectation", "hard"))
@@ -289,7 +306,7 @@ class MonotonicWeighting(Weighting):
         self.seed_generator = _seed_generator(seed)
         self.seed = self.seed_generator if isinstance(seed, dict) else seed
 
-    def build(self, scores_shape):
+    def build(self, scores_shape: Shape) -> None:
         self.bias = self.add_weight(
             name="score_bias",
             shape=(),
@@ -297,13 +314,13 @@ class MonotonicWeighting(Weighting):
         )
         self.built = True
 
-    def initial_state(self, memory, queries):
+    def initial_state(self, memory: Tensors, queries: int) -> Tensors:
         batch, length = ops.shape(memory["values"])[:2]
         first = ops.equal(ops.arange(length, dtype="int32"), 0)
         first = ops.cast(first, exact_dtype(self.compute_dtype))
         return {"previous": ops.broadcast_to(first, (batch, queries, length))}
 
-    def draw(self, shape):
+    def draw(self, shape: Shape) -> Nested:
         if not self.noise:
             return {}
         noise = keras.random.normal(
@@ -314,7 +331,14 @@ class MonotonicWeighting(Weighting):
         )
         return {"normal": noise}
 
-    def call(self, scores, valid=None, state=None, noise=None, training=None):
+    def call(
+        self,
+        scores: Tensor,
+        valid: Tensor | None = None,
+        state: Nested = None,
+        noise: Nested = None,
+        training: bool | None = None,
+    ) -> tuple[Tensors, Tensors]:
         scores = ops.cast(scores, exact_dtype(self.compute_dtype))
         scores = scores + ops.cast(self.bias, scores.dtype)
         if noise:
@@ -328,7 +352,7 @@ class MonotonicWeighting(Weighting):
             weights = monotonic_recursive(p, state["previous"])
         return {"weights": weights}, {"previous": weights}
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "mode": self.mode,

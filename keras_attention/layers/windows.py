@@ -4,6 +4,8 @@ Shapes: B batch, T queries, Q query depth, S positions, W positions in a window,
 U depth of the keys, V depth of the values.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -22,6 +24,16 @@ from keras_attention.ops.windows import (
     inside,
     take_window,
     window_positions,
+)
+from keras_attention.typing import (
+    Config,
+    Initializer,
+    Regularizer,
+    Shape,
+    Shapes,
+    Tensor,
+    Tensors,
+    WeightConstraint,
 )
 from keras_attention.validation import check_positive_integer
 
@@ -51,17 +63,17 @@ class LocalWindow(AttentionPart):
 
     scales = False
 
-    def __init__(self, half_width=10, **kwargs):
+    def __init__(self, half_width: int = 10, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive_integer("half_width", half_width)
         self.half_width = half_width
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Number of positions in the window."""
         return 2 * self.half_width + 1
 
-    def view(self, centers, memory, valid):
+    def view(self, centers: Tensor, memory: Tensors, valid: Tensor | None) -> Tensors:
         """Return the view of the windows around `centers`, `(B, T)`."""
         positions = window_positions(centers, self.half_width)
         mask = inside(positions, ops.shape(memory["values"])[1])
@@ -76,7 +88,7 @@ class LocalWindow(AttentionPart):
             "positions": positions,
         }
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {**super().get_config(), "half_width": self.half_width}
 
 
@@ -101,19 +113,25 @@ class LocalMonotonicWindow(LocalWindow):
 
     state_names = ("step",)
 
-    def build(self, query_shape, memory_shape=None):
+    def build(self, query_shape: Shape, memory_shape: Shapes = None) -> None:
         self.built = True
 
-    def initial_state(self, memory, queries):
+    def initial_state(self, memory: Tensors, queries: int) -> Tensors:
         batch = ops.shape(memory["values"])[0]
         return {"step": ops.zeros((batch, queries), "int32")}
 
-    def state_of_all(self, memory, queries):
+    def state_of_all(self, memory: Tensors, queries: int) -> Tensors:
         batch = ops.shape(memory["values"])[0]
         steps = ops.arange(queries, dtype="int32")
         return {"step": ops.broadcast_to(steps, (batch, queries))}
 
-    def call(self, query, memory, state, valid=None):
+    def call(
+        self,
+        query: Tensor,
+        memory: Tensors,
+        state: Tensors,
+        valid: Tensor | None = None,
+    ) -> tuple[Tensors, Tensors]:
         centers = ops.cast(state["step"], "float32")
         return self.view(centers, memory, valid), {"step": state["step"] + 1}
 
@@ -143,20 +161,20 @@ class LocalPredictiveWindow(LocalWindow):
 
     def __init__(
         self,
-        half_width=10,
+        half_width: int = 10,
         *,
-        units=None,
-        kernel_initializer="glorot_uniform",
-        kernel_regularizer=None,
-        kernel_constraint=None,
-        **kwargs,
-    ):
+        units: int | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        kernel_regularizer: Regularizer = None,
+        kernel_constraint: WeightConstraint = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(half_width, **kwargs)
         check_positive_integer("units", units, optional=True)
         self.units = units
         self.options = weight_options(locals())
 
-    def build(self, query_shape, memory_shape=None):
+    def build(self, query_shape: Shape, memory_shape: Shapes = None) -> None:
         units = self.units or query_shape[-1]
         self.hidden = self._dense(units, "tanh", "hidden")
         self.hidden.build((None, query_shape[-1]))
@@ -174,7 +192,13 @@ class LocalPredictiveWindow(LocalWindow):
             name=name,
         )
 
-    def call(self, query, memory, state, valid=None):
+    def call(
+        self,
+        query: Tensor,
+        memory: Tensors,
+        state: Tensors,
+        valid: Tensor | None = None,
+    ) -> tuple[Tensors, Tensors]:
         share = project_rows(self.center, project_rows(self.hidden, query))[..., 0]
         # Half precision cannot represent every position of a long source.
         exact = exact_dtype(self.compute_dtype)
@@ -186,7 +210,7 @@ class LocalPredictiveWindow(LocalWindow):
         view["prior"] = gaussian(view["positions"], centers, self.half_width / 2)
         return view, state
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "units": self.units,

@@ -11,10 +11,11 @@ from keras import ops
 
 from keras_attention.losses.masking import masked
 from keras_attention.ops.precision import at_least_float32
+from keras_attention.typing import Tensor
 from keras_attention.validation import may_be_equal
 
 
-def doubly_stochastic_penalty(weights, mask=None):
+def doubly_stochastic_penalty(weights: Tensor, mask: Tensor | None = None) -> Tensor:
     """Doubly stochastic attention: squared distance of total attention from one.
 
         penalty = sum over s of (1 - sum over t of weights[t, s]) ** 2
@@ -47,7 +48,7 @@ def doubly_stochastic_penalty(weights, mask=None):
     return ops.sum(ops.square(1.0 - ops.sum(weights, axis=-2)), axis=-1)
 
 
-def coverage_loss(weights, mask=None):
+def coverage_loss(weights: Tensor, mask: Tensor | None = None) -> Tensor:
     """Coverage loss: attention to positions that earlier steps attended to.
 
         coverage[t, s] = sum over t' < t of weights[t', s]
@@ -76,7 +77,9 @@ def coverage_loss(weights, mask=None):
     return ops.sum(ops.minimum(weights[..., 1:, :], coverage), axis=(-2, -1))
 
 
-def attention_supervision(weights, target_weights, mask=None):
+def attention_supervision(
+    weights: Tensor, target_weights: Tensor, mask: Tensor | None = None
+) -> Tensor:
     """Supervised attention: cross-entropy between target and attention weights.
 
         target[t] = target_weights[t] / sum over s of target_weights[t, s]

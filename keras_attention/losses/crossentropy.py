@@ -13,9 +13,16 @@ from keras_attention.losses.masking import (
 )
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.sample_weights import broadcast_sample_weights
+from keras_attention.typing import Config, Tensor
 
 
-def sequence_crossentropy(token_ids, logits, mask=None, *, label_smoothing=0.0):
+def sequence_crossentropy(
+    token_ids: Tensor,
+    logits: Tensor,
+    mask: Tensor | None = None,
+    *,
+    label_smoothing: float = 0.0,
+) -> Tensor:
     """Cross-entropy of every token, with label smoothing.
 
         loss = -(1 - e) log p(token) - e / N * sum over n of log p(n)
@@ -116,11 +123,11 @@ class SequenceCrossentropy(keras.losses.Loss):
     def __init__(
         self,
         *,
-        pad=None,
-        label_smoothing=0.0,
-        reduction="mean_with_sample_weight",
-        name="sequence_crossentropy",
-    ):
+        pad: int | None = None,
+        label_smoothing: float = 0.0,
+        reduction: str | None = "mean_with_sample_weight",
+        name: str = "sequence_crossentropy",
+    ) -> None:
         check_label_smoothing(label_smoothing)
         # Keras casts the token ids to this dtype, too; half precision would round them.
         dtype = keras.backend.result_type(keras.config.floatx(), "float32")
@@ -129,7 +136,9 @@ class SequenceCrossentropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
         self._mask_of = _MaskOf(autocast=False, name="mask_of")
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> Tensor:
         mask = self._mask_of(y_pred)
         y_true, y_pred = map(ops.convert_to_tensor, (y_true, y_pred))
         if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == 1:
@@ -146,7 +155,7 @@ class SequenceCrossentropy(keras.losses.Loss):
         y_true, y_pred = masked(y_true, counts), masked(y_pred, counts, rows=True)
         return super().__call__(y_true, y_pred, weights)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return sequence_crossentropy(
             ops.cast(y_true, "int32"), y_pred, label_smoothing=self.label_smoothing
         )
@@ -156,7 +165,7 @@ class SequenceCrossentropy(keras.losses.Loss):
             return ops.ones_like(token_ids, dtype="bool")
         return ops.not_equal(token_ids, self.pad)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "pad": self.pad,

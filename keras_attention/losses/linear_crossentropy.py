@@ -12,14 +12,21 @@ from keras_attention.losses.masking import (
     masked,
 )
 from keras_attention.ops.precision import at_least_float32
+from keras_attention.typing import Tensor
 
 # Number of logits of one block: 16 MB, which stay in the cache.
 BLOCK_ENTRIES = 1 << 22
 
 
 def linear_crossentropy(
-    token_ids, inputs, embeddings, mask=None, *, weights=None, label_smoothing=0.0
-):
+    token_ids: Tensor,
+    inputs: Tensor,
+    embeddings: Tensor,
+    mask: Tensor | None = None,
+    *,
+    weights: Tensor | None = None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
     """Mean cross-entropy of tokens, without all logits in memory at once.
 
         logits = inputs @ embeddings^T

@@ -3,12 +3,15 @@
 Shapes: B batch, T target steps.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_attention.lengths import mean
 from keras_attention.losses.masking import masked
 from keras_attention.ops.precision import at_least_float32
+from keras_attention.typing import Config, Nested, Tensor
 from keras_attention.validation import check_rank
 
 
@@ -99,8 +102,13 @@ class ReinforceLoss(keras.layers.Layer):
     """
 
     def __init__(
-        self, *, reward_weight=0.1, entropy_weight=0.002, momentum=0.9, **kwargs
-    ):
+        self,
+        *,
+        reward_weight: float = 0.1,
+        entropy_weight: float = 0.002,
+        momentum: float = 0.9,
+        **kwargs: Any,
+    ) -> None:
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum must lie in [0, 1]. Received: {momentum}")
         super().__init__(autocast=False, **kwargs)
@@ -120,14 +128,14 @@ class ReinforceLoss(keras.layers.Layer):
 
     def call(
         self,
-        log_likelihood,
-        log_probability,
-        entropy,
+        log_likelihood: Tensor,
+        log_probability: Tensor,
+        entropy: Tensor,
         *,
-        mask=None,
-        sampled=None,
-        training=None,
-    ):
+        mask: Tensor | None = None,
+        sampled: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         if sampled is not None:
             check_rank("sampled", sampled.shape, (1,), "(batch,)")
         if mask is not None:
@@ -155,10 +163,10 @@ class ReinforceLoss(keras.layers.Layer):
         change = (1 - self.momentum) * average
         self.baseline.assign_add(ops.cast(change, self.baseline.dtype))
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
         return None
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "reward_weight": self.reward_weight,

@@ -19,9 +19,10 @@ from keras_attention.ops.rows import (
     highest,
     valid_scores,
 )
+from keras_attention.typing import Tensor
 
 
-def masked_softmax(scores, mask=None):
+def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Softmax over the last axis that gives masked positions exactly zero.
 
     Where there is a mask, a row with no valid position is a row of zeros with zero
@@ -51,7 +52,7 @@ def masked_softmax(scores, mask=None):
     return weights * ops.cast(valid, weights.dtype)
 
 
-def masked_log_softmax(scores, mask=None):
+def masked_log_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Logarithm of `masked_softmax`, exact where the weights underflow.
 
     Args:
@@ -74,7 +75,7 @@ def masked_log_softmax(scores, mask=None):
     return ops.where(valid, logs, LOWEST)
 
 
-def masked_sparsemax(scores, mask=None):
+def masked_sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Sparsemax: projection of the valid scores onto the simplex.
 
         weights[s] = max(scores[s] - threshold, 0),  the threshold making the sum one
@@ -107,7 +108,7 @@ def masked_sparsemax(scores, mask=None):
     return ops.where(support, ops.relu(deviation + 1 / count), 0.0)
 
 
-def masked_entmax15(scores, mask=None):
+def masked_entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Sparse weights between softmax and sparsemax: entmax with alpha = 1.5.
 
         weights[s] = max(scores[s] / 2 - threshold, 0)^2,  the threshold making the
@@ -141,7 +142,7 @@ def masked_entmax15(scores, mask=None):
     return ops.where(support, ops.square(ops.relu(root)), 0.0)
 
 
-def masked_sigmoid(scores, mask=None):
+def masked_sigmoid(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Sigmoid of every score: the probability to stop at a position.
 
     Args:

@@ -1,6 +1,8 @@
 """Beam search."""
 
 import inspect
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from keras import ops, tree
@@ -8,6 +10,7 @@ from keras import ops, tree
 from keras_attention import loops
 from keras_attention.search.constraints import (
     IMPOSSIBLE,
+    Constraint,
     is_possible,
 )
 from keras_attention.search.nested import (
@@ -22,10 +25,11 @@ from keras_attention.search.nested import (
 from keras_attention.search.ranking import Ranking
 from keras_attention.search.step import check_keywords, check_start, constrain
 from keras_attention.search.top_k import top_k
+from keras_attention.typing import Nested, Step, Tensor, Tensors
 from keras_attention.validation import check_positive_integer, values_of
 
 
-def beam_search(step, state, **options):
+def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
     """Beam search over a step function.
 
     Hypotheses are ranked by
@@ -127,21 +131,21 @@ class Beam:
 
     def __init__(
         self,
-        step,
-        state,
+        step: Step,
+        state: Nested,
         *,
-        start,
-        end,
-        max_length,
-        beam_size=5,
-        length_penalty=1.0,
-        length_penalty_form="power",
-        coverage_penalty=0.0,
-        coverage_mask=None,
-        early_stopping=False,
-        limit=None,
-        constraints=(),
-    ):
+        start: int,
+        end: int,
+        max_length: int,
+        beam_size: int = 5,
+        length_penalty: float = 1.0,
+        length_penalty_form: str = "power",
+        coverage_penalty: float = 0.0,
+        coverage_mask: Tensor | None = None,
+        early_stopping: bool = False,
+        limit: int | Tensor | None = None,
+        constraints: Iterable[Constraint] = (),
+    ) -> None:
         check_start(start)
         check_positive_integer("max_length", max_length)
         check_positive_integer("beam_size", beam_size)
@@ -160,7 +164,7 @@ class Beam:
         self.early_stopping = early_stopping
         self.limit = max_length if limit is None else self._checked_limit(limit)
 
-    def begin(self):
+    def begin(self) -> Tensors:
         """Return the carry before the first step."""
         first = self._first()
         _, _, weights = self.step(first["alive"]["token_ids"], first["alive"]["state"])
@@ -182,7 +186,7 @@ class Beam:
             coverage = ops.zeros(ops.shape(weights), dtype="float32")
         return {**first, "coverage": coverage, "history": history}
 
-    def restart(self, carry, rows):
+    def restart(self, carry: Tensors, rows: Tensor) -> Tensors:
         """Return the carry with the rows of a mask `(B,)` before their first step."""
         # Entries of the history after step `t` are never read.
         first = {
@@ -236,7 +240,13 @@ class Beam:
         full = is_possible(carry["finished"]["log_probs"][:, -1])
         return ops.logical_and(full, self.early_stopping)
 
-    def advance(self, carry, *, active=None, unfinished=0):
+    def advance(
+        self,
+        carry: Tensors,
+        *,
+        active: Tensor | None = None,
+        unfinished: int | Tensor = 0,
+    ) -> Tensors:
         """Run steps until at most `unfinished` of the active rows are not done.
 
         The loop also ends when any row, active or not, has `max_length` tokens.
@@ -367,7 +377,7 @@ class Beam:
         )
         return gather(pool, ops.argsort(places, axis=-1)[:, :beam_size])
 
-    def hypotheses(self, carry):
+    def hypotheses(self, carry: Tensors) -> Tensors:
         """Return the result of the search, traced back from the last tokens."""
         chosen = self._best_of_all(carry)
         exists = is_possible(chosen["log_probs"])
@@ -429,4 +439,5 @@ def check_limit(limit):
 
 
 # The options of beam search are spelled out once, in `Beam`.
-beam_search.__signature__ = inspect.signature(Beam)
+_signature = inspect.signature(Beam).replace(return_annotation=Tensors)
+beam_search.__signature__ = _signature  # type: ignore[attr-defined]

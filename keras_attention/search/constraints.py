@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_attention.lengths import join_axes
 from keras_attention.search.nested import check_rows
+from keras_attention.typing import Nested, Tensor
 from keras_attention.validation import check_positive_integer, values_of
 
 # The log-probability of a hypothesis that does not exist; finite, so that sums are.
@@ -30,10 +31,10 @@ class SearchStep:
         end: The end token.
     """
 
-    token_ids: object
-    length: object
-    log_probs: object
-    vocabulary: object
+    token_ids: Tensor
+    length: Tensor
+    log_probs: Tensor
+    vocabulary: Tensor
     end: int
 
 
@@ -77,7 +78,7 @@ class Constraint:
     #: Whether the constraint applies after those that do not override.
     overrides = False
 
-    def begin(self, *, batch_size, end, max_length):
+    def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
         """Return the initial state, nested tensors `(B, ...)`; `{}` for none.
 
         Args:
@@ -90,7 +91,9 @@ class Constraint:
         """
         return {}
 
-    def mask(self, log_probs, state, step):
+    def mask(
+        self, log_probs: Tensor, state: Nested, step: SearchStep
+    ) -> tuple[Tensor, Nested]:
         """Return log-probabilities with tokens forbidden, and the next state.
 
         Args:
@@ -107,7 +110,7 @@ class Constraint:
         raise NotImplementedError
 
     @staticmethod
-    def forbid(log_probs, tokens):
+    def forbid(log_probs: Tensor, tokens: Tensor) -> Tensor:
         """Return `log_probs` with `FORBIDDEN` where the mask `tokens` is `True`."""
         return ops.where(tokens, FORBIDDEN, log_probs)
 
@@ -123,7 +126,7 @@ class Ban(Constraint):
             vocabulary.
     """
 
-    def __init__(self, token_ids):
+    def __init__(self, token_ids: Iterable[int]) -> None:
         if not isinstance(token_ids, Iterable):
             raise ValueError(
                 f"token_ids of Ban must be a list of tokens. Received: {token_ids!r}"
@@ -132,7 +135,9 @@ class Ban(Constraint):
         for token in self.token_ids:
             check_integer("every token of Ban", token)
 
-    def mask(self, log_probs, state, step):
+    def mask(
+        self, log_probs: Tensor, state: Nested, step: SearchStep
+    ) -> tuple[Tensor, Nested]:
         size = log_probs.shape[-1]
         unknown = [token for token in self.token_ids if not 0 <= token < size]
         if unknown:
@@ -155,11 +160,11 @@ class MinLength(Constraint):
         ValueError: If `min_length` is not an integer, or, in the search, out of range.
     """
 
-    def __init__(self, min_length):
+    def __init__(self, min_length: int) -> None:
         check_integer("min_length", min_length)
         self.min_length = min_length
 
-    def begin(self, *, batch_size, end, max_length):
+    def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
         if not 0 <= self.min_length <= max_length:
             raise ValueError(
                 f"min_length must be between 0 and max_length, {max_length}. "
@@ -167,7 +172,9 @@ class MinLength(Constraint):
             )
         return {}
 
-    def mask(self, log_probs, state, step):
+    def mask(
+        self, log_probs: Tensor, state: Nested, step: SearchStep
+    ) -> tuple[Tensor, Nested]:
         too_short = (step.length + 1 < self.min_length)[..., None]
         is_end = step.vocabulary == step.end
         return self.forbid(log_probs, ops.logical_and(too_short, is_end)), state
@@ -186,15 +193,17 @@ class NoRepeatNgrams(Constraint):
         [Paulus et al., 2018](https://arxiv.org/abs/1705.04304), section 2.5.
     """
 
-    def __init__(self, n):
+    def __init__(self, n: int) -> None:
         check_positive_integer("n of NoRepeatNgrams", n)
         self.n = n
 
-    def begin(self, *, batch_size, end, max_length):
+    def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
         # The newest token comes last; -1 stands for those that are not there yet.
         return ops.full((batch_size, max_length), -1, dtype="int32")
 
-    def mask(self, log_probs, state, step):
+    def mask(
+        self, log_probs: Tensor, state: Nested, step: SearchStep
+    ) -> tuple[Tensor, Nested]:
         if self.n >= state.shape[-1]:
             # Two such n-grams do not fit into a hypothesis.
             return log_probs, state
@@ -221,7 +230,7 @@ class Prefix(Constraint):
 
     overrides = True
 
-    def __init__(self, token_ids):
+    def __init__(self, token_ids: Tensor) -> None:
         # Keras on JAX may turn a list of integers into floats.
         if not hasattr(token_ids, "dtype"):
             token_ids = np.asarray(token_ids)
@@ -243,7 +252,7 @@ class Prefix(Constraint):
         if values is not None:
             self.highest = int(np.max(values.astype("int64"), initial=-1))
 
-    def begin(self, *, batch_size, end, max_length):
+    def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
         if self.length > max_length:
             raise ValueError(
                 f"token_ids of Prefix must have at most {max_length} tokens. "
@@ -252,7 +261,9 @@ class Prefix(Constraint):
         check_rows("token_ids of Prefix", self.token_ids, batch_size)
         return {}
 
-    def mask(self, log_probs, state, step):
+    def mask(
+        self, log_probs: Tensor, state: Nested, step: SearchStep
+    ) -> tuple[Tensor, Nested]:
         size = log_probs.shape[-1]
         if self.highest >= size:
             raise ValueError(

@@ -1,15 +1,22 @@
 """Ensembles: several models that decide together."""
 
 import math
+from collections.abc import Iterable
 
 from keras import ops
 
 from keras_attention.search.constraints import IMPOSSIBLE, is_impossible
 from keras_attention.search.step import call_step
+from keras_attention.typing import Step
 from keras_attention.validation import check_choice
 
 
-def ensemble_step(steps, *, weights=None, combine="probabilities"):
+def ensemble_step(
+    steps: Iterable[Step],
+    *,
+    weights: Iterable[float] | None = None,
+    combine: str = "probabilities",
+) -> Step:
     """Step function of an ensemble of models, for any of the searches.
 
     With model weights w that sum to one, the next token has the distribution

@@ -1,10 +1,15 @@
 """Beam search over lists that are longer than a batch."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import numpy as np
 from keras import ops, tree
 
 from keras_attention.search.beam import Beam, check_limit
+from keras_attention.search.constraints import Constraint
 from keras_attention.search.step import check_keywords
+from keras_attention.typing import Nested, Step, Tensor, Tensors
 from keras_attention.validation import check_positive_integer
 
 
@@ -64,8 +69,15 @@ class BeamSearchQueue:
     """
 
     def __init__(
-        self, make_step, *, batch_size, compiler=None, constraints=(), **options
-    ):
+        self,
+        make_step: Callable[[Nested], Step],
+        *,
+        batch_size: int,
+        compiler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+        constraints: Iterable[Constraint]
+        | Callable[[Nested], Iterable[Constraint]] = (),
+        **options: Any,
+    ) -> None:
         check_positive_integer("batch_size", batch_size)
         check_keywords("BeamSearchQueue", options, Beam)
         self.make_step = make_step
@@ -77,7 +89,14 @@ class BeamSearchQueue:
         self._begin = compiler(lambda rows: self._beam(rows).begin())
         self._go_on = compiler(self._round)
 
-    def __call__(self, memory, state, *, coverage_mask=None, limit=None):
+    def __call__(
+        self,
+        memory: Nested,
+        state: Nested,
+        *,
+        coverage_mask: Tensor | None = None,
+        limit: Tensor | None = None,
+    ) -> Tensors:
         if limit is not None:
             # Inside a compiled function, the values are not known.
             check_limit(limit)

@@ -1,15 +1,19 @@
 """Greedy search and sampling, whose hypotheses are independent of each other."""
 
+from collections.abc import Iterable
+
 import keras
 from keras import ops
 
 from keras_attention.ops.sampling import invert
 from keras_attention.search.constraints import (
     IMPOSSIBLE,
+    Constraint,
     is_possible,
 )
 from keras_attention.search.nested import batch_of, spread, write
 from keras_attention.search.step import check_start, checks_keywords, constrain
+from keras_attention.typing import Nested, Seed, Step, Tensors
 from keras_attention.validation import check_positive_integer
 
 # The lowest temperature that is positive in float32 on every backend.
@@ -19,7 +23,15 @@ HIGH_TEMPERATURE = 1e6
 
 
 @checks_keywords
-def greedy_search(step, state, *, start, end, max_length, constraints=()):
+def greedy_search(
+    step: Step,
+    state: Nested,
+    *,
+    start: int,
+    end: int,
+    max_length: int,
+    constraints: Iterable[Constraint] = (),
+) -> Tensors:
     """Greedy search: the most probable token at every step.
 
     The loop ends when every row has produced `end`, or when no token is possible. In
@@ -49,19 +61,19 @@ def greedy_search(step, state, *, start, end, max_length, constraints=()):
 
 @checks_keywords
 def sample_search(
-    step,
-    state,
+    step: Step,
+    state: Nested,
     *,
-    start,
-    end,
-    max_length,
-    samples=1,
-    temperature=1.0,
-    top_k=None,
-    top_p=None,
-    seed=None,
-    constraints=(),
-):
+    start: int,
+    end: int,
+    max_length: int,
+    samples: int = 1,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: Seed = None,
+    constraints: Iterable[Constraint] = (),
+) -> Tensors:
     """Sampling: every token is drawn from the distribution of the model.
 
     Tokens are drawn by inversion: the first token whose cumulative probability exceeds
