@@ -10,7 +10,7 @@ import textwrap
 
 import griffe
 
-TITLES = {"Args": "Arguments", "Example": "Example", "Examples": "Examples"}
+TITLES = {"Args": "Arguments"}
 SECTION = re.compile(
     r"^(Args|Attributes|Call arguments|Examples?|Raises|References?|Returns|Yields):$"
 )
