@@ -1,6 +1,7 @@
 import html.parser
 import json
 import operator
+import re
 import types
 
 import pytest
@@ -206,7 +207,14 @@ def test_data_of_a_report_stays_small(tmp_path):
 
 @pytest.mark.parametrize(
     "values",
-    [[1.0], [0.0, 0.0], [-0.5, None, 3.0], [1e-7, 2e-7], [12345.0, 12346.0], [5] * 99],
+    [
+        [1.0],
+        [0.0, 0.0],
+        [-0.5, None, 3.0],
+        [3.7101, 3.7132],
+        [12345.0, 12346.0],
+        [5] * 99,
+    ],
 )
 def test_every_value_lies_inside_its_chart(values, tmp_path):
     path = tmp_path / "chart.html"
@@ -230,3 +238,19 @@ def test_every_value_lies_inside_its_chart(values, tmp_path):
 
 def test_a_figure_without_values_has_no_chart():
     assert chart("reward", [None, None], [(0, 2)], ["1", "2"]) == ""
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ([2.2, 4.7], ["2", "3", "4", "5"]),
+        ([3.7101, 3.7132], ["3.7", "3.75"]),
+        ([1e-9, 3e-7], ["0", "0.005"]),
+        ([0.0, 98.0], ["0", "50", "100"]),
+        ([-0.4, 0.4], ["-0.5", "0", "0.5"]),
+    ],
+)
+def test_axes_have_round_numbers_that_differ(values, expected):
+    svg = chart("title", values, [(0, 2)], ["1", "2"])
+
+    assert re.findall(r'text-anchor="end">([^<]*)<', svg) == expected

@@ -106,7 +106,8 @@ def _labelled(labels):
 
 def _ticks(low, high):
     """Return about four round numbers that enclose a range."""
-    span = high - low or abs(high) or 1.0
+    # A smaller span would show noise, and labels with three digits would be equal.
+    span = max(high - low, 0.02 * max(abs(low), abs(high)), 0.01)
     magnitude = 10.0 ** math.floor(math.log10(span / 3))
     step = next(x * magnitude for x in (1, 2, 5, 10) if span / (x * magnitude) <= 3.5)
     first, last = math.floor(low / step), math.ceil(high / step)

@@ -30,6 +30,7 @@ SAMPLES = 6
 
 NAMES = {
     "loss": "Training loss",
+    "words_loss": "Loss of the words alone",
     "reward": "Reward of samples",
     "bleu": "BLEU",
     "bleu-lc": "BLEU, lower-cased",
