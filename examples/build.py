@@ -21,7 +21,7 @@ def build(script):
         },
         "language_info": {"name": "python"},
     }
-    client = NotebookClient(notebook, timeout=None, record_timing=False)
+    client = NotebookClient(notebook, record_timing=False, coalesce_streams=True)
     client.execute(cwd=FOLDER)
     # Everything that would differ from run to run is left out.
     notebook.metadata.language_info = {"name": "python"}
