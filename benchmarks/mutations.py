@@ -1,7 +1,9 @@
-"""Mutated images, hostile sentences and damaged model files, for `robustness.py`."""
+"""Mutated images, data sets and models, and hostile sentences."""
 
+import copy
 import io
 import json
+import tarfile
 import zlib
 
 from PIL import Image
@@ -152,6 +154,118 @@ def hostile_lines(random):
         if random.random() < 0.5:
             line = " ".join(words)
         yield f"{len(line)} characters: {line[:40]!r}", line
+
+
+def data_sets():
+    """Return tiny data sets in all layouts: dicts from names to dicts of files."""
+    image = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(image, "PNG")
+    image = image.getvalue()
+    names = [f"{letter}.png" for letter in "abcdef"]
+    splits = ["train", "train", "train", "train", "val", "test"]
+    texts = ["A dog runs .", "Zwei Hünde , die laufen", "The dog's ball"]
+    captions = [(name, text) for name in names for text in texts]
+    images = {f"images/{name}": image for name in names}
+    parts = {
+        split: "".join(f"{n}\n" for n, s in zip(names, splits, strict=True) if s == own)
+        for split, own in (("train", "train"), ("dev", "val"), ("test", "test"))
+    }
+    boxes = {"dog": [[0.1, 0.2, 0.5, 0.9]]}
+    rows = [{"file_name": name, "captions": texts, "boxes": boxes} for name in names]
+    sentences = [{"raw": text, "tokens": text.split()} for text in texts]
+    described = [
+        {"filename": name, "split": split, "sentences": sentences, "imgid": number}
+        for number, (name, split) in enumerate(zip(names, splits, strict=True))
+    ]
+    coco = {
+        "images": [{"id": n, "file_name": name} for n, name in enumerate(names)],
+        "annotations": [
+            {"image_id": n, "caption": text} for n in range(6) for text in texts
+        ],
+    }
+    text = "".join(f"{line}\n" for line in texts * 5)
+    return {
+        "kaggle": {
+            "captions.txt": "image,caption\n"
+            + "".join(f'{name},"{text}"\n' for name, text in captions),
+            **{f"{split}Images.txt": part for split, part in parts.items()},
+            **images,
+        },
+        "flickr": {
+            "Flickr8k.token.txt": "".join(
+                f"{name}#{n}\t{text}\n" for n, (name, text) in enumerate(captions)
+            ),
+            **{f"Flickr_8k.{split}Images.txt": part for split, part in parts.items()},
+            **images,
+        },
+        "karpathy": {"dataset.json": json.dumps({"images": described}), **images},
+        "coco": {"captions_train2017.json": json.dumps(coco), **images},
+        "jsonl": {
+            "metadata.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows),
+            **{name: image for name in names},
+        },
+        "csv": {
+            "metadata.csv": "file_name,caption,split\n"
+            + "".join(f"{n},A dog,{s}\n" for n, s in zip(names, splits, strict=True)),
+            **{name: image for name in names},
+        },
+        "webdataset": {"train-0.tar": _shard(names, image, texts)},
+        "corpus": {f"{x}.{y}": text for x in ("train", "val") for y in ("en", "de")},
+    }
+
+
+def _shard(names, image, texts):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name in names:
+            entry = json.dumps({"captions": texts}).encode()
+            for suffix, content in ((".png", image), (".json", entry)):
+                info = tarfile.TarInfo(name.replace(".png", suffix))
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+def mutated_text(random, content):
+    """Return a description and the content of a file of text with another value.
+
+    A value of JSON is replaced or removed, or something is inserted into a line.
+    """
+    try:
+        how, value = mutated_json(random, json.loads(content))
+        return how, json.dumps(value).encode()
+    except ValueError:
+        lines = content.split(b"\n")
+    place = int(random.integers(len(lines)))
+    line = lines[place]
+    if line.startswith(b"{") and random.random() < 0.7:
+        how, value = mutated_json(random, json.loads(line))
+        lines[place] = json.dumps(value).encode()
+        return f"line {place}, {how}", b"\n".join(lines)
+    _, hostile = next(hostile_lines(random))
+    parts = ("\0", ",", '"', "\t", "\r", "../", "/", "\ud800", "x" * 10_000, hostile)
+    part = parts[random.integers(len(parts))].encode("utf-8", "surrogatepass")
+    column = int(random.integers(len(line) + 1))
+    lines[place] = line[:column] + part + line[column:]
+    return f"line {place} with {part[:20]!r}", b"\n".join(lines)
+
+
+def mutated_json(random, value):
+    """Return a description and a JSON value of which a part is replaced or removed."""
+    value, path = copy.deepcopy(value), []
+    inner = value
+    while isinstance(inner, dict | list) and inner:
+        keys = list(inner) if isinstance(inner, dict) else range(len(inner))
+        place, key = inner, keys[random.integers(len(keys))]
+        path.append(str(key))
+        inner = place[key]
+        if random.random() < 0.1:
+            break
+    if random.random() < 0.2:
+        del place[key]
+        return f"without {'.'.join(path)}", value
+    place[key] = WRONG[random.integers(len(WRONG))]
+    return f"{'.'.join(path)} {str(place[key])[:20]}", value
 
 
 def mutated_config(random, text):

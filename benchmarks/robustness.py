@@ -1,4 +1,4 @@
-"""Robustness: mutated images, hostile sentences, damaged models, calls of layers.
+"""Robustness: mutated images, data sets and models, hostile sentences, calls of layers.
 
 Prints, for each kind of input, how many were tried, how many were answered, and how
 many were refused with one line. The other columns should be zero: tracebacks, crashes
@@ -7,6 +7,7 @@ changed answers to an input that is repeated in between. Then follow the peak me
 and the input that took the most time of the processor.
 
     python benchmarks/robustness.py images --count 10000
+    python benchmarks/robustness.py datasets --count 10000
     python benchmarks/robustness.py sentences --count 10000
     python benchmarks/robustness.py models --count 500
     python benchmarks/robustness.py layers --count 2000     # KERAS_BACKEND=jax, too
@@ -14,7 +15,9 @@ and the input that took the most time of the processor.
 
 import argparse
 import collections
+import contextlib
 import dataclasses
+import io
 import json
 import multiprocessing
 import os
@@ -57,6 +60,54 @@ class Images:
         ]
         assert all(a.shape == (224, 224, 3) for a in arrays)
         return arrays[0].tobytes()
+
+
+class Datasets:
+    """Reads data sets of both programs of which one file is damaged."""
+
+    def inputs(self, random):
+        sets = mutations.data_sets()
+        while True:
+            layout = str(random.choice(list(sets)))
+            name = str(random.choice(list(sets[layout])))
+            if name.endswith(".png"):
+                continue
+            content = sets[layout][name]
+            content = content.encode() if isinstance(content, str) else content
+            is_text = random.random() < 0.7 and not name.endswith(".tar")
+            mutated = mutations.mutated_text if is_text else mutations.mutated_bytes
+            how, content = mutated(random, content)
+            yield f"{layout}, {name}, {how}", (layout, name, content)
+
+    def known(self):
+        return "csv", "metadata.csv", mutations.data_sets()["csv"]["metadata.csv"]
+
+    def answer(self, item):
+        layout, damaged, damage = item
+        files = {**mutations.data_sets()[layout], damaged: damage}
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in files.items():
+                path = Path(folder) / name
+                path.parent.mkdir(exist_ok=True)
+                content = content.encode() if isinstance(content, str) else content
+                path.write_bytes(content)
+            warnings = io.StringIO()
+            with contextlib.redirect_stderr(warnings):
+                found = self.read(layout, Path(folder))
+        assert all(": warning: " in line for line in warnings.getvalue().splitlines())
+        return found
+
+    def read(self, layout, folder):
+        """Return the texts of a data set."""
+        if layout == "corpus":
+            from keras_attention_apps.nmt.data.dataset import find_files, read_pairs
+
+            pairs = read_pairs(*find_files(folder, "en-de", ("train",)))
+            return repr((pairs.source, pairs.target))
+        from keras_attention_apps.captioner.data.dataset import read_dataset, readable
+
+        images = readable(read_dataset(folder, "train"), 0.5)
+        return repr([(image.path.name, image.captions) for image in images])
 
 
 class Sentences:
@@ -261,6 +312,7 @@ class Refused(ValueError):
 
 KINDS = {
     "images": Images,
+    "datasets": Datasets,
     "sentences": Sentences,
     "models": Models,
     "layers": Layers,

@@ -85,15 +85,16 @@ def test_few_functions_are_between_a_call_and_its_equation():
 
 
 @pytest.mark.exhaustive
-def test_damaged_images_are_counted():
+@pytest.mark.parametrize("kind", ["images", "datasets"])
+def test_damaged_inputs_are_counted(kind):
     script = ROOT / "benchmarks" / "robustness.py"
     found = subprocess.run(
-        [sys.executable, script, "images", "--count", "20"],
+        [sys.executable, script, kind, "--count", "20"],
         capture_output=True,
         text=True,
         check=True,
     )
     row = found.stdout.splitlines()[2].strip("| ").split(" | ")
     name, tried, answered, refused, *failures = row
-    assert (name, tried, failures) == ("images", "20", 4 * ["0"])
+    assert (name, tried, failures) == (kind, "20", 4 * ["0"])
     assert int(answered) + int(refused) == 20

@@ -1,6 +1,7 @@
 """Atomic writing of files and folders."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -16,6 +17,11 @@ SAVED_MODEL = ("saved_model.pb", "variables")
 
 # Maximum length of a file name within a temporary name; systems limit names.
 _NAME = 50
+
+# Numbers of the errors of writing; Windows lacks some.
+_WRITING = {
+    getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS")
+}
 
 
 @contextlib.contextmanager
@@ -35,7 +41,8 @@ def atomic_path(path):
         return
     path, temporary = _places(path)
     try:
-        yield temporary
+        with naming(path):
+            yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -61,7 +68,8 @@ def atomic_folder(path, kind=()):
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
-        yield temporary
+        with naming(path):
+            yield temporary
         if path.exists():
             path.rename(aside)
         try:
@@ -73,6 +81,20 @@ def atomic_folder(path, kind=()):
         shutil.rmtree(aside, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def naming(path):
+    """Name a file or folder in the errors of writing it, such as those of a full disk.
+
+    The system names no file in some of them, and a temporary one in others.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _WRITING:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def check_file(path):

@@ -42,7 +42,15 @@ def test_names_of_boxes_are_spelt_as_in_captions():
 
 
 @pytest.mark.parametrize(
-    "box", [[0, 0, 1], [1, 0, 0, 1], [0, 0, 2, 1], [0, 0, 1, float("nan")], "dog"]
+    "box",
+    [
+        [0, 0, 1],
+        [1, 0, 0, 1],
+        [0, 0, 2, 1],
+        [0, 0, 1, float("nan")],
+        [0, 0, 1, 10**400],
+        "dog",
+    ],
 )
 def test_a_wrong_box_is_refused(box):
     with pytest.raises(ValueError):

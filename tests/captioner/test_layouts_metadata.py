@@ -106,6 +106,16 @@ def test_blank_lines_and_columns_of_boxes_do_no_harm(tmp_path):
         ),
         (
             "metadata.csv",
+            'file_name,caption,split\na.jpg,A,"my\nown"\n',
+            r"but found 'my\nown'",
+        ),
+        (
+            "metadata.csv",
+            'file_name,"cap\ntion"\na.jpg,A\n',
+            r"but found only cap\ntion, file_name",
+        ),
+        (
+            "metadata.csv",
             "file_name,caption,split\na.jpg,A,train\na.jpg,B,dev\n",
             "line 3: expected one split for every image, but found a.jpg in train and "
             "in dev",

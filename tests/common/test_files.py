@@ -1,4 +1,6 @@
+import errno
 import os
+import re
 import tempfile
 import threading
 from pathlib import Path
@@ -179,6 +181,19 @@ def test_the_old_folder_returns_if_the_new_one_cannot_take_its_name(
         pass
     assert sorted(x.name for x in folder.iterdir()) == before
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("atomic", [atomic_path, atomic_folder])
+def test_an_error_of_writing_names_the_file(tmp_path, atomic):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    expected = re.escape(f"No space left on device: {str(tmp_path / 'new')!r}") + "$"
+    with pytest.raises(OSError, match=expected), atomic(tmp_path / "new"):
+        raise full
+
+    unread = OSError(errno.EIO, "Input/output error", "photograph.jpg")
+    with pytest.raises(OSError, match=r"'photograph\.jpg'$"), atomic(tmp_path / "new"):
+        raise unread
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_stays_one(tmp_path):

@@ -5,7 +5,12 @@ import json
 import os
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path, parse_json, to_json
+from keras_attention_apps.common.files import (
+    atomic_path,
+    naming,
+    parse_json,
+    to_json,
+)
 
 # The beginning of every line.
 BEGINNING = b'{"photo": "'
@@ -102,11 +107,13 @@ class Records:
             self._names = names
             self._captioned.add(os.path.abspath(path))
         entry = {"photo": str(path), "model": self.model, **described}
-        self._file.write(f"{to_json(entry)}\n".encode())
-        self._file.flush()
+        with naming(self.path):
+            self._file.write(f"{to_json(entry)}\n".encode())
+            self._file.flush()
 
     def __exit__(self, *error):
-        self._file.close()
+        with naming(self.path):
+            self._file.close()
 
 
 def _names(entry):

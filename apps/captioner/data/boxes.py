@@ -30,7 +30,10 @@ def check_boxes(boxes):
     for word, found in boxes.items():
         if not len(found):
             continue
-        several = np.atleast_2d(np.array(found, "float64"))
+        try:
+            several = np.atleast_2d(np.array(found, "float64"))
+        except OverflowError as error:
+            raise ValueError(f"{word!r} has a box with too large a number") from error
         if several.shape[1:] != (4,) or not np.isfinite(several).all():
             raise ValueError(f"{word!r} must have boxes of four numbers")
         left, top, right, bottom = several.T

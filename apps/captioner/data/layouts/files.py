@@ -4,7 +4,7 @@ import csv
 import io
 
 from keras_attention_apps.captioner.data.archives import read_content
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import UserError, printable
 from keras_attention_apps.common.encodings import as_utf8
 from keras_attention_apps.common.files import parse_json
 
@@ -19,7 +19,8 @@ class DataError(UserError):
 
 
 def unexpected(where, expected, found):
-    return DataError(f"{where}: expected {expected}, but found {found}")
+    # Names of files and texts may contain line feeds.
+    return DataError(printable(f"{where}: expected {expected}, but found {found}"))
 
 
 def list_files(directory):

@@ -43,7 +43,7 @@ def _split_of(entry, folder_split, where):
     if not named:
         return folder_split
     if named not in [*SPLITS]:
-        raise unexpected(where, f"split one of {list_some(SPLITS)}", named)
+        raise unexpected(where, f"split one of {list_some(SPLITS)}", f"{named!r:.60}")
     if folder_split not in (None, SPLITS[named]):
         expected = f"the split of the folder, {folder_split}"
         raise unexpected(where, expected, named)
