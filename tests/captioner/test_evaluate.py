@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 from keras_attention_apps.captioner.metrics import (
@@ -19,6 +21,15 @@ def test_a_perfect_caption_scores_full_marks_whatever_its_case():
     for n in range(1, 5):
         assert scores[f"bleu-{n}"] == pytest.approx(100, abs=1e-3)
     assert scores["rouge-l"] == pytest.approx(100)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not shutil.which("java"), reason="METEOR needs Java")
+def test_meteor_of_a_perfect_caption():
+    captions = ["a dog runs over the grass", "men in the park, play with a ball"]
+    scores = caption_scores(captions, REFERENCES, meteor=True)
+
+    assert scores["meteor"] == pytest.approx(100, abs=1)
 
 
 def test_bleu_by_hand():
