@@ -81,22 +81,35 @@ def seeded():
     keras.utils.set_random_seed(1)
 
 
-@pytest.fixture
-def eager():
-    """Run functions of TensorFlow without tracing them.
+@pytest.fixture(scope="session")
+def without_tracing():
+    """A context in which TensorFlow runs its functions without tracing them.
 
-    Tracing a training step takes longer than a few steps of a tiny model.
+    Tracing a training step or a search takes longer than a few steps of a tiny model.
     """
     import keras
 
-    if keras.backend.backend() != "tensorflow":
-        yield
-        return
-    import tensorflow as tf
+    @contextlib.contextmanager
+    def eagerly():
+        if keras.backend.backend() != "tensorflow":
+            yield
+            return
+        import tensorflow as tf
 
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+        tf.config.run_functions_eagerly(True)
+        try:
+            yield
+        finally:
+            tf.config.run_functions_eagerly(False)
+
+    return eagerly
+
+
+@pytest.fixture
+def eager(without_tracing):
+    """Run functions of TensorFlow without tracing them."""
+    with without_tracing():
+        yield
 
 
 @pytest.fixture
