@@ -154,7 +154,16 @@ def test_half_precision_gives_about_the_same_captions(eager, model_folder, photo
     assert found.score == pytest.approx(expected.score, abs=0.1)
 
 
+@pytest.mark.exhaustive
 def test_compiled_search_finds_the_same(captioner):
+    check_compiled(captioner)
+
+
+def test_batches_of_a_compiled_search_are_padded(eager, captioner):
+    check_compiled(captioner)
+
+
+def check_compiled(captioner):
     random = np.random.default_rng(1)
     images = [random.integers(0, 256, (64, 64, 3)).astype("uint8") for _ in range(5)]
     parts = captioner.config, captioner.tokenizer, captioner.network
