@@ -9,6 +9,8 @@ from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.training.callbacks import ValidateDecoded
 from keras_attention_apps.common.training.checkpoints import Checkpoints, Progress
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 def small_model(around=lambda optimizer: optimizer):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
