@@ -3,7 +3,8 @@
 import functools
 import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
 
 from keras import ops
 
@@ -15,6 +16,8 @@ from keras_attention.search.constraints import (
 )
 from keras_attention.search.nested import batch_of
 from keras_attention.validation import may_be_equal
+
+Search = TypeVar("Search", bound=Callable[..., Any])
 
 
 def constrain(step, state, constraints, *, end, max_length):
@@ -134,7 +137,7 @@ def check_keywords(name, keywords, function):
         raise TypeError(f"{name} needs the argument {', '.join(missing)}")
 
 
-def checks_keywords(search):
+def checks_keywords(search: Search) -> Search:
     """Decorate a search with `check_keywords`."""
 
     @functools.wraps(search)
@@ -142,4 +145,4 @@ def checks_keywords(search):
         check_keywords(search.__name__, options, search)
         return search(step, state, **options)
 
-    return checked
+    return cast(Search, checked)
