@@ -3,14 +3,18 @@
     python benchmarks/pages.py --clients 20 --seconds 60
 
 Every client has an image of its own, of which it knows the caption, and uploads it
-again for each request. The columns are the answers, those that differ from what the
-client knows (a mixed-up answer), the errors, the requests a second, the median and the
-99th percentile of their time, the memory of the program before and after, and the
-uploads that are on its disk `--wait` seconds after the last request.
+again for each request. The clock starts when all clients are connected. The figures are
+the answers, those that differ from what the client knows (mixed up), the requests that
+were refused because the queue was full, those that took a client longer than
+`--patience` seconds in one step, other errors, the time of a request, the memory of the
+program, the load of the machine, and the uploads that are on its disk `--wait` seconds
+after the last request. `--max-queue` is that of the program: with less than the number
+of clients, requests are refused.
 """
 
 import argparse
 import collections
+import contextlib
 import os
 import re
 import signal
@@ -28,8 +32,10 @@ from PIL import Image
 PHOTO = Path(__file__).parents[1] / "docs" / "photographer.jpg"
 COMMAND = (
     "import sys; from keras_attention_apps.captioner.main import main; "
-    "sys.exit(main(['web', '--port', '0']))"
+    "sys.exit(main(['web', '--port', '0', *sys.argv[1:]]))"
 )
+# Seconds after which a client that was refused asks again.
+REST = 1
 
 
 def parts(count, folder):
@@ -44,22 +50,44 @@ def parts(count, folder):
     return paths
 
 
-def ask(address, path, expected, end, counts, times):
+def ask(client, path, expected, end, counts, times):
     """Ask for the caption of an image until a time."""
-    from gradio_client import Client, handle_file
+    from gradio_client import handle_file
+    from gradio_client.utils import QueueError
+    from httpx import TimeoutException
 
-    client = Client(address, verbose=False, httpx_kwargs={"timeout": 60})
     while time.monotonic() < end:
         start = time.monotonic()
         try:
             (found,) = client.predict(image=handle_file(path), api_name="/caption")
+        except QueueError:
+            counts["refused"] += 1
+            time.sleep(REST)
+        except TimeoutException:
+            counts["timed out"] += 1
         except Exception:
             traceback.print_exc()
             counts["errors"] += 1
-            continue
-        times.append(time.monotonic() - start)
-        counts["answers"] += 1
-        counts["mixed up"] += found["caption"] != expected
+        else:
+            times.append(time.monotonic() - start)
+            counts["answers"] += 1
+            counts["mixed up"] += found["caption"] != expected
+
+
+@contextlib.contextmanager
+def served(folder, max_queue):
+    """Yield the process of the page and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "--max-queue", str(max_queue)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    try:
+        yield process, process.stdout.readline().split()[1]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
 
 
 def memory(process):
@@ -68,12 +96,32 @@ def memory(process):
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1000
 
 
+def load(process, clients, paths, expected, seconds):
+    """Let all clients ask at once; return counts, times, memory, and the duration."""
+    counts, times, sizes = collections.Counter(), [], [memory(process)]
+    start = time.monotonic()
+    end = start + seconds
+    threads = [
+        threading.Thread(target=ask, args=(*asked, end, counts, times))
+        for asked in zip(clients, paths, expected, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(1)
+        sizes.append(memory(process))
+    return counts, times, sizes, time.monotonic() - start
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--wait", type=float, default=90)
+    parser.add_argument("--patience", type=float, default=300)
+    parser.add_argument("--max-queue", type=int, default=64)
     options = parser.parse_args()
+    from gradio_client import Client
     from keras_attention_apps.captioner import LiteCaptioner
 
     with tempfile.TemporaryDirectory() as folder:
@@ -82,37 +130,29 @@ def main():
         paths = parts(options.clients, folder)
         captioner = LiteCaptioner.from_preset("flickr8k-soft")
         expected = [captioner.caption(path).text for path in paths]
-        process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "TMPDIR": str(uploads)},
-        )
-        address = process.stdout.readline().split()[1]
-        before = memory(process)
-        counts, times = collections.Counter(), []
-        end = time.monotonic() + options.seconds
-        threads = [
-            threading.Thread(target=ask, args=(address, path, text, end, counts, times))
-            for path, text in zip(paths, expected, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        after = memory(process)
-        time.sleep(options.wait)
-        left = sum(path.is_file() for path in uploads.rglob("*"))
-        process.send_signal(signal.SIGINT)
-        process.wait()
+        with served(uploads, options.max_queue) as (process, address):
+            timeout = {"timeout": options.patience}
+            clients = [
+                Client(address, verbose=False, httpx_kwargs=timeout) for _ in paths
+            ]
+            counts, times, sizes, duration = load(
+                process, clients, paths, expected, options.seconds
+            )
+            busy = os.getloadavg()[0]
+            time.sleep(options.wait)
+            left = sum(path.is_file() for path in uploads.rglob("*"))
+    kinds = ("answers", "mixed up", "refused", "timed out", "errors")
     median, slow = np.percentile(times, [50, 99])
     print(f"{options.clients} clients, {len(set(expected))} different captions")
+    print(", ".join(f"{counts[kind]} {kind}" for kind in kinds))
     print(
-        f"{counts['answers']} answers, {counts['mixed up']} mixed up, "
-        f"{counts['errors']} errors, {counts['answers'] / options.seconds:.1f} a second"
+        f"{counts['answers'] / duration:.1f} answers a second for {duration:.0f} s, "
+        f"median {median:.2f} s, 99th percentile {slow:.2f} s; load average {busy:.1f}"
     )
-    print(f"median {median:.2f} s, 99th percentile {slow:.2f} s")
-    print(f"memory {before:.0f} MB before, {after:.0f} MB after; {left} uploads left")
+    print(
+        f"memory {sizes[0]:.0f} MB before, {sizes[len(sizes) // 2]:.0f} MB after half, "
+        f"{sizes[-1]:.0f} MB after all; {left} uploads left"
+    )
 
 
 if __name__ == "__main__":

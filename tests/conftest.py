@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+# Fixtures of the pages in Chromium.
+pytest_plugins = ("web_pages",)
+
 # Each parallel test process has one core, and so have the processes that it starts.
 if "PYTEST_XDIST_WORKER" in os.environ:
     for threads in (

@@ -1,23 +1,13 @@
 """The page of the captioner in a browser, and its endpoint."""
 
+import base64
 import re
 import time
 
 import pytest
-from web_pages import SAMPLE, chromium, opened, served
+from web_pages import SAMPLE, is_within, opened, served, tab_to, unnamed, unreached
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def temporary(tmp_path_factory):
-    return tmp_path_factory.mktemp("temporary")
 
 
 @pytest.fixture(scope="module")
@@ -37,30 +27,99 @@ def layers_shown(page):
     )
 
 
-def test_a_click_and_the_arrow_keys_change_the_map(browser, address):
+def words_of(page):
+    """Wait for a caption, and return its words."""
+    page.wait_for_selector(".ka-words")
+    return page.locator(".ka-words label span").all_inner_texts()[1:]
+
+
+def test_a_click_the_arrow_keys_and_the_mouse_change_the_map(browser, address):
     with opened(browser, address) as (page, _):
         upload(page, SAMPLE)
-        page.wait_for_selector(".ka-words")
+        assert "camera" in words_of(page)[-1]
         words = page.locator(".ka-words label span")
-        assert "camera" in words.all_inner_texts()[-1]
 
         words.nth(2).click()
+        page.mouse.move(0, 0)
         page.wait_for_timeout(400)
         assert layers_shown(page).index(1) == 1
 
         page.keyboard.press("ArrowRight")
         page.wait_for_timeout(400)
         assert layers_shown(page).index(1) == 2
+
+        words.nth(5).hover()
+        page.wait_for_timeout(400)
+        assert layers_shown(page).index(1) == 4
         assert sum(layers_shown(page)) == 1
 
 
-@pytest.mark.parametrize("width", [400, 1200])
-def test_nothing_is_cut_off_or_fetched_from_elsewhere(browser, address, width):
-    with opened(browser, address, width=width) as (page, elsewhere):
-        page.get_by_role("button", name="sample").click()
-        page.wait_for_selector(".ka-words")
+def test_the_camera_gives_a_caption(browser, address):
+    with opened(browser, address) as (page, _):
+        page.get_by_role("button", name="Capture from camera").click()
+        page.get_by_role("button", name="Click to Access Webcam").click()
+        page.get_by_role("button", name="capture photo").click()
 
-        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert len(words_of(page)) >= 3
+
+
+def test_a_pasted_image_gives_a_caption(browser, address):
+    image = base64.b64encode(SAMPLE.read_bytes()).decode()
+    with opened(browser, address) as (page, _):
+        page.get_by_role("button", name="sample").wait_for()
+        page.evaluate(
+            """(image) => {
+                const bytes = Uint8Array.from(atob(image), x => x.charCodeAt(0));
+                const data = new DataTransfer();
+                data.items.add(new File([bytes], "image.jpg", {type: "image/jpeg"}));
+                const options = {clipboardData: data, bubbles: true};
+                document.body.dispatchEvent(new ClipboardEvent("paste", options));
+            }""",
+            image,
+        )
+
+        assert "camera" in words_of(page)[-1]
+
+
+def test_the_image_of_the_clipboard_gives_a_caption(browser, address):
+    with opened(browser, address) as (page, _):
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.evaluate(
+            """async () => {
+                const canvas = new OffscreenCanvas(200, 200);
+                canvas.getContext("2d").fillRect(50, 50, 100, 100);
+                const image = canvas.convertToBlob();
+                const item = new ClipboardItem({"image/png": image});
+                await navigator.clipboard.write([item]);
+            }"""
+        )
+        page.get_by_role("button", name="Paste from clipboard").click()
+
+        assert len(words_of(page)) >= 3
+
+
+def test_the_keyboard_is_enough(browser, address):
+    with opened(browser, address) as (page, _):
+        tab_to(page, "Use the sample photograph")
+        page.keyboard.press("Enter")
+        words_of(page)
+        tab_to(page, "Options")
+        page.keyboard.press("Enter")
+        page.get_by_label("Beam width").wait_for()
+
+        assert unreached(page) == []
+        assert unnamed(page) == []
+
+
+@pytest.mark.parametrize(("width", "dark"), [(400, False), (1280, True)])
+def test_nothing_is_cut_off_or_fetched_from_elsewhere(browser, address, width, dark):
+    with opened(browser, address, width=width, dark=dark) as (page, elsewhere):
+        page.get_by_role("button", name="sample").click()
+        words_of(page)
+        page.get_by_role("button", name="sheet").click()
+        page.wait_for_selector(".ka-sheet")
+
+        assert is_within(page)
         assert elsewhere == []
 
 

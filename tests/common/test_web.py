@@ -10,9 +10,15 @@ from types import SimpleNamespace
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import ServerConfig
+from keras_attention_apps.common.web import server
 from keras_attention_apps.common.web.markup import words
 from keras_attention_apps.common.web.models import Models
-from keras_attention_apps.common.web.server import HEADERS, Guard, is_local
+from keras_attention_apps.common.web.server import (
+    HEADERS,
+    Guard,
+    application_of,
+    is_local,
+)
 from keras_attention_apps.nmt.main import main
 
 
@@ -65,22 +71,65 @@ def test_a_model_is_loaded_once_for_each_runtime():
     ],
 )
 def test_the_server_bounds_requests_and_refuses_routes(path, headers, status, tmp_path):
+    guard = Guard(page, config=ServerConfig(max_megabytes=1), folder=tmp_path)
+
+    assert status_of(guard, path, headers) == status
+
+
+async def page(scope, receive, send):
+    """A stand-in for the application of a page."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+def status_of(guard, path, headers):
+    """Return the status of the answer to a request, which has the headers of all."""
     pytest.importorskip("starlette")
     sent = []
-
-    async def page(scope, receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def send(message):
         sent.append(message)
 
-    guard = Guard(page, config=ServerConfig(max_megabytes=1), folder=tmp_path)
     headers = [(k.encode(), v.encode()) for k, v in headers.items()]
     scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
     asyncio.run(guard(scope, None, send))
-
-    assert sent[0]["status"] == status
     assert {k.decode() for k, _ in sent[0]["headers"]} >= set(HEADERS)
+    return sent[0]["status"]
+
+
+def test_uploads_are_refused_while_the_disk_is_full(monkeypatch, tmp_path):
+    now = [0.0]
+    monkeypatch.setattr(server, "MOST_ON_DISK", 100)
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    guard = Guard(page, config=ServerConfig(), folder=tmp_path)
+
+    def upload():
+        return status_of(guard, "/gradio_api/upload", {"content-length": "9"})
+
+    assert upload() == 200
+    (tmp_path / "large").write_bytes(bytes(200))
+    # The sizes are summed once a second.
+    now[0] = 0.5
+    assert upload() == 200
+    now[0] = 1.0
+    assert upload() == 503
+
+
+@pytest.mark.browser
+def test_a_request_beyond_the_queue_is_refused_with_a_sentence(tmp_path):
+    gradio = pytest.importorskip("gradio")
+    testclient = pytest.importorskip("fastapi.testclient")
+    with gradio.Blocks() as page:
+        gradio.Button().click(lambda: None, api_name="wait")
+    application = application_of(page, ServerConfig(max_queue=2), tmp_path)
+    # Nothing leaves the queue, since the client does not start the application.
+    client = testclient.TestClient(application, base_url="http://127.0.0.1")
+
+    answers = [
+        client.post("/gradio_api/call/wait", json={"data": []}) for _ in range(3)
+    ]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 503]
+    assert answers[2].json()["detail"].startswith("Queue is full")
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,16 @@
 """The page of the translator in a browser, and its endpoint."""
 
 import pytest
-from web_pages import chromium, opened, served
+from web_pages import is_within, opened, served, tab_to, unnamed, unreached
 
 pytestmark = pytest.mark.browser
 
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
+SENTENCE = "A man in a blue shirt is standing on a ladder cleaning a window."
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    with served("nmt", tmp_path_factory.mktemp("temporary")) as address:
+def address(temporary):
+    with served("nmt", temporary) as address:
         yield address
 
 
@@ -53,13 +49,114 @@ def test_a_click_the_arrow_keys_and_the_mouse_show_where_a_word_looked(
         assert sum(bars_shown(page)) == 1
 
 
-@pytest.mark.parametrize("width", [400, 1200])
-def test_nothing_is_cut_off_or_fetched_from_elsewhere(browser, address, width):
-    with opened(browser, address, width=width, dark=True) as (page, elsewhere):
+def centre(element):
+    """Return the vertical centre of an element, in pixels."""
+    box = element.bounding_box()
+    return box["y"] + box["height"] / 2
+
+
+def test_the_widest_line_joins_a_word_and_its_source(browser, address):
+    with opened(browser, address) as (page, _):
+        translate(page, SENTENCE)
+        figure = page.locator(".ka-alignment")
+        source = figure.locator("li", has_text="ladder")
+        target = figure.locator("label", has_text="Leiter")
+        target.hover()
+        widest = target.locator("svg").evaluate_handle(
+            "drawing => [...drawing.querySelectorAll('line')].reduce((x, y) => "
+            "+x.getAttribute('stroke-width') > +y.getAttribute('stroke-width') ? x : y)"
+        )
+        line = widest.as_element().bounding_box()
+        ends = sorted([line["y"], line["y"] + line["height"]])
+        joined = sorted([centre(source), centre(target.locator("span"))])
+
+        assert ends == pytest.approx(joined, abs=6)
+        right = source.bounding_box()["x"] + source.bounding_box()["width"]
+        assert line["x"] == pytest.approx(right, abs=6)
+
+
+def test_the_heat_map_has_the_weights_of_each_word(browser, address):
+    with opened(browser, address) as (page, _):
+        translate(page, SENTENCE)
+        page.wait_for_selector(".ka-heat")
+        head = page.locator(".ka-heat thead th").all_inner_texts()
+        rows = page.eval_on_selector_all(
+            ".ka-heat tbody tr",
+            "rows => rows.map(row => [row.querySelector('th').innerText, "
+            "...[...row.querySelectorAll('td')].map(x => +x.title)])",
+        )
+
+        assert head == SENTENCE.split()
+        assert " ".join(row[0] for row in rows) == page.inner_text(".ka-text")
+        weights = {word: row for word, *row in rows}
+        assert head[weights["Leiter"].index(max(weights["Leiter"]))] == "ladder"
+        assert head[weights["Hemd"].index(max(weights["Hemd"]))] == "shirt"
+        darkest = page.locator(".ka-heat td[style]").evaluate_all(
+            "cells => cells.map(x => [getComputedStyle(x).backgroundColor, +x.title])"
+        )
+        assert len({colour for colour, _ in darkest}) > 10
+
+
+def test_the_list_has_as_many_translations_as_wanted(browser, address):
+    with opened(browser, address) as (page, _):
+        translate(page, "A dog runs in the snow.")
+        rows = page.locator(".ka-table tbody tr")
+        assert rows.count() == 3
+        page.get_by_role("button", name="Options").click()
+        page.get_by_label("number input for Translations in the list").fill("5")
+        rows.nth(4).wait_for()
+
+        cells = [row.locator("td").all_inner_texts() for row in rows.all()]
+        assert [rank for rank, _, _ in cells] == ["1", "2", "3", "4", "5"]
+        assert cells[0][1] == page.inner_text(".ka-text")
+        scores = [float(score) for _, _, score in cells]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_three_kinds_of_attention_are_side_by_side(browser, address):
+    with opened(browser, address, width=1280) as (page, _):
+        translate(page, "A dog runs in the snow.")
+        page.get_by_label("Show other kinds of attention, too").check()
+        figures = page.locator(".ka-alignment")
+        figures.nth(2).wait_for()
+        boxes = [figure.bounding_box() for figure in figures.all()]
+        names = page.locator(".ka-alignment figcaption b").all_inner_texts()
+        lines = [figure.locator("line").count() for figure in figures.all()]
+
+        kinds = ("self-attention", "bahdanau", "luong")
+        assert names == [f"multi30k-en-de-{kind}" for kind in kinds]
+        assert min(lines) >= 6
+        assert len({box["y"] for box in boxes}) == 1
+        assert boxes[0]["x"] < boxes[1]["x"] < boxes[2]["x"]
+        assert is_within(page)
+
+        page.set_viewport_size({"width": 400, "height": 900})
+        assert is_within(page)
+        assert len({figure.bounding_box()["x"] for figure in figures.all()}) == 1
+
+
+def test_the_keyboard_is_enough(browser, address):
+    with opened(browser, address) as (page, _):
+        tab_to(page, "Sentence")
+        page.keyboard.type("A dog runs in the snow.")
+        tab_to(page, "Translate")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".ka-words")
+        tab_to(page, "Options")
+        page.keyboard.press("Enter")
+        page.get_by_label("Beam width").wait_for()
+
+        assert unreached(page) == []
+        assert unnamed(page) == []
+
+
+@pytest.mark.parametrize(("width", "dark"), [(400, True), (1280, False)])
+def test_nothing_is_cut_off_or_fetched_from_elsewhere(browser, address, width, dark):
+    with opened(browser, address, width=width, dark=dark) as (page, elsewhere):
         page.get_by_role("button", name="A man in a blue shirt").click()
         page.wait_for_selector(".ka-heat")
 
-        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert is_within(page)
         assert elsewhere == []
 
 
@@ -80,8 +177,12 @@ def test_a_text_file_gives_a_table_and_a_download(browser, address, tmp_path):
         with page.expect_download() as download:
             page.get_by_role("link", name="Download").click()
         lines = download.value.path().read_text().splitlines()
+        cells = page.locator(".ka-table td").all_inner_texts()
 
-    assert [bool(x) for x in lines] == [True, False, True]
+    assert cells[::3] == ["1", "2", "3"]
+    assert cells[1::3] == ["A dog runs.", "", "Two women sing."]
+    assert cells[2::3] == lines
+    assert lines == ["Ein Hund rennt.", "", "Zwei Frauen singen."]
 
 
 def test_a_bad_text_file_is_one_sentence_on_the_page(browser, address, tmp_path):

@@ -8,17 +8,22 @@ from keras_attention_apps.captioner.web.service import CaptionService
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.web.markup import alert, note
 from keras_attention_apps.common.web.page import (
-    EVENT,
+    RESULTS,
     beam_options,
     endpoint,
+    event,
+    in_turn,
     name_of,
     page,
     revealed,
+    search_options,
+    shown,
 )
 from keras_attention_apps.common.web.server import MEGABYTE
 from keras_attention_apps.common.web.uploads import (
     file_upload,
     image_upload,
+    paste_images,
     read_upload,
 )
 
@@ -26,6 +31,8 @@ PENALTIES = (0.0, 0.7, 1.0)
 # Images that are captioned at once in the second tab.
 MOST_FILES = 100
 HINT = "Drop an image: its caption appears here, and every word shows its map."
+# Element that contains the input for files, to which pasted images are given.
+PHOTOGRAPH = "photograph"
 
 
 def build(config):
@@ -49,6 +56,7 @@ def build(config):
             _one_image(config, service, read)
         with gr.Tab("Many images"):
             _many_images(service, read)
+        paste_images(blocks, PHOTOGRAPH)
     return blocks
 
 
@@ -60,6 +68,7 @@ def _one_image(config, service, read):
         with gr.Column(scale=2, min_width=280):
             upload = image_upload(
                 label="Photograph",
+                elem_id=PHOTOGRAPH,
                 sources=["upload", "clipboard", "webcam"],
                 height=230,
             )
@@ -69,10 +78,10 @@ def _one_image(config, service, read):
                 n_best = gr.Slider(1, 5, value=3, step=1, label="Captions in the list")
                 options = beam_options(service.defaults, PENALTIES)
         with gr.Column(scale=3, min_width=280):
-            with gr.Row():
-                result = gr.HTML(note(HINT), min_width=240)
-                other = gr.HTML(visible=False, min_width=240)
-            best = gr.HTML()
+            with gr.Row(elem_classes=RESULTS):
+                result = gr.HTML(note(HINT))
+                other = gr.HTML(visible=False)
+            best = gr.HTML(visible=False)
             draw = gr.Button("Draw the sheet of all maps", size="sm", visible=False)
             sheet = gr.HTML(visible=False)
 
@@ -88,29 +97,28 @@ def _one_image(config, service, read):
         return service.read(files(__package__).joinpath("sample.jpg").read_bytes())
 
     def captioned(photo, n_best, beam_size, penalty):
-        hidden = gr.update(value="", visible=False)
         if photo is None:
-            return gr.skip(), "", gr.update(visible=False), hidden
-        search = _search(beam_size, penalty)
+            return gr.skip(), shown(""), gr.update(visible=False), shown("")
+        search = search_options(beam_size, penalty)
         try:
             captions = service.captions(photo, search, n_best=n_best)
         except UserError as error:
-            return alert(error), "", gr.update(visible=False), hidden
+            return alert(error), shown(""), gr.update(visible=False), shown("")
         figure = views.caption_figure(photo, captions[0], name_of(model))
         table = views.n_best_table(captions)
-        return figure, table, gr.update(visible=True), hidden
+        return figure, shown(table), gr.update(visible=True), shown("")
 
     @revealed
     def compared(photo, compare, inference, beam_size, penalty):
         if photo is None or not compare:
             return ""
-        search = _search(beam_size, penalty)
+        search = search_options(beam_size, penalty)
         caption = service.other_caption(photo, search, inference=inference)
         return views.caption_figure(photo, caption, name_of(config.compare))
 
     @revealed
     def drawn(photo, beam_size, penalty):
-        (caption,) = service.captions(photo, _search(beam_size, penalty))
+        (caption,) = service.captions(photo, search_options(beam_size, penalty))
         return views.sheet(photo, caption)
 
     def caption(image, n_best, beam_size, length_penalty):
@@ -118,34 +126,23 @@ def _one_image(config, service, read):
         if image is None:
             raise UserError("expected an image. Received: none")
         found = service.captions(
-            read(image), _search(beam_size, length_penalty), n_best=n_best
+            read(image), search_options(beam_size, length_penalty), n_best=n_best
         )
         return [one.details() for one in found]
 
-    changes = [
-        upload.input(uploaded, upload, [upload, photo, result], **EVENT),
-        sample.click(sampled, None, photo, **EVENT),
-    ]
-    captioned_event = {
-        "fn": captioned,
-        "inputs": [photo, n_best, *options],
-        "outputs": [result, best, draw, sheet],
-        **EVENT,
-    }
-    compared_event = {
-        "fn": compared,
-        "inputs": [photo, compare, inference, *options],
-        "outputs": other,
-        **EVENT,
-    }
-    for change in changes:
-        change.success(**captioned_event).success(**compared_event)
-    n_best.change(**captioned_event)
+    captioning = event(
+        captioned, [photo, n_best, *options], [result, best, draw, sheet]
+    )
+    comparing = event(compared, [photo, compare, inference, *options], other)
+    reading = event(uploaded, upload, [upload, photo, result])
+    in_turn(upload.input, reading, captioning, comparing)
+    in_turn(sample.click, event(sampled, None, photo), captioning, comparing)
+    in_turn(n_best.change, captioning)
     for option in options:
-        option.input(**captioned_event).success(**compared_event)
+        in_turn(option.input, captioning, comparing)
     for option in (compare, inference):
-        option.input(**compared_event)
-    draw.click(drawn, [photo, *options], sheet, **EVENT)
+        in_turn(option.input, comparing)
+    in_turn(draw.click, event(drawn, [photo, *options], sheet))
     endpoint(caption, upload, service.defaults, name="caption")
 
 
@@ -164,9 +161,8 @@ def _comparison(config, service):
     )
     if service.compares_hard:
         # The choice matters only while that model is shown.
-        compare.input(
-            lambda chosen: gr.update(visible=chosen), compare, inference, **EVENT
-        )
+        choosing = event(lambda chosen: gr.update(visible=chosen), compare, inference)
+        in_turn(compare.input, choosing)
     return compare, inference
 
 
@@ -192,7 +188,7 @@ def _many_images(service, read):
             yield gr.skip(), "", views.rows_table(rows)
         yield None, views.csv_link(rows), views.rows_table(rows)
 
-    upload.upload(captioned, upload, [upload, link, table], **EVENT)
+    in_turn(upload.upload, event(captioned, upload, [upload, link, table]))
 
 
 def _row(service, read, path):
@@ -203,7 +199,3 @@ def _row(service, read, path):
     except UserError as error:
         return [name, "", "", str(error)]
     return [name, caption.text, round(caption.mean_log_probability, 4), ""]
-
-
-def _search(beam_size, length_penalty):
-    return {"beam_size": beam_size, "length_penalty": length_penalty}

@@ -58,12 +58,19 @@ def words(texts, layers, *, group, label, notes=None, shares=None, chosen=0):
 
 def table(headers, rows, *, label):
     """Return a table whose rows are lists of texts; numbers are right-aligned."""
-    head = "".join(f'<th scope="col">{html.escape(x)}</th>' for x in headers)
+    columns = [[row[i] for row in rows] for i in range(len(headers))]
+    head = "".join(map(_header, headers, columns))
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return (
         f'<div class="ka-scroll"><table class="ka-table"><caption>{html.escape(label)}'
         f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _header(text, column):
+    has_numbers = any(isinstance(value, float) for value in column)
+    kind = ' class="ka-number"' if has_numbers else ""
+    return f'<th scope="col"{kind}>{html.escape(text)}</th>'
 
 
 def _cell(value):

@@ -16,13 +16,13 @@ THEME = gr.themes.Default(
     neutral_hue="slate",
     font=("system-ui", "sans-serif"),
     font_mono=("ui-monospace", "monospace"),
-)
+).set(body_text_color_subdued="*neutral_500")
+
+# Class of a row of results, which are side by side where there is room.
+RESULTS = "ka-results"
 
 BEAM_SIZES = (1, 3, 5, 10)
 MOST_BEAMS = 20
-
-# Events of the page itself. All of them wait in one queue for the models.
-EVENT = {"api_visibility": "private", "concurrency_id": "models"}
 
 
 def page(title, description):
@@ -60,19 +60,55 @@ def beam_options(defaults, penalties):
     """
     beam_size, penalty = defaults["beam_size"], defaults["length_penalty"]
     return (
-        gr.Radio(
+        gr.Dropdown(
             sorted({*BEAM_SIZES, beam_size}),
             value=beam_size,
+            filterable=False,
             label="Beam width",
             info="Hypotheses kept at each step; 1 is greedy search.",
         ),
-        gr.Radio(
+        gr.Dropdown(
             sorted({*penalties, penalty}),
             value=penalty,
+            filterable=False,
             label="Length penalty",
             info="Hypotheses are ranked by log-probability / length ** penalty.",
         ),
     )
+
+
+def search_options(beam_size, length_penalty):
+    """Return the values of both controls as options of the beam search."""
+    return {"beam_size": beam_size, "length_penalty": length_penalty}
+
+
+def event(function, inputs, outputs):
+    """Return the arguments of an event of the page itself.
+
+    All events wait in one queue for the models.
+
+    Args:
+        function: Function of the values of `inputs`.
+        inputs, outputs: Component or list of components.
+    """
+    return {
+        "fn": function,
+        "inputs": inputs,
+        "outputs": outputs,
+        "api_visibility": "private",
+        "concurrency_id": "models",
+    }
+
+
+def in_turn(trigger, *events):
+    """Run events one after the other, until one of them fails.
+
+    Args:
+        trigger: What starts the first event, such as `button.click`.
+        *events: Arguments of each event; see `event`.
+    """
+    for one in events:
+        trigger = trigger(**one).success
 
 
 def endpoint(function, given, defaults, *, name):
@@ -116,6 +152,11 @@ def endpoint(function, given, defaults, *, name):
     )
 
 
+def shown(markup):
+    """Return an update of a `gradio.HTML`, which is hidden if it is empty."""
+    return gr.update(value=markup, visible=bool(markup))
+
+
 def revealed(function):
     """Wrap a function that returns HTML so that its output is hidden if it is empty.
 
@@ -128,6 +169,6 @@ def revealed(function):
             value = function(*args)
         except UserError as error:
             value = alert(error)
-        return gr.update(value=value, visible=bool(value))
+        return shown(value)
 
     return run

@@ -22,6 +22,9 @@ MOST_BYTES = 2 * MEGABYTE
 # Uploads are refused while the files on disk take more than this.
 MOST_ON_DISK = 1000 * MEGABYTE
 
+# Seconds between two sums of the sizes on disk, each of which looks at every upload.
+SUM_INTERVAL = 1
+
 # Uploads are removed when they are older than this, in seconds.
 UPLOAD_AGE = 60
 # Seconds between two searches for old uploads.
@@ -192,6 +195,8 @@ class Guard:
         self.application = application
         self.config = config
         self.folder = folder
+        self._bytes_on_disk = 0
+        self._next_sum = 0
 
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
@@ -224,7 +229,7 @@ class Guard:
         most = FILES * self.config.max_megabytes * MEGABYTE if is_upload else MOST_BYTES
         if int(length or 0) > most:
             return PlainTextResponse(f"expected at most {most} bytes", 413)
-        if is_upload and self._bytes_on_disk() > MOST_ON_DISK:
+        if is_upload and self._is_disk_full():
             return PlainTextResponse("too many uploads: try again in a minute", 503)
         return None
 
@@ -236,13 +241,16 @@ class Guard:
                 if path.is_file() and time.time() - path.stat().st_mtime > UPLOAD_AGE:
                     path.unlink()
 
-    def _bytes_on_disk(self):
-        total = 0
-        for path in self.folder.rglob("*"):
-            # A file may be removed meanwhile.
-            with contextlib.suppress(OSError):
-                total += path.stat().st_size
-        return total
+    def _is_disk_full(self):
+        """Return whether the uploads take more than they may."""
+        if time.monotonic() >= self._next_sum:
+            self._next_sum = time.monotonic() + SUM_INTERVAL
+            self._bytes_on_disk = 0
+            for path in self.folder.rglob("*"):
+                # A file may be removed meanwhile.
+                with contextlib.suppress(OSError):
+                    self._bytes_on_disk += path.stat().st_size
+        return self._bytes_on_disk > MOST_ON_DISK
 
 
 def _is_upload(scope):

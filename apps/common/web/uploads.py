@@ -6,6 +6,18 @@ import gradio as gr
 from gradio_client.utils import is_http_url_like
 from keras_attention_apps.common.cli import UserError
 
+# Gradio pastes by a button only; this gives the image of Ctrl-V to an upload, too.
+PASTE = """() => document.addEventListener("paste", (event) => {
+    const image = [...event.clipboardData.files].find(x => x.type.startsWith("image/"));
+    const input = document.querySelector("#%s input[type=file]");
+    if (image && input) {
+        const files = new DataTransfer();
+        files.items.add(image);
+        input.files = files.files;
+        input.dispatchEvent(new Event("change", {bubbles: true}));
+    }
+})"""
+
 # Methods of components are replaced below. Gradio writes a file next to the source of
 # every subclass, which a subclass would need.
 
@@ -21,6 +33,16 @@ def image_upload(**options):
     component = _without_addresses(gr.Image(type="filepath", **options))
     component.preprocess = lambda payload: payload and payload.path
     return component
+
+
+def paste_images(page, upload):
+    """Upload an image that is pasted anywhere on the page.
+
+    Args:
+        page: The `gradio.Blocks`, inside its `with` statement.
+        upload: `elem_id` of the `image_upload`.
+    """
+    page.load(None, js=PASTE % upload, api_visibility="private")
 
 
 def file_upload(**options):

@@ -7,12 +7,16 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import utf8_lines
 from keras_attention_apps.common.web.markup import alert, figures, note
 from keras_attention_apps.common.web.page import (
-    EVENT,
+    RESULTS,
     beam_options,
     endpoint,
+    event,
+    in_turn,
     name_of,
     page,
     revealed,
+    search_options,
+    shown,
 )
 from keras_attention_apps.common.web.server import MEGABYTE
 from keras_attention_apps.common.web.uploads import file_upload, read_upload
@@ -56,7 +60,7 @@ def _one_sentence(config, service):
     model = name_of(config.translator.model)
     names = [name_of(x) for x in config.compare]
     with gr.Row():
-        with gr.Column(scale=2, min_width=280):
+        with gr.Column(scale=3, min_width=280):
             sentence = gr.Textbox(
                 label="Sentence",
                 lines=2,
@@ -65,6 +69,7 @@ def _one_sentence(config, service):
                 submit_btn="Translate",
             )
             examples = [gr.Button(x, size="sm") for x in EXAMPLES]
+        with gr.Column(scale=2, min_width=280):
             compare = gr.Checkbox(
                 label="Show other kinds of attention, too",
                 info=f"{' and '.join(names)}. Loading them takes some seconds "
@@ -76,60 +81,46 @@ def _one_sentence(config, service):
                     1, 5, value=3, step=1, label="Translations in the list"
                 )
                 options = beam_options(service.defaults, PENALTIES)
-        with gr.Column(scale=3, min_width=280):
-            result = gr.HTML(note(HINT))
-            others = gr.HTML(visible=False)
-            best = gr.HTML()
-            heat = gr.HTML()
+    with gr.Row(elem_classes=RESULTS):
+        result = gr.HTML(note(HINT))
+        others = gr.HTML(visible=False)
+    with gr.Row(elem_classes=RESULTS):
+        best = gr.HTML(visible=False)
+        heat = gr.HTML(visible=False)
 
     def translated(sentence, n_best, beam_size, penalty):
-        search = _search(beam_size, penalty)
+        search = search_options(beam_size, penalty)
         try:
             found = service.translations(sentence, search, n_best=n_best)
         except UserError as error:
-            return alert(error), "", ""
-        if not found[0].words:
-            return views.alignment_figure(found[0], model), "", ""
-        return (
-            views.alignment_figure(found[0], model),
-            views.n_best_table(found),
-            views.heat_map(found[0]),
-        )
+            return alert(error), shown(""), shown("")
+        figure = views.alignment_figure(found[0], model)
+        table = views.n_best_table(found) if found[0].words else ""
+        return figure, shown(table), shown(views.heat_map(found[0]))
 
     @revealed
     def compared(sentence, compare, beam_size, penalty):
         if not compare or not sentence.strip():
             return ""
-        search = _search(beam_size, penalty)
+        search = search_options(beam_size, penalty)
         found = [service.other_translation(x, sentence, search) for x in config.compare]
         return figures(*map(views.alignment_figure, found, names))
 
     def translate(sentence, n_best, beam_size, length_penalty):
         """Translate a sentence; the result is a list of translations, best first."""
-        search = _search(beam_size, length_penalty)
+        search = search_options(beam_size, length_penalty)
         found = service.translations(sentence, search, n_best=n_best)
         return [one.details() for one in found]
 
-    translated_event = {
-        "fn": translated,
-        "inputs": [sentence, n_best, *options],
-        "outputs": [result, best, heat],
-        **EVENT,
-    }
-    compared_event = {
-        "fn": compared,
-        "inputs": [sentence, compare, *options],
-        "outputs": others,
-        **EVENT,
-    }
+    translating = event(translated, [sentence, n_best, *options], [result, best, heat])
+    comparing = event(compared, [sentence, compare, *options], others)
     for text, example in zip(EXAMPLES, examples, strict=True):
-        chosen = example.click(lambda text=text: text, None, sentence, **EVENT)
-        chosen.success(**translated_event).success(**compared_event)
-    sentence.submit(**translated_event).success(**compared_event)
-    n_best.change(**translated_event)
-    for option in options:
-        option.input(**translated_event).success(**compared_event)
-    compare.input(**compared_event)
+        choosing = event(lambda text=text: text, None, sentence)
+        in_turn(example.click, choosing, translating, comparing)
+    for trigger in (sentence.submit, *(option.input for option in options)):
+        in_turn(trigger, translating, comparing)
+    in_turn(n_best.change, translating)
+    in_turn(compare.input, comparing)
     endpoint(translate, sentence, service.defaults, name="translate")
 
 
@@ -159,7 +150,7 @@ def _text_file(config, service):
         link = views.text_link([text for _, _, text in rows])
         yield None, link, views.lines_table(rows)
 
-    upload.upload(translated, upload, [upload, link, table], **EVENT)
+    in_turn(upload.upload, event(translated, upload, [upload, link, table]))
 
 
 def _sentences(content):
@@ -173,7 +164,3 @@ def _sentences(content):
     if len(lines) > MOST_LINES:
         raise UserError(f"expected at most {MOST_LINES} lines. Received: {len(lines)}")
     return [decode_line(line, name, i) for i, line in enumerate(lines, start=1)]
-
-
-def _search(beam_size, length_penalty):
-    return {"beam_size": beam_size, "length_penalty": length_penalty}

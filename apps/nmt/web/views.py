@@ -90,8 +90,9 @@ def heat_map(translation):
         for word, row in zip(translation.words, translation.weights, strict=True)
     )
     return (
-        '<div class="ka-scroll"><table class="ka-heat"><caption>Attention weights'
-        f"</caption><thead><tr><td></td>{head}</tr>"
+        '<div class="ka-scroll"><table class="ka-heat" '
+        f'style="--columns:{len(translation.source_words)}">'
+        f"<caption>Attention weights</caption><thead><tr><td></td>{head}</tr>"
         f"</thead><tbody>{body}</tbody></table></div>"
     )
 
