@@ -117,7 +117,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--wait", type=float, default=90)
+    parser.add_argument("--wait", type=float, default=210)
     parser.add_argument("--patience", type=float, default=300)
     parser.add_argument("--max-queue", type=int, default=64)
     options = parser.parse_args()

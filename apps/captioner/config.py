@@ -325,8 +325,8 @@ class CaptionConfig:
 class WebConfig:
     """Start a web interface that captions images and shows the attention of each word.
 
-    Uploads are removed after a minute. Python programs can call the same server; see
-    docs/captioner.md.
+    Uploads are removed after three minutes. Python programs can call the same server;
+    see docs/captioner.md.
 
     For example: captioner web
     """

@@ -351,8 +351,8 @@ class TranslateConfig:
 class WebConfig:
     """Start a web interface that translates sentences and shows word alignments.
 
-    Uploads are removed after a minute. Python programs can call the same server; see
-    docs/nmt.md.
+    Uploads are removed after three minutes. Python programs can call the same server;
+    see docs/nmt.md.
 
     For example: nmt web
     """

@@ -2,7 +2,6 @@
 
 import base64
 import re
-import time
 
 import pytest
 from web_pages import SAMPLE, is_within, opened, served, tab_to, unnamed, unreached
@@ -207,21 +206,6 @@ def test_no_file_of_the_server_is_readable(address, temporary):
     for path in ("file=https://example.com", "proxy=https://example.com"):
         assert httpx.get(f"{address}/gradio_api/{path}").status_code == 404
     assert httpx.get(address, headers={"host": "example.com"}).status_code == 400
-
-
-def test_uploads_are_removed_after_a_minute(client, temporary):
-    from gradio_client import handle_file
-
-    def uploads():
-        return [x for x in temporary.rglob("*") if x.is_file()]
-
-    client.predict(image=handle_file(SAMPLE), api_name="/caption")
-    assert uploads()
-
-    deadline = time.monotonic() + 90
-    while uploads() and time.monotonic() < deadline:
-        time.sleep(1)
-    assert uploads() == []
 
 
 def test_the_documented_handler_captions():

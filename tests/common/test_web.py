@@ -4,7 +4,10 @@ The pages themselves are tested in a browser; see `test_web.py` of each program.
 """
 
 import asyncio
+import os
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -112,6 +115,53 @@ def test_uploads_are_refused_while_the_disk_is_full(monkeypatch, tmp_path):
     assert upload() == 200
     now[0] = 1.0
     assert upload() == 503
+
+
+def test_old_files_and_empty_folders_are_removed(tmp_path):
+    for name in ("old/image.png", "both/old.png", "both/new.png", "part"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("content")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "new").mkdir()
+    for name in ("old/image.png", "both/old.png", "part", "both", "empty"):
+        before = time.time() - server.UPLOAD_AGE - 1
+        os.utime(tmp_path / name, (before, before))
+
+    server.remove_old(tmp_path)
+
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    # The folder of the removed file has just been changed.
+    assert left == {"old", "both", "both/new.png", "new"}
+
+
+@pytest.mark.browser
+def test_uploads_are_removed_while_the_page_is_served(monkeypatch):
+    pytest.importorskip("gradio")
+    monkeypatch.setattr(server, "UPLOAD_INTERVAL", 0.01)
+    monkeypatch.setattr(server, "UPLOAD_AGE", -1)
+    with server.page_folder("test") as folder:
+        path = folder / "image.png"
+        path.write_text("content")
+        deadline = time.monotonic() + 60
+        while path.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+        assert not path.exists()
+    assert not folder.exists()
+
+
+@pytest.mark.browser
+def test_an_upload_that_is_created_again_refuses_addresses():
+    gradio = pytest.importorskip("gradio")
+    from keras_attention_apps.common.web import uploads
+
+    for upload in (uploads.image_upload(label="a"), uploads.file_upload(label="b")):
+        # As an update of the page does.
+        again = upload.__class__(**upload.constructor_args)
+        with pytest.raises(gradio.Error, match="expected an uploaded file"):
+            move = again.async_move_resource_to_block_cache
+            asyncio.run(move("https://example.com/a.png"))
+    assert not Path(uploads.__file__).with_suffix(".pyi").exists()
 
 
 @pytest.mark.browser

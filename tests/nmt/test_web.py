@@ -20,6 +20,16 @@ def translate(page, sentence):
     page.wait_for_selector(".ka-words")
 
 
+def test_the_latest_sentence_is_translated_while_another_one_waits(browser, address):
+    with opened(browser, address) as (page, _):
+        button = page.get_by_role("button", name="Translate")
+        for sentence in ("A man and a dog run. " * 50, "Two dogs are playing."):
+            page.get_by_label("Sentence").fill(sentence)
+            button.click()
+
+        page.wait_for_selector(".ka-text:text-is('Zwei Hunde spielen.')")
+
+
 def bars_shown(page):
     """Whether the bars of each word of the translation are shown."""
     return page.eval_on_selector_all(

@@ -6,7 +6,6 @@ from pathlib import Path
 import gradio as gr
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.web.markup import alert
-from keras_attention_apps.common.web.server import UPLOAD_AGE, UPLOAD_INTERVAL
 
 STYLE = Path(__file__).parent / "page.css"
 
@@ -26,15 +25,8 @@ MOST_BEAMS = 20
 
 
 def page(title, description):
-    """Return empty `gradio.Blocks`, to be filled in a `with` statement, and its title.
-
-    Uploads are removed after a minute.
-    """
-    blocks = gr.Blocks(
-        title=title,
-        analytics_enabled=False,
-        delete_cache=(UPLOAD_INTERVAL, UPLOAD_AGE),
-    )
+    """Return `gradio.Blocks` with a title, to be filled in a `with` statement."""
+    blocks = gr.Blocks(title=title, analytics_enabled=False)
     # Beyond this number of sessions, the images of the oldest are deleted.
     blocks.state_session_capacity = 200
     with blocks:
@@ -85,7 +77,8 @@ def search_options(beam_size, length_penalty):
 def event(function, inputs, outputs):
     """Return the arguments of an event of the page itself.
 
-    All events wait in one queue for the models.
+    All events wait in one queue for the models. If a user triggers one again while it
+    waits, it runs once more afterwards, with the latest values.
 
     Args:
         function: Function of the values of `inputs`.
@@ -97,6 +90,7 @@ def event(function, inputs, outputs):
         "outputs": outputs,
         "api_visibility": "private",
         "concurrency_id": "models",
+        "trigger_mode": "always_last",
     }
 
 

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import os
 import re
 import socket
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -25,8 +27,9 @@ MOST_ON_DISK = 1000 * MEGABYTE
 # Seconds between two sums of the sizes on disk, each of which looks at every upload.
 SUM_INTERVAL = 1
 
-# Uploads are removed when they are older than this, in seconds.
-UPLOAD_AGE = 60
+# Uploads are removed when they are older than this, in seconds. A request must not wait
+# longer.
+UPLOAD_AGE = 180
 # Seconds between two searches for old uploads.
 UPLOAD_INTERVAL = 15
 
@@ -86,10 +89,20 @@ def serve(program, build, config):
                 "page, and there is no password",
                 file=sys.stderr,
             )
+        # Open pages hold a connection, which an interrupt cancels: no error.
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         print(f"{program}: http://{host}:{port} (Ctrl-C ends it)", flush=True)
         server.run(sockets=[listener])
+
+
+def _is_no_cancellation(record):
+    error = record.exc_info and record.exc_info[1]
+    message = record.getMessage()
+    return not (
+        isinstance(error, asyncio.CancelledError) or message.startswith("Cancel ")
+    )
 
 
 @contextlib.contextmanager
@@ -110,6 +123,8 @@ def listening(config):
 def page_folder(program):
     """Yield the folder of uploads, and keep Gradio from reporting its use.
 
+    Old uploads are removed in a thread.
+
     Raises:
         UserError: If Gradio is not installed.
     """
@@ -124,13 +139,35 @@ def page_folder(program):
     with tempfile.TemporaryDirectory(prefix=f"{program}-web-") as folder:
         before = os.environ.get("GRADIO_TEMP_DIR")
         os.environ["GRADIO_TEMP_DIR"] = folder
+        ended = threading.Event()
+
+        def remove():
+            while not ended.wait(UPLOAD_INTERVAL):
+                remove_old(folder)
+
+        remover = threading.Thread(target=remove, daemon=True)
+        remover.start()
         try:
             yield Path(folder)
         finally:
+            ended.set()
+            remover.join()
             if before is None:
                 del os.environ["GRADIO_TEMP_DIR"]
             else:
                 os.environ["GRADIO_TEMP_DIR"] = before
+
+
+def remove_old(folder):
+    """Remove files and empty folders that are older than `UPLOAD_AGE`."""
+    oldest = time.time() - UPLOAD_AGE
+    for root, folders, names in os.walk(folder, topdown=False):
+        for name in (*names, *folders):
+            path = Path(root, name)
+            # A file may be removed meanwhile, and a folder may have new files.
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < oldest:
+                    path.rmdir() if path.is_dir() else path.unlink()
 
 
 def application_of(page, config, folder):
@@ -205,9 +242,6 @@ class Guard:
 
         async def send_with_headers(message):
             if message["type"] == "http.response.start":
-                if _is_upload(scope) and message["status"] >= 400:
-                    loop = asyncio.get_running_loop()
-                    loop.call_later(UPLOAD_AGE + 1, self._remove_parts)
                 added = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
@@ -230,26 +264,19 @@ class Guard:
         if int(length or 0) > most:
             return PlainTextResponse(f"expected at most {most} bytes", 413)
         if is_upload and self._is_disk_full():
-            return PlainTextResponse("too many uploads: try again in a minute", 503)
+            return PlainTextResponse("too many uploads: try again later", 503)
         return None
-
-    def _remove_parts(self):
-        """Remove what Gradio leaves of refused uploads: files outside its folders."""
-        for path in self.folder.iterdir():
-            # A file may be removed meanwhile; one that is being written is younger.
-            with contextlib.suppress(OSError):
-                if path.is_file() and time.time() - path.stat().st_mtime > UPLOAD_AGE:
-                    path.unlink()
 
     def _is_disk_full(self):
         """Return whether the uploads take more than they may."""
         if time.monotonic() >= self._next_sum:
             self._next_sum = time.monotonic() + SUM_INTERVAL
             self._bytes_on_disk = 0
-            for path in self.folder.rglob("*"):
-                # A file may be removed meanwhile.
-                with contextlib.suppress(OSError):
-                    self._bytes_on_disk += path.stat().st_size
+            for root, _, names in os.walk(self.folder):
+                for name in names:
+                    # A file may be removed meanwhile.
+                    with contextlib.suppress(OSError):
+                        self._bytes_on_disk += Path(root, name).stat().st_size
         return self._bytes_on_disk > MOST_ON_DISK
 
 

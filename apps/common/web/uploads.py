@@ -1,8 +1,10 @@
 """Uploads: components that neither decode nor fetch anything, and their files."""
 
+import abc
 from pathlib import Path
 
 import gradio as gr
+from gradio.blocks import Block
 from gradio_client.utils import is_http_url_like
 from keras_attention_apps.common.cli import UserError
 
@@ -18,8 +20,31 @@ PASTE = """() => document.addEventListener("paste", (event) => {
     }
 })"""
 
-# Methods of components are replaced below. Gradio writes a file next to the source of
-# every subclass, which a subclass would need.
+
+async def _move_upload(component, path):
+    """Refuse the address of a file, which Gradio would download, whatever its size."""
+    if path is not None and is_http_url_like(str(path)):
+        raise gr.Error(
+            "expected an uploaded file. Received: an address", print_exception=False
+        )
+    return await Block.async_move_resource_to_block_cache(component, path)
+
+
+def _subclass(component, **methods):
+    """Return a subclass of a component, of the same name.
+
+    An update creates a component again from its class, so replacing the methods of a
+    component would not last. Gradio's metaclass is left out, since it would write a
+    file next to this one.
+    """
+    methods["async_move_resource_to_block_cache"] = _move_upload
+    return abc.ABCMeta.__new__(
+        type(component), component.__name__, (component,), methods
+    )
+
+
+ImageUpload = _subclass(gr.Image, preprocess=lambda self, value: value and value.path)
+FileUpload = _subclass(gr.File)
 
 
 def image_upload(**options):
@@ -30,9 +55,7 @@ def image_upload(**options):
     Args:
         **options: As of `gradio.Image`.
     """
-    component = _without_addresses(gr.Image(type="filepath", **options))
-    component.preprocess = lambda payload: payload and payload.path
-    return component
+    return ImageUpload(type="filepath", **options)
 
 
 def paste_images(page, upload):
@@ -51,23 +74,7 @@ def file_upload(**options):
     Args:
         **options: As of `gradio.File`.
     """
-    return _without_addresses(gr.File(**options))
-
-
-def _without_addresses(component):
-    """Make a component refuse the address of a file in place of an upload."""
-    move = component.async_move_resource_to_block_cache
-
-    async def move_upload(path):
-        # Gradio would download it, whatever its size.
-        if path is not None and is_http_url_like(str(path)):
-            raise gr.Error(
-                "expected an uploaded file. Received: an address", print_exception=False
-            )
-        return await move(path)
-
-    component.async_move_resource_to_block_cache = move_upload
-    return component
+    return FileUpload(**options)
 
 
 def read_upload(path, most):
