@@ -57,6 +57,7 @@ def test_the_camera_gives_a_caption(browser, address):
     with opened(browser, address) as (page, _):
         page.get_by_role("button", name="Capture from camera").click()
         page.get_by_role("button", name="Click to Access Webcam").click()
+        page.wait_for_function("document.querySelector('video').videoWidth > 0")
         page.get_by_role("button", name="capture photo").click()
 
         assert len(words_of(page)) >= 3
