@@ -167,7 +167,8 @@ def remove_old(folder):
             # A file may be removed meanwhile, and a folder may have new files.
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < oldest:
-                    path.rmdir() if path.is_dir() else path.unlink()
+                    remove = path.rmdir if name in folders else path.unlink
+                    remove()
 
 
 def application_of(page, config, folder):
