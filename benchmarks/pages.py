@@ -2,7 +2,7 @@
 
     python benchmarks/pages.py --clients 20 --seconds 60
 
-Every client has an image of its own, of which it knows the caption, and uploads it
+Every client has an image of its own, of which it knows caption and score, and uploads it
 again for each request. The clock starts when all clients are connected. The figures are
 the answers, those that differ from what the client knows (mixed up), the requests that
 were refused because the queue was full, those that took a client longer than
@@ -71,7 +71,12 @@ def ask(client, path, expected, end, counts, times):
         else:
             times.append(time.monotonic() - start)
             counts["answers"] += 1
-            counts["mixed up"] += found["caption"] != expected
+            counts["mixed up"] += answer(found) != expected
+
+
+def answer(details):
+    """Return what tells the answers of different images apart."""
+    return details["caption"], round(details["score"], 3)
 
 
 @contextlib.contextmanager
@@ -129,7 +134,7 @@ def main():
         uploads.mkdir()
         paths = parts(options.clients, folder)
         captioner = LiteCaptioner.from_preset("flickr8k-soft")
-        expected = [captioner.caption(path).text for path in paths]
+        expected = [answer(captioner.caption(path).details()) for path in paths]
         with served(uploads, options.max_queue) as (process, address):
             timeout = {"timeout": options.patience}
             clients = [
@@ -143,7 +148,7 @@ def main():
             left = sum(path.is_file() for path in uploads.rglob("*"))
     kinds = ("answers", "mixed up", "refused", "timed out", "errors")
     median, slow = np.percentile(times, [50, 99])
-    print(f"{options.clients} clients, {len(set(expected))} different captions")
+    print(f"{options.clients} clients, {len(set(expected))} different answers")
     print(", ".join(f"{counts[kind]} {kind}" for kind in kinds))
     print(
         f"{counts['answers'] / duration:.1f} answers a second for {duration:.0f} s, "
