@@ -1,166 +1,50 @@
 """Contract of every attention layer, whatever it computes."""
 
-import dataclasses
 import inspect
 import itertools
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 
 import keras
 import numpy as np
 import pytest
 from combinations import covering, quick_first
 from keras import ops
+from layers.cases import (
+    BATCH,
+    CASES,
+    POSITIONS,
+    QUERIES,
+    QUERY_DIM,
+    UNITS,
+    VALUE_DIM,
+    attend,
+    functional,
+    numpy,
+    quick_cases,
+)
 from rounding import rounding_bound
 
 import keras_attention
-from keras_attention import (
-    AdditiveAttention,
-    Attention,
-    AttentionPooling,
-    DotScore,
-    EntmaxWeighting,
-    HardWeighting,
-    LocalPredictiveWindow,
-    LuongAttention,
-    MonotonicWeighting,
-    SelfAttention,
-    convert_to_litert,
-)
+from keras_attention import SelfAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")
-
-# Every dimension is a different prime, so that no two axes can be confused.
-BATCH, QUERIES, POSITIONS = 2, 3, 5
-QUERY_DIM, VALUE_DIM, UNITS = 7, 11, 13
 
 BACKEND = keras.backend.backend()
 COMPILES = BACKEND != "torch"
 
 
-@dataclasses.dataclass
-class Case:
-    """A layer, its arguments, and the depths of the tensors that it is called with.
-
-    The arguments come from a function: parts belong to one layer only.
-    """
-
-    layer: type
-    arguments: Callable
-    depths: tuple = (QUERY_DIM, VALUE_DIM)
-
-    def build(self, **more):
-        return self.layer(**self.arguments(), **more)
-
-    def shapes(self, batch=BATCH, queries=QUERIES, positions=POSITIONS):
-        lengths = (queries, positions)[-len(self.depths) :]
-        return [
-            (batch, *(() if length == () else (length,)), depth)
-            for length, depth in zip(lengths, self.depths, strict=True)
-        ]
-
-    def draw(self, rng, **lengths):
-        return [
-            rng.normal(size=shape).astype("float32") for shape in self.shapes(**lengths)
-        ]
-
-
-SAME_DEPTH = (VALUE_DIM, VALUE_DIM)
-CASES = {
-    "additive": Case(AdditiveAttention, lambda: {"units": UNITS, "use_bias": True}),
-    "normalised": Case(AdditiveAttention, lambda: {"units": UNITS, "normalize": True}),
-    "coverage": Case(AdditiveAttention, lambda: {"units": UNITS, "coverage": True}),
-    "sparsemax": Case(
-        AdditiveAttention, lambda: {"units": UNITS, "weighting": "sparsemax"}
-    ),
-    "entmax": Case(
-        AdditiveAttention, lambda: {"units": UNITS, "weighting": EntmaxWeighting(0.5)}
-    ),
-    "straight-through": Case(
-        AdditiveAttention,
-        lambda: {
-            "units": UNITS,
-            "weighting": HardWeighting("straight-through", seed=3),
-        },
-    ),
-    "hard": Case(
-        AdditiveAttention,
-        lambda: {
-            "units": UNITS,
-            "weighting": HardWeighting(soft_probability=0.5, seed=3),
-        },
-    ),
-    "monotonic": Case(
-        AdditiveAttention,
-        lambda: {
-            "units": UNITS,
-            "weighting": MonotonicWeighting(score_bias=0.5, seed=3),
-        },
-    ),
-    "parallel": Case(
-        AdditiveAttention,
-        lambda: {
-            "units": UNITS,
-            "weighting": MonotonicWeighting("parallel", seed=3),
-        },
-    ),
-    "dot": Case(LuongAttention, lambda: {"score": "dot"}, SAME_DEPTH),
-    "scaled-dot": Case(LuongAttention, lambda: {"score": "scaled-dot"}, SAME_DEPTH),
-    "general": Case(LuongAttention, lambda: {"score": "general", "use_bias": True}),
-    "concat": Case(LuongAttention, lambda: {"score": "concat", "units": UNITS}),
-    "location": Case(LuongAttention, lambda: {"score": "location", "positions": 19}),
-    "local-m": Case(LuongAttention, lambda: {"window": "local-m", "half_width": 2}),
-    "local-p": Case(LuongAttention, lambda: {"window": "local-p", "half_width": 2}),
-    "local-p concat": Case(
-        LuongAttention,
-        lambda: {
-            "score": "concat",
-            "units": UNITS,
-            "window": "local-p",
-            "half_width": 1,
-        },
-    ),
-    "parts": Case(
-        Attention,
-        lambda: {"score": DotScore(scaled=True), "window": LocalPredictiveWindow(2)},
-        SAME_DEPTH,
-    ),
-    "pooling": Case(AttentionPooling, lambda: {"units": UNITS}, (VALUE_DIM,)),
-    "hops": Case(
-        AttentionPooling,
-        lambda: {"hops": 2, "penalty": 0.5, "use_bias": False},
-        (VALUE_DIM,),
-    ),
-}
-
-
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=quick_cases(CASES))
 def case(request):
     return CASES[request.param]
 
 
-@pytest.fixture(params=[name for name, case in CASES.items() if len(case.depths) == 2])
+@pytest.fixture(
+    params=quick_cases(name for name, case in CASES.items() if len(case.depths) == 2)
+)
 def query_case(request):
     """A case with queries."""
     return CASES[request.param]
-
-
-def numpy(tensors):
-    return [ops.convert_to_numpy(x) for x in tensors]
-
-
-def attend(layer, tensors, **options):
-    """Context and weights, as NumPy arrays."""
-    return numpy(layer(*tensors, return_attention_scores=True, **options))
-
-
-def functional(case, layer):
-    shapes = case.shapes(batch=None, queries=None, positions=None)
-    inputs = [keras.Input(shape[1:]) for shape in shapes]
-    return keras.Model(inputs, layer(*inputs))
 
 
 def test_config_names_every_argument(case):
@@ -497,74 +381,6 @@ def test_details_have_context_and_weights(case, rng):
     assert {name: tuple(x.shape) for name, x in promised.items()} == {
         name: tuple(x.shape) for name, x in details.items()
     }
-
-
-SERVE = """
-import sys
-import numpy as np
-import tensorflow as tf
-
-assert "keras_attention" not in sys.modules
-for folder in sys.argv[1:]:
-    data = np.load(folder + ".npz")
-    served = tf.saved_model.load(folder)
-    tensors = [data[name] for name in sorted(data.files) if name.startswith("input")]
-    found = served.serve(tensors)
-    np.testing.assert_allclose(found, data["expected"], atol=1e-5, err_msg=folder)
-"""
-
-
-EXPORTED = ["coverage", "local-p concat", "hops"]
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="a SavedModel needs TensorFlow")
-@pytest.mark.parametrize(
-    "names",
-    quick_first([EXPORTED, [name for name in CASES if name not in EXPORTED]]),
-)
-def test_exported_models_serve_other_batches_and_lengths(names, rng, tmp_path):
-    folders = []
-    for number, case in enumerate(CASES[name] for name in names):
-        model = functional(case, case.build())
-        data = case.draw(rng, batch=3, queries=4, positions=17)
-        folder = tmp_path / str(number)
-        model.export(folder, verbose=False)
-        tensors = {f"input{i}": x for i, x in enumerate(data)}
-        expected = ops.convert_to_numpy(model(data))
-        np.savez(tmp_path / f"{number}.npz", expected=expected, **tensors)
-        folders.append(str(folder))
-
-    subprocess.run([sys.executable, "-c", SERVE, *folders], check=True)
-
-
-# Those of which Keras' own export to LiteRT makes a file that LiteRT cannot run.
-LOOPS = ("coverage", "monotonic")
-
-
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="conversion needs TensorFlow")
-@pytest.mark.parametrize(
-    "name", quick_first(sorted(CASES, key=LOOPS.__contains__, reverse=True), len(LOOPS))
-)
-def test_layers_convert_to_litert(name, rng):
-    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
-    case = CASES[name]
-    layer, tensors = case.build(), case.draw(rng, batch=1)
-    named = {f"tensor_{i}": x for i, x in enumerate(tensors)}
-    expected = ops.convert_to_numpy(layer(*tensors))
-
-    def attend(**named):
-        return {"context": layer(*(named[name] for name in sorted(named)))}
-
-    import tensorflow as tf
-
-    specs = {name: tf.TensorSpec(x.shape) for name, x in named.items()}
-    if name == "monotonic":
-        with pytest.raises(ValueError, match=r"LiteRT has no operator.*Roll"):
-            convert_to_litert({"attend": (attend, specs)}, quantize=None)
-        return
-    model = convert_to_litert({"attend": (attend, specs)}, quantize=None)
-    run = interpreter.Interpreter(model_content=model).get_signature_runner("attend")
-    np.testing.assert_allclose(run(**named)["context"], expected, atol=1e-5)
 
 
 def test_wrong_rank_is_reported(case):
