@@ -6,6 +6,7 @@ from keras_attention.decoder.scheduled_sampling import (
     InverseSigmoidRate,
     ScheduledSampling,
 )
+from keras_attention.distribution import attention_layout_map
 from keras_attention.encoder import RecurrentEncoder
 from keras_attention.layers.additive import AdditiveAttention
 from keras_attention.layers.attention import Attention
@@ -102,6 +103,7 @@ __all__ = [
     "Weighting",
     "__version__",
     "attention_heatmap",
+    "attention_layout_map",
     "attention_overlay",
     "attention_supervision",
     "beam_search",

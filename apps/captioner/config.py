@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import tyro
 from keras_attention_apps.captioner.schema import CaptionBeamConfig, ImageSize
 from keras_attention_apps.common.config import (
+    DevicesConfig,
     ExportOptions,
     Flags,
     ModelName,
@@ -209,6 +210,7 @@ class TrainConfig:
     cache: Path | None = None
     #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
     tensorboard: bool = False
+    devices: Flags[DevicesConfig] = dataclasses.field(default_factory=DevicesConfig)
     reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 

@@ -8,6 +8,7 @@ import tyro
 from keras_attention_apps.common.reading import MAX_BYTES
 from keras_attention_apps.common.schema import (
     LengthPenalty,
+    Natural,
     Positive,
     Range,
     check_ranges,
@@ -68,6 +69,22 @@ class ReadingConfig:
     #: Maximum size in bytes of a file that is read as a whole, of a line, and of the
     #: weights of a model.
     max_bytes: Positive = MAX_BYTES
+
+
+@dataclasses.dataclass(frozen=True)
+class DevicesConfig:
+    """Devices and hosts of a training."""
+
+    #: Data-parallel training on all GPUs, or other devices. On TensorFlow, the samples
+    #: of self-critical training are drawn on every device for the whole batch.
+    distribute: bool = False
+    #: Data-parallel training on several hosts, on JAX: the addresses host:port of all
+    #: processes, separated by commas, of which the first coordinates; or auto in a
+    #: cluster that JAX detects, such as Slurm. The same command is started on every
+    #: host, and all of them share the output folder.
+    hosts: str | None = None
+    #: Index of this process in --hosts, from 0.
+    host_index: Natural | None = None
 
 
 @dataclasses.dataclass(frozen=True)

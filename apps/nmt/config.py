@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import (
+    DevicesConfig,
     ExportOptions,
     Flags,
     ModelName,
@@ -232,13 +233,11 @@ class TrainConfig:
     patience: Positive = 10
     #: Precision of the computation; the weights are always float32.
     precision: Precision = "float32"
-    #: Data-parallel training on all GPUs, or other devices. On TensorFlow, the samples
-    #: of self-critical training are drawn on every device for the whole batch.
-    distribute: bool = False
     #: Random seed.
     seed: Seed = 0
     #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
     tensorboard: bool = False
+    devices: Flags[DevicesConfig] = dataclasses.field(default_factory=DevicesConfig)
     reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.network.compiling import power_of_two
+from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.schema import BeamConfig
 from keras_attention_apps.common.task import Task
 from keras_attention_apps.common.tokens import PAD
@@ -58,7 +59,7 @@ class Translator(BaseTranslator, Task):
             token_ids = token_ids + token_ids[-1:] * (rows - len(token_ids))
         source = pad(token_ids, columns=columns)
         search_model = self.search_model(self.longest(source.shape[1]), **search)
-        return hypotheses(search_model.predict_on_batch({"source": source}), n_best)
+        return hypotheses(predict_rows(search_model, {"source": source}), n_best)
 
     def search_model(self, max_length=None, *, beam_size=5, length_penalty=1.0):
         """Return the compiled beam search as a Keras model; see `SearchModel`.

@@ -123,6 +123,8 @@ class ReinforceLoss(keras.layers.Layer):
             dtype=keras.backend.result_type(self.variable_dtype, "float32"),
             trainable=False,
             autocast=False,
+            # Under a distribution strategy, every replica averages its own examples.
+            aggregation="mean",
         )
         self.built = True
 

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 from keras_attention_apps.captioner.data.boxes import WHOLE, coverage, viewed
 from keras_attention_apps.captioner.images.reading import read_array
+from keras_attention_apps.common.hosts import rows_of_host
+from keras_attention_apps.common.network.compiling import rounded_up
 from keras_attention_apps.common.tokens import PAD
 
 # Images are sorted by the length of their captions within buckets of this many batches.
@@ -102,6 +104,9 @@ class TrainingBatches(keras.utils.PyDataset):
         grid: Rows and columns of the regions.
         batch_images: Batch size, in images.
         captions_per_image: Maximum number of captions of an image in an epoch.
+        multiple: The rows of a batch are a multiple of this. Further rows have an image
+            of the batch and empty captions, which do not count in the loss. On several
+            hosts, each process gets its share of the rows.
         seed: Seed of the order.
         epoch: First epoch.
     """
@@ -119,6 +124,7 @@ class TrainingBatches(keras.utils.PyDataset):
         grid=None,
         batch_images,
         captions_per_image,
+        multiple=1,
         seed,
         epoch=0,
     ):
@@ -133,6 +139,7 @@ class TrainingBatches(keras.utils.PyDataset):
         self.grid = grid
         self.batch_images = batch_images
         self.captions_per_image = min(captions_per_image, max(map(len, captions)))
+        self.multiple = multiple
         self.seed = seed
         self.epoch = epoch
         self._longest = max(len(text) for texts in captions for text in texts)
@@ -167,18 +174,25 @@ class TrainingBatches(keras.utils.PyDataset):
         # If the first two batches have the same length, Keras assumes it for all
         # batches. So the first one is padded to more than any other.
         least = self._longest + 1 if index == 0 else 0
-        batch = {"captions": self._caption_batch(chosen, least, random)}
+        captions = self._caption_batch(chosen, least, random)
+        missing = len(captions) - len(chosen)
+        chosen = np.append(chosen, np.repeat(chosen[-1:], missing))
         if self.features is not None:
             drawn = random.integers(len(self.features), size=len(chosen))
-            pairs = [*zip(drawn, chosen, strict=True)]
-            views = [self.views[view][i] for view, i in pairs]
-            batch["features"] = np.stack([self.features[view][i] for view, i in pairs])
+            views = [self.views[view][i] for view, i in zip(drawn, chosen, strict=True)]
         else:
             views = random_views(len(chosen), random if self.augment else None)
+        rows = rows_of_host(len(chosen))
+        chosen, captions, views = chosen[rows], captions[rows], views[rows]
+        batch = {"captions": captions}
+        if self.features is not None:
+            pairs = zip(drawn[rows], chosen, strict=True)
+            batch["features"] = np.stack([self.features[view][i] for view, i in pairs])
+        else:
             paths = [self.paths[i] for i in chosen]
             batch["images"] = load_images(paths, self.image_size, views)
         if self.boxes is not None:
-            batch["regions"] = self._regions(chosen, views, batch["captions"])
+            batch["regions"] = self._regions(chosen, views, captions)
         return (batch,)
 
     def _regions(self, chosen, views, captions):
@@ -199,7 +213,8 @@ class TrainingBatches(keras.utils.PyDataset):
             picked = random.permutation(len(texts))[: self.captions_per_image]
             rows.append([texts[i] for i in picked])
         longest = max(least, *(len(text) for texts in rows for text in texts))
-        shape = (len(rows), self.captions_per_image, longest)
+        count = rounded_up(len(rows), self.multiple)
+        shape = (count, self.captions_per_image, longest)
         token_ids = np.full(shape, PAD, "int32")
         for row, texts in enumerate(rows):
             for column, text in enumerate(texts):

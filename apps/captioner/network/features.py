@@ -12,6 +12,7 @@ from keras_attention_apps.captioner.data.archives import read_content
 from keras_attention_apps.captioner.data.batches import ImageBatches
 from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.reading import CHUNK
 
 # Seconds without a change after which an incomplete file counts as abandoned.
@@ -50,7 +51,8 @@ def cached_features(backbone, paths, cache, *, name, views=None):
             f"Warning: {printable(file)} is damaged; its features are computed again",
             file=sys.stderr,
         )
-        file.unlink()
+        # Another host may have removed it.
+        file.unlink(missing_ok=True)
     file = cache / f"{name}-{key}.npy"
     with atomic_path(file) as temporary:
         _write_features(temporary, backbone, paths, views)
@@ -75,7 +77,7 @@ def _write_features(path, backbone, paths, views):
     progress = keras.utils.Progbar(len(paths), unit_name="image")
     for index in range(len(batches)):
         begin = index * batches.batch_size
-        computed = model.predict_on_batch(batches[index])
+        computed = predict_rows(model, batches[index])
         features[begin : begin + len(computed)] = computed
         progress.add(len(computed))
     features.flush()

@@ -11,6 +11,7 @@ from keras import ops
 from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.common.network.readout import DeepOutput
+from keras_attention_apps.common.network.replicas import share_of_replica
 from keras_attention_apps.common.tokens import PAD
 
 from keras_attention import (
@@ -235,7 +236,9 @@ class ShowAttendTell(keras.Model):
 
         smoothing = options.label_smoothing if advantages is None else 0.0
         losses = captions_loss(label_smoothing=smoothing)
-        words = ops.maximum(ops.sum(ops.cast(mask, losses.dtype)), 1.0)
+        words = ops.sum(ops.cast(mask, losses.dtype))
+        share = share_of_replica(words)
+        words = ops.maximum(words, 1.0)
         self.words_loss.update_state(ops.sum(losses) / words)
         if self.reinforce and advantages is None:
             # The reward is the likelihood without label smoothing.
@@ -250,7 +253,7 @@ class ShowAttendTell(keras.Model):
         if options.supervision and "regions" in x:
             supervised = attention_supervision(weights, x["regions"], mask)
             losses = losses + options.supervision * supervised
-        return ops.sum(losses) / words
+        return share * ops.sum(losses) / words
 
     def _logits_of_samples(self, logits):
         """Return the logits of sampling, with temperature and without banned words."""

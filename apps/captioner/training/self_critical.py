@@ -1,6 +1,7 @@
 """Self-critical training on sampled captions."""
 
 import numpy as np
+from keras_attention_apps.common.network.compiling import rounded_up
 from keras_attention_apps.common.training.self_critical import SelfCritical
 
 
@@ -13,10 +14,14 @@ class SelfCriticalCaptions(SelfCritical):
         reward: Function of the list of words of a caption and the index of its image
             to its reward, such as a `CiderReward`.
         batch_images: Batch size, in images.
+        multiple: The rows of a batch are a multiple of this. The last batch of an epoch
+            is filled up with the images of the first.
         **options: Further arguments of `SelfCritical`.
     """
 
-    def __init__(self, captioner, features, reward, *, batch_images, **options):
+    def __init__(
+        self, captioner, features, reward, *, batch_images, multiple=1, **options
+    ):
         super().__init__(
             captioner.network,
             "captions",
@@ -26,7 +31,8 @@ class SelfCriticalCaptions(SelfCritical):
         self.captioner = captioner
         self.features = features
         self.reward = reward
-        self.batch_images = batch_images
+        self.batch_images = rounded_up(batch_images, multiple)
+        self.multiple = multiple
 
     def __len__(self):
         return -(-len(self.features[0]) // self.batch_images)
@@ -34,6 +40,7 @@ class SelfCriticalCaptions(SelfCritical):
     def plan(self, epoch):
         random = np.random.default_rng((self.seed, epoch))
         order = random.permutation(len(self.features[0]))
+        order = np.resize(order, rounded_up(len(order), self.multiple))
         for begin in range(0, len(order), self.batch_images):
             yield order[begin : begin + self.batch_images]
 

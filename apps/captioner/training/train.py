@@ -29,12 +29,13 @@ from keras_attention_apps.captioner.training.samples import CaptionSamples
 from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import recover_folder
+from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.inputs import Inputs
+from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.checkpoints import Checkpoints
-from keras_attention_apps.common.training.devices import seeded
-from keras_attention_apps.common.training.lock import locked
+from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
@@ -69,11 +70,11 @@ def train(config: TrainConfig):
     Inputs(*inputs).check(config.cache, whole=False)
     if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
         raise UserError("expected epochs of one of the phases. Received: 0 of each")
-    with locked(config.output), seeded(config.seed, config.precision):
-        return _train(config)
+    with training_context(config) as devices:
+        return _train(config, devices)
 
 
-def _train(config):
+def _train(config, devices):
     training, validation = (
         readable(read_dataset(config.data, split), config.max_unreadable)
         for split in ("train", "dev")
@@ -125,7 +126,7 @@ def _train(config):
             "boxes": _fingerprint(boxes, training) if config.supervision else None,
         },
     )
-    recover_folder(config.output / BEST)
+    on_first_host(recover_folder, config.output / BEST)
     encoder = start.network.backbone.encoder if start else None
     network = _build(config, len(vocabulary), encoder)
     _report_encoder(network.backbone)
@@ -134,7 +135,9 @@ def _train(config):
     captioner = Captioner(model, vocabulary, network)
     if start:
         captioner.copy_weights(start)
-    phases = _Phases(config, captioner, training, validation, checkpoints, about)
+    phases = _Phases(
+        config, captioner, training, validation, checkpoints, devices, about
+    )
     phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_critical))
     return phases.runner.best
 
@@ -230,8 +233,11 @@ def _build(config, vocabulary_size, encoder):
 class _Phases:
     """The three phases of a training, and the data that they share."""
 
-    def __init__(self, config, captioner, training, validation, checkpoints, about):
+    def __init__(
+        self, config, captioner, training, validation, checkpoints, devices, about
+    ):
         self.config = config
+        self.devices = devices
         self.captioner = captioner
         self.network = captioner.network
         self.training = training
@@ -326,6 +332,7 @@ class _Phases:
             batch_images=config.batch_images,
             samples=config.captions_per_image,
             baseline=config.self_critical_baseline,
+            multiple=self.devices,
             seed=config.seed,
         )
         self._fit(
@@ -401,6 +408,7 @@ class _Phases:
             grid=(backbone.rows, backbone.columns),
             batch_images=config.batch_images,
             captions_per_image=config.captions_per_image,
+            multiple=self.devices,
             seed=config.seed + progress.phase,
             epoch=progress.epoch,
         )
@@ -441,7 +449,7 @@ class _Phases:
         search_model = self.captioner.search_model(beam_size=beam_size)
         captions = []
         for batch in batches():
-            outputs = search_model.predict_on_batch(batch)
+            outputs = predict_rows(search_model, batch)
             for [best] in self.captioner.captions_of(outputs):
                 self.samples.keep(len(captions), best)
                 captions.append(best.text)

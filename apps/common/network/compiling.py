@@ -62,6 +62,11 @@ def with_cast_weights(step, network):
     return cast_step
 
 
+def rounded_up(size, multiple):
+    """Return the smallest multiple of a number that is at least `size`."""
+    return -(-size // multiple) * multiple
+
+
 def power_of_two(count, largest):
     """Return the smallest power of two that is at least `count`, at most `largest`."""
     return min(1 << (count - 1).bit_length(), largest)

@@ -16,6 +16,7 @@ from keras_attention_apps.common.digests import (
     write_sealed,
 )
 from keras_attention_apps.common.files import write_json
+from keras_attention_apps.common.hosts import is_first_host, on_first_host
 from keras_attention_apps.common.network.weights import load_weights, save_weights
 from keras_attention_apps.common.schema import Natural, from_json
 
@@ -35,6 +36,8 @@ CHANGEABLE = (
     "output",
     "cache",
     "tensorboard",
+    "devices.hosts",
+    "devices.host_index",
     "reading.max_bytes",
 )
 
@@ -133,13 +136,15 @@ class Checkpoints:
     def _record(self, model):
         progress = self.progress
         name = f"phase-{progress.phase}-epoch-{progress.epoch}.weights.h5"
-        save_weights(model, self.directory / name)
+        on_first_host(save_weights, model, self.directory / name)
         progress.weights = name
         states = map(keras.ops.convert_to_numpy, _seed_states(model))
         progress.seeds = [state.tolist() for state in states]
         self._write()
 
     def _write(self):
+        if not is_first_host():
+            return
         previous, kept = self.directory / PREVIOUS, [self.progress.weights]
         if self._written:
             write_json(previous, self._written)

@@ -1,10 +1,32 @@
-"""Seeds, precision and devices of a training."""
+"""Hosts, devices, seeds and precision of a training."""
 
 import contextlib
 
 import keras
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.hosts import is_first_host, joined_hosts
 from keras_attention_apps.common.network.compiling import computing_in
+from keras_attention_apps.common.training.lock import locked
+
+
+@contextlib.contextmanager
+def training_context(config):
+    """Join the hosts, lock the output, set seed and precision, and distribute.
+
+    Args:
+        config: A `TrainConfig` of either program.
+
+    Yields:
+        The number of devices. The rows of every batch must be a multiple of it.
+    """
+    devices = config.devices
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(joined_hosts(devices.hosts, devices.host_index))
+        if is_first_host():
+            stack.enter_context(locked(config.output))
+        stack.enter_context(seeded(config.seed, config.precision))
+        wanted = devices.distribute or devices.hosts is not None
+        yield stack.enter_context(all_devices(wanted))
 
 
 @contextlib.contextmanager
@@ -47,7 +69,9 @@ def all_devices(wanted=True):
         with tf.distribute.MirroredStrategy(devices).scope():
             yield len(devices)
     elif backend == "jax":
-        keras.distribution.set_distribution(keras.distribution.DataParallel())
+        # Every process slices the batches itself.
+        distribution = keras.distribution.DataParallel(auto_shard_dataset=False)
+        keras.distribution.set_distribution(distribution)
         try:
             yield len(keras.distribution.list_devices())
         finally:

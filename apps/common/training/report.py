@@ -13,6 +13,7 @@ from keras_attention_apps.common.files import (
     read_json,
     write_json,
 )
+from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.training.curves import chart
 from keras_attention_apps.common.web.markup import table
 
@@ -136,7 +137,7 @@ class Report:
             figures: Dict of figures, which the progress does not yet contain.
         """
         try:
-            self._record(phase, figures)
+            on_first_host(self._record, phase, figures)
         # A training that took hours must not end because of its report.
         except Exception as error:
             print(

@@ -8,6 +8,11 @@ from pathlib import Path
 import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import MODEL, check_folder, holds
+from keras_attention_apps.common.hosts import (
+    of_first_host,
+    on_first_host,
+    wait_for_hosts,
+)
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.training.callbacks import (
@@ -64,7 +69,7 @@ def training_record(config, private=(), paths=()):
             only the last part is kept.
     """
     record = dataclasses.asdict(config)
-    for name in ("output", "model", "reading", *private):
+    for name in ("output", "model", "devices", "reading", *private):
         del record[name]
     for name, value in record.items():
         if value is not None and (isinstance(value, Path) or name in paths):
@@ -117,12 +122,14 @@ class Runner:
         """Load the weights of the best model so far, if there is one."""
         # Before the first epoch, a model in that folder is from another training.
         if self.progress.history:
+            wait_for_hosts("best model")
             best = type(self.task).from_preset(self.best)
             self.task.network.set_weights(best.network.get_weights())
 
     def save_best(self, task=None, **about):
         """Save the trained model, or another one, as the best."""
-        (task or self.task).save(self.best, training=self.record, **about)
+        save = (task or self.task).save
+        on_first_host(save, self.best, training=self.record, **about)
 
     def fit(self, title, batches, validate, *, epochs, schedule, ema_momentum):
         """Train for the remaining epochs of a phase.
@@ -136,7 +143,7 @@ class Runner:
             ema_momentum: Momentum of the moving average of the weights; 0 for none.
         """
         self._compile(schedule, ema_momentum)
-        callbacks = self._callbacks(title, validate)
+        callbacks = self._callbacks(title, lambda: of_first_host(validate()))
         if callbacks is None:
             return
         # Keras counts the epochs of each phase from 1.

@@ -4,6 +4,8 @@ import functools
 
 import keras
 import numpy as np
+from keras_attention_apps.common.hosts import rows_of_host
+from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.common.tokens import PAD, START
 
@@ -109,7 +111,9 @@ class SelfCritical:
             for step, items in enumerate(self.plan(epoch)):
                 callbacks.on_train_batch_begin(step)
                 batch, reward = self.sample(items, epoch * len(self) + step)
-                figures = network.train_on_batch(batch, return_dict=True)
+                rows = rows_of_host(len(batch["advantages"]))
+                share = {name: array[rows] for name, array in batch.items()}
+                figures = network.train_on_batch(share, return_dict=True)
                 rewards.append(reward)
                 callbacks.on_train_batch_end(
                     step, {"loss": figures["loss"], "reward": np.mean(rewards)}
@@ -151,10 +155,9 @@ class SelfCritical:
     def _search(self, inputs, items, search, **options):
         """Return token ids `(items, K, T)` and their lengths, as arrays."""
         search_model = self._search_model(search, self.max_length(inputs), **options)
-        outputs = search_model.predict_on_batch(inputs)
-        # On several devices, TensorFlow gives each device the whole batch.
+        outputs = predict_rows(search_model, inputs)
         return [
-            keras.ops.convert_to_numpy(outputs[name])[: len(items)]
+            keras.ops.convert_to_numpy(outputs[name])
             for name in ("token_ids", "lengths")
         ]
 

@@ -4,6 +4,8 @@ import math
 
 import keras
 import numpy as np
+from keras_attention_apps.common.hosts import rows_of_host
+from keras_attention_apps.common.network.compiling import rounded_up
 from keras_attention_apps.common.tokens import START
 from keras_attention_apps.nmt.data.padding import pad
 
@@ -125,10 +127,11 @@ class SentenceBatches(keras.utils.PyDataset):
         target = [[START, *token_ids] for token_ids in target]
         if self.multiple == 1:
             rows = len(batch)
+        mine = rows_of_host(rows)
         return (
             {
-                "source": pad(source, rows, columns[0]),
-                "target": pad(target, rows, columns[1]),
+                "source": pad(source, rows, columns[0])[mine],
+                "target": pad(target, rows, columns[1])[mine],
             },
         )
 
@@ -149,7 +152,7 @@ class SentenceBatches(keras.utils.PyDataset):
 
     def rounded(self, size):
         """Return the number of rows or columns after padding."""
-        return -(-size // self.multiple) * self.multiple
+        return rounded_up(size, self.multiple)
 
     def filled(self, batch):
         """Return the pairs of a batch; padding rows repeat the last one."""

@@ -6,6 +6,7 @@ embedding, N vocabulary size.
 
 import keras
 from keras import ops, tree
+from keras_attention_apps.common.network.replicas import share_of_replica
 from keras_attention_apps.common.tokens import PAD
 
 from keras_attention import linear_crossentropy
@@ -122,9 +123,11 @@ class TranslationNetwork(keras.Model):
         if "advantages" in x:
             y_pred = y_pred / self.sample_temperature
             options = {"weights": ops.reshape(x["advantages"], (-1, 1))}
-        return linear_crossentropy(
-            targets, y_pred, self.embedding.embeddings, targets != PAD, **options
+        mask = targets != PAD
+        loss = linear_crossentropy(
+            targets, y_pred, self.embedding.embeddings, mask, **options
         )
+        return share_of_replica(ops.sum(ops.cast(mask, loss.dtype))) * loss
 
 
 def _rows(target):

@@ -16,12 +16,16 @@ from keras_attention_apps.common.files import (
     remove_folder,
     remove_leftovers,
 )
+from keras_attention_apps.common.hosts import (
+    is_first_host,
+    on_first_host,
+    wait_for_hosts,
+)
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average_models
 from keras_attention_apps.common.training.checkpoints import Checkpoints
-from keras_attention_apps.common.training.devices import all_devices, seeded
-from keras_attention_apps.common.training.lock import locked
+from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
@@ -93,11 +97,7 @@ def train(config: TrainConfig):
     if not config.epochs + config.self_critical_epochs:
         raise UserError("expected epochs of one of the phases. Received: 0 of each")
     training, validation = read_texts(config)
-    with (
-        locked(config.output),
-        seeded(config.seed, config.precision),
-        all_devices(config.distribute) as devices,
-    ):
+    with training_context(config) as devices:
         return _train(config, training, validation, devices)
 
 
@@ -172,7 +172,7 @@ def _train(config, training, validation, devices):
     depends_on |= dataclasses.asdict(config)
     depends_on |= {"text": text_of(training, validation)}
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
-    recover_folder(config.output / BEST)
+    on_first_host(recover_folder, config.output / BEST)
     subwords = start.tokenizer if start else _subwords(config, training, checkpoints)
     model = config.model
     if model.length_ratio is None:
@@ -190,6 +190,7 @@ def _train(config, training, validation, devices):
     phases = _Phases(config, translator, training, validation, checkpoints, devices)
     phases.runner.run((phases.fit, phases.average, phases.self_critical))
     # A finished training never averages again.
+    wait_for_hosts("training")
     _remove_epochs(phases.epochs)
     return phases.runner.best
 
@@ -206,6 +207,8 @@ def _epochs(folder):
 
 def _remove_epochs(folder):
     """Remove the saved epochs, and their folder if nothing else is in it."""
+    if not is_first_host():
+        return
     for epoch in _epochs(folder):
         remove_folder(epoch)
     remove_leftovers(folder, "epoch-[0-9]*")
@@ -222,7 +225,7 @@ def _subwords(config, training, checkpoints):
         config.vocabulary_size,
         character_coverage=config.character_coverage,
     )
-    subwords.save(config.output)
+    on_first_host(subwords.save, config.output)
     return subwords
 
 
@@ -296,6 +299,7 @@ class _Phases:
 
     def average(self):
         """Average the weights of several epochs, and keep the average if it is best."""
+        wait_for_hosts("epochs to average")
         folders = _epochs(self.epochs)
         if len(folders) > 1:
             history = self.checkpoints.progress.history
@@ -420,8 +424,10 @@ class _Phases:
             order = sorted(order, key=lambda epoch: (ranks[epoch], epoch))
         chosen = {f"epoch-{i + 1:04}" for i in list(order)[-config.average :]}
         name = f"epoch-{len(ranks):04}"
+        if not is_first_host():
+            return
         if name in chosen:
-            self.translator.save(self.epochs / name)
+            on_first_host(self.translator.save, self.epochs / name)
         for folder in _epochs(self.epochs):
             if folder.name not in chosen:
                 remove_folder(folder)

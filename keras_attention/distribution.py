@@ -1,0 +1,54 @@
+"""Which weights of attention are sharded over several devices."""
+
+import keras
+
+
+def attention_layout_map(device_mesh, axis="model"):
+    """Return a layout map that shards the projections of attention over a mesh axis.
+
+    The hidden units are shared out: the kernels `(D, units)` of the projections of
+    queries, keys and values, and their biases, by columns; the kernel `(units, D)` of
+    the projection of the result by rows; the scale `(units,)` of an additive score like
+    the hidden units. So every device computes the scores and contexts of its own units
+    (its heads in `SelfAttention`), and the results are added up once. All other weights
+    are replicated. Entries for further layers of a model can be added.
+
+    Args:
+        device_mesh: The `keras.distribution.DeviceMesh`.
+        axis: Name of its axis over which the units are sharded. Their number must be a
+            multiple of the size of that axis.
+
+    Returns:
+        A `keras.distribution.LayoutMap` for `keras.distribution.ModelParallel`.
+
+    Raises:
+        ValueError: If the mesh has no such axis.
+
+    Example:
+
+    >>> devices = keras.distribution.list_devices()[:1]
+    >>> mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], devices)
+    >>> layout_map = attention_layout_map(mesh)
+    >>> layout_map["self_attention/step/query_projection/kernel"].axes
+    (None, 'model')
+
+    Models built after `keras.distribution.set_distribution(distribution)` are sharded:
+
+    >>> distribution = keras.distribution.ModelParallel(
+    ...     layout_map=layout_map, batch_dim_name="batch"
+    ... )
+
+    Reference:
+        [Shoeybi et al., 2019](https://arxiv.org/abs/1909.08053), section 3.
+    """
+    if axis not in device_mesh.axis_names:
+        raise ValueError(
+            f"axis must be one of the axes {device_mesh.axis_names} of the mesh. "
+            f"Received: {axis!r}"
+        )
+    layout_map = keras.distribution.LayoutMap(device_mesh)
+    layout_map[r".*(query|key|value)_projection/kernel"] = (None, axis)
+    layout_map[r".*(query|key|value)_projection/bias"] = (axis,)
+    layout_map[r".*output_projection/kernel"] = (axis, None)
+    layout_map[r".*score/scale"] = (axis,)
+    return layout_map

@@ -1,0 +1,111 @@
+"""Trainings in processes of their own, on several devices or as several hosts."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from textwrap import dedent
+
+import pytest
+
+# Backend, devices of a process, and processes.
+WAYS = [
+    pytest.param(("tensorflow", 2, 1), id="TensorFlow, two devices"),
+    pytest.param(("jax", 2, 1), id="JAX, two devices"),
+    pytest.param(("jax", 1, 2), id="JAX, two hosts"),
+]
+
+# Devices can be made only before any is used.
+PROGRAM = dedent(
+    """
+    import sys
+    import keras
+    from keras_attention_apps.{}.main import main
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        parts = [tf.config.LogicalDeviceConfiguration()] * {}
+        tf.config.set_logical_device_configuration(cpu, parts)
+    sys.exit(main(sys.argv[1:]))
+    """
+)
+
+
+class Lazily(dict):
+    """A dict whose values a function makes of their keys when they are asked for."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, key):
+        self[key] = self.make(key)
+        return self[key]
+
+
+def start(program, arguments, backend, devices=1, hosts=1):
+    """Start the processes of a training, and return them."""
+    pytest.importorskip(backend)
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    }
+    arguments = [*arguments, *(["--distribute"] if devices > 1 else [])]
+    if hosts > 1:
+        names = ",".join(f"localhost:{free_port()}" for _ in range(hosts))
+        arguments += ["--hosts", names]
+    return [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-c", PROGRAM.format(program, devices), *arguments),
+                *(["--host-index", str(index)] if hosts > 1 else []),
+            ],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(hosts)
+    ]
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return found.getsockname()[1]
+
+
+def history(output):
+    """Return the figures of all epochs of a training."""
+    progress = (output / "checkpoints" / "progress.json").read_text()
+    return json.loads(progress)["history"]
+
+
+def trained(output, program, arguments, *way):
+    """Train until the end, and return the figures of all epochs."""
+    for process in start(program, [*arguments, "--output", str(output)], *way):
+        _, errors = process.communicate(timeout=500)
+        assert process.returncode == 0, errors
+    return history(output)
+
+
+def killed(output, program, arguments, backend, hosts, victim):
+    """Kill one of several hosts in the middle; return what the last one says."""
+    arguments = [*arguments, "--output", str(output)]
+    processes = start(program, arguments, backend, 1, hosts)
+    until = time.monotonic() + 400
+    while not (output / "checkpoints" / "previous.json").exists():
+        assert time.monotonic() < until
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.1)
+    processes.pop(victim).send_signal(signal.SIGKILL)
+    [other] = processes
+    _, errors = other.communicate(timeout=60)
+    assert other.returncode != 0
+    return errors
