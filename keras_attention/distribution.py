@@ -3,7 +3,9 @@
 import keras
 
 
-def attention_layout_map(device_mesh, axis="model"):
+def attention_layout_map(
+    device_mesh: keras.distribution.DeviceMesh, axis: str = "model"
+) -> keras.distribution.LayoutMap:
     """Return a layout map that shards the projections of attention over a mesh axis.
 
     The hidden units are shared out: the kernels `(D, units)` of the projections of

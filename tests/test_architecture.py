@@ -3,8 +3,6 @@ import configparser
 import importlib.util
 from pathlib import Path
 
-import pytest
-
 LIBRARY, APPS = "keras_attention", "keras_attention_apps"
 
 # What knows nothing of attention.
@@ -25,6 +23,7 @@ BELOW = {
     "validation": set(),
     "serialization": set(),
     "acceleration": set(),
+    "distribution": set(),
     "lengths": set(),
     "loops": {"lengths"},
     "sample_weights": {"validation"},
@@ -48,6 +47,7 @@ TENSORFLOW = {
     f"{LIBRARY}.litert_quantization": False,
     f"{LIBRARY}.loops": False,
     f"{APPS}.common.export": False,
+    f"{APPS}.common.network.replicas": False,
     f"{APPS}.common.training.devices": False,
     f"{APPS}.captioner.commands.export": True,
     f"{APPS}.captioner.commands.export_litert": False,
@@ -180,9 +180,16 @@ def test_tensorflow_stays_where_it_belongs():
     assert wrong == []
 
 
-@pytest.mark.parametrize("other_backend", ["jax", "torch"])
-def test_other_backends_are_never_imported(other_backend):
-    assert [x for x in IMPORTS if within(x[1], other_backend)] == []
+def test_jax_is_imported_for_several_hosts_only():
+    found = [x for x in IMPORTS if within(x[1], "jax")]
+
+    assert {(module, inside) for module, _, inside in found} == {
+        (f"{APPS}.common.hosts", True)
+    }
+
+
+def test_pytorch_is_never_imported():
+    assert [x for x in IMPORTS if within(x[1], "torch")] == []
 
 
 def test_matplotlib_is_imported_inside_functions_only():

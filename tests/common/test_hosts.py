@@ -39,7 +39,7 @@ def test_several_hosts_need_jax(monkeypatch):
 
 def test_several_devices_need_tensorflow_or_jax(monkeypatch):
     on("torch", monkeypatch)
-    with pytest.raises(UserError, match="TensorFlow or JAX.*'torch'"), all_devices():
+    with pytest.raises(UserError, match=r"TensorFlow or JAX.*'torch'"), all_devices():
         pass
 
 
