@@ -70,7 +70,7 @@ def test_hard_attention_learns_on_two_devices_of_tensorflow(squares, tmp_path):
     assert len(found) == 3
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_killed_host_ends_the_others_and_the_training_continues(
     victim, squares, tmp_path
 ):

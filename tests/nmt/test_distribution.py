@@ -50,6 +50,7 @@ def test_all_phases_have_the_losses_of_one_device(way, on_one_device, corpus, tm
         assert several == pytest.approx(one, rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_killed_host_ends_the_others_and_the_training_continues(corpus, tmp_path):
     options = arguments(corpus, epochs=5)
     whole = distributed.trained(tmp_path / "whole", "nmt", options, "jax", 1, 2)
