@@ -17,6 +17,7 @@ from keras_attention.layers.recurrent import (
     reset_dropout_masks,
 )
 from keras_attention.lengths import at_least_one
+from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
 from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor
@@ -24,7 +25,7 @@ from keras_attention.validation import check_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class RecurrentEncoder(keras.layers.Layer):
+class RecurrentEncoder(QuantizableLayer):
     """Recurrent encoder in one direction, or in both with two cells.
 
         forward[s]     = cell(inputs[s], forward[s-1])

@@ -40,6 +40,7 @@ from keras_attention.layers.recurrent import (
     has_dropout,
     reset_dropout_masks,
 )
+from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.typing import Config, Nested, Shapes, Tensor, Tensors
 from keras_attention.validation import check_choice, check_rank
@@ -48,7 +49,7 @@ ORDERS = ("previous", "current")
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AttentionCell(keras.layers.Layer):
+class AttentionCell(QuantizableLayer):
     """One step of a decoder: an RNN cell, attention, and the order in which they run.
 
     With `order="previous"` the previous state is the query, and the context is an input

@@ -25,6 +25,7 @@ from keras_attention.decoder.states import (
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.recurrent import first_state
 from keras_attention.lengths import at_least_one
+from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
 from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor, Tensors
@@ -32,7 +33,7 @@ from keras_attention.validation import check_mask, check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AttentionDecoder(keras.layers.Layer):
+class AttentionDecoder(QuantizableLayer):
     """Runs an `AttentionCell` over a whole target sequence.
 
     Everything that does not depend on the previous step is computed for all steps at

@@ -5,14 +5,13 @@ Shapes: B batch, T queries, S positions, N heads, Q query depth, V value depth.
 
 from typing import Any
 
-import keras
-
 from keras_attention.ops.masks import clear_masked, combine_masks
+from keras_attention.quantization import QuantizableLayer
 from keras_attention.typing import Nested, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import check_mask
 
 
-class BaseMemory(keras.layers.Layer):
+class BaseMemory(QuantizableLayer):
     """Base of the memories: the projected values and keys, computed once per source.
 
     Masked positions are cleared first, so that nothing stored there (NaN and inf
@@ -67,7 +66,7 @@ class BaseMemory(keras.layers.Layer):
         return None
 
 
-class BaseStep(keras.layers.Layer):
+class BaseStep(QuantizableLayer):
     """Base of the steps: queries attend to a memory.
 
     Attributes:
@@ -129,7 +128,7 @@ class BaseStep(keras.layers.Layer):
         return None
 
 
-class BaseAttention(keras.layers.Layer):
+class BaseAttention(QuantizableLayer):
     """Base of the attention layers: a memory and a step, which decoders also use alone.
 
     Attributes:
@@ -165,7 +164,7 @@ class BaseAttention(keras.layers.Layer):
         self.built = True
 
 
-class AttentionPart(keras.layers.Layer):
+class AttentionPart(QuantizableLayer):
     """Base of scores, windows, weightings and coverage.
 
     A part keeps nothing between calls. Its state is a dict of tensors `(B, T, ...)`,

@@ -19,6 +19,7 @@ from keras_attention.layers.projections import (
 )
 from keras_attention.layers.weightings import Weighting, get_weighting
 from keras_attention.lengths import mean
+from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import serialize_part
 from keras_attention.typing import (
     Activation,
@@ -34,7 +35,7 @@ from keras_attention.validation import check_mask, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(QuantizableLayer):
     """Pools a sequence into one vector by attention with a learned query.
 
         scores[s] = scale . tanh(W value[s] + bias)

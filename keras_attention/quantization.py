@@ -1,0 +1,43 @@
+"""Quantised layers in `.keras` files."""
+
+from typing import Any
+
+import keras
+
+
+class QuantizableLayer(keras.layers.Layer):
+    """Base of the layers whose sublayers stay quantised in a `.keras` file.
+
+    `keras.Model.quantize` quantises sublayers in place, which the config of their owner
+    does not show. The build config records it, and `build_from_config` quantises the
+    sublayers again, so that the weights in the file fit.
+    """
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        config = super().get_build_config()
+        quantized = {
+            path: keras.saving.serialize_keras_object(layer.quantization_config)
+            for path, layer in _sublayers(self)
+            if layer.quantization_mode is not None
+        }
+        # A layer that is not built leaves its sublayers to the layer that built them.
+        return {**config, "quantized": quantized} if config and quantized else config
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        super().build_from_config(config)
+        quantized = config.get("quantized", {})
+        for path, layer in _sublayers(self):
+            # The config of a sublayer may have quantised it already, and a sublayer
+            # that is not built belongs to another layer that builds it.
+            if path in quantized and layer.built and layer.quantization_mode is None:
+                options = keras.saving.deserialize_keras_object(quantized[path])
+                layer.quantize(config=options, type_check=False)
+
+
+def _sublayers(layer, path=""):
+    """Return a path of names and a layer, for every layer inside a layer."""
+    found = []
+    for sublayer in layer._layers:
+        inside = f"{path}/{sublayer.name}"
+        found += [(inside, sublayer), *_sublayers(sublayer, inside)]
+    return found

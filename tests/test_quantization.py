@@ -1,0 +1,142 @@
+"""Quantised models come back from their files."""
+
+import keras
+import numpy as np
+import pytest
+from combinations import covering
+from keras import ops
+
+from keras_attention import (
+    AdditiveAttention,
+    Attention,
+    AttentionCell,
+    AttentionDecoder,
+    AttentionPooling,
+    GeneralScore,
+    LayerNormGRUCell,
+    LuongAttention,
+    PositionEncoding,
+    RecurrentEncoder,
+    ScheduledSampling,
+    SelfAttention,
+)
+
+pytestmark = [
+    pytest.mark.usefixtures("seeded"),
+    # Layers without a kernel, such as a norm, are not quantised.
+    pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method"),
+]
+
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, QUERIES, POSITIONS = 2, 3, 5
+QUERY_DIM, VALUE_DIM, UNITS, STATE_UNITS, WORDS = 7, 11, 13, 17, 19
+
+
+@keras.saving.register_keras_serializable(package="test_quantization")
+class DenseCell(keras.layers.Layer):
+    """Recurrent cell with a sublayer that Keras quantises."""
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = self.state_size = units
+        self.dense = keras.layers.Dense(units, "tanh", name="dense")
+
+    def build(self, inputs_shape):
+        self.dense.build((None, inputs_shape[-1] + self.units))
+
+    def call(self, inputs, states, training=None):
+        output = self.dense(ops.concatenate([inputs, states[0]], axis=-1))
+        return output, [output]
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+def step_of_a_cell(query, value):
+    cell = AttentionCell(
+        keras.layers.GRUCell(STATE_UNITS),
+        LuongAttention("general"),
+        order="current",
+        attentional_vector=UNITS,
+        gate=True,
+    )
+    start = keras.layers.Dense(STATE_UNITS)(query[:, 1])
+    outputs, state = cell(query[:, 0], {"cell": [start]}, cell.attention.memory(value))
+    return outputs["output"], state["cell"]
+
+
+def decoder(query, value):
+    attentions = [AdditiveAttention(UNITS), SelfAttention(2, 3), AdditiveAttention(5)]
+    gate = keras.Sequential([keras.layers.Dense(5), keras.layers.Dense(1, "sigmoid")])
+    cell = AttentionCell(
+        keras.layers.StackedRNNCells([DenseCell(5), LayerNormGRUCell(STATE_UNITS)]),
+        attentions,
+        attentional_vector=UNITS,
+        input_feeding=True,
+        gate=gate,
+    )
+    return AttentionDecoder(cell)(query, value)["output"]
+
+
+def sampling_decoder(query, value):
+    embed = keras.layers.Embedding(WORDS, QUERY_DIM, name="embed")
+    sampling = ScheduledSampling(embed, None)
+    cell = AttentionCell(keras.layers.GRUCell(STATE_UNITS), AdditiveAttention(UNITS))
+    embedded = embed(ops.cast(query[..., 0] > 0, "int32"))
+    return AttentionDecoder(cell, sampling=sampling)(embedded, value)["output"]
+
+
+MODELS = {
+    "additive": lambda q, v: AdditiveAttention(UNITS, coverage=True)(q, v),
+    "general": lambda q, v: LuongAttention("general", use_bias=True)(q, v),
+    "location": lambda q, v: LuongAttention("location", positions=POSITIONS)(q, v),
+    "local-p": lambda q, v: LuongAttention(
+        "concat", units=UNITS, window="local-p", half_width=1
+    )(q, v),
+    "parts": lambda q, v: Attention(GeneralScore(), keras.layers.Dense(UNITS))(q, v),
+    "self-attention": lambda q, v: SelfAttention(2, 3)(q, v),
+    "pooling": lambda q, v: AttentionPooling(UNITS, hops=2)(v),
+    "encoder": lambda q, v: RecurrentEncoder(
+        DenseCell(STATE_UNITS), DenseCell(STATE_UNITS)
+    )(PositionEncoding()(v)),
+    "cell": step_of_a_cell,
+    "decoder": decoder,
+    "scheduled sampling": sampling_decoder,
+}
+
+
+def model_of(name):
+    query, value = keras.Input((QUERIES, QUERY_DIM)), keras.Input((None, VALUE_DIM))
+    return keras.Model([query, value], MODELS[name](query, value))
+
+
+def draw(rng):
+    shapes = (BATCH, QUERIES, QUERY_DIM), (BATCH, POSITIONS, VALUE_DIM)
+    return [rng.normal(size=shape).astype("float32") for shape in shapes]
+
+
+def outputs_of(model, data):
+    outputs = keras.tree.flatten(model(data))
+    return np.concatenate([ops.convert_to_numpy(x).ravel() for x in outputs])
+
+
+def modes_of(model):
+    """Return the modes of all layers that are quantised."""
+    modes = [layer.quantization_mode for layer in model._flatten_layers()]
+    return [mode for mode in modes if mode is not None]
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"), covering(["int8", "int4", "float8"], list(MODELS), strength=1)
+)
+def test_a_quantised_model_comes_back_from_its_file(mode, name, rng, tmp_path):
+    model, data = model_of(name), draw(rng)
+    model.quantize(mode)
+    expected = outputs_of(model, data)
+    model.save(tmp_path / "model.keras")
+
+    restored = keras.models.load_model(tmp_path / "model.keras")
+
+    np.testing.assert_allclose(outputs_of(restored, data), expected, atol=1e-6)
+    assert set(modes_of(model)) == {mode}
+    assert modes_of(restored) == modes_of(model)
