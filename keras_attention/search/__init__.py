@@ -11,10 +11,10 @@ with
 - `weights` `(B, K, S)`: attention weights;
 - `state`: nested structure of at least one tensor `(B, K, ...)`.
 
-Other shapes, or an `end` outside the vocabulary, raise `ValueError`. Tensors that all
-hypotheses share, such as the memory of an attention, stay in the closure of the step
-and are never copied. Shapes inside the loops are constant, so the searches run eagerly,
-compiled, and in an exported graph.
+Other shapes, or a `start` or `end` outside the vocabulary, raise `ValueError`. Tensors
+that all hypotheses share, such as the memory of an attention, stay in the closure of
+the step and are never copied. Shapes inside the loops are constant, so the searches run
+eagerly, compiled, and in an exported graph.
 
 Every search takes a list of `constraints`, which rule out tokens: `Ban`, `MinLength`,
 `NoRepeatNgrams`, `Prefix`, or a subclass of `Constraint`. They do not change the

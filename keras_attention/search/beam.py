@@ -23,7 +23,11 @@ from keras_attention.search.nested import (
     write,
 )
 from keras_attention.search.ranking import Ranking
-from keras_attention.search.step import check_keywords, check_start, constrain
+from keras_attention.search.step import (
+    check_keywords,
+    constrain,
+    weights_of_any_step,
+)
 from keras_attention.search.top_k import top_k
 from keras_attention.typing import Nested, Step, Tensor, Tensors
 from keras_attention.validation import check_positive_integer, values_of
@@ -59,8 +63,9 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
     Args:
         step: Step function, see `keras_attention.search`.
         state: Initial state, nested tensors `(B, ...)`.
-        start: Token that the first step receives.
-        end: Token that ends a sequence.
+        start: Token that the first step receives, between 0 and N - 1. A model that
+            never produces it may give it the log-probability minus infinity.
+        end: Token that ends a sequence, between 0 and N - 1.
         max_length: Maximum number of tokens L, `end` included.
         beam_size: Beam width K: number of hypotheses that are kept and returned.
         length_penalty: Exponent of the length, not negative.
@@ -93,7 +98,8 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
         ValueError: If `beam_size` or `max_length` is not a positive integer, a penalty
             is negative or infinite, the length penalty of `max_length` tokens exceeds
             float32, `length_penalty_form` is unknown, `coverage_mask` or `limit` has a
-            wrong shape or value, or a constraint cannot be met.
+            wrong shape or value, `start` or `end` is no token of the vocabulary, or a
+            constraint cannot be met.
         TypeError: For an unknown or missing keyword argument.
 
     Example:
@@ -146,7 +152,6 @@ class Beam:
         limit: int | Tensor | None = None,
         constraints: Iterable[Constraint] = (),
     ) -> None:
-        check_start(start)
         check_positive_integer("max_length", max_length)
         check_positive_integer("beam_size", beam_size)
         self.ranking = Ranking(
@@ -156,9 +161,10 @@ class Beam:
             coverage_penalty,
             coverage_mask,
         )
-        self.step, self.state = constrain(
-            step, state, constraints, end=end, max_length=max_length
+        self.step, state = constrain(
+            step, state, constraints, start=start, end=end, max_length=max_length
         )
+        self.state = spread(state, beam_size)
         self.start, self.end = start, end
         self.max_length, self.beam_size = max_length, beam_size
         self.early_stopping = early_stopping
@@ -166,9 +172,9 @@ class Beam:
 
     def begin(self) -> Tensors:
         """Return the carry before the first step."""
-        first = self._first()
-        _, _, weights = self.step(first["alive"]["token_ids"], first["alive"]["state"])
+        weights = weights_of_any_step(self.step, self.state)
         self.ranking.check_coverage_mask(weights, batch_of(self.state))
+        first = self._first()
         batch = batch_of(first)
         places = (self.max_length, batch, self.beam_size)
         history = {
@@ -211,7 +217,7 @@ class Beam:
             "alive": {
                 "token_ids": ops.full((batch, beam_size), self.start, dtype="int32"),
                 "log_probs": ops.broadcast_to(only_first, (batch, beam_size)),
-                "state": spread(self.state, beam_size),
+                "state": self.state,
             },
             "finished": {
                 "scores": impossible,

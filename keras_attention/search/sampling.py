@@ -12,7 +12,11 @@ from keras_attention.search.constraints import (
     is_possible,
 )
 from keras_attention.search.nested import batch_of, spread, write
-from keras_attention.search.step import check_start, checks_keywords, constrain
+from keras_attention.search.step import (
+    checks_keywords,
+    constrain,
+    weights_of_any_step,
+)
 from keras_attention.typing import Nested, Seed, Step, Tensors
 from keras_attention.validation import check_positive_integer
 
@@ -46,8 +50,9 @@ def greedy_search(
         Scores are log-probabilities.
 
     Raises:
-        ValueError: If `max_length` is not a positive integer, or a constraint cannot
-            be met, such as a banned token that is not in the vocabulary.
+        ValueError: If `max_length` is not a positive integer, `start` or `end` is no
+            token of the vocabulary, or a constraint cannot be met, such as a banned
+            token that is not in the vocabulary.
         TypeError: For an unknown or missing keyword argument.
     """
 
@@ -101,8 +106,9 @@ def sample_search(
 
     Raises:
         ValueError: If `samples`, `max_length` or `top_k` is not a positive integer,
-            the temperature is not positive, `top_p` is not above 0 and at most 1, or
-            a constraint cannot be met.
+            the temperature is not positive, `top_p` is not above 0 and at most 1,
+            `start` or `end` is no token of the vocabulary, or a constraint cannot be
+            met.
         TypeError: For an unknown or missing keyword argument.
 
     Reference:
@@ -156,13 +162,13 @@ def _search_independently(
 
     `choose(log_probs, t)` returns the next tokens `(B, K)`.
     """
-    check_start(start)
     check_positive_integer("max_length", max_length)
-    step, state = constrain(step, state, constraints, end=end, max_length=max_length)
+    step, state = constrain(
+        step, state, constraints, start=start, end=end, max_length=max_length
+    )
     state = spread(state, size)
     batch = batch_of(state)
-    token_ids = ops.full((batch, size), start, dtype="int32")
-    _, _, weights = step(token_ids, state)
+    weights = weights_of_any_step(step, state)
 
     def proceed(t, alive, found):
         return ops.logical_and(t < max_length, ops.logical_not(ops.all(alive["done"])))
@@ -191,7 +197,7 @@ def _search_independently(
         return t + 1, alive, write(found, t, now)
 
     alive = {
-        "token_ids": token_ids,
+        "token_ids": ops.full((batch, size), start, dtype="int32"),
         "state": state,
         "done": ops.zeros((batch, size), dtype="bool"),
         "exists": ops.ones((batch, size), dtype="bool"),

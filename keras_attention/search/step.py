@@ -20,8 +20,11 @@ from keras_attention.validation import may_be_equal
 Search = TypeVar("Search", bound=Callable[..., Any])
 
 
-def constrain(step, state, constraints, *, end, max_length):
+def constrain(step, state, constraints, *, start, end, max_length):
     """Wrap a step function and its state so that tokens obey the constraints.
+
+    The wrapper raises `ValueError` if `start` or `end` is no token of the vocabulary,
+    which the first call of the step shows.
 
     Returns:
         step: Step function whose log-probabilities are float32, at least `IMPOSSIBLE`,
@@ -30,6 +33,7 @@ def constrain(step, state, constraints, *, end, max_length):
         state: The state of the model, the length, the state of each constraint, and
             `"finite"`, `(B,)`: whether the last step had neither NaN nor plus infinity.
     """
+    check_integer("start", start)
     check_integer("end", end)
     # The sort is stable: apart from `overrides`, the order of the list is kept.
     constraints = sorted(_checked(constraints), key=lambda x: x.overrides)
@@ -52,10 +56,8 @@ def constrain(step, state, constraints, *, end, max_length):
         log_probs = ops.where(numbers, log_probs, IMPOSSIBLE)
         log_probs = ops.maximum(log_probs, IMPOSSIBLE)
         size, length = log_probs.shape[-1], state["length"]
-        if not 0 <= end < size:
-            raise ValueError(
-                f"end must be a token between 0 and {size - 1}. Received: {end}"
-            )
+        _check_token("start", start, size)
+        _check_token("end", end, size)
         vocabulary = ops.arange(size, dtype="int32")
         now = SearchStep(token_ids, length, log_probs, vocabulary, end)
         states = []
@@ -73,11 +75,26 @@ def constrain(step, state, constraints, *, end, max_length):
     return constrained, state
 
 
-def check_start(start):
-    """Raise `ValueError` unless the start token may be in a table of embeddings."""
-    check_integer("start", start)
-    if not 0 <= start < 2**31:
-        raise ValueError(f"start must be a token, at least 0. Received: {start}")
+def weights_of_any_step(step, state):
+    """Return attention weights `(B, K, S)` of which only the shape counts.
+
+    The step receives token 0, which every table of embeddings has, so that it can check
+    `start` before a table reads it.
+
+    Args:
+        step: As `constrain` returns it.
+        state: As `constrain` returns it, for K hypotheses.
+    """
+    _, _, weights = step(ops.zeros_like(state["length"]), state)
+    return weights
+
+
+def _check_token(name, token, size):
+    """Raise `ValueError` for a token outside of a vocabulary of this size."""
+    if not 0 <= token < size:
+        raise ValueError(
+            f"{name} must be a token between 0 and {size - 1}. Received: {token}"
+        )
 
 
 def _checked(constraints):

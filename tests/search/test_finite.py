@@ -102,13 +102,6 @@ def test_an_ensemble_reports_what_is_not_finite(combine):
     assert first.tolist() == [OTHER, BEST]
 
 
-@pytest.mark.parametrize("start", [-1, 2**31])
-@pytest.mark.parametrize("search", [greedy_search, sample_search, beam_search])
-def test_no_table_has_such_a_start(search, start):
-    with pytest.raises(ValueError, match=f"start must be a token.*Received: {start}"):
-        search(step, table()[None], start=start, end=END, max_length=3)
-
-
 @pytest.mark.parametrize("search", [greedy_search, sample_search, beam_search])
 def test_a_wrong_keyword_names_the_search_and_its_arguments(search):
     message = f"{search.__name__} has no argument beam. .*: start, end, max_length, "

@@ -462,9 +462,16 @@ def test_a_state_without_rows_is_named(search, state):
 
 
 @pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
-@pytest.mark.parametrize("end", [-1, VOCABULARY])
-def test_an_end_outside_of_the_vocabulary_is_named(search, end):
-    step, state = make_step(random_table(79)), to_tensors(random_state(79))
+@pytest.mark.parametrize("name", ["start", "end"])
+@pytest.mark.parametrize("token", [-1, VOCABULARY, 2**31])
+def test_a_token_outside_of_the_vocabulary_is_named(search, name, token):
+    embedding = keras.layers.Embedding(VOCABULARY, VOCABULARY)
 
-    with pytest.raises(ValueError, match=f"end must be a token .* 10. Received: {end}"):
-        search(step, state, start=START, end=end, max_length=LENGTH)
+    def step(token_ids, state):
+        log_probs = ops.log_softmax(embedding(token_ids))
+        return log_probs, state, ops.zeros((*token_ids.shape, POSITIONS))
+
+    options = {"start": START, "end": END, name: token}
+    message = rf"{name} must be a token between 0 and 10\. Received: {token}"
+    with pytest.raises(ValueError, match=message):
+        search(step, ops.zeros((BATCH, 1)), max_length=LENGTH, **options)
