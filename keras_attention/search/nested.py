@@ -29,7 +29,12 @@ def check_rows(name, x, batch_size):
 
 def spread(state, size):
     """Repeat a state for every hypothesis: `(B, ...)` to `(B, K, ...)`."""
-    return tree.map_structure(lambda x: ops.repeat(x[:, None], size, axis=1), state)
+
+    def repeat(x):
+        batch, *rest = ops.shape(x)
+        return ops.broadcast_to(x[:, None], (batch, size, *rest))
+
+    return tree.map_structure(repeat, state)
 
 
 def concatenate(first, second):
