@@ -127,8 +127,11 @@ printed = [
     [0.99560386, 1.90407309, 0.90846923],
 ]
 assert np.abs(context - printed).max() < 5e-9
-assert np.abs(layer_context - printed).max() < 5e-9
-assert np.abs(layer_weights - weights).max() < 1e-12
+
+# The other backends compute some or all of it in float32.
+tolerance = 5e-9 if keras.backend.backend() == "tensorflow" else 1e-6
+assert np.abs(layer_context - printed).max() < tolerance
+assert np.abs(layer_weights - weights).max() < tolerance
 
 # %% [markdown]
 # If queries, keys and values are there already, `LuongAttention("scaled-dot")` is the
@@ -137,7 +140,7 @@ assert np.abs(layer_weights - weights).max() < 1e-12
 # %%
 attend = LuongAttention("scaled-dot", dtype="float64")
 short_cut = attend(query[None], value[None], key[None])
-assert np.abs(keras.ops.convert_to_numpy(short_cut)[0] - printed).max() < 5e-9
+assert np.abs(keras.ops.convert_to_numpy(short_cut)[0] - printed).max() < tolerance
 
 # %% [markdown]
 # ## Additive scores
@@ -174,8 +177,8 @@ layer.set_weights([W_key, scale, W_query])
 layer_context, layer_weights = layer(
     decoder_states[None], encoder_states[None], return_attention_scores=True
 )
-assert np.abs(keras.ops.convert_to_numpy(layer_weights)[0] - weights).max() < 1e-12
-assert np.abs(keras.ops.convert_to_numpy(layer_context)[0] - context).max() < 1e-12
+assert np.abs(keras.ops.convert_to_numpy(layer_weights)[0] - weights).max() < tolerance
+assert np.abs(keras.ops.convert_to_numpy(layer_context)[0] - context).max() < tolerance
 
 # %% [markdown]
 # `attention_heatmap` draws weights as an alignment: rows are target words, columns are
