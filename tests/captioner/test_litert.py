@@ -53,7 +53,9 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_captions_are_those_of_keras(exported, model_folder, photographs, threads):
+def test_captions_are_those_of_keras(
+    loaded_once, exported, model_folder, photographs, threads
+):
     options = {"n_best": 4, **SEARCH}
     keras_captioner = Captioner.from_preset(model_folder)
     lite = LiteCaptioner(exported, threads=threads)
@@ -122,7 +124,9 @@ def run(*arguments):
     return code, modules, lines, done.stderr
 
 
-def test_the_command_needs_no_keras(exported, photographs, model_folder, tmp_path):
+def test_the_command_needs_no_keras(
+    loaded_once, exported, photographs, model_folder, tmp_path
+):
     folder = tmp_path / "model"
     shutil.copytree(model_folder, folder)
     shutil.copy(exported, folder / "model.tflite")
@@ -168,7 +172,7 @@ def test_options_that_contradict_the_file(
 
 
 def test_scores_are_those_of_keras(
-    without_java, exported, squares, model_folder, capsys
+    eager, without_java, exported, squares, model_folder, capsys
 ):
     options = ["--beam-size", "4", "--length-penalty", "0.5", "--no-repeat-ngrams", "2"]
     for model, more in ((exported, []), (model_folder, options)):

@@ -8,7 +8,6 @@ import sys
 import keras
 import numpy as np
 import pytest
-from combinations import quick_first
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt import LiteTranslator
 from keras_attention_apps.nmt.commands import export_litert
@@ -58,7 +57,7 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_translations_are_those_of_keras(exported, model_folder, threads):
+def test_translations_are_those_of_keras(loaded_once, exported, model_folder, threads):
     lite = LiteTranslator(exported, threads=threads)
     options = {"n_best": 3, **SEARCH}
     expected = Translator.from_preset(model_folder).translate_each(SENTENCES, **options)
@@ -77,7 +76,8 @@ def test_a_sentence_is_padded_to_the_next_length(exported):
         assert hypothesis.weights.shape[-1] == (8 if count <= 8 else 20)
 
 
-@pytest.mark.parametrize("attention", quick_first(["self-attention", "luong", "none"]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("attention", ["self-attention", "luong", "none"])
 def test_every_attention_is_converted(subwords, tmp_path, attention):
     translator = untrained(subwords, attention)
     path = tmp_path / "model.tflite"
@@ -115,7 +115,7 @@ def run(*arguments, lines=""):
     return code, modules, lines
 
 
-def test_the_command_needs_no_keras(exported, model_folder, tmp_path):
+def test_the_command_needs_no_keras(loaded_once, exported, model_folder, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(model_folder, folder)
     shutil.copy(exported, folder / "model.tflite")
