@@ -44,12 +44,16 @@ def without_java(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
 
 
-@pytest.fixture(scope="module")
-def loaded_once():
-    """Load every model once in a module, so that its searches are traced once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Captioner, "from_preset", functools.cache(Captioner.from_preset))
-        yield
+@pytest.fixture(scope="session")
+def load_once():
+    """Load every model once, so that its searches are traced once."""
+    return functools.cache(Captioner.from_preset)
+
+
+@pytest.fixture
+def loaded_once(load_once, monkeypatch):
+    """Let commands load every model once in all tests; it must stay as it is."""
+    monkeypatch.setattr(Captioner, "from_preset", load_once)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,12 @@ PHOTOGRAPH = ROOT / "docs" / "photographer.jpg"
 pytestmark = pytest.mark.usefixtures("loaded_once", "eager")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forgotten_afterwards(load_once):
+    yield
+    load_once.cache_clear()
+
+
 def test_there_is_one_of_each_kind():
     kinds = {Captioner.from_preset(name).config.attention for name in NAMES}
 

@@ -124,14 +124,16 @@ def translator(subwords):
     return untrained(subwords, "bahdanau")
 
 
-@pytest.fixture(scope="module")
-def loaded_once():
-    """Load every model once in a module, so that its searches are traced once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            Translator, "from_preset", functools.cache(Translator.from_preset)
-        )
-        yield
+@pytest.fixture(scope="session")
+def load_once():
+    """Load every model once, so that its searches are traced once."""
+    return functools.cache(Translator.from_preset)
+
+
+@pytest.fixture
+def loaded_once(load_once, monkeypatch):
+    """Let commands load every model once in all tests; it must stay as it is."""
+    monkeypatch.setattr(Translator, "from_preset", load_once)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,12 @@ NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
 pytestmark = pytest.mark.usefixtures("loaded_once", "eager")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forgotten_afterwards(load_once):
+    yield
+    load_once.cache_clear()
+
+
 def test_there_is_one_of_each_kind():
     kinds = {Translator.from_preset(name).config.attention for name in NAMES}
 
