@@ -4,6 +4,7 @@ from keras_attention_apps.common.imports import lazy_attributes
 
 _MODULES = {
     "Caption": "captions",
+    "CaptionBatch": "bulk",
     "Captioner": "inference",
     "LiteCaptioner": "litert",
 }

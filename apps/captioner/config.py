@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import tyro
 from keras_attention_apps.captioner.schema import CaptionBeamConfig, ImageSize
 from keras_attention_apps.common.config import (
+    BulkConfig,
     DevicesConfig,
     ExportOptions,
     Flags,
@@ -320,6 +321,7 @@ class CaptionConfig:
     search: Flags[CaptionSearchConfig] = dataclasses.field(
         default_factory=CaptionSearchConfig
     )
+    bulk: Flags[BulkConfig] = dataclasses.field(default_factory=BulkConfig)
     reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 

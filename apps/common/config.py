@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.reading import MAX_BYTES
 from keras_attention_apps.common.schema import (
     LengthPenalty,
@@ -129,6 +130,40 @@ class RuntimeConfig:
     runtime: Literal["auto", "litert", "keras"] = "auto"
     #: Number of threads of LiteRT; by default one per processor.
     threads: Positive | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class BulkConfig:
+    """Inference on many machines; see docs/scale.md."""
+
+    #: local: this process. ray: Ray Data, which distributes the inputs to actors with
+    #: one model each, on this machine or on a cluster. It also reads URIs, such as
+    #: s3://bucket/folder, folders inside folders, and Parquet. --output is then a
+    #: folder of parts, named .parquet or .jsonl. The same command continues a job that
+    #: was stopped, and tries inputs with an error again.
+    engine: Literal["local", "ray"] = "local"
+    #: Address of the Ray cluster, or auto; by default one is started on this machine.
+    address: str | None = None
+    #: Maximum number of actors; by default as many as the processors or GPUs of the
+    #: cluster allow. Set it for a cluster that grows on demand.
+    actors: Positive | None = None
+    #: Rows of a part of the output.
+    part_size: Positive = 1024
+    #: Column of a Parquet input: bytes, or strings. By default bytes of captioner, and
+    #: text of nmt.
+    column: str | None = None
+    #: Column of a Parquet input with a unique id of each row.
+    id_column: str = "id"
+    #: Add the attention maps to the output.
+    maps: bool = False
+
+    def check_local(self):
+        """Raise a `UserError` if an option needs an engine that is not chosen."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if self.engine == "local" and value != field.default:
+                option = field.name.replace("_", "-")
+                raise UserError(f"--{option} needs --engine ray. Received: {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)

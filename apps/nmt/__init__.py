@@ -4,6 +4,7 @@ from keras_attention_apps.common.imports import lazy_attributes
 
 _MODULES = {
     "Translation": "translations",
+    "TranslateBatch": "bulk",
     "Translator": "inference",
     "LiteTranslator": "litert",
 }

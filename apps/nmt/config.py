@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import (
+    BulkConfig,
     DevicesConfig,
     ExportOptions,
     Flags,
@@ -343,6 +344,7 @@ class TranslateConfig:
     #: thousand sentences, and for a process that runs all day.
     jit_compile: bool = False
     search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+    bulk: Flags[BulkConfig] = dataclasses.field(default_factory=BulkConfig)
     reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 

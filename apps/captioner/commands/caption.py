@@ -18,6 +18,7 @@ from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.common.cli import UserError, printable
 from keras_attention_apps.common.files import check_file, is_special, to_json
 from keras_attention_apps.common.hypotheses import check_n_best
+from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.inputs import Inputs
 from tqdm import tqdm
 
@@ -30,6 +31,11 @@ def caption(config):
     """
     if not config.images:
         raise UserError("expected at least one image or folder, got none")
+    if config.bulk.engine == "ray":
+        # Others need not wait for its modules.
+        name = "keras_attention_apps.captioner.commands.caption_bulk:caption_bulk"
+        return imported(name)(config)
+    config.bulk.check_local()
     paths, failures = _find(config.images)
     several = len(paths) > 1 or paths != list(config.images)
     overlays = {}

@@ -187,6 +187,13 @@ def find_images(paths):
     return found
 
 
+def image_suffixes():
+    """Return the set of the suffixes of images that can be read, in lower case."""
+    Image.init()
+    known = Image.registered_extensions()
+    return {suffix for suffix, name in known.items() if name in FORMATS}
+
+
 def find_unreadable(folder):
     """Return the images directly inside a folder whose format cannot be read.
 
@@ -206,8 +213,7 @@ def find_unreadable(folder):
 
 
 def _images_inside(folder):
-    Image.init()
-    known = Image.registered_extensions()
+    known = image_suffixes()
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -215,7 +221,7 @@ def _images_inside(folder):
     images = [
         entry
         for entry in entries
-        if known.get(entry.suffix.lower()) in FORMATS
+        if entry.suffix.lower() in known
         and not entry.name.startswith(".")
         # Broken links and files without permission are reported when they are read.
         and (os.path.isfile(entry) or not os.path.exists(entry))

@@ -13,6 +13,7 @@ from keras_attention_apps.common.files import (
     check_file,
 )
 from keras_attention_apps.common.hypotheses import check_n_best
+from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.reading import check_input, opened
 from keras_attention_apps.nmt.data.dataset import decode_line
@@ -25,6 +26,11 @@ def translate(config):
     Returns:
         The exit code: 2 if a line could not be read.
     """
+    if config.bulk.engine == "ray":
+        # Others need not wait for its modules.
+        name = "keras_attention_apps.nmt.commands.translate_bulk:translate_bulk"
+        return imported(name)(config)
+    config.bulk.check_local()
     _check(config)
     chosen = config.translator
     lines = _Lines(config)

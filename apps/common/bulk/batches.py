@@ -1,0 +1,183 @@
+"""A model as a callable that processes batches of columns."""
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.config import RuntimeConfig
+from keras_attention_apps.common.hypotheses import check_batch_size
+from keras_attention_apps.common.reading import MAX_BYTES, at_most, read_all
+
+# Files of a remote file system that are read at the same time.
+READERS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """An input that cannot be read."""
+
+    reason: str
+
+
+class ModelBatch:
+    """A model as a callable for `ray.data.Dataset.map_batches`.
+
+    An actor loads the model once, and then processes one batch after another. It needs
+    no Ray: a batch is a dict of columns.
+
+    Subclasses set the attributes and implement `rows`.
+
+    Attributes:
+        runtimes: The `Runtimes` of the program.
+        fields: Dict from the columns of the result to their types: `str`, `float`,
+            `bool`, or a list with the type of its items.
+        map_fields: As `fields`, for the attention maps.
+
+    Args:
+        model: Name of a preset, folder or LiteRT file. Every node must have it.
+        column: Column of the inputs.
+        maps: Whether the result has the columns of `map_fields`.
+        runtime: `"litert"`, `"keras"`, or `"auto"`: LiteRT if the model has a LiteRT
+            file with these options.
+        threads: Number of threads of LiteRT, as many as the processors of the actor.
+        batch_size: Number of inputs that Keras processes at a time.
+        search: Dict of options of the beam search; those of the model if omitted.
+        options: Dict of further arguments of `Task.from_preset`.
+        max_bytes: Maximum size of an input that is read from a file, in bytes.
+        filesystem: The `pyarrow.fs.FileSystem` of inputs that are paths; by default
+            that of the URI, or the local one.
+
+    Raises:
+        UserError: If the model cannot be loaded, or the options contradict one another.
+    """
+
+    runtimes = None
+    fields = map_fields = None
+
+    def __init__(
+        self,
+        model,
+        *,
+        column,
+        maps=False,
+        runtime="auto",
+        threads=1,
+        batch_size=64,
+        search=None,
+        options=None,
+        max_bytes=MAX_BYTES,
+        filesystem=None,
+    ):
+        check_batch_size(batch_size)
+        self.column = column
+        self.columns = self.columns_of(maps)
+        self.batch_size = batch_size
+        self.max_bytes = max_bytes
+        self.filesystem = filesystem
+        self.search = search or {}
+        config = RuntimeConfig(runtime=runtime, threads=threads)
+        with at_most(max_bytes):
+            self.model = self.runtimes.load(
+                # The number of inputs decides between the runtimes, and LiteRT is the
+                # one for actors on processors.
+                model,
+                config,
+                count=1,
+                search=self.search,
+                **options or {},
+            )
+
+    @classmethod
+    def columns_of(cls, maps):
+        """Return the columns of the result and their types.
+
+        Args:
+            maps: Whether the attention maps are among them.
+        """
+        return {**cls.fields, **(cls.map_fields if maps else {}), "error": str}
+
+    def __call__(self, batch):
+        """Process a batch.
+
+        Args:
+            batch: Dict of columns, arrays or lists of equal length.
+
+        Returns:
+            Dict of the columns of the batch and those of the result. The column of the
+            inputs is left out if it contains bytes. Where an input cannot be read,
+            `error` has the reason, and the other columns of the result are empty;
+            elsewhere it is `None`.
+
+        Raises:
+            UserError: If the batch has no such column.
+        """
+        if self.column not in batch:
+            raise UserError(
+                f"expected a column {self.column!r}. Received: {', '.join(batch)}"
+            )
+        values = list(batch[self.column])
+        with at_most(self.max_bytes):
+            rows = self.rows(values)
+        kept = dict(batch)
+        if any(isinstance(value, bytes) for value in values):
+            del kept[self.column]
+        found = {x: _column(rows, x, kind) for x, kind in self.columns.items()}
+        return {**kept, **found}
+
+    def rows(self, values):
+        """Return a dict for each value of a batch, with `error` if it has failed."""
+        raise NotImplementedError
+
+    def contents(self, values):
+        """Replace the paths of files that are not local by their contents.
+
+        Args:
+            values: The inputs; those of other kinds are returned as they are.
+
+        Returns:
+            List with the bytes of a file, or a `Failure` if it cannot be read.
+        """
+        if not any(map(self._is_remote, values)):
+            return values
+        with ThreadPoolExecutor(READERS) as pool:
+            return list(pool.map(self._content, values))
+
+    def _is_remote(self, value):
+        return isinstance(value, str) and (
+            self.filesystem is not None or "://" in value
+        )
+
+    def _content(self, value):
+        if not self._is_remote(value):
+            return value
+        from pyarrow.fs import FileSystem
+
+        filesystem, path = self.filesystem, value
+        try:
+            if filesystem is None:
+                filesystem, path = FileSystem.from_uri(value)
+            with filesystem.open_input_stream(path) as file:
+                return read_all(file, value)
+        # Errors of Arrow are subclasses of these.
+        except (OSError, ValueError, UserError) as error:
+            return Failure(f"Cannot read {value!r}: {reason(error)}")
+
+
+def details(result, columns):
+    """Return the columns of a `Caption` or a `Translation`."""
+    found = vars(result) | result.details()
+    return {name: found[name] for name in columns if name in found}
+
+
+def _column(rows, name, kind):
+    """Return a column as an array; a missing value is `None`, NaN, or an empty list."""
+    if kind is float:
+        return np.array([row.get(name, np.nan) for row in rows], "float64")
+    if kind is bool:
+        return np.array([row.get(name, False) for row in rows], bool)
+    empty = [] if isinstance(kind, list) else None
+    column = np.empty(len(rows), object)
+    for i, row in enumerate(rows):
+        column[i] = row.get(name, empty)
+    return column

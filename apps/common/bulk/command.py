@@ -1,0 +1,95 @@
+"""The part of the commands that start a bulk inference."""
+
+import dataclasses
+import os
+import sys
+
+from keras_attention_apps.common.bulk import engine
+from keras_attention_apps.common.bulk.locations import needed
+from keras_attention_apps.common.bulk.parts import Parts
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.presets import is_litert
+from tqdm import tqdm
+
+
+def check_options(config, excluded):
+    """Raise a `UserError` for options that do not go together with `--engine ray`.
+
+    Args:
+        config: The options of the command.
+        excluded: Names of those that must have their default.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    for name in excluded:
+        value = getattr(config, name)
+        # An argument of the command line without a default.
+        default = () if isinstance(value, tuple) else defaults[name]
+        if value != default:
+            option = name.replace("_", "-")
+            raise UserError(
+                f"--{option} does not go together with --engine ray. Received: "
+                f"{str(value)!r}"
+            )
+    if config.output is None:
+        raise UserError("--engine ray needs --output, a folder .parquet or .jsonl")
+
+
+def run_command(program, inputs, model_batch, config, *, chosen, options, filesystem):
+    """Run a bulk inference, print its totals, and return the exit code.
+
+    Args:
+        program: Name of the program.
+        inputs: As of `engine.run`.
+        model_batch: Subclass of `ModelBatch`.
+        config: The options of the command.
+        chosen: Its `ChosenModel`.
+        options: Dict of arguments of `Task.from_preset`.
+        filesystem: That of the inputs.
+    """
+    needed("ray.data")
+    bulk, runtime = config.bulk, config.runtime
+    parts = Parts(config.output, model_batch.columns_of(bulk.maps))
+    model = chosen.model
+    # Workers may have another working directory.
+    if is_litert(model) or os.path.isdir(model):
+        model = os.path.abspath(model)
+    local = isinstance(filesystem, needed("pyarrow.fs").LocalFileSystem)
+    arguments = {
+        "model": model,
+        "maps": bulk.maps,
+        "runtime": runtime.runtime,
+        "threads": runtime.threads,
+        "batch_size": config.search.batch_size,
+        "search": config.search.beam,
+        "options": options,
+        "max_bytes": config.reading.max_bytes,
+        "filesystem": None if local else filesystem,
+    }
+    _check_model(model_batch, arguments)
+    names = ("model", "maps", "search", "options")
+    parts.begin({name: arguments[name] for name in names})
+    with tqdm(unit="row") as bar:
+        totals = engine.run(
+            inputs,
+            model_batch,
+            parts,
+            config=bulk,
+            arguments=arguments,
+            progress=bar.update,
+        )
+    print(
+        f"{program}: {totals.rows:,} rows in {parts.name}, {totals.errors:,} of them "
+        f"with an error; {totals.earlier:,} of an earlier run",
+        file=sys.stderr,
+    )
+    return 2 if totals.errors else 0
+
+
+def _check_model(model_batch, arguments):
+    """Raise a `UserError` now, rather than in every actor, if there is no model."""
+    runtimes = model_batch.runtimes
+    if is_litert(arguments["model"]) or arguments["runtime"] == "litert":
+        model_batch(column="value", **{**arguments, "threads": 1})
+    elif not runtimes.files(arguments["model"]):
+        # It raises the error with the names of the presets.
+        model_batch(column="value", **arguments)

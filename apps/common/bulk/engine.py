@@ -1,0 +1,141 @@
+"""Bulk inference with Ray Data: a model in every actor, parts as output."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+
+from keras_attention_apps.common.bulk.inputs import SHARE
+from keras_attention_apps.common.bulk.locations import needed
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.presets import is_litert
+
+# Batches of an actor that wait or are in work. Larger numbers need more memory.
+BATCHES_IN_FLIGHT = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Totals:
+    """Numbers of rows that were written, those with an error, and earlier ones."""
+
+    rows: int = 0
+    errors: int = 0
+    earlier: int = 0
+
+
+@contextlib.contextmanager
+def cluster(address=None):
+    """Connect to a Ray cluster, or start one on this machine, and leave it at the end.
+
+    A connection that exists already is used, and kept.
+
+    Args:
+        address: Address of the cluster, or `"auto"`; by default the one of this
+            machine is started and stopped.
+
+    Raises:
+        UserError: If Ray is not installed, or there is no such cluster.
+    """
+    # Ray reads it when it is imported.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray = needed("ray")
+    if ray.is_initialized():
+        yield ray
+        return
+    # A local cluster needs the dashboard for nothing.
+    options = {"address": address} if address else {"include_dashboard": False}
+    # A variable of the environment would connect to a cluster that nobody asked for.
+    options = options if address else {**options, "address": "local"}
+    try:
+        ray.init(logging_level=logging.WARNING, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"cannot connect to Ray at {address!r}: {reason(error)}"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def run(inputs, model_batch, parts, *, config, arguments, progress=None):
+    """Process all inputs that have no results yet.
+
+    Args:
+        inputs: Function from the sorted digests of the finished ids to a
+            `ray.data.Dataset` with the columns `id` and `value`.
+        model_batch: Subclass of `ModelBatch`.
+        parts: The `Parts`.
+        config: The `BulkConfig`.
+        arguments: Dict of the arguments of `model_batch`, without those of the actors.
+        progress: Function that is called with the number of rows of every part.
+
+    Returns:
+        The `Totals`.
+
+    Raises:
+        UserError: If the model or the inputs cannot be read.
+    """
+    with cluster(config.address) as ray:
+        context = needed("ray.data").DataContext.get_current()
+        context.enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        finished = parts.finished()
+        resources, arguments, actors = _resources(ray, config, arguments)
+        data = (
+            inputs(finished)
+            .map_batches(
+                model_batch,
+                fn_constructor_kwargs={**arguments, "column": "value"},
+                batch_size=arguments["batch_size"],
+                compute=needed("ray.data").ActorPoolStrategy(
+                    min_size=1,
+                    max_size=actors,
+                    max_tasks_in_flight_per_actor=BATCHES_IN_FLIGHT,
+                ),
+                **resources,
+            )
+            .map_batches(
+                functools.partial(_write, parts=parts),
+                batch_size=config.part_size,
+                num_cpus=SHARE,
+            )
+        )
+        rows = errors = 0
+        with _errors_of(ray):
+            for part in data.iter_rows():
+                rows, errors = rows + part["rows"], errors + part["errors"]
+                if progress:
+                    progress(part["rows"])
+        return Totals(rows, errors, len(finished))
+
+
+def _write(batch, *, parts):
+    return parts.write(batch)
+
+
+def _resources(ray, config, arguments):
+    """Return the resources of an actor, its arguments, and the number of actors."""
+    available = ray.cluster_resources()
+    model, runtime = arguments["model"], arguments.get("runtime", "auto")
+    threads = arguments.get("threads") or 1
+    arguments = {**arguments, "threads": threads}
+    if available.get("GPU") and runtime != "litert" and not is_litert(model):
+        arguments["runtime"] = "keras"
+        actors = config.actors or int(available["GPU"])
+        return {"num_gpus": 1, "num_cpus": threads}, arguments, actors
+    actors = config.actors or max(int(available.get("CPU", 1) // threads), 1)
+    return {"num_cpus": threads}, arguments, actors
+
+
+@contextlib.contextmanager
+def _errors_of(ray):
+    """Replace an error of a worker by a `UserError` with its reason."""
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        cause = error
+        while cause.__cause__ or getattr(cause, "cause", None):
+            cause = getattr(cause, "cause", None) or cause.__cause__
+        raise UserError(f"a worker of Ray failed: {reason(cause)}") from error

@@ -1,0 +1,67 @@
+"""Files and folders by their paths or URIs, with the file systems of pyarrow."""
+
+import importlib
+import os
+import re
+
+from keras_attention_apps.common.cli import UserError, reason
+
+# A URI whose two slashes `pathlib` has replaced by one. A drive has one letter.
+_URI = re.compile("([a-z][a-z0-9+.-]+):/+", re.IGNORECASE)
+
+
+def located(path):
+    """Return the `pyarrow.fs.FileSystem` of a path or URI, and the path in it.
+
+    Args:
+        path: String or `pathlib.Path`, such as `photos` or `s3://bucket/photos`.
+
+    Raises:
+        UserError: If pyarrow is not installed, or has no such file system.
+    """
+    fs = needed("pyarrow.fs")
+    text = str(path)
+    found = _URI.match(text)
+    if not found:
+        return fs.LocalFileSystem(), os.path.abspath(text)
+    scheme, rest = found[1].lower(), text[found.end() :]
+    uri = f"{scheme}:///{rest}" if scheme == "file" else f"{scheme}://{rest}"
+    try:
+        return fs.FileSystem.from_uri(uri)
+    # Errors of Arrow are subclasses of these.
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot open {uri!r}: {reason(error)}") from error
+
+
+def located_all(paths):
+    """Return the file system of several paths, and the paths in it.
+
+    Raises:
+        UserError: If they are on different file systems.
+    """
+    places = [located(path) for path in paths]
+    if any(filesystem != places[0][0] for filesystem, _ in places):
+        raise UserError(
+            "expected inputs on one file system. Received: "
+            f"{', '.join(map(str, paths))}"
+        )
+    return places[0][0], [path for _, path in places]
+
+
+def is_local(path):
+    """Whether a path or URI is on the local file system."""
+    return not _URI.match(str(path)) or str(path).lower().startswith("file:")
+
+
+def needed(name):
+    """Return a module, `"pyarrow"` or a part of it, or Ray.
+
+    Raises:
+        UserError: If it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f'--engine ray needs Ray and pyarrow: pip install ".[ray]" ({error})'
+        ) from error

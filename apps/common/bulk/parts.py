@@ -1,0 +1,186 @@
+"""The output of a bulk inference: a folder of parts, Parquet or JSON lines."""
+
+import hashlib
+import io
+import json
+import posixpath
+import uuid
+
+import numpy as np
+from keras_attention_apps.common.bulk.locations import located, needed
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import parse_json, to_json
+
+# File in the folder with the options on which the results depend. Readers of Parquet
+# leave out names with an underscore or a dot.
+OPTIONS = "_options.json"
+# Bytes of the digest of an id.
+DIGEST = 16
+
+
+class Parts:
+    """A folder of parts, each of which is written atomically.
+
+    The name of a part is a digest of its ids. So a part that is written again, because
+    a process was killed, replaces itself, and no row exists twice.
+
+    Args:
+        path: Path or URI of the folder. It ends in `.parquet` or `.jsonl`.
+        columns: Dict from the columns to their types; see `ModelBatch`.
+
+    Raises:
+        UserError: If the name ends in something else, or is that of a file.
+    """
+
+    def __init__(self, path, columns):
+        self.suffix = posixpath.splitext(str(path).rstrip("/\\"))[1].lower()
+        if self.suffix not in (".parquet", ".jsonl"):
+            raise UserError(
+                "--output must end in .parquet or .jsonl: a folder of parts of this "
+                f"format. Received: {str(path)!r}"
+            )
+        self.name = str(path)
+        self.columns = {"id": str, **columns}
+        self.filesystem, self.folder = located(path)
+        fs = needed("pyarrow.fs")
+        if self.filesystem.get_file_info(self.folder).type == fs.FileType.File:
+            raise UserError(
+                f"--output is a folder of parts. Received a file: {self.name!r}"
+            )
+
+    def begin(self, options):
+        """Create the folder, or check that an earlier run had the same options.
+
+        Args:
+            options: Dict of the options on which the results depend.
+
+        Raises:
+            UserError: If they differ.
+        """
+        self.filesystem.create_dir(self.folder, recursive=True)
+        name = f"{self.folder}/{OPTIONS}"
+        options = json.loads(json.dumps(options))
+        try:
+            with self.filesystem.open_input_stream(name) as file:
+                before = parse_json(file.read())
+        except FileNotFoundError:
+            if self._names():
+                raise UserError(
+                    f"{self.name!r} has parts, but no {OPTIONS}: choose another output"
+                ) from None
+            self._replace(OPTIONS, to_json(options, indent=2).encode())
+            return
+        if before != options:
+            names = [x for x in options if before.get(x) != options[x]]
+            different = ", ".join(
+                f"{x}={before.get(x)!r} instead of {options[x]!r}" for x in names
+            )
+            raise UserError(
+                f"{self.name!r} was written with {different}: choose another output"
+            )
+
+    def finished(self):
+        """Return the ids that have results already, as sorted digests; see `digests`.
+
+        Rows with an error are removed, so that their inputs are tried again.
+        """
+        found = []
+        for name in self._names():
+            table = self._read(name)
+            kept = table.filter(table["error"].is_null())
+            if not len(kept):
+                self.filesystem.delete_file(f"{self.folder}/{name}")
+            elif len(kept) < len(table):
+                self._replace(name, self._encode(kept))
+            found.append(digests(kept["id"].to_pylist()))
+        return np.sort(np.concatenate([digests([]), *found]))
+
+    def write(self, batch):
+        """Write a part with the rows of a batch, a dict of columns.
+
+        Returns:
+            Dict of the numbers of rows, and of those with an error.
+        """
+        table = self._table({name: list(batch[name]) for name in self.columns})
+        ids = hashlib.blake2b(digest_size=DIGEST)
+        ids.update(digests(table["id"].to_pylist()).tobytes())
+        name = f"part-{ids.hexdigest()}{self.suffix}"
+        self._replace(name, self._encode(table))
+        errors = len(table) - table["error"].null_count
+        return {"rows": [len(table)], "errors": [errors]}
+
+    def read(self):
+        """Yield the rows of all parts as dicts."""
+        for name in self._names():
+            yield from self._read(name).to_pylist()
+
+    def _names(self):
+        fs = needed("pyarrow.fs")
+        files = self.filesystem.get_file_info(fs.FileSelector(self.folder))
+        return sorted(
+            file.base_name
+            for file in files
+            if file.base_name.startswith("part-")
+            and file.base_name.endswith(self.suffix)
+        )
+
+    def _table(self, columns):
+        pa = needed("pyarrow")
+        # NaN, which is no value of JSON, becomes null.
+        return pa.table(
+            {
+                name: pa.array(columns[name], _type(kind), from_pandas=True)
+                for name, kind in self.columns.items()
+            }
+        )
+
+    def _read(self, name):
+        with self.filesystem.open_input_file(f"{self.folder}/{name}") as file:
+            if self.suffix == ".parquet":
+                parquet = needed("pyarrow.parquet")
+                return parquet.read_table(file, columns=list(self.columns))
+            rows = [parse_json(line) for line in file.read().splitlines()]
+        return self._table({x: [row.get(x) for row in rows] for x in self.columns})
+
+    def _encode(self, table):
+        if self.suffix == ".jsonl":
+            lines = [f"{to_json(row)}\n" for row in table.to_pylist()]
+            return "".join(lines).encode()
+        content = io.BytesIO()
+        needed("pyarrow.parquet").write_table(table, content)
+        return content.getvalue()
+
+    def _replace(self, name, content):
+        """Write a file under a temporary name, and rename it."""
+        temporary = f"{self.folder}/.{uuid.uuid4().hex}-{name}"
+        with self.filesystem.open_output_stream(temporary) as file:
+            file.write(content)
+        self.filesystem.move(temporary, f"{self.folder}/{name}")
+
+
+def digests(ids):
+    """Return an array of the digests of ids, 16 bytes each."""
+    found = [
+        hashlib.blake2b(
+            str(x).encode("utf-8", "surrogateescape"), digest_size=DIGEST
+        ).digest()
+        for x in ids
+    ]
+    return np.array(found, f"S{DIGEST}")
+
+
+def is_missing(ids, finished):
+    """Return which ids are not among the sorted digests of the finished ones."""
+    wanted = digests(ids)
+    if not len(finished):
+        return np.ones(len(wanted), bool)
+    places = np.searchsorted(finished, wanted).clip(max=len(finished) - 1)
+    return finished[places] != wanted
+
+
+def _type(kind):
+    """Return the Arrow type of a type of `ModelBatch.fields`."""
+    pa = needed("pyarrow")
+    if isinstance(kind, list):
+        return pa.list_(_type(kind[0]))
+    return {str: pa.string(), float: pa.float64(), bool: pa.bool_()}[kind]

@@ -1,0 +1,57 @@
+"""Translations of large collections of sentences, batch by batch."""
+
+from typing import ClassVar
+
+from keras_attention_apps.common.bulk.batches import ModelBatch, details
+from keras_attention_apps.nmt.runtimes import RUNTIMES
+
+
+class TranslateBatch(ModelBatch):
+    """A translator as a callable for `ray.data.Dataset.map_batches`.
+
+    The column of the inputs contains sentences: strings, or bytes in UTF-8. The result
+    has the columns `translation`, `source_words`, `words`, `score`, `log_probability`,
+    `cut` and `error`, and on request `alignment` and `attention`. See `Translation` for
+    their meaning, and `ModelBatch` for the arguments.
+    """
+
+    runtimes = RUNTIMES
+    fields: ClassVar = {
+        "translation": str,
+        "source_words": [str],
+        "words": [str],
+        "score": float,
+        "log_probability": float,
+        "cut": bool,
+    }
+    map_fields: ClassVar = {"alignment": [str], "attention": [[float]]}
+
+    def __init__(
+        self, model="multi30k-en-de-self-attention", *, column="text", **options
+    ):
+        super().__init__(model, column=column, **options)
+
+    def rows(self, values):
+        sentences = [_sentence(value) for value in values]
+        found = self.model.translate_each(
+            (text for text, error in sentences if error is None),
+            batch_size=self.batch_size,
+            **self.search,
+        )
+        return [
+            details(next(found)[0], self.columns) if error is None else {"error": error}
+            for _, error in sentences
+        ]
+
+
+def _sentence(value):
+    """Return a sentence and `None`, or `None` and the reason why it is none."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8"), None
+        except UnicodeDecodeError as error:
+            byte = value[error.start]
+            return None, f"not UTF-8: byte 0x{byte:02x} at position {error.start}"
+    if isinstance(value, str):
+        return value, None
+    return None, f"expected a sentence, got {type(value).__name__}"

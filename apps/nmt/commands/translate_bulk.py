@@ -1,0 +1,43 @@
+"""`nmt translate --engine ray`: translations of large collections of sentences."""
+
+import functools
+
+from keras_attention_apps.common.bulk import inputs
+from keras_attention_apps.common.bulk.command import check_options, run_command
+from keras_attention_apps.common.bulk.locations import located
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.nmt.bulk import TranslateBatch
+
+
+def translate_bulk(config):
+    """Translate sentences with Ray Data as a `TranslateConfig` describes it.
+
+    Returns:
+        The exit code: 2 if a sentence could not be read.
+    """
+    check_options(
+        config,
+        ("sentences", "n_best", "alignments", "plot", "json", "jit_compile"),
+    )
+    if config.input is None:
+        raise UserError("--engine ray needs --input, a text or Parquet")
+    filesystem, path = located(config.input)
+    precision = config.translator.precision
+    return run_command(
+        "nmt",
+        functools.partial(_inputs, config, filesystem, path),
+        TranslateBatch,
+        config,
+        chosen=config.translator,
+        options={} if precision == "float32" else {"precision": precision},
+        filesystem=filesystem,
+    )
+
+
+def _inputs(config, filesystem, path, finished):
+    """Return the data set of the sentences: of Parquet, or the lines of a text."""
+    if config.input.suffix.lower() != ".parquet":
+        return inputs.from_lines(filesystem, path, finished)
+    bulk = config.bulk
+    column = bulk.column or "text"
+    return inputs.from_parquet(filesystem, [path], column, bulk.id_column, finished)

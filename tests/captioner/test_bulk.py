@@ -1,0 +1,161 @@
+"""Captions of large collections: the callable, its inputs and its output."""
+
+import math
+
+import numpy as np
+import pytest
+from keras_attention_apps.captioner import CaptionBatch
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.main import main
+from keras_attention_apps.common.cli import UserError
+
+SCORES = ("score", "log_probability", "mean_log_probability")
+
+
+@pytest.fixture(scope="module")
+def photographs(squares):
+    return sorted(map(str, (squares / "Images").iterdir()))[:5]
+
+
+@pytest.fixture(scope="module")
+def expected(model_folder, photographs):
+    """The captions of one process, by path."""
+    captioner = Captioner.from_preset(model_folder)
+    return {
+        path: captions[0].details()
+        for path, captions in captioner.caption_each(photographs)
+    }
+
+
+@pytest.fixture(scope="module")
+def caption_batch(model_folder):
+    return CaptionBatch(str(model_folder), column="photo", maps=True, runtime="keras")
+
+
+def check(expected, row):
+    """Check a row of the result against a caption of one process."""
+    assert row["error"] is None
+    assert row["caption"] == expected["caption"]
+    assert list(row["words"]) == expected["words"]
+    np.testing.assert_allclose(
+        row["probabilities"], expected["probabilities"], atol=2e-4
+    )
+    for name in SCORES:
+        assert row[name] == pytest.approx(expected[name], abs=2e-4)
+
+
+def rows(columns):
+    return [
+        dict(zip(columns, row, strict=True))
+        for row in zip(*columns.values(), strict=True)
+    ]
+
+
+def contents(paths):
+    found = np.empty(len(paths), object)
+    for i, path in enumerate(paths):
+        with open(path, "rb") as file:
+            found[i] = file.read()
+    return found
+
+
+def test_bytes_and_paths_have_the_captions_of_one_process(
+    caption_batch, photographs, expected
+):
+    by_path = caption_batch({"photo": np.array(photographs)})
+    by_bytes = caption_batch(
+        {"photo": contents(photographs), "id": np.array(photographs)}
+    )
+
+    for path, row, other in zip(
+        photographs, rows(by_path), rows(by_bytes), strict=True
+    ):
+        check(expected[path], row)
+        check(expected[path], other)
+        np.testing.assert_allclose(
+            row["attention"], expected[path]["attention"], atol=2e-4
+        )
+
+
+def test_bytes_are_left_out_and_other_columns_are_kept(caption_batch, photographs):
+    found = caption_batch({"photo": contents(photographs), "id": [3, 1, 4, 1, 5]})
+
+    assert found["id"] == [3, 1, 4, 1, 5]
+    assert "photo" not in found
+    assert list(caption_batch({"photo": photographs})["photo"]) == photographs
+
+
+def test_unreadable_image_is_a_row_with_its_error(
+    caption_batch, photographs, expected, tmp_path
+):
+    values = np.array([photographs[0], str(tmp_path / "no.jpg"), b"broken", None], "O")
+
+    first, missing, broken, nothing = rows(
+        caption_batch({"id": [1, 2, 3, 4], "photo": values})
+    )
+
+    check(expected[photographs[0]], first)
+    assert "no.jpg" in missing["error"]
+    assert "b'broken'" in broken["error"]
+    assert "NoneType" in nothing["error"]
+    for row in (missing, broken, nothing):
+        assert row["caption"] is None
+        assert row["words"] == []
+        assert math.isnan(row["score"])
+
+
+def test_files_are_read_with_pyarrow(model_folder, photographs, expected, tmp_path):
+    fs = pytest.importorskip("pyarrow.fs")
+    batch = CaptionBatch(
+        str(model_folder),
+        column="photo",
+        runtime="keras",
+        filesystem=fs.LocalFileSystem(),
+    )
+    missing = str(tmp_path / "no.jpg")
+
+    found = rows(
+        batch({"photo": [photographs[0], missing, f"file://{photographs[1]}"]})
+    )
+
+    check(expected[photographs[0]], found[0])
+    assert f"Cannot read {missing!r}" in found[1]["error"]
+
+
+def test_uri_names_its_file_system(caption_batch, photographs, expected):
+    pytest.importorskip("pyarrow.fs")
+
+    (row,) = rows(caption_batch({"photo": [f"file://{photographs[1]}"]}))
+
+    check(expected[photographs[1]], row)
+
+
+def test_missing_column_is_an_error(caption_batch):
+    with pytest.raises(UserError, match=r"expected a column 'photo'. Received: image"):
+        caption_batch({"image": []})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "ray"], "needs --output"),
+        (["--engine", "ray", "--overlay", "x"], "--overlay does not go together"),
+        (["--engine", "ray", "--n-best", "2"], "--n-best does not go together"),
+        (["--engine", "ray", "--json"], "--json does not go together"),
+        (["--actors", "2"], "--actors needs --engine ray. Received: 2"),
+        (["--maps"], "--maps needs --engine ray"),
+    ],
+)
+def test_options_that_do_not_go_together(options, message, photographs, capsys):
+    assert main(["caption", photographs[0], *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_missing_ray_is_an_error(monkeypatch, photographs, tmp_path, capsys):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(__import__("sys").modules, "ray.data", None)
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.fs", None)
+    output = ["--output", str(tmp_path / "out.parquet")]
+
+    assert main(["caption", photographs[0], *output, "--engine", "ray"]) == 2
+    assert 'pip install ".[ray]"' in capsys.readouterr().err

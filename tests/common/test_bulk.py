@@ -1,0 +1,181 @@
+"""The output of a bulk inference: parts, and the ids that they contain."""
+
+import pytest
+from keras_attention_apps.common.cli import UserError
+
+pytest.importorskip("pyarrow")
+
+from keras_attention_apps.common.bulk import inputs
+from keras_attention_apps.common.bulk.locations import located, located_all
+from keras_attention_apps.common.bulk.parts import Parts, digests, is_missing
+
+COLUMNS = {"caption": str, "words": [str], "score": float, "cut": bool, "error": str}
+
+
+def batch(*ids, failed=()):
+    """A batch of results, some of which have failed."""
+    return {
+        "id": list(ids),
+        "caption": [None if x in failed else f"a {x}" for x in ids],
+        "words": [[] if x in failed else ["a", x] for x in ids],
+        "score": [float("nan") if x in failed else -0.5 for x in ids],
+        "cut": [False for _ in ids],
+        "error": ["broken" if x in failed else None for x in ids],
+        "other": [0 for _ in ids],
+    }
+
+
+@pytest.fixture(params=["out.parquet", "out.jsonl"])
+def parts(request, tmp_path):
+    found = Parts(tmp_path / request.param, COLUMNS)
+    found.begin({"model": "tiny", "maps": False})
+    return found
+
+
+def ids(parts):
+    return sorted(row["id"] for row in parts.read())
+
+
+def test_rows_are_read_as_they_were_written(parts):
+    assert parts.write(batch("x", "y", failed="y")) == {"rows": [2], "errors": [1]}
+
+    found = list(parts.read())
+
+    assert found[0] == {
+        "id": "x",
+        "caption": "a x",
+        "words": ["a", "x"],
+        "score": -0.5,
+        "cut": False,
+        "error": None,
+    }
+    assert found[1]["score"] is None
+    assert found[1]["error"] == "broken"
+
+
+def test_part_that_is_written_again_replaces_itself(parts):
+    for _ in range(2):
+        parts.write(batch("x", "y"))
+    parts.write(batch("z"))
+
+    assert ids(parts) == ["x", "y", "z"]
+
+
+def test_finished_ids_are_left_out_and_errors_are_not(parts):
+    parts.write(batch("x", "y", failed="y"))
+    parts.write(batch("z", failed="z"))
+
+    finished = parts.finished()
+
+    assert is_missing(["y", "x", "z", "new"], finished).tolist() == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert ids(parts) == ["x"]
+    parts.write(batch("z"))
+    assert ids(parts) == ["x", "z"]
+
+
+def test_temporary_file_of_a_killed_process_is_no_part(parts, tmp_path):
+    parts.write(batch("x"))
+    (name,) = [x for x in tmp_path.glob("out.*/part-*")]
+    name.with_name(f".killed-{name.name}").write_bytes(name.read_bytes()[:20])
+
+    assert len(parts.finished()) == 1
+    assert ids(parts) == ["x"]
+
+
+def test_no_part_appears_if_writing_fails(parts, monkeypatch, tmp_path):
+    def fail(*_):
+        raise OSError("no space")
+
+    monkeypatch.setattr(parts, "filesystem", _Failing(parts.filesystem, fail))
+    with pytest.raises(OSError, match="no space"):
+        parts.write(batch("x"))
+
+    assert list(tmp_path.glob("out.*/part-*")) == []
+
+
+class _Failing:
+    """A file system that cannot rename."""
+
+    def __init__(self, filesystem, move):
+        self._filesystem = filesystem
+        self.move = move
+
+    def __getattr__(self, name):
+        return getattr(self._filesystem, name)
+
+
+def test_other_options_are_an_error(parts):
+    parts.begin({"model": "tiny", "maps": False})
+    with pytest.raises(UserError, match="model='tiny' instead of 'large'"):
+        parts.begin({"model": "large", "maps": False})
+
+
+def test_parts_of_something_else_are_not_continued(tmp_path):
+    (tmp_path / "out.parquet").mkdir()
+    (tmp_path / "out.parquet" / "part-0.parquet").write_text("")
+    with pytest.raises(UserError, match="choose another output"):
+        Parts(tmp_path / "out.parquet", COLUMNS).begin({})
+
+
+def test_output_must_be_a_folder_of_a_known_format(tmp_path):
+    with pytest.raises(UserError, match=r"must end in .parquet or .jsonl.*out.csv"):
+        Parts(tmp_path / "out.csv", COLUMNS)
+    (tmp_path / "out.jsonl").write_text("")
+    with pytest.raises(UserError, match="Received a file"):
+        Parts(tmp_path / "out.jsonl", COLUMNS)
+
+
+def test_digests_are_sorted_for_many_ids():
+    names = [f"{i}.jpg" for i in range(1009)]
+    finished = digests(names[::3])
+    finished.sort()
+
+    assert is_missing(names, finished).tolist() == [i % 3 != 0 for i in range(1009)]
+    assert is_missing([], finished).tolist() == []
+    assert is_missing(["x"], digests([])).tolist() == [True]
+
+
+def test_folders_inside_folders_are_searched(tmp_path):
+    for name in ("b.jpg", "inside/a.JPG", "inside/.hidden.jpg", "notes.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    filesystem, paths = located_all([tmp_path, tmp_path / "missing.jpg"])
+
+    found = inputs.found_files(filesystem, paths, {".jpg"})
+
+    names = ["b.jpg", "inside/a.JPG", "missing.jpg"]
+    assert found == [(tmp_path / name).as_posix() for name in names]
+    with pytest.raises(UserError, match=r"expected files of .png in .*got 4 other"):
+        inputs.found_files(filesystem, paths, {".png"})
+
+
+def test_uri_is_one_whatever_pathlib_made_of_it(tmp_path):
+    _, path = located(f"file:{tmp_path}")
+
+    assert path == located(f"file://{tmp_path}")[1] == str(tmp_path)
+    with pytest.raises(UserError, match="cannot open 'nothing://x'"):
+        located("nothing:/x")
+
+
+def test_lines_are_read_from_their_places(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "BLOCK", 3)
+    pa = pytest.importorskip("pyarrow")
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"\xef\xbb\xbfone\ntwo\r\n\nfour\xff\nfive\nsix\nseven")
+    filesystem, path = located(text)
+
+    starts = list(inputs._starts(filesystem, path))
+    table = inputs._lines(
+        pa.Table.from_pylist(starts), filesystem=filesystem, path=path, finished=None
+    )
+
+    assert [row["number"] for row in starts] == [1, 4, 7]
+    assert table["id"].to_pylist() == list("1234567")
+    lines = [b"one", b"two", b"", b"four\xff", b"five", b"six", b"seven"]
+    assert table["value"].to_pylist() == lines

@@ -1,0 +1,56 @@
+"""Translations of large collections: the callable and its options."""
+
+import numpy as np
+import pytest
+from keras_attention_apps.nmt import TranslateBatch
+from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.main import main
+
+SENTENCES = ["the old dog sees a red bird", "", "dog"]
+
+
+@pytest.fixture(scope="module")
+def translate_batch(model_folder):
+    return TranslateBatch(str(model_folder), maps=True, runtime="keras")
+
+
+def test_translations_are_those_of_one_process(translate_batch, model_folder):
+    expected = Translator.from_preset(model_folder).translate(SENTENCES)
+
+    found = translate_batch({"id": [2, 7, 1], "text": np.array(SENTENCES)})
+
+    assert found["id"] == [2, 7, 1]
+    assert found["translation"].tolist() == [x.text for x in expected]
+    assert found["words"].tolist() == [x.words for x in expected]
+    scores = [x.score for x in expected]
+    np.testing.assert_allclose(found["score"], scores, atol=2e-4)
+    assert found["attention"][0] == expected[0].details()["attention"]
+    assert found["error"].tolist() == [None] * 3
+
+
+def test_sentences_in_bytes_and_unreadable_ones(translate_batch):
+    values = np.array([b"dog", b"caf\xe9", None, b"a red bird"], object)
+
+    found = translate_batch({"text": values})
+
+    texts = translate_batch({"text": ["dog", "a red bird"]})["translation"]
+    assert found["translation"].tolist() == [texts[0], None, None, texts[1]]
+    first, broken, nothing, last = found["error"]
+    assert first is None and last is None
+    assert broken == "not UTF-8: byte 0xe9 at position 3"
+    assert nothing == "expected a sentence, got NoneType"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engine", "ray"], "needs --output"),
+        (["--engine", "ray", "--output", "x.jsonl"], "needs --input"),
+        (["dog", "--engine", "ray"], "--sentences does not go together"),
+        (["--engine", "ray", "--plot", "x"], "--plot does not go together"),
+        (["dog", "--part-size", "2"], "--part-size needs --engine ray"),
+    ],
+)
+def test_options_that_do_not_go_together(options, message, capsys):
+    assert main(["translate", *options]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,183 @@
+"""Bulk inference with Ray: no row is lost, and all captions are those of one process.
+
+The clusters are on this machine. Their nodes are processes.
+"""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from keras_attention_apps.captioner import CaptionBatch, LiteCaptioner
+from keras_attention_apps.captioner.main import main
+from keras_attention_apps.common.bulk.parts import Parts
+from keras_attention_apps.nmt import LiteTranslator
+from keras_attention_apps.nmt.main import main as nmt
+from PIL import Image
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+ray = pytest.importorskip("ray")
+pytest.importorskip("ray.data")
+pytest.importorskip("ai_edge_litert")
+pytestmark = pytest.mark.exhaustive
+
+COUNT = 23
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Parts of a photograph, and a file that is none."""
+    folder = tmp_path_factory.mktemp("photographs")
+    rng = np.random.default_rng(0)
+    for i in range(COUNT):
+        pixels = rng.integers(0, 256, (3, 4, 3), dtype="uint8")
+        Image.fromarray(pixels).resize((64, 48)).save(folder / f"{i:02}.png")
+    (folder / "broken.jpg").write_text("broken")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(photographs):
+    paths = sorted(map(str, photographs.glob("*.png")))
+    captions = LiteCaptioner.from_preset("flickr8k-soft", threads=1).caption(paths)
+    return {path: x.text for path, x in zip(paths, captions, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """A cluster of two nodes, to which this process is connected."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 2, "include_dashboard": False},
+    )
+    cluster.add_node(num_cpus=2)
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def caption(photographs, output, *options):
+    sizes = ["--batch-size", "2", "--part-size", "4"]
+    output = ["--output", str(output), "--engine", "ray"]
+    return main(["caption", str(photographs), *output, *sizes, *options])
+
+
+def captions(output):
+    """The captions in the parts, and a check that no id is there twice."""
+    rows = list(Parts(output, CaptionBatch.columns_of(False)).read())
+    assert len({row["id"] for row in rows}) == len(rows)
+    return {row["id"]: row["caption"] for row in rows}
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+def test_captions_are_those_of_one_process(
+    nodes, photographs, expected, tmp_path, actors
+):
+    output = tmp_path / "captions.parquet"
+
+    # The broken file is an error of the command, and a row.
+    assert caption(photographs, output, "--actors", str(actors)) == 2
+
+    broken = str(photographs / "broken.jpg")
+    assert captions(output) == {**expected, broken: None}
+
+
+def test_killed_actor_changes_nothing(
+    nodes, photographs, expected, tmp_path, monkeypatch
+):
+    killed = tmp_path / "killed"
+    monkeypatch.setattr(
+        "keras_attention_apps.captioner.commands.caption_bulk.CaptionBatch",
+        _killed_once(str(killed)),
+    )
+    output = tmp_path / "captions.jsonl"
+
+    assert caption(photographs, output, "--actors", "2") == 2
+
+    assert killed.exists()
+    assert captions(output) == {**expected, str(photographs / "broken.jpg"): None}
+
+
+def _killed_once(marker):
+    """A `CaptionBatch` whose first process is killed within its second batch."""
+
+    class KilledOnce(CaptionBatch):
+        batches = 0
+
+        def rows(self, values):
+            self.batches += 1
+            if self.batches == 2:
+                try:
+                    os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    pass
+                else:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return super().rows(values)
+
+    return KilledOnce
+
+
+def test_stopped_job_goes_on_with_the_same_command(
+    nodes, photographs, expected, tmp_path
+):
+    output = tmp_path / "captions.parquet"
+    caption(photographs, output)
+    parts = sorted(output.glob("part-*"))
+    kept = {path: path.stat().st_mtime_ns for path in parts[:3]}
+    for path in parts[3:]:
+        path.unlink()
+    before = set(captions(output)) & set(expected)
+
+    assert caption(photographs, output) == 2
+
+    assert captions(output) == {**expected, str(photographs / "broken.jpg"): None}
+    unchanged = [x for x, modified in kept.items() if x.stat().st_mtime_ns == modified]
+    # The part with the error is written again without it.
+    assert len(unchanged) >= 2
+    assert before
+
+
+def test_parquet_and_shards(nodes, photographs, expected, tmp_path):
+    import io
+    import tarfile
+
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    paths = list(expected)[:5]
+    contents = [open(path, "rb").read() for path in paths]  # noqa: SIM115
+    table = pa.table({"id": range(5), "bytes": contents})
+    parquet.write_table(table, tmp_path / "photographs.parquet")
+    with tarfile.open(tmp_path / "shard-0.tar", "w") as shard:
+        for i, content in enumerate(contents):
+            for suffix, data in (("png", content), ("txt", b"a caption")):
+                member = tarfile.TarInfo(f"{i}.{suffix}")
+                member.size = len(data)
+                shard.addfile(member, io.BytesIO(data))
+
+    for name, key in (("photographs.parquet", "{}"), ("shard-0.tar", "shard-0.tar/{}")):
+        output = tmp_path / f"{name}-captions.parquet"
+        assert caption(tmp_path / name, output) == 0
+        # Everything is finished.
+        assert caption(tmp_path / name, output) == 0
+        found = captions(output)
+        assert found == {key.format(i): expected[path] for i, path in enumerate(paths)}
+
+
+def test_lines_are_translated(nodes, tmp_path):
+    lines = ["a dog runs .", "", "two men sit on a bench ."]
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    expected = LiteTranslator.from_preset("multi30k-en-de-self-attention")
+    output = tmp_path / "out.jsonl"
+    text = ["--input", str(tmp_path / "text.txt"), "--output", str(output)]
+
+    assert nmt(["translate", *text, "--engine", "ray"]) == 0
+
+    rows = Parts(output, {"translation": str, "error": str}).read()
+    found = {row["id"]: row["translation"] for row in rows}
+    texts = [x.text for x in expected.translate(lines)]
+    assert found == {str(i): text for i, text in enumerate(texts, 1)}
