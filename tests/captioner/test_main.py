@@ -437,7 +437,7 @@ def test_a_wrong_backbone_is_one_line(option, value, said, squares, tmp_path, ca
 
 
 class QuarterMeteor:
-    """In place of METEOR, which takes Java fifteen seconds whatever the captions."""
+    """In place of METEOR, which takes Java eight seconds whatever the captions."""
 
     def compute_score(self, references, captions):
         assert references.keys() == captions.keys()
