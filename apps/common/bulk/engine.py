@@ -99,6 +99,8 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
             .map_batches(
                 functools.partial(_write, parts=parts),
                 batch_size=config.part_size,
+                # NumPy would make NaN of a column in which everything is missing.
+                batch_format="pyarrow",
                 num_cpus=SHARE,
             )
         )
@@ -111,8 +113,9 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
         return Totals(rows, errors, len(finished))
 
 
-def _write(batch, *, parts):
-    return parts.write(batch)
+def _write(table, *, parts):
+    written = parts.write(table.to_pydict())
+    return needed("pyarrow").table(written)
 
 
 def _resources(ray, config, arguments):
