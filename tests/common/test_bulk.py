@@ -179,3 +179,16 @@ def test_lines_are_read_from_their_places(tmp_path, monkeypatch):
     assert table["id"].to_pylist() == list("1234567")
     lines = [b"one", b"two", b"", b"four\xff", b"five", b"six", b"seven"]
     assert table["value"].to_pylist() == lines
+
+
+def test_parquet_without_the_column_is_named(tmp_path):
+    pa, fs = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.fs")
+    from pyarrow import parquet
+
+    path = tmp_path / "images.parquet"
+    parquet.write_table(pa.table({"id": ["a"], "photo": [b"x"]}), path)
+    with pytest.raises(UserError, match=r"a column 'image' in .*Received: id, photo"):
+        inputs.from_parquet(fs.LocalFileSystem(), [str(path)], "image", "id", ())
+    path.write_text("no Parquet")
+    with pytest.raises(UserError, match="cannot read"):
+        inputs.from_parquet(fs.LocalFileSystem(), [str(path)], "image", "id", ())

@@ -10,7 +10,7 @@ import io
 
 from keras_attention_apps.common.bulk.locations import needed
 from keras_attention_apps.common.bulk.parts import is_missing
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.encodings import MARKS
 
 # Rows of the blocks in which names are distributed, and lines that a task reads.
@@ -77,10 +77,12 @@ def from_parquet(filesystem, paths, column, id_column, finished):
     Raises:
         UserError: If there is no such column.
     """
+    columns = list(dict.fromkeys([id_column, column]))
+    _check_columns(filesystem, paths, columns)
     data = needed("ray.data").read_parquet(
         paths,
         filesystem=filesystem,
-        columns=list(dict.fromkeys([id_column, column])),
+        columns=columns,
         num_cpus=SHARE,
     )
     return data.map_batches(
@@ -90,6 +92,23 @@ def from_parquet(filesystem, paths, column, id_column, finished):
         batch_format="pyarrow",
         num_cpus=SHARE,
     )
+
+
+def _check_columns(filesystem, paths, columns):
+    """Raise a `UserError` if Parquet files cannot be read, or lack a column."""
+    try:
+        files = needed("pyarrow.dataset").dataset(
+            paths[0], filesystem=filesystem, format="parquet"
+        )
+        names = files.schema.names
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {paths[0]!r}: {reason(error)}") from error
+    for column in columns:
+        if column not in names:
+            raise UserError(
+                f"expected a column {column!r} in {paths[0]!r} (--column, "
+                f"--id-column). Received: {', '.join(names)}"
+            )
 
 
 def _selected(table, *, id_column, column, finished):
