@@ -1,4 +1,4 @@
-"""Attend once with the installed library, on any backend."""
+"""Smoke test: call one layer of the installed library, on any backend."""
 
 import numpy as np
 

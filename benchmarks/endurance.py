@@ -76,10 +76,13 @@ def clients(count, seconds):
 
 
 def run(program, *arguments, after=None):
-    """Run a command, and kill it `after` seconds. Return its seconds and exit code.
+    """Run a command, and kill it `after` seconds, if it still runs.
 
     The process is forked from one that has imported the programs, but has computed
     nothing, so that it begins at once.
+
+    Returns:
+        The elapsed seconds and the exit code, `None` for a process that was killed.
     """
     for name in ("captioner", "nmt"):
         importlib.import_module(f"keras_attention_apps.{name}.main")
@@ -103,7 +106,7 @@ def run(program, *arguments, after=None):
 
 
 def command(program, arguments, error):
-    """Run a command without its output."""
+    """Run a command; discard its output, and write its errors to a file."""
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     os.dup2(error.fileno(), 2)

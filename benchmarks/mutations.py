@@ -26,7 +26,8 @@ OPTIONS = {
 }
 SIZES = ((1, 1), (3, 200), (64, 48), (300, 200))
 
-HOW = ("none", "cut", "flip", "drop", "repeat", "number", "huge")
+# Kinds of mutations of bytes.
+KINDS = ("none", "cut", "flip", "drop", "repeat", "number", "huge")
 
 # Blocks from which characters are drawn, as first and last code points.
 BLOCKS = (
@@ -108,9 +109,7 @@ def _converted(image, mode):
 
 def mutated_bytes(random, content):
     """Return a description and the content after one mutation, or none."""
-    how = str(
-        random.choice(["none", "cut", "flip", "drop", "repeat", "number", "huge"])
-    )
+    how = str(random.choice(KINDS))
     changed = bytearray(content)
     place = int(random.integers(len(changed)))
     count = int(random.integers(1, 64))

@@ -34,12 +34,12 @@ COMMAND = (
     "import sys; from keras_attention_apps.captioner.main import main; "
     "sys.exit(main(['web', '--port', '0', *sys.argv[1:]]))"
 )
-# Seconds after which a client that was refused asks again.
+# Seconds that a client waits after a refusal.
 REST = 1
 
 
 def parts(count, folder):
-    """Write as many parts of the photograph, and return their paths."""
+    """Write `count` different parts of the photograph, and return their paths."""
     image = Image.open(PHOTO)
     paths = []
     for i in range(count):
@@ -75,7 +75,7 @@ def ask(client, path, expected, end, counts, times):
 
 
 def answer(details):
-    """Return what tells the answers of different images apart."""
+    """Return caption and score, which identify the image."""
     return details["caption"], round(details["score"], 3)
 
 

@@ -32,7 +32,7 @@ from pathlib import Path
 import mutations
 import numpy as np
 
-# Number of inputs between two inputs whose answer is known.
+# Number of inputs between two checks with a known answer.
 REPEATED = 50
 COLUMNS = ("tried", "answered", "refused", "tracebacks", "crashes", "hangs", "changed")
 KERAS_MODELS = "captioner", "translator", "older-captioner", "older-translator"
@@ -156,7 +156,9 @@ class Models:
         vocabulary = Vocabulary(["a", "dog", "runs"])
         network = ShowAttendTell(config, len(vocabulary))
         network.build()
-        self.folder = Path(tempfile.mkdtemp())
+        # It is removed when this object is.
+        self._temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self._temporary.name)
         Captioner(config, vocabulary, network).save(self.folder / "captioner")
         presets = Captioner.presets, Translator.presets
         bahdanau = presets[1] / "multi30k-en-de-bahdanau"
@@ -375,7 +377,7 @@ class Worker:
 
 
 def fuzz(name, count, seed, longest, directory):
-    """Try inputs one after the other and print what became of them."""
+    """Try inputs one after the other, and print how many had each outcome."""
     counts, slowest, peak = collections.Counter(), (0, ""), 0
     task = KINDS[name]()
     worker = Worker(name, longest).start()
@@ -396,7 +398,7 @@ def fuzz(name, count, seed, longest, directory):
 
 
 def _keep(directory, name, item):
-    """Write an input that failed, to be looked at."""
+    """Write an input that failed to a file, if there is a directory for it."""
     if directory:
         Path(directory).mkdir(parents=True, exist_ok=True)
         content = item if isinstance(item, bytes) else repr(item).encode()

@@ -1,6 +1,6 @@
-"""Bulk captioning with Ray: images a second, memory, and the cost of many images.
+"""Bulk captioning with Ray: throughput, memory, and the cost of many images.
 
-Captions the same made-up crops of the photograph with `captioner caption` in one
+Captions the same crops of the photograph with `captioner caption` in one
 process, and with `--engine ray` with one and two actors, each in a process of its own,
 in turn. Prints medians of the wall time, images a second without the start, and the
 largest memory of the process and all that it started. The start is the time of a run
@@ -37,7 +37,7 @@ LARGE = (1_000_000, 100_000_000)
 
 
 def write_crops(count, folder):
-    """Write as many different crops of the photograph."""
+    """Write `count` different crops of the photograph."""
     image = Image.open(PHOTO).convert("RGB")
     for number in range(count):
         side = image.width // 2 + 7 * number % (image.width // 2)
@@ -52,7 +52,7 @@ def run(folder, output, options):
     started = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND, *arguments],
-        # Ray gives its workers a low priority, which would compare unlike things.
+        # Ray lowers the priority of its workers; a comparison needs equal priorities.
         env={**os.environ, "RAY_worker_niceness": "0"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -90,7 +90,7 @@ def descendants(root):
 
 
 def memory(process):
-    """Return the memory of a process, with its share of what several use."""
+    """Return the proportional set size (PSS) of a process in bytes."""
     try:
         text = Path(f"/proc/{process}/smaps_rollup").read_text()
     except OSError:

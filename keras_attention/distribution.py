@@ -1,4 +1,4 @@
-"""Which weights of attention are sharded over several devices."""
+"""Sharding of the weights of attention over several devices."""
 
 import keras
 
@@ -8,11 +8,11 @@ def attention_layout_map(
 ) -> keras.distribution.LayoutMap:
     """Return a layout map that shards the projections of attention over a mesh axis.
 
-    The hidden units are shared out: the kernels `(D, units)` of the projections of
-    queries, keys and values, and their biases, by columns; the kernel `(units, D)` of
-    the projection of the result by rows; the scale `(units,)` of an additive score like
-    the hidden units. So every device computes the scores and contexts of its own units
-    (its heads in `SelfAttention`), and the results are added up once. All other weights
+    Tensor parallelism over the hidden units: the kernels `(D, units)` of the query, key
+    and value projections are sharded by columns, with their biases; the kernel
+    `(units, D)` of the output projection by rows; and the scale `(units,)` of an
+    additive score. Every device computes the scores and contexts of its own units (its
+    heads in `SelfAttention`), and one all-reduce adds up the results. All other weights
     are replicated. Entries for further layers of a model can be added.
 
     Args:

@@ -80,7 +80,7 @@ def convert_to_litert(
             tf.Module(),
             folder,
             signatures=frozen,
-            # A gradient would capture tensors of the search, and is never taken.
+            # Custom gradients would capture tensors of the loop; inference needs none.
             options=tf.saved_model.SaveOptions(experimental_custom_gradients=False),
         )
         converter = tf.lite.TFLiteConverter.from_saved_model(

@@ -1,4 +1,4 @@
-"""Figures of attention weights, as matplotlib figures."""
+"""Attention weights as matplotlib figures."""
 
 import math
 from collections.abc import Iterable, Sequence

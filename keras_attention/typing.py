@@ -1,7 +1,7 @@
-"""Types in the signatures of the public API.
+"""Type aliases in the signatures of the public API.
 
-They name what a docstring describes. A tensor is `Any`, because every backend has its
-own type, and Keras takes arrays and symbolic tensors, too.
+A tensor is `Any`, because every backend has its own type, and Keras also takes arrays
+and symbolic tensors.
 """
 
 from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ class CaptionBatch(ModelBatch):
 
     The column of the inputs contains encoded images (bytes), or paths and URIs. The
     result has the columns `caption`, `words`, `score`, `log_probability`,
-    `mean_log_probability`, `probabilities` and `error`, and on request `attention`.
+    `mean_log_probability`, `probabilities` and `error`; with `maps`, also `attention`.
     See `Caption` for their meaning, and `ModelBatch` for the arguments.
 
     For example, with Ray:

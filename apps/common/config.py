@@ -1,4 +1,4 @@
-"""Options that both programs have on the command line, and its parsing."""
+"""Command-line options that both programs share, and their parsing."""
 
 import dataclasses
 from pathlib import Path
@@ -138,19 +138,19 @@ class BulkConfig:
 
     #: local: this process. ray: Ray Data, which distributes the inputs to actors with
     #: one model each, on this machine or on a cluster. It also reads URIs, such as
-    #: s3://bucket/folder, folders inside folders, and Parquet. --output is then a
-    #: folder of parts, named .parquet or .jsonl. The same command continues a job that
-    #: was stopped, and tries inputs with an error again.
+    #: s3://bucket/folder, nested folders, and Parquet. --output is then a folder of
+    #: parts, whose name ends in .parquet or .jsonl. The same command resumes an
+    #: interrupted job, and retries inputs with an error.
     engine: Literal["local", "ray"] = "local"
     #: Address of the Ray cluster, or auto; by default one is started on this machine.
     address: str | None = None
     #: Maximum number of actors; by default as many as the processors or GPUs of the
-    #: cluster allow. Set it for a cluster that grows on demand.
+    #: cluster allow. Set it for a cluster with autoscaling.
     actors: Positive | None = None
-    #: Rows of a part of the output.
+    #: Number of rows in a part of the output.
     part_size: Positive = 1024
-    #: Column of a Parquet input: bytes, or strings. By default bytes of captioner, and
-    #: text of nmt.
+    #: Column of the images or sentences in a Parquet input. By default the column
+    #: bytes for captioner, and text for nmt.
     column: str | None = None
     #: Column of a Parquet input with a unique id of each row.
     id_column: str = "id"
@@ -158,7 +158,7 @@ class BulkConfig:
     maps: bool = False
 
     def check_local(self):
-        """Raise a `UserError` if an option needs an engine that is not chosen."""
+        """Raise a `UserError` if an option needs `--engine ray`."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if self.engine == "local" and value != field.default:

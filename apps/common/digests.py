@@ -1,4 +1,4 @@
-"""Digests: in JSON files, of themselves and their folder, and in lists of files."""
+"""SHA-256 digests, in JSON files and in `SHA256SUMS`."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.files import read_json, write_json
 from keras_attention_apps.common.reading import opened
 
-# Keys of the digests: of the other files by their names, and of the rest of the JSON.
+# Keys in a JSON file: the digests of other files by name, and its own digest.
 FILES = "sha256"
 OWN = "digest"
 
@@ -37,8 +37,8 @@ def read_sealed(path):
     """Return the dict of a JSON file.
 
     Raises:
-        UserError: If it holds no such dict, or differs from its digest. A file without
-            a digest, as earlier versions have written it, is not checked.
+        UserError: If it is not a JSON object, or differs from its digest. A file
+            without a digest, from an earlier version, is not checked.
     """
     try:
         content = read_json(path)

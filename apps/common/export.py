@@ -99,7 +99,7 @@ def fill_chunks(strings, size):
 def map_chunks(function, batch, chunks, signature):
     """Apply a function to the chunks of a batch, one after the other.
 
-    Memory does not grow with the batch, but for what the function returns.
+    Only the returned tensors take more memory for a larger batch.
 
     Args:
         function: Function from a chunk to a dict of tensors with as many rows.
@@ -130,10 +130,10 @@ def write_archive(archive, directory, refusals):
     Args:
         archive: The `keras.export.ExportArchive`.
         directory: Folder to write.
-        refusals: Exceptions that TensorFlow raises where the system refuses to write.
+        refusals: Exceptions of TensorFlow for a file that the system cannot write.
 
     Raises:
-        UserError: In place of these.
+        UserError: In place of one of `refusals`.
     """
     with atomic_folder(directory, SAVED_MODEL) as temporary:
         try:

@@ -11,14 +11,14 @@ from pathlib import Path
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.reading import read_file
 
-# Names that identify a folder of a kind, which may be replaced as a whole.
+# Files that identify a folder of a kind, which may be replaced as a whole.
 MODEL = ("config.json", "model.weights.h5")
 SAVED_MODEL = ("saved_model.pb", "variables")
 
 # Maximum length of a file name within a temporary name; systems limit names.
 _NAME = 50
 
-# Numbers of the errors of writing; Windows lacks some.
+# Error numbers of failed writes; Windows lacks some.
 _WRITING = {
     getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS")
 }
@@ -128,10 +128,10 @@ def check_folder(path, kind=()):
     names = {file.name for file in path.iterdir()} if path.exists() else set()
     ours = bool(kind) and names.issuperset(kind)
     if path in (Path.cwd(), *Path.cwd().parents) or (names and not ours):
-        ours = ", or of one that was written by the same command" if kind else ""
+        older = ", or of one that was written by the same command" if kind else ""
         raise UserError(
-            f"expected the name of a new folder{ours}. Received one with something "
-            f"else in it: {str(path)!r}"
+            f"expected the name of a new folder{older}. Received a folder with other "
+            f"contents: {str(path)!r}"
         )
 
 

@@ -14,10 +14,10 @@ import sys
 import keras
 from keras_attention_apps.common.cli import UserError, reason
 
-# Seconds without a sign of life after which JAX ends the other processes.
-LOST = 30
-# Seconds in which all processes must have started, and in which they end.
-START, END = 300, 30
+# Heartbeat timeout in seconds, after which JAX gives a process up for lost.
+HEARTBEAT_TIMEOUT = 30
+# Seconds within which all processes must start, and must end.
+START_TIMEOUT, END_TIMEOUT = 300, 30
 
 _ADDRESS = re.compile(r".+:\d+")
 
@@ -67,7 +67,7 @@ def without_distribution():
 
 
 def on_first_host(function, *arguments, **options):
-    """Call a function that writes files, in the first process alone."""
+    """Call a function that writes files, in the first process only."""
     if is_first_host():
         # Keras creates variables when it saves a model.
         with without_distribution():
@@ -75,7 +75,7 @@ def on_first_host(function, *arguments, **options):
 
 
 def wait_for_hosts(place):
-    """Wait until all processes have reached the same place, named by a string."""
+    """Wait until all processes have called this function for the same named place."""
     if host_count() > 1:
         from jax.experimental import multihost_utils
 
@@ -83,10 +83,10 @@ def wait_for_hosts(place):
 
 
 def of_first_host(figures):
-    """Return the dict of figures of the first process in all processes.
+    """Broadcast a dict of figures from the first process to all, and return it.
 
-    Processors of different kinds round differently; a decision by these figures, such
-    as early stopping, must be the same everywhere.
+    Different hardware rounds differently; a decision by these figures, such as early
+    stopping, must be the same in all processes.
     """
     if host_count() == 1:
         return figures
@@ -98,7 +98,9 @@ def of_first_host(figures):
 
 @contextlib.contextmanager
 def joined_hosts(addresses, index):
-    """Join the processes that train together, inside the context.
+    """Connect the processes that train together, inside the context.
+
+    If another process is lost, this one prints an error, and exits with code 2.
 
     Args:
         addresses: Addresses `host:port` of all processes, separated by commas; `auto`
@@ -106,8 +108,8 @@ def joined_hosts(addresses, index):
         index: Index of this process among them.
 
     Raises:
-        UserError: If the backend is not JAX, an argument is invalid, not all processes
-            start, or one is lost.
+        UserError: If the backend is not JAX, an argument is invalid, or not all
+            processes start.
     """
     if addresses is None:
         if index is not None:
@@ -122,13 +124,13 @@ def joined_hosts(addresses, index):
     try:
         jax.distributed.initialize(
             **options,
-            initialization_timeout=START,
-            heartbeat_timeout_seconds=LOST,
-            shutdown_timeout_seconds=END,
+            initialization_timeout=START_TIMEOUT,
+            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
+            shutdown_timeout_seconds=END_TIMEOUT,
         )
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f"the processes of hosts={addresses!r} cannot be joined: {reason(error)}"
+            f"cannot connect the processes of hosts={addresses!r}: {reason(error)}"
         ) from error
     with contextlib.ExitStack() as stack:
         if not is_first_host():
@@ -181,7 +183,7 @@ def _is_connection(error):
 
 
 def _leave(problem):
-    """End this process at once: JAX would wait for the lost one."""
+    """End this process at once, since JAX would wait for the lost one."""
     print(
         f"\nerror: another process of this training was lost: {problem}. Start all "
         "processes again with the same commands: the training continues from its last "

@@ -10,5 +10,5 @@ _MODULES = {
 }
 __all__ = list(_MODULES)
 
-# Neither the command line nor LiteRT waits for TensorFlow.
+# Lazy imports: the command line and LiteRT start without TensorFlow.
 __getattr__ = lazy_attributes(__name__, _MODULES)

@@ -11,8 +11,8 @@ class TranslateBatch(ModelBatch):
 
     The column of the inputs contains sentences: strings, or bytes in UTF-8. The result
     has the columns `translation`, `source_words`, `words`, `score`, `log_probability`,
-    `cut` and `error`, and on request `alignment` and `attention`. See `Translation` for
-    their meaning, and `ModelBatch` for the arguments.
+    `cut` and `error`; with `maps`, also `alignment` and `attention`. See `Translation`
+    for their meaning, and `ModelBatch` for the arguments.
     """
 
     runtimes = RUNTIMES
@@ -45,7 +45,7 @@ class TranslateBatch(ModelBatch):
 
 
 def _sentence(value):
-    """Return a sentence and `None`, or `None` and the reason why it is none."""
+    """Return the sentence and `None`, or `None` and the error message."""
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8"), None
@@ -54,4 +54,4 @@ def _sentence(value):
             return None, f"not UTF-8: byte 0x{byte:02x} at position {error.start}"
     if isinstance(value, str):
         return value, None
-    return None, f"expected a sentence, got {type(value).__name__}"
+    return None, f"expected a string or bytes. Received: {type(value).__name__}"

@@ -50,6 +50,7 @@ def public_names():
 
 
 NAMES = public_names()
+# Addresses of other servers from which a page loads something.
 LOADED = re.compile(r"""<(?!a\b)[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
 
 
@@ -102,7 +103,7 @@ def on_page_content(html, page, config, files):
 
 
 def on_post_page(output, page, config):
-    """Warn of what a page loads from another server: the manual works without any."""
+    """Warn if a page loads something from another server: the manual works offline."""
     for address in LOADED.findall(output):
         log.warning("%s loads %s", page.file.src_uri, address)
     return output

@@ -78,8 +78,8 @@ class AttentionCell(QuantizableLayer):
     zeros. A gate multiplies the context by `sigmoid(w_gate . query[t] + b_gate)`.
 
     There is no hidden state between calls: a cell with dropout draws a new mask at
-    every step, except within `same_dropout`. On JAX, which cannot draw inside a loop,
-    layers for the gate and for a vector that is fed back must have no dropout.
+    every step, except within `same_dropout`. JAX cannot draw inside a loop: there, the
+    layers `gate` and, with input feeding, `attentional_vector` must have no dropout.
 
     Args:
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
@@ -117,9 +117,9 @@ class AttentionCell(QuantizableLayer):
 
     Raises:
         ValueError: If `cell` is no Keras RNN cell, or `attention` no attention layer
-            of this package; if another argument is none of its choices; if
+            of this package; if another argument has an invalid value; if
             `input_in_query` is combined with `order="current"`; on JAX, if a layer of
-            the loop has dropout; if `inputs`, `state` or `memory` is not as above.
+            the loop has dropout; if `inputs`, `state` or `memory` has another shape.
 
     Examples:
 
@@ -176,8 +176,8 @@ class AttentionCell(QuantizableLayer):
         check_choice("order", order, ORDERS)
         if input_in_query and order != "previous":
             raise ValueError(
-                "input_in_query is for order='previous': the current state has read "
-                f"the input. Received: order={order!r}"
+                "input_in_query needs order='previous': the current state depends on "
+                f"the input already. Received: order={order!r}"
             )
         self.cell = cell
         self.attention = attentions

@@ -6,7 +6,12 @@ from keras_attention.validation import check_positive_integer
 
 
 def attentional_layer(width, dtype):
-    """Return the layer of the attentional vector; `None` for none, a layer as it is."""
+    """Return the layer of the attentional vector, or `None`.
+
+    Args:
+        width: Width of the vector, a layer, which is returned unchanged, or `None`.
+        dtype: Dtype policy of a new layer.
+    """
     if width is None or isinstance(width, keras.layers.Layer):
         return width
     check_positive_integer("attentional_vector", width)
@@ -16,7 +21,12 @@ def attentional_layer(width, dtype):
 
 
 def context_gate(gate, dtype):
-    """Return the layer of the gate; `None` for `False`, a layer as it is."""
+    """Return the layer of the gate, or `None`.
+
+    Args:
+        gate: Whether to gate the context, or a layer, which is returned unchanged.
+        dtype: Dtype policy of a new layer.
+    """
     if isinstance(gate, keras.layers.Layer):
         return gate
     if not isinstance(gate, bool):

@@ -86,7 +86,7 @@ class ScheduledSampling(keras.layers.Layer):
         seed: Seed = None,
         **kwargs: Any,
     ) -> None:
-        # Noise keeps its precision whatever the layer computes in.
+        # Noise keeps its precision in every dtype policy.
         super().__init__(autocast=False, **kwargs)
         scheduled = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
         if not scheduled and not 0 <= rate <= 1:
@@ -144,11 +144,8 @@ class ScheduledSampling(keras.layers.Layer):
                     "model that was loaded without it calls `borrow(embed, predict)`. "
                     f"Received: {name}={borrowed!r}"
                 )
-        rate, dtype, seed = (
-            self.rate,
-            exact_dtype(self.compute_dtype),
-            self.seed_generator,
-        )
+        rate, seed = self.rate, self.seed_generator
+        dtype = exact_dtype(self.compute_dtype)
         if callable(rate):
             rate = ops.cast(rate(ops.convert_to_tensor(self.passes)), dtype)
         self.passes.assign_add(1)

@@ -96,7 +96,7 @@ class AttentionStep(BaseStep):
         window: LocalWindow | None = None,
         **kwargs: Any,
     ) -> None:
-        # States and noise keep their precision whatever the layer computes in.
+        # States and noise keep their precision in every dtype policy.
         super().__init__(autocast=False, **kwargs)
         _check_part("score", score, Score, "DotScore()")
         if window is not None:

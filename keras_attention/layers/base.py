@@ -182,7 +182,7 @@ class AttentionPart(QuantizableLayer):
     sequential = False
 
     def __init__(self, **kwargs: Any) -> None:
-        # States and noise keep their precision whatever the layer computes in.
+        # States and noise keep their precision in every dtype policy.
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
 

@@ -48,8 +48,7 @@ class AttentionPooling(QuantizableLayer):
     loss of the model, averaged over the batch, so that the hops differ.
 
     Axes before the positions are kept: `(batch, sentences, words, depth)` becomes
-    `(batch, sentences, depth)`. The output mask marks the
-    sentences with a valid word.
+    `(batch, sentences, depth)`. The output mask marks the sentences with a valid word.
 
     Masking: `True` means attend. A masked position weighs exactly zero, whatever is
     stored there. A sequence with no valid position gives zeros (before `activation`).

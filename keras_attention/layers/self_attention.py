@@ -50,10 +50,9 @@ class SelfAttention(BaseAttention):
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
     positions that `value_mask` or `key_mask` excludes. A masked query, and a query
     with no valid position, gives zero weights and a zero **output**, even where the
-    output projection has a bias. In
-    self-attention the query's mask is the value's, too, unless there is a
-    `value_mask`. Implicit Keras masks are used where no explicit one is given; the
-    query's mask is passed on.
+    output projection has a bias. In self-attention, the mask of the query is also that
+    of the value, unless there is a `value_mask`. Implicit Keras masks are used where no
+    explicit one is given; the query's mask is passed on.
 
     If neither weights nor dropout are needed, JAX and PyTorch use
     `keras.ops.dot_product_attention`, which on a GPU may be flash attention. Flash
@@ -68,9 +67,9 @@ class SelfAttention(BaseAttention):
             output[:, t], cache = layer(x[:, t], cache=cache)
 
     All shapes are fixed and every tensor of the cache has the batch first, so the loop
-    compiles, and a search can gather rows. Masked steps and steps
-    beyond `max_length` are not stored, so each row may have its own length.
-    Weights are over the places of the cache.
+    compiles, and a search can gather rows. Masked steps and steps beyond `max_length`
+    are not stored, so each row may have its own length. Weights are over the places of
+    the cache.
 
     For cross-attention step by step, project the other sequence once:
     `memory = layer.memory(value, value_mask=...)`, then `outputs, _ = layer.step(query,

@@ -13,9 +13,9 @@ from keras_attention.search.nested import check_rows
 from keras_attention.typing import Nested, Tensor
 from keras_attention.validation import check_positive_integer, values_of
 
-# The log-probability of a hypothesis that does not exist; finite, so that sums are.
+# Log-probability of a hypothesis that does not exist. It is finite, as are its sums.
 IMPOSSIBLE = -1e9
-# Less than IMPOSSIBLE: even if all other tokens are impossible, a constraint holds.
+# Less than IMPOSSIBLE, so that a search prefers impossible tokens to forbidden ones.
 FORBIDDEN = 2 * IMPOSSIBLE
 
 
@@ -288,12 +288,12 @@ def check_integer(name, value):
 
 
 def is_possible(log_probs):
-    """Return where log-probabilities are those of something possible; NaN is not."""
+    """Return a mask of the log-probabilities above `IMPOSSIBLE`; `False` for NaN."""
     return log_probs > IMPOSSIBLE / 2
 
 
 def is_impossible(log_probs):
-    """Return where something is impossible for certain; NaN is not."""
+    """Return a mask of the log-probabilities near `IMPOSSIBLE`; `False` for NaN."""
     return log_probs <= IMPOSSIBLE / 2
 
 

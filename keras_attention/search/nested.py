@@ -8,11 +8,12 @@ from keras_attention.lengths import is_zero, join_axes
 
 
 def batch_of(nested):
+    """Return the size of the first axis of nested tensors."""
     tensors = tree.flatten(nested)
     if not tensors or not getattr(tensors[0], "shape", ()):
         raise ValueError(
-            "state must hold at least one tensor (batch, ...), which tells the number "
-            f"of rows. Received: {nested!r}"
+            "state must hold at least one tensor (batch, ...), whose first axis is the "
+            f"batch size. Received: {nested!r}"
         )
     return ops.shape(tensors[0])[0]
 

@@ -23,8 +23,8 @@ Search = TypeVar("Search", bound=Callable[..., Any])
 def constrain(step, state, constraints, *, start, end, max_length):
     """Wrap a step function and its state so that tokens obey the constraints.
 
-    The wrapper raises `ValueError` if `start` or `end` is no token of the vocabulary,
-    which the first call of the step shows.
+    The first call of the wrapped step raises `ValueError` if `start` or `end` is no
+    token of the vocabulary.
 
     Returns:
         step: Step function whose log-probabilities are float32, at least `IMPOSSIBLE`,
@@ -76,10 +76,10 @@ def constrain(step, state, constraints, *, start, end, max_length):
 
 
 def weights_of_any_step(step, state):
-    """Return attention weights `(B, K, S)` of which only the shape counts.
+    """Return attention weights `(B, K, S)`, of which only the shape is used.
 
-    The step receives token 0, which every table of embeddings has, so that it can check
-    `start` before a table reads it.
+    The step receives token 0, a valid index of every embedding table. So `start` is
+    checked against the vocabulary before an embedding table is indexed with it.
 
     Args:
         step: As `constrain` returns it.

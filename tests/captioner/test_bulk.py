@@ -131,7 +131,9 @@ def test_uri_names_its_file_system(caption_batch, photographs, expected):
 
 
 def test_missing_column_is_an_error(caption_batch):
-    with pytest.raises(UserError, match=r"expected a column 'photo'. Received: image"):
+    with pytest.raises(
+        UserError, match=r"expected a column 'photo' in the batch. Received: image"
+    ):
         caption_batch({"image": []})
 
 
@@ -139,9 +141,9 @@ def test_missing_column_is_an_error(caption_batch):
     ("options", "message"),
     [
         (["--engine", "ray"], "needs --output"),
-        (["--engine", "ray", "--overlay", "x"], "--overlay does not go together"),
-        (["--engine", "ray", "--n-best", "2"], "--n-best does not go together"),
-        (["--engine", "ray", "--json"], "--json does not go together"),
+        (["--engine", "ray", "--overlay", "x"], "--overlay cannot be used"),
+        (["--engine", "ray", "--n-best", "2"], "--n-best cannot be used"),
+        (["--engine", "ray", "--json"], "--json cannot be used"),
         (["--actors", "2"], "--actors needs --engine ray. Received: 2"),
         (["--maps"], "--maps needs --engine ray"),
     ],

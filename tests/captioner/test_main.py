@@ -545,7 +545,10 @@ def test_an_output_has_lines_of_one_model_and_one_kind(
     # As the shell completes the name of the folder.
     assert main(["caption", first, *options[:-1], f"{options[-1]}{os.sep}"]) == 0
     assert main(["caption", str(photographs), *options, "--n-best", "2"]) == 2
-    assert "has lines of other options, with caption" in capsys.readouterr().err
+    assert (
+        "was written with other options: expected the keys caption"
+        in capsys.readouterr().err
+    )
     options[-1] = str(tmp_path / "other")
     assert main(["caption", str(photographs), *options]) == 2
     assert f"captions of {options[-1]!r}. Received" in capsys.readouterr().err

@@ -173,7 +173,7 @@ def test_missing_inputs_are_one_line_errors(changes, said, squares, tmp_path, ca
 
 def test_an_empty_vocabulary_is_refused(squares, tmp_path, capsys):
     assert main(command(squares, tmp_path / "run", **{"min-count": 25})) == 2
-    assert "must leave words to learn. Received: 25, and" in capsys.readouterr().err
+    assert "is so frequent. Received: 25" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -281,7 +281,7 @@ def test_a_loss_that_is_no_number_ends_the_training(eager, squares, tmp_path, ca
 def test_no_epochs_are_no_training(squares, tmp_path, capsys):
     phases = ("epochs", "fine-tune-epochs", "self-critical-epochs")
     assert main(command(squares, tmp_path / "run", **dict.fromkeys(phases, 0))) == 2
-    assert "expected epochs of one of the phases" in capsys.readouterr().err
+    assert "expected at least one epoch in one of the phases" in capsys.readouterr().err
 
 
 def test_an_output_inside_a_file_is_refused_before_reading(tmp_path, capsys):
@@ -294,7 +294,7 @@ def test_a_folder_of_something_else_is_not_replaced(squares, tmp_path, capsys):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine.txt").write_text("mine")
     assert main(command(squares, tmp_path)) == 2
-    assert "something else in it" in capsys.readouterr().err
+    assert "Received a folder with other contents" in capsys.readouterr().err
     assert not (tmp_path / "checkpoints").exists()
 
 
@@ -441,4 +441,4 @@ def test_a_model_to_start_from_keeps_its_sizes(squares, model_folder, tmp_path, 
 
     changes = {"from-preset": model_folder, "backbone-weights": "mine.weights.h5"}
     assert main(command(squares, tmp_path / "run", **changes)) == 2
-    assert "a preset has its own. Received: 'mine.weig" in capsys.readouterr().err
+    assert "which has its own. Received: 'mine.weig" in capsys.readouterr().err

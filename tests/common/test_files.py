@@ -97,7 +97,7 @@ def test_a_folder_of_another_kind_is_not_touched(tmp_path, names):
 
     for kind in (KIND, ()):
         with (
-            pytest.raises(UserError, match=r"something else in it: .*mine"),
+            pytest.raises(UserError, match=r"other contents: .*mine"),
             atomic_folder(tmp_path / "mine", kind),
         ):
             pytest.fail("it must be refused before anything is done")

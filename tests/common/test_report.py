@@ -183,7 +183,7 @@ def test_only_a_report_is_replaced(tmp_path):
     epoch(*training(tmp_path), "A", 1.0, text="a")
     check_report(tmp_path)
     (tmp_path / REPORT).write_text("<html>mine</html>")
-    with pytest.raises(UserError, match="of something else"):
+    with pytest.raises(UserError, match="is that of a training"):
         check_report(tmp_path)
 
 

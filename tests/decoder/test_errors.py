@@ -178,7 +178,7 @@ def test_a_gate_is_there_or_not():
 
 
 def test_the_current_state_has_read_the_input():
-    with pytest.raises(ValueError, match="input_in_query is for order='previous'"):
+    with pytest.raises(ValueError, match="input_in_query needs order='previous'"):
         AttentionCell(
             CELLS["lstm"](),
             LuongAttention("general"),

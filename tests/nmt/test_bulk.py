@@ -38,7 +38,7 @@ def test_sentences_in_bytes_and_unreadable_ones(translate_batch):
     first, broken, nothing, last = found["error"]
     assert first is None and last is None
     assert broken == "not UTF-8: byte 0xe9 at position 3"
-    assert nothing == "expected a sentence, got NoneType"
+    assert nothing == "expected a string or bytes. Received: NoneType"
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_sentences_in_bytes_and_unreadable_ones(translate_batch):
     [
         (["--engine", "ray"], "needs --output"),
         (["--engine", "ray", "--output", "x.jsonl"], "needs --input"),
-        (["dog", "--engine", "ray"], "--sentences does not go together"),
-        (["--engine", "ray", "--plot", "x"], "--plot does not go together"),
+        (["dog", "--engine", "ray"], "--sentences cannot be used"),
+        (["--engine", "ray", "--plot", "x"], "--plot cannot be used"),
         (["dog", "--part-size", "2"], "--part-size needs --engine ray"),
     ],
 )

@@ -334,7 +334,9 @@ def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, c
     assert "which has its own vocabulary. Received: 400 and" in train(
         "--vocabulary-size=400"
     )
-    assert "epochs of one of the phases. Received: 0" in train("--epochs", "0")
+    assert "at least one epoch in one of the phases. Received: 0" in train(
+        "--epochs", "0"
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -363,7 +365,7 @@ def test_an_invalid_preset_is_refused_before_the_training(corpus, tmp_path, caps
     (tmp_path / "model" / "thesis.tex").touch()
     assert main(command(corpus, tmp_path)) == 2
 
-    assert "Received one with something else in it" in capsys.readouterr().err
+    assert "Received a folder with other contents" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 

@@ -32,7 +32,7 @@ def caption(config):
     if not config.images:
         raise UserError("expected at least one image or folder, got none")
     if config.bulk.engine == "ray":
-        # Others need not wait for its modules.
+        # A lazy import, since the local engine does not need this module.
         name = "keras_attention_apps.captioner.commands.caption_bulk:caption_bulk"
         return imported(name)(config)
     config.bulk.check_local()

@@ -31,7 +31,7 @@ def caption_bulk(config):
 
 
 def _inputs(config, filesystem, paths, finished):
-    """Return the data set of the images, whose kind the suffixes of the paths show."""
+    """Return the dataset of the images; the suffixes of the paths tell the format."""
     suffixes = {PurePath(path).suffix.lower() for path in paths}
     bulk = config.bulk
     if suffixes == {".parquet"}:
@@ -39,8 +39,9 @@ def _inputs(config, filesystem, paths, finished):
         return inputs.from_parquet(filesystem, paths, column, bulk.id_column, finished)
     if suffixes & {".parquet", ".tar"} and len(suffixes) > 1:
         raise UserError(
-            "expected images and folders, Parquet files, or WebDataset shards (.tar), "
-            f"not several of them. Received: {', '.join(map(str, config.images))}"
+            "expected images and folders, or Parquet files, or WebDataset shards "
+            "(.tar), without a mixture of these. Received: "
+            f"{', '.join(map(str, config.images))}"
         )
     if suffixes == {".tar"}:
         return inputs.from_shards(filesystem, paths, image_suffixes(), finished)

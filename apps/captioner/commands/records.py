@@ -100,7 +100,7 @@ class Records:
             names = _names(described) or self._names
             if names != (self._names or names):
                 raise UserError(
-                    f"{self.path} has lines of other options, with "
+                    f"{self.path} was written with other options: expected the keys "
                     f"{', '.join(sorted(self._names))}. Received: "
                     f"{', '.join(sorted(names))}. Choose another output"
                 )

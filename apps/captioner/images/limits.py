@@ -13,9 +13,9 @@ MAX_SIDE = 65_535
 # For images of more pixels, the number of pixels per byte of the file is limited.
 FEW_PIXELS = 2**24
 MAX_PIXELS_PER_BYTE = 10_000
-# Scans of a JPEG, each of which covers the whole image. Up to twenty are usual.
+# Maximum number of scans of a JPEG, each of the whole image. Up to twenty are usual.
 MAX_SCANS = 100
-# Segments of a JPEG, in which its scans are searched.
+# Maximum number of segments of a JPEG that are searched for scans.
 MAX_SEGMENTS = 1_000
 # JPEGs of more pixels are decoded at half their width and height.
 HALVED_PIXELS = 2**26
@@ -56,7 +56,7 @@ def checks_of_size(width, height, length, max_pixels=None):
 
     Args:
         width, height, length: Numbers, or integer tensors in a graph.
-        max_pixels: As of `problem_of_size`.
+        max_pixels: As for `problem_of_size`.
 
     Returns:
         Pairs of whether a limit is exceeded, and the message if so, which has the
@@ -126,7 +126,7 @@ class MemoryBudget:
     def reserve(self, amount):
         """Wait until this number of bytes is free, and reserve them in the context.
 
-        An `amount` above the size of the pool reserves the whole pool.
+        An `amount` above the size of the budget reserves the whole budget.
         """
         amount = min(amount, self.size)
         # Others wait for their turn, so that small images do not pass a large one.

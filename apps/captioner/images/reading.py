@@ -16,7 +16,8 @@ from PIL import Image, UnidentifiedImageError
 
 # Fewer than Pillow supports: its reader of EPS, for example, runs Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-# Bytes of memory for each pixel, at most, while an image is decoded and converted.
+# Maximum memory in bytes per pixel while an image is decoded and converted: for the
+# light formats, for the others, and for the coefficients of a progressive JPEG.
 _BYTES, _MORE_BYTES, _COEFFICIENTS = 8, 16, 6
 _LIGHT_FORMATS = ("BMP", "GIF", "PNG", "PPM", "TIFF")
 # Pixels of the parts in which a large image is converted.
@@ -76,7 +77,7 @@ def read_array(source, size, box=None):
     that it needs is free.
 
     Args:
-        source: As of `read_image`.
+        source: As for `read_image`.
         size: Positive integer, height and width of the result.
         box: Rectangle to keep, `(left, top, right, bottom)` in shares of width and
             height; the whole image if omitted.
@@ -85,7 +86,7 @@ def read_array(source, size, box=None):
         uint8 array of shape `(size, size, 3)`.
 
     Raises:
-        ImageError: As of `read_image`.
+        ImageError: As for `read_image`.
     """
     with _decoded(source) as image:
         pixels = None if box is None else np.multiply(box, image.size * 2).tolist()
@@ -115,7 +116,7 @@ def _decoded(source, draft=False, max_pixels=None):
 
 
 def _reduce(image, draft):
-    """Choose a smaller size to decode, where the format has one.
+    """Choose a smaller size to decode, if the format supports one.
 
     Returns:
         The bytes of memory that the image then needs, at most, until it is resized.

@@ -22,7 +22,7 @@ SUFFIX = ".keras"
 # File of a model's folder that describes its encoder.
 FILE = "backbone.json"
 
-# Attributes for the image encoder of a KerasHub backbone of images and texts.
+# Attributes of vision-language backbones of KerasHub that hold the image encoder.
 PARTS = ("vision_encoder", "image_encoder", "vit_encoder")
 
 
@@ -194,7 +194,7 @@ def _read_preset(name):
 
 def _serialized(model):
     described = keras.saving.serialize_keras_object(model)
-    # As it is read again: lists in place of tuples.
+    # JSON turns tuples into lists, as in the file.
     return json.loads(json.dumps(described))
 
 

@@ -18,7 +18,7 @@ from keras_attention_apps.common.reading import CHUNK
 # Seconds without a change after which an incomplete file counts as abandoned.
 ABANDONED = 24 * 3600
 
-# Version of the files, which is part of their keys: those of another are not read.
+# Version of the file format, a part of the keys: files of other versions are not read.
 _VERSION = 2
 # Length of the digest at the end of a file.
 _SEAL_BYTES = hashlib.sha256().digest_size

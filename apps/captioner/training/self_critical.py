@@ -15,7 +15,7 @@ class SelfCriticalCaptions(SelfCritical):
             to its reward, such as a `CiderReward`.
         batch_images: Batch size, in images.
         multiple: The rows of a batch are a multiple of this. The last batch of an epoch
-            is filled up with the images of the first.
+            is filled up with images of the first batch.
         **options: Further arguments of `SelfCritical`.
     """
 

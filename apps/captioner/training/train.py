@@ -69,7 +69,9 @@ def train(config: TrainConfig):
     check_output(config.output, config.tensorboard, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
     if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
-        raise UserError("expected epochs of one of the phases. Received: 0 of each")
+        raise UserError(
+            "expected at least one epoch in one of the phases. Received: 0 in each"
+        )
     with training_context(config) as devices:
         return _train(config, devices)
 
@@ -89,24 +91,12 @@ def _train(config, devices):
     vocabulary = Vocabulary.from_captions(texts, config.min_count)
     start = None
     if config.from_preset:
-        if config.backbone_weights not in ("imagenet", "none"):
-            raise UserError(
-                "backbone_weights are the initial weights of a CNN, and a preset has "
-                f"its own. Received: {config.backbone_weights!r} and "
-                f"{config.from_preset!r}"
-            )
-        size = config.model.image_size
-        start = Captioner.from_preset(config.from_preset, image_size=size)
-        changes = dataclasses.asdict(config.model)
-        model = replaced(start.config, changes, RUNTIME_OPTIONS)
-        taken = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)
-        print(f"From {config.from_preset}: {', '.join(taken)}")
-        config = dataclasses.replace(config, model=model, backbone_weights="none")
+        config, start = _from_preset(config)
         vocabulary = start.tokenizer.extended(vocabulary)
     if len(vocabulary) == len(SPECIAL):
         raise UserError(
-            f"min_count must leave words to learn. Received: {config.min_count}, and "
-            f"no word in {config.data} occurs as often"
+            "min_count must leave words in the vocabulary, but no word in "
+            f"{config.data} is so frequent. Received: {config.min_count}"
         )
     about = (
         f"{len(training)} images with {len(texts)} captions, {len(vocabulary)} "
@@ -140,6 +130,26 @@ def _train(config, devices):
     )
     phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_critical))
     return phases.runner.best
+
+
+def _from_preset(config):
+    """Return the `TrainConfig` with the preset's model, and the `Captioner` itself.
+
+    Raises:
+        UserError: If there is no such preset, or `backbone_weights` are set, too.
+    """
+    if config.backbone_weights not in ("imagenet", "none"):
+        raise UserError(
+            "backbone_weights must not be set with from_preset, which has its own. "
+            f"Received: {config.backbone_weights!r} and {config.from_preset!r}"
+        )
+    size = config.model.image_size
+    start = Captioner.from_preset(config.from_preset, image_size=size)
+    changes = dataclasses.asdict(config.model)
+    model = replaced(start.config, changes, RUNTIME_OPTIONS)
+    taken = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)
+    print(f"From {config.from_preset}: {', '.join(taken)}")
+    return dataclasses.replace(config, model=model, backbone_weights="none"), start
 
 
 def _report_unknown(texts, vocabulary, min_count):

@@ -28,10 +28,10 @@ from keras_attention_apps.common.web.uploads import (
 )
 
 PENALTIES = (0.0, 0.7, 1.0)
-# Images that are captioned at once in the second tab.
+# Maximum number of images in the second tab.
 MOST_FILES = 100
 HINT = "Drop an image: its caption appears here, and every word shows its map."
-# Element that contains the input for files, to which pasted images are given.
+# `elem_id` of the upload, which also receives pasted images.
 PHOTOGRAPH = "photograph"
 
 

@@ -9,7 +9,7 @@ from keras_attention_apps.common.config import RuntimeConfig
 from keras_attention_apps.common.hypotheses import check_batch_size
 from keras_attention_apps.common.reading import MAX_BYTES, at_most, read_all
 
-# Files of a remote file system that are read at the same time.
+# Number of threads that read remote files.
 READERS = 16
 
 
@@ -35,12 +35,12 @@ class ModelBatch:
         map_fields: As `fields`, for the attention maps.
 
     Args:
-        model: Name of a preset, folder or LiteRT file. Every node must have it.
+        model: Name of a preset, or path of a folder or LiteRT file on every node.
         column: Column of the inputs.
         maps: Whether the result has the columns of `map_fields`.
         runtime: `"litert"`, `"keras"`, or `"auto"`: LiteRT if the model has a LiteRT
             file with these options.
-        threads: Number of threads of LiteRT, as many as the processors of the actor.
+        threads: Number of threads of LiteRT; give the actor as many CPUs (`num_cpus`).
         batch_size: Number of inputs that Keras processes at a time.
         search: Dict of options of the beam search; those of the model if omitted.
         options: Dict of further arguments of `Task.from_preset`.
@@ -79,8 +79,7 @@ class ModelBatch:
         config = RuntimeConfig(runtime=runtime, threads=threads)
         with at_most(max_bytes):
             self.model = self.runtimes.load(
-                # The number of inputs decides between the runtimes, and LiteRT is the
-                # one for actors on processors.
+                # With `count=1`, "auto" prefers LiteRT, the runtime for actors on CPUs.
                 model,
                 config,
                 count=1,
@@ -114,7 +113,8 @@ class ModelBatch:
         """
         if self.column not in batch:
             raise UserError(
-                f"expected a column {self.column!r}. Received: {', '.join(batch)}"
+                f"expected a column {self.column!r} in the batch. Received: "
+                f"{', '.join(batch)}"
             )
         values = list(batch[self.column])
         with at_most(self.max_bytes):
@@ -126,17 +126,18 @@ class ModelBatch:
         return {**kept, **found}
 
     def rows(self, values):
-        """Return a dict for each value of a batch, with `error` if it has failed."""
+        """Return a dict for each input of a batch, with `error` if it failed."""
         raise NotImplementedError
 
     def contents(self, values):
-        """Replace the paths of files that are not local by their contents.
+        """Read the inputs that are paths of remote files.
 
         Args:
-            values: The inputs; those of other kinds are returned as they are.
+            values: The inputs.
 
         Returns:
-            List with the bytes of a file, or a `Failure` if it cannot be read.
+            List of the inputs, with the bytes of each remote file in place of its path,
+            or a `Failure` if it cannot be read.
         """
         if not any(map(self._is_remote, values)):
             return values

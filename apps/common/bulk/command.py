@@ -1,11 +1,11 @@
-"""The part of the commands that start a bulk inference."""
+"""Bulk inference as a command of both programs: checks, run and totals."""
 
 import dataclasses
 import os
 import sys
 
 from keras_attention_apps.common.bulk import engine
-from keras_attention_apps.common.bulk.locations import needed
+from keras_attention_apps.common.bulk.locations import require
 from keras_attention_apps.common.bulk.parts import Parts
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.presets import is_litert
@@ -13,11 +13,11 @@ from tqdm import tqdm
 
 
 def check_options(config, excluded):
-    """Raise a `UserError` for options that do not go together with `--engine ray`.
+    """Raise a `UserError` for options that `--engine ray` does not support.
 
     Args:
         config: The options of the command.
-        excluded: Names of those that must have their default.
+        excluded: Names of the unsupported options, which must have their defaults.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for name in excluded:
@@ -27,11 +27,13 @@ def check_options(config, excluded):
         if value != default:
             option = name.replace("_", "-")
             raise UserError(
-                f"--{option} does not go together with --engine ray. Received: "
-                f"{str(value)!r}"
+                f"--{option} cannot be used with --engine ray. Received: {str(value)!r}"
             )
     if config.output is None:
-        raise UserError("--engine ray needs --output, a folder .parquet or .jsonl")
+        raise UserError(
+            "--engine ray needs --output, the name of a folder that ends in .parquet "
+            "or .jsonl. Received: none"
+        )
 
 
 def run_command(program, inputs, model_batch, config, *, chosen, options, filesystem):
@@ -39,21 +41,21 @@ def run_command(program, inputs, model_batch, config, *, chosen, options, filesy
 
     Args:
         program: Name of the program.
-        inputs: As of `engine.run`.
+        inputs: As for `engine.run`.
         model_batch: Subclass of `ModelBatch`.
         config: The options of the command.
         chosen: Its `ChosenModel`.
         options: Dict of arguments of `Task.from_preset`.
-        filesystem: That of the inputs.
+        filesystem: The `pyarrow.fs.FileSystem` of the inputs.
     """
-    needed("ray.data")
+    require("ray.data")
     bulk, runtime = config.bulk, config.runtime
     parts = Parts(config.output, model_batch.columns_of(bulk.maps))
     model = chosen.model
     # Workers may have another working directory.
     if is_litert(model) or os.path.isdir(model):
         model = os.path.abspath(model)
-    local = isinstance(filesystem, needed("pyarrow.fs").LocalFileSystem)
+    local = isinstance(filesystem, require("pyarrow.fs").LocalFileSystem)
     arguments = {
         "model": model,
         "maps": bulk.maps,
@@ -86,10 +88,10 @@ def run_command(program, inputs, model_batch, config, *, chosen, options, filesy
 
 
 def _check_model(model_batch, arguments):
-    """Raise a `UserError` now, rather than in every actor, if there is no model."""
+    """Raise a `UserError` for a missing model before any actor starts."""
     runtimes = model_batch.runtimes
     if is_litert(arguments["model"]) or arguments["runtime"] == "litert":
         model_batch(column="value", **{**arguments, "threads": 1})
     elif not runtimes.files(arguments["model"]):
-        # It raises the error with the names of the presets.
+        # Loading raises the error that lists the presets.
         model_batch(column="value", **arguments)

@@ -1,4 +1,4 @@
-"""Bulk inference with Ray Data: a model in every actor, parts as output."""
+"""Bulk inference with Ray Data: one model per actor, output in parts."""
 
 import contextlib
 import dataclasses
@@ -6,18 +6,18 @@ import functools
 import logging
 import os
 
-from keras_attention_apps.common.bulk.inputs import SHARE
-from keras_attention_apps.common.bulk.locations import needed
+from keras_attention_apps.common.bulk.inputs import IO_CPUS
+from keras_attention_apps.common.bulk.locations import require
 from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.presets import is_litert
 
-# Batches of an actor that wait or are in work. Larger numbers need more memory.
+# Maximum number of batches per actor, queued or running. More take more memory.
 BATCHES_IN_FLIGHT = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Numbers of rows that were written, those with an error, and earlier ones."""
+    """Number of rows written, of those with an error, and of rows of earlier runs."""
 
     rows: int = 0
     errors: int = 0
@@ -26,33 +26,32 @@ class Totals:
 
 @contextlib.contextmanager
 def cluster(address=None):
-    """Connect to a Ray cluster, or start one on this machine, and leave it at the end.
+    """Connect to a Ray cluster, or start one on this machine, inside the context.
 
-    A connection that exists already is used, and kept.
+    An existing connection is used, and stays open.
 
     Args:
-        address: Address of the cluster, or `"auto"`; by default the one of this
-            machine is started and stopped.
+        address: Address of the cluster, or `"auto"`; by default a cluster is started
+            on this machine, and stopped at the end.
 
     Raises:
         UserError: If Ray is not installed, or there is no such cluster.
     """
-    # Ray reads it when it is imported.
+    # Ray reads this variable when it is imported.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray = needed("ray")
+    ray = require("ray")
     if ray.is_initialized():
         yield ray
         return
-    # A local cluster needs the dashboard for nothing.
-    options = {"address": address} if address else {"include_dashboard": False}
-    # A variable of the environment would connect to a cluster that nobody asked for.
-    options = options if address else {**options, "address": "local"}
+    # Without "local", Ray would connect to the cluster that RAY_ADDRESS names.
+    options = {"address": "local", "include_dashboard": False}
+    if address:
+        options = {"address": address}
     try:
         ray.init(logging_level=logging.WARNING, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"cannot connect to Ray at {address!r}: {reason(error)}"
-        ) from error
+        failed = f"connect to Ray at {address!r}" if address else "start Ray"
+        raise UserError(f"cannot {failed}: {reason(error)}") from error
     try:
         yield ray
     finally:
@@ -63,13 +62,13 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
     """Process all inputs that have no results yet.
 
     Args:
-        inputs: Function from the sorted digests of the finished ids to a
+        inputs: Function that takes the sorted digests of the finished ids and returns a
             `ray.data.Dataset` with the columns `id` and `value`.
         model_batch: Subclass of `ModelBatch`.
         parts: The `Parts`.
         config: The `BulkConfig`.
-        arguments: Dict of the arguments of `model_batch`, without those of the actors.
-        progress: Function that is called with the number of rows of every part.
+        arguments: Dict of the arguments of `model_batch`, except `column`.
+        progress: Function that is called with the number of rows of each written part.
 
     Returns:
         The `Totals`.
@@ -78,7 +77,7 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
         UserError: If the model or the inputs cannot be read.
     """
     with cluster(config.address) as ray:
-        context = needed("ray.data").DataContext.get_current()
+        context = require("ray.data").DataContext.get_current()
         context.enable_progress_bars = False
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         finished = parts.finished()
@@ -89,7 +88,7 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
                 model_batch,
                 fn_constructor_kwargs={**arguments, "column": "value"},
                 batch_size=arguments["batch_size"],
-                compute=needed("ray.data").ActorPoolStrategy(
+                compute=require("ray.data").ActorPoolStrategy(
                     min_size=1,
                     max_size=actors,
                     max_tasks_in_flight_per_actor=BATCHES_IN_FLIGHT,
@@ -99,9 +98,9 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
             .map_batches(
                 functools.partial(_write, parts=parts),
                 batch_size=config.part_size,
-                # NumPy would make NaN of a column in which everything is missing.
+                # As NumPy, a column without any value would become NaN.
                 batch_format="pyarrow",
-                num_cpus=SHARE,
+                num_cpus=IO_CPUS,
             )
         )
         rows = errors = 0
@@ -114,8 +113,9 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
 
 
 def _write(table, *, parts):
+    """Write a table as a part, and return a table with its counts."""
     written = parts.write(table.to_pydict())
-    return needed("pyarrow").table(written)
+    return require("pyarrow").table(written)
 
 
 def _resources(ray, config, arguments):

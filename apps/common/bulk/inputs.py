@@ -1,33 +1,36 @@
-"""The inputs of a bulk inference as data sets of Ray with ids.
+"""The inputs of a bulk inference as Ray datasets with ids.
 
 Every function returns a `ray.data.Dataset` with the columns `id` and `value`. It is
-lazy: nothing but names of files, and places of lines, is read before the inference.
+lazy: only file names and line offsets are read before the inference starts.
 """
 
 import codecs
 import functools
 import io
 
-from keras_attention_apps.common.bulk.locations import needed
+from keras_attention_apps.common.bulk.locations import require
 from keras_attention_apps.common.bulk.parts import is_missing
 from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.encodings import MARKS
 
-# Rows of the blocks in which names are distributed, and lines that a task reads.
+# Number of names in a block, and of lines that one task reads.
 BLOCK = 1024
-# Share of a processor that a task needs that reads or writes files.
-SHARE = 0.1
+# CPUs that Ray reserves for a task that reads or writes files.
+IO_CPUS = 0.1
 
 
 def found_files(filesystem, folders, suffixes):
-    """Return the paths of the files in folders, and in the folders inside them.
+    """Return the paths of the files in folders, recursively.
 
     Args:
         filesystem: The `pyarrow.fs.FileSystem`.
-        folders: Paths; that of a file is kept, even if it is missing.
+        folders: Paths of folders or files; a file is kept, even if it is missing.
         suffixes: Set of suffixes in lower case.
+
+    Raises:
+        UserError: If a folder contains no such file.
     """
-    fs = needed("pyarrow.fs")
+    fs = require("pyarrow.fs")
     found = []
     for info, path in zip(filesystem.get_file_info(folders), folders, strict=True):
         if info.type != fs.FileType.Directory:
@@ -43,21 +46,21 @@ def found_files(filesystem, folders, suffixes):
         )
         if not names:
             raise UserError(
-                f"expected files of {', '.join(sorted(suffixes))} in {path!r}, "
-                f"got {sum(x.is_file for x in inside)} other files"
+                f"expected files {', '.join(sorted(suffixes))} in {path!r}. Received: "
+                f"{sum(x.is_file for x in inside)} other files"
             )
         found += names
     return found
 
 
 def from_names(ids, values, finished):
-    """Return a data set of values, such as names of files.
+    """Return a dataset of values, such as names of files.
 
     Args:
         ids, values: Lists of strings.
         finished: Sorted digests of the ids to leave out.
     """
-    pa, data = needed("pyarrow"), needed("ray.data")
+    pa, data = require("pyarrow"), require("ray.data")
     table = pa.table({"id": pa.array(ids), "value": pa.array(values)})
     table = table.filter(pa.array(is_missing(ids, finished)))
     blocks = [table.slice(i, BLOCK) for i in range(0, len(table), BLOCK)]
@@ -65,39 +68,39 @@ def from_names(ids, values, finished):
 
 
 def from_parquet(filesystem, paths, column, id_column, finished):
-    """Return a data set of a column of Parquet files.
+    """Return a dataset of a column of Parquet files.
 
     Args:
-        filesystem, paths: Where the files, or folders of files, are.
-        column: Column of the values: strings, bytes, or structures with `bytes`, as
-            Hugging Face's data sets of images have them.
+        filesystem, paths: File system, and paths of the files or folders.
+        column: Column of the values: strings, bytes, or structs with a field `bytes`,
+            as in Hugging Face's image datasets.
         id_column: Column of the ids.
         finished: Sorted digests of the ids to leave out.
 
     Raises:
-        UserError: If there is no such column.
+        UserError: If the files cannot be read, or lack a column.
     """
     columns = list(dict.fromkeys([id_column, column]))
     _check_columns(filesystem, paths, columns)
-    data = needed("ray.data").read_parquet(
+    data = require("ray.data").read_parquet(
         paths,
         filesystem=filesystem,
         columns=columns,
-        num_cpus=SHARE,
+        num_cpus=IO_CPUS,
     )
     return data.map_batches(
         functools.partial(
             _selected, id_column=id_column, column=column, finished=_shared(finished)
         ),
         batch_format="pyarrow",
-        num_cpus=SHARE,
+        num_cpus=IO_CPUS,
     )
 
 
 def _check_columns(filesystem, paths, columns):
     """Raise a `UserError` if Parquet files cannot be read, or lack a column."""
     try:
-        files = needed("pyarrow.dataset").dataset(
+        files = require("pyarrow.dataset").dataset(
             paths[0], filesystem=filesystem, format="parquet"
         )
         names = files.schema.names
@@ -112,7 +115,7 @@ def _check_columns(filesystem, paths, columns):
 
 
 def _selected(table, *, id_column, column, finished):
-    pa, compute = needed("pyarrow"), needed("pyarrow.compute")
+    pa, compute = require("pyarrow"), require("pyarrow.compute")
     ids, values = table[id_column], table[column]
     if pa.types.is_struct(values.type):
         values = compute.struct_field(values, "bytes")
@@ -121,33 +124,33 @@ def _selected(table, *, id_column, column, finished):
 
 
 def from_shards(filesystem, paths, suffixes, finished):
-    """Return a data set of the images in WebDataset shards, tar files.
+    """Return a dataset of the images in WebDataset shards (tar files).
 
     The id of an image is the name of its shard, a slash, and its key.
 
     Args:
-        filesystem, paths: Where the shards are.
-        suffixes: Set of suffixes of images.
+        filesystem, paths: File system, and paths of the shards.
+        suffixes: Set of image suffixes.
         finished: Sorted digests of the ids to leave out.
     """
     extensions = [suffix.removeprefix(".") for suffix in sorted(suffixes)]
-    data = needed("ray.data").read_webdataset(
+    data = require("ray.data").read_webdataset(
         paths,
         filesystem=filesystem,
         decoder=None,
         suffixes=extensions,
         include_paths=True,
-        num_cpus=SHARE,
+        num_cpus=IO_CPUS,
     )
     return data.map_batches(
         functools.partial(_samples, names=extensions, finished=_shared(finished)),
         batch_format="pyarrow",
-        num_cpus=SHARE,
+        num_cpus=IO_CPUS,
     )
 
 
 def _samples(table, *, names, finished):
-    pa, compute = needed("pyarrow"), needed("pyarrow.compute")
+    pa, compute = require("pyarrow"), require("pyarrow.compute")
     found = [table[name] for name in names if name in table.column_names]
     shards = [path.split("/")[-1] for path in table["path"].to_pylist()]
     keys = table["__key__"].to_pylist()
@@ -157,12 +160,12 @@ def _samples(table, *, names, finished):
 
 
 def from_lines(filesystem, path, finished):
-    """Return a data set of the lines of a text, bytes without line feeds.
+    """Return a dataset of the lines of a text file, as bytes without line feeds.
 
-    The id of a line is its number, from 1 on. The text is read once to find the places
-    of its lines; the tasks read the lines.
+    The id of a line is its number, from 1 on. The file is read once to find the line
+    offsets; the tasks read the lines.
     """
-    pa, data = needed("pyarrow"), needed("ray.data")
+    pa, data = require("pyarrow"), require("ray.data")
     starts = list(_starts(filesystem, path))
     table = pa.Table.from_pylist(
         starts, pa.schema([("number", pa.int64()), ("start", pa.int64())])
@@ -173,15 +176,18 @@ def from_lines(filesystem, path, finished):
             _lines, filesystem=filesystem, path=path, finished=_shared(finished)
         ),
         batch_format="pyarrow",
-        num_cpus=SHARE,
+        num_cpus=IO_CPUS,
     )
 
 
 def _starts(filesystem, path):
-    """Yield the number and the place of the first line of every chunk of lines."""
+    """Yield the number and the byte offset of the first line of every chunk."""
     with _buffered(filesystem, path) as file:
         if file.peek(4).startswith(tuple(MARKS)):
-            raise UserError(f"{path} is UTF-16 or UTF-32. Save it as UTF-8")
+            raise UserError(
+                f"expected UTF-8 in {path!r}. Received: UTF-16 or UTF-32. Save it as "
+                "UTF-8"
+            )
         start = 0
         for number, line in enumerate(file):
             if number % BLOCK == 0:
@@ -190,7 +196,7 @@ def _starts(filesystem, path):
 
 
 def _lines(table, *, filesystem, path, finished):
-    pa = needed("pyarrow")
+    pa = require("pyarrow")
     ids, lines = [], []
     with _buffered(filesystem, path) as file:
         for row in table.to_pylist():
@@ -213,13 +219,13 @@ def _buffered(filesystem, path):
 
 def _shared(finished):
     """Put the digests into the object store, once for all tasks of a node."""
-    return needed("ray").put(finished) if len(finished) else None
+    return require("ray").put(finished) if len(finished) else None
 
 
 def _missing(table, finished):
-    """Return the rows whose ids are not among those that are finished."""
+    """Return the rows of a table that are not finished."""
     if finished is None:
         return table
-    digests = needed("ray").get(finished)
+    digests = require("ray").get(finished)
     keep = is_missing(table["id"].to_pylist(), digests)
-    return table.filter(needed("pyarrow").array(keep))
+    return table.filter(require("pyarrow").array(keep))

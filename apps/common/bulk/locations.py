@@ -1,4 +1,4 @@
-"""Files and folders by their paths or URIs, with the file systems of pyarrow."""
+"""File systems of paths and URIs, from pyarrow."""
 
 import importlib
 import os
@@ -6,12 +6,12 @@ import re
 
 from keras_attention_apps.common.cli import UserError, reason
 
-# A URI whose two slashes `pathlib` has replaced by one. A drive has one letter.
+# A URI; `pathlib` merges its slashes into one. A drive letter is no scheme.
 _URI = re.compile("([a-z][a-z0-9+.-]+):/+", re.IGNORECASE)
 
 
 def located(path):
-    """Return the `pyarrow.fs.FileSystem` of a path or URI, and the path in it.
+    """Return the `pyarrow.fs.FileSystem` of a path or URI, and the path inside it.
 
     Args:
         path: String or `pathlib.Path`, such as `photos` or `s3://bucket/photos`.
@@ -19,7 +19,7 @@ def located(path):
     Raises:
         UserError: If pyarrow is not installed, or has no such file system.
     """
-    fs = needed("pyarrow.fs")
+    fs = require("pyarrow.fs")
     text = str(path)
     found = _URI.match(text)
     if not found:
@@ -34,7 +34,7 @@ def located(path):
 
 
 def located_all(paths):
-    """Return the file system of several paths, and the paths in it.
+    """Return the file system of several paths, and the paths inside it.
 
     Raises:
         UserError: If they are on different file systems.
@@ -53,8 +53,8 @@ def is_local(path):
     return not _URI.match(str(path)) or str(path).lower().startswith("file:")
 
 
-def needed(name):
-    """Return a module, `"pyarrow"` or a part of it, or Ray.
+def require(name):
+    """Import a module of Ray or pyarrow, which are optional.
 
     Raises:
         UserError: If it is not installed.

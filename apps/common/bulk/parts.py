@@ -7,29 +7,29 @@ import posixpath
 import uuid
 
 import numpy as np
-from keras_attention_apps.common.bulk.locations import located, needed
+from keras_attention_apps.common.bulk.locations import located, require
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import parse_json, to_json
 
-# File in the folder with the options on which the results depend. Readers of Parquet
-# leave out names with an underscore or a dot.
+# File with the options on which the results depend. Readers of Parquet skip names that
+# start with an underscore or a dot.
 OPTIONS = "_options.json"
-# Bytes of the digest of an id.
+# Size of the digest of an id, in bytes.
 DIGEST = 16
 
 
 class Parts:
     """A folder of parts, each of which is written atomically.
 
-    The name of a part is a digest of its ids. So a part that is written again, because
-    a process was killed, replaces itself, and no row exists twice.
+    The name of a part is a digest of its ids. A part that is written again, after a
+    process was killed, has the same name, so no row exists twice.
 
     Args:
         path: Path or URI of the folder. It ends in `.parquet` or `.jsonl`.
         columns: Dict from the columns to their types; see `ModelBatch`.
 
     Raises:
-        UserError: If the name ends in something else, or is that of a file.
+        UserError: If the path has another suffix, or is a file.
     """
 
     def __init__(self, path, columns):
@@ -42,10 +42,10 @@ class Parts:
         self.name = str(path)
         self.columns = {"id": str, **columns}
         self.filesystem, self.folder = located(path)
-        fs = needed("pyarrow.fs")
+        fs = require("pyarrow.fs")
         if self.filesystem.get_file_info(self.folder).type == fs.FileType.File:
             raise UserError(
-                f"--output is a folder of parts. Received a file: {self.name!r}"
+                f"--output must be a folder. Received a file: {self.name!r}"
             )
 
     def begin(self, options):
@@ -80,9 +80,9 @@ class Parts:
             )
 
     def finished(self):
-        """Return the ids that have results already, as sorted digests; see `digests`.
+        """Return the sorted digests of the ids that have results; see `digests`.
 
-        Rows with an error are removed, so that their inputs are tried again.
+        Rows with an error are removed from the parts, so that their inputs are retried.
         """
         found = []
         for name in self._names():
@@ -99,7 +99,8 @@ class Parts:
         """Write a part with the rows of a batch, a dict of columns.
 
         Returns:
-            Dict of the numbers of rows, and of those with an error.
+            Dict of two columns with one value each: the number of rows, and of those
+            with an error.
         """
         table = self._table({name: list(batch[name]) for name in self.columns})
         ids = hashlib.blake2b(digest_size=DIGEST)
@@ -115,7 +116,7 @@ class Parts:
             yield from self._read(name).to_pylist()
 
     def _names(self):
-        fs = needed("pyarrow.fs")
+        fs = require("pyarrow.fs")
         files = self.filesystem.get_file_info(fs.FileSelector(self.folder))
         return sorted(
             file.base_name
@@ -125,8 +126,8 @@ class Parts:
         )
 
     def _table(self, columns):
-        pa = needed("pyarrow")
-        # NaN, which is no value of JSON, becomes null.
+        pa = require("pyarrow")
+        # NaN becomes null, since JSON has no NaN.
         return pa.table(
             {
                 name: pa.array(columns[name], _type(kind), from_pandas=True)
@@ -137,7 +138,7 @@ class Parts:
     def _read(self, name):
         with self.filesystem.open_input_file(f"{self.folder}/{name}") as file:
             if self.suffix == ".parquet":
-                parquet = needed("pyarrow.parquet")
+                parquet = require("pyarrow.parquet")
                 return parquet.read_table(file, columns=list(self.columns))
             rows = [parse_json(line) for line in file.read().splitlines()]
         return self._table({x: [row.get(x) for row in rows] for x in self.columns})
@@ -147,7 +148,7 @@ class Parts:
             lines = [f"{to_json(row)}\n" for row in table.to_pylist()]
             return "".join(lines).encode()
         content = io.BytesIO()
-        needed("pyarrow.parquet").write_table(table, content)
+        require("pyarrow.parquet").write_table(table, content)
         return content.getvalue()
 
     def _replace(self, name, content):
@@ -159,7 +160,7 @@ class Parts:
 
 
 def digests(ids):
-    """Return an array of the digests of ids, 16 bytes each."""
+    """Return an array of the digests of ids, each of `DIGEST` bytes."""
     found = [
         hashlib.blake2b(
             str(x).encode("utf-8", "surrogateescape"), digest_size=DIGEST
@@ -170,7 +171,12 @@ def digests(ids):
 
 
 def is_missing(ids, finished):
-    """Return which ids are not among the sorted digests of the finished ones."""
+    """Return a boolean array: which ids are not among the finished ones.
+
+    Args:
+        ids: The ids.
+        finished: Sorted digests of the finished ids.
+    """
     wanted = digests(ids)
     if not len(finished):
         return np.ones(len(wanted), bool)
@@ -180,7 +186,7 @@ def is_missing(ids, finished):
 
 def _type(kind):
     """Return the Arrow type of a type of `ModelBatch.fields`."""
-    pa = needed("pyarrow")
+    pa = require("pyarrow")
     if isinstance(kind, list):
         return pa.list_(_type(kind[0]))
     return {str: pa.string(), float: pa.float64(), bool: pa.bool_()}[kind]

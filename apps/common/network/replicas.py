@@ -1,4 +1,4 @@
-"""Several devices: the share of one in a loss, and results of a whole batch.
+"""Data parallelism: the share of a replica in the loss, and predictions of a batch.
 
 Under data parallelism TensorFlow runs the model once on each device, with a share of
 the batch; JAX runs it once, with arrays that are spread over the devices.
@@ -10,10 +10,10 @@ from keras_attention_apps.common.hosts import without_distribution
 
 
 def share_of_replica(count):
-    """Return the share of this replica in a count over all replicas of a batch.
+    """Return the share of this replica in the items of the global batch.
 
-    A loss that is a mean over `count` items, multiplied by this share, adds up over the
-    replicas to the mean over the whole batch. Keras adds up the gradients.
+    The losses of the replicas, each a mean over `count` items, times these shares, add
+    up to the mean over the global batch. Keras adds up the gradients.
 
     Args:
         count: Number of items in the batch of this replica, a scalar.
@@ -32,8 +32,8 @@ def share_of_replica(count):
 def predict_rows(model, inputs):
     """Return the outputs of `model.predict_on_batch` for exactly the rows of a batch.
 
-    On several devices, each computes the whole batch, and on TensorFlow the outputs of
-    the others follow those of the first; they are removed.
+    Each device computes the whole batch. On TensorFlow, the outputs of all devices are
+    concatenated; those of the first are kept.
 
     Args:
         model: A compiled Keras model.

@@ -30,8 +30,8 @@ def check_size(path, fewest=0):
         count = sum(_sizes(file, "size"))
     if count < fewest:
         raise UserError(
-            f"its configuration has at least {fewest:,} weights. Received: "
-            f"{count:,} in {path.name}"
+            f"expected at least {fewest:,} weights, as its configuration describes. "
+            f"Received: {count:,} in {path.name}"
         )
 
 
@@ -47,8 +47,8 @@ def load_weights(model, path):
     if found > largest:
         # Keras would read the array before it compares the shapes.
         raise UserError(
-            f"no weight of the network is larger than {largest:,} numbers. Received: "
-            f"{found:,} in {path.name}"
+            f"expected arrays of at most {largest:,} numbers, as in the network. "
+            f"Received: {found:,} in {path.name}"
         )
     with _reading():
         model.load_weights(path)

@@ -23,7 +23,7 @@ from keras_attention_apps.common.schema import Natural, from_json
 PROGRESS = "progress.json"
 # The progress file of the checkpoint before the last one.
 PREVIOUS = "previous.json"
-# A file elsewhere must not be read.
+# File names of checkpoints: a path to another folder must not be read.
 WEIGHTS = re.compile(r"phase-\d+-epoch-\d+\.weights\.h5")
 
 # Options that may change, such as paths: a training can be moved and resumed.

@@ -1,4 +1,4 @@
-"""Charts of the figures of a training by epoch, as SVG."""
+"""SVG charts of the figures of a training by epoch."""
 
 import html
 import math
@@ -13,14 +13,14 @@ MOST_DOTS = 80
 
 
 def chart(title, values, phases, labels, *, marked=None):
-    """Return a chart of one figure, whose phases have colours of their own.
+    """Return an SVG chart of one figure, with a colour for each phase.
 
     Args:
         title: Name of the figure.
         values: Its value after each epoch, or `None` where there is none.
         phases: Pairs of the first epoch of a phase, counted from 0, and its end.
         labels: Label of each epoch on the axis; empty for none.
-        marked: Index of the best epoch, which has a ring and a value, if any.
+        marked: Index of the best epoch, which is marked with a ring; `None` for none.
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -106,18 +106,18 @@ def _labelled(labels):
 
 def _ticks(low, high):
     """Return about four round numbers that enclose a range."""
-    # A smaller span would show noise, and labels with three digits would be equal.
+    # With a smaller span, the chart would show noise, and labels would be equal.
     span = max(high - low, 0.02 * max(abs(low), abs(high)), 0.01)
     magnitude = 10.0 ** math.floor(math.log10(span / 3))
     step = next(x * magnitude for x in (1, 2, 5, 10) if span / (x * magnitude) <= 3.5)
     first, last = math.floor(low / step), math.ceil(high / step)
-    # Equal values lie on one line; it needs another one.
+    # If all values are equal, the axis still needs two ticks.
     last = max(last, first + 1)
     return [i * step for i in range(first, last + 1)]
 
 
 def _number(value):
-    """Return a number with three significant digits, or all before its point."""
+    """Format a number with three significant digits, and from 100 on as an integer."""
     if abs(value) >= 100:
         return f"{value:.0f}"
     return f"{value:.3g}"

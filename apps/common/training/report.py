@@ -21,7 +21,7 @@ from keras_attention_apps.common.web.markup import table
 REPORT = "report.html"
 DATA = "report.json"
 STYLE = Path(__file__).parent / "report.css"
-# Marks a file as a report, which may be replaced.
+# Identifies a file as a report, which may be replaced.
 GENERATOR = '<meta name="generator" content="keras-attention">'
 # Nothing is loaded from elsewhere, and no script runs.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -44,12 +44,12 @@ NAMES = {
 
 
 def check_report(output):
-    """Raise a `UserError` if the report of a training would replace another file."""
+    """Raise a `UserError` if the report would replace a file that is no report."""
     path = output / REPORT
     check_file(path)
     if path.exists() and GENERATOR.encode() not in path.read_bytes()[:2000]:
         raise UserError(
-            f"expected an output folder without a {REPORT} of something else. "
+            f"expected an output folder whose {REPORT}, if any, is that of a training. "
             f"Received: {str(output)!r}"
         )
 
@@ -167,7 +167,7 @@ class Report:
         self._write()
 
     def _read(self):
-        """Return the finished epochs, without texts where an older version ran them."""
+        """Return the recorded epochs; those of older versions have figures only."""
         try:
             epochs = read_json(self._data)
         except (OSError, ValueError):
@@ -192,7 +192,7 @@ class Report:
     def _shown(self):
         """Return the epochs whose attention is shown: the first, and each phase's best.
 
-        The weights of the best epoch are those that a phase hands on.
+        The next phase starts from the weights of the best epoch.
         """
         return {0, *(self._best(first, end) for _, first, end in self._phases())}
 
@@ -323,7 +323,10 @@ def _is_epoch(figures):
 
 
 def _comparable(figures):
-    """Return figures without the loss of self-critical training, on another scale."""
+    """Return the figures without the loss of self-critical training.
+
+    Its scale differs from that of the other phases.
+    """
     if "reward" in figures:
         return {name: value for name, value in figures.items() if name != "loss"}
     return figures

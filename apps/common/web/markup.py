@@ -35,7 +35,7 @@ def words(texts, layers, *, group, label, notes=None, shares=None, chosen=0):
         texts: The words.
         layers: HTML of the layer of each word.
         group: Name of the group, unique on the page.
-        label: What the group is, for screen readers.
+        label: Accessible name of the group, for screen readers.
         notes: Short text below each word, if any.
         shares: Length of the bar below each word, between 0 and 1, if any.
         chosen: Index of the word that is chosen first.

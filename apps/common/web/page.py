@@ -44,7 +44,7 @@ def name_of(model):
 def beam_options(defaults, penalties):
     """Return controls of the beam search: beam width and length penalty.
 
-    There are few values, since every pair of them makes another graph on Keras.
+    The choices are few, since Keras compiles a graph for each pair of values.
 
     Args:
         defaults: Dict of the options of the model's search.

@@ -53,7 +53,7 @@ def image_upload(**options):
     The program checks the size of the image before it decodes it.
 
     Args:
-        **options: As of `gradio.Image`.
+        **options: As for `gradio.Image`.
     """
     return ImageUpload(type="filepath", **options)
 
@@ -72,7 +72,7 @@ def file_upload(**options):
     """Return a `gradio.File`.
 
     Args:
-        **options: As of `gradio.File`.
+        **options: As for `gradio.File`.
     """
     return FileUpload(**options)
 

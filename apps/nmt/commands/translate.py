@@ -27,7 +27,7 @@ def translate(config):
         The exit code: 2 if a line could not be read.
     """
     if config.bulk.engine == "ray":
-        # Others need not wait for its modules.
+        # A lazy import, since the local engine does not need this module.
         name = "keras_attention_apps.nmt.commands.translate_bulk:translate_bulk"
         return imported(name)(config)
     config.bulk.check_local()

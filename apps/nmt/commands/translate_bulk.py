@@ -20,7 +20,9 @@ def translate_bulk(config):
         ("sentences", "n_best", "alignments", "plot", "json", "jit_compile"),
     )
     if config.input is None:
-        raise UserError("--engine ray needs --input, a text or Parquet")
+        raise UserError(
+            "--engine ray needs --input, a text file or Parquet. Received: none"
+        )
     filesystem, path = located(config.input)
     precision = config.translator.precision
     return run_command(
@@ -35,7 +37,7 @@ def translate_bulk(config):
 
 
 def _inputs(config, filesystem, path, finished):
-    """Return the data set of the sentences: of Parquet, or the lines of a text."""
+    """Return the dataset of the sentences, from Parquet or a text file."""
     if config.input.suffix.lower() != ".parquet":
         return inputs.from_lines(filesystem, path, finished)
     bulk = config.bulk

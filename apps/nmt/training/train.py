@@ -95,7 +95,9 @@ def train(config: TrainConfig):
         (BEST, CHECKPOINTS, EPOCHS),
     )
     if not config.epochs + config.self_critical_epochs:
-        raise UserError("expected epochs of one of the phases. Received: 0 of each")
+        raise UserError(
+            "expected at least one epoch in one of the phases. Received: 0 in each"
+        )
     training, validation = read_texts(config)
     with training_context(config) as devices:
         return _train(config, training, validation, devices)

@@ -25,7 +25,7 @@ from keras_attention_apps.nmt.web import views
 from keras_attention_apps.nmt.web.service import MOST_CHARACTERS, TranslationService
 
 PENALTIES = (0.0, 0.5, 1.0)
-# Lines of a file that are translated at once in the second tab.
+# Maximum number of lines of a file in the second tab.
 MOST_LINES = 500
 # Lines between two updates of the table.
 LINES_AT_ONCE = 10
