@@ -122,8 +122,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--wait", type=float, default=210)
-    parser.add_argument("--patience", type=float, default=300)
+    parser.add_argument(
+        "--wait", type=float, default=210, help="seconds until uploads are counted"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=300, help="timeout of a client in seconds"
+    )
     parser.add_argument("--max-queue", type=int, default=64)
     options = parser.parse_args()
     from gradio_client import Client

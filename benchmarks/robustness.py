@@ -4,7 +4,7 @@ Prints, for each kind of input, how many were tried, how many were answered, and
 many were refused with one line. The other columns should be zero: tracebacks, crashes
 of the process, inputs that took over 30 seconds (`--longest`, for a busy machine), and
 changed answers to an input that is repeated in between. Then follow the peak memory,
-and the input that took the most time of the processor.
+and the input that took the most CPU time.
 
     python benchmarks/robustness.py images --count 10000
     python benchmarks/robustness.py datasets --count 10000
@@ -363,7 +363,7 @@ class Worker:
         return self
 
     def ask(self, item):
-        """Return outcome, answer, seconds of the processor and kilobytes."""
+        """Return outcome, answer, CPU time in seconds, and peak memory in kilobytes."""
         self.connection.send(item)
         if not self.connection.poll(self.longest):
             self.process.kill()

@@ -76,8 +76,8 @@ class ReadingConfig:
 class DevicesConfig:
     """Devices and hosts of a training."""
 
-    #: Data-parallel training on all GPUs, or other devices. On TensorFlow, the samples
-    #: of self-critical training are drawn on every device for the whole batch.
+    #: Data-parallel training on all GPUs, or other devices. On TensorFlow, every device
+    #: draws the samples of self-critical training for the whole batch.
     distribute: bool = False
     #: Data-parallel training on several hosts, on JAX: the addresses host:port of all
     #: processes, separated by commas, of which the first coordinates; or auto in a

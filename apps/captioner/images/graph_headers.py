@@ -69,7 +69,7 @@ def _read_little(head, offsets):
 
 
 def _read_bmp(head):
-    """Return width and height; the height is negative if the rows go down."""
+    """Return width and height; a file stores a negative height for top-down rows."""
     is_old = read_integer(head, 14, 4, little=True) == 12
     sides = read_integer(head, [18, 22], 4, little=True)
     sides = tf.where(sides >= 2**31, 2**32 - sides, sides)
@@ -87,7 +87,7 @@ def _is_still_webp(head):
 
 
 def _read_webp(head):
-    """Return width and height, which each of the three kinds has in another place."""
+    """Return width and height; each of the three formats stores them elsewhere."""
     kind = read_integer(head, 12, 4)
     extended = 1 + read_integer(head, [24, 27], 3, little=True)
     bits = read_integer(head, 21, 4, little=True)

@@ -61,7 +61,7 @@ def build(config):
 
 
 def _one_image(config, service, read):
-    """Fill the tab for one image, whose options also are those of the endpoint."""
+    """Fill the tab for one image, and add an endpoint with the same options."""
     model = config.captioner.model
     photo = gr.State(None, time_to_live=3600)
     with gr.Row():

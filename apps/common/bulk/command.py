@@ -80,8 +80,8 @@ def run_command(program, inputs, model_batch, config, *, chosen, options, filesy
             progress=bar.update,
         )
     print(
-        f"{program}: {totals.rows:,} rows in {parts.name}, {totals.errors:,} of them "
-        f"with an error; {totals.earlier:,} of an earlier run",
+        f"{program}: wrote {totals.rows:,} rows to {parts.name}, {totals.errors:,} of "
+        f"them with an error; {totals.earlier:,} rows are of earlier runs",
         file=sys.stderr,
     )
     return 2 if totals.errors else 0

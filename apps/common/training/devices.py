@@ -11,7 +11,7 @@ from keras_attention_apps.common.training.lock import locked
 
 @contextlib.contextmanager
 def training_context(config):
-    """Join the hosts, lock the output, set seed and precision, and distribute.
+    """Connect the hosts, lock the output, set seed and precision, and distribute.
 
     Args:
         config: A `TrainConfig` of either program.

@@ -31,7 +31,7 @@ SAMPLES = 6
 
 NAMES = {
     "loss": "Training loss",
-    "words_loss": "Loss of the words alone",
+    "words_loss": "Cross-entropy of the words",
     "reward": "Reward of samples",
     "bleu": "BLEU",
     "bleu-lc": "BLEU, lower-cased",

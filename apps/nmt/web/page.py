@@ -56,7 +56,7 @@ def build(config):
 
 
 def _one_sentence(config, service):
-    """Fill the tab for a sentence, whose options also are those of the endpoint."""
+    """Fill the tab for a sentence, and add an endpoint with the same options."""
     model = name_of(config.translator.model)
     names = [name_of(x) for x in config.compare]
     with gr.Row():
