@@ -1,5 +1,6 @@
 """Trainings in processes of their own, on several devices or as several hosts."""
 
+import itertools
 import json
 import os
 import signal
@@ -11,12 +12,8 @@ from textwrap import dedent
 
 import pytest
 
-# Backend, devices of a process, and processes.
-WAYS = [
-    pytest.param(("tensorflow", 2, 1), id="TensorFlow, two devices"),
-    pytest.param(("jax", 2, 1), id="JAX, two devices"),
-    pytest.param(("jax", 1, 2), id="JAX, two hosts"),
-]
+# JAX builds the networks under a distribution slowly, one compiled operation at a time.
+BACKENDS = ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)]
 
 # Devices can be made only before any is used.
 PROGRAM = dedent(
@@ -46,6 +43,19 @@ class Lazily(dict):
     def __missing__(self, key):
         self[key] = self.make(key)
         return self[key]
+
+
+def flags(options, **changes):
+    """Return the arguments of a training with these options."""
+    options = {**options, **changes}
+    pairs = [(f"--{name}", str(value)) for name, value in options.items()]
+    return ["train", *itertools.chain(*pairs)]
+
+
+def assert_equal(found, expected, tolerance):
+    """Compare the figures of all epochs of two trainings."""
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=tolerance, abs=tolerance)
 
 
 def start(program, arguments, backend, devices=1, hosts=1):

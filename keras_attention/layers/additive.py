@@ -127,7 +127,9 @@ class AdditiveAttention(ComposedAttention):
             dtype=dtype,
             name="score",
         )
-        super().__init__(score, weighting=weighting, dtype=dtype, **kwargs)
+        super().__init__(
+            score, "score", None, weighting=weighting, dtype=dtype, **kwargs
+        )
         self.units = units
 
     def get_config(self) -> Config:

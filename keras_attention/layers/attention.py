@@ -313,10 +313,11 @@ class ComposedAttention(BaseAttention):
     def __init__(
         self,
         score: Score,
-        key_projection: str | keras.layers.Layer | None = "score",
+        key_projection: str | keras.layers.Layer | None,
+        window: LocalWindow | None,
+        /,
         *,
-        weighting: str | Weighting = "softmax",
-        window: LocalWindow | None = None,
+        weighting: str | Weighting,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -470,6 +471,17 @@ class Attention(ComposedAttention):
     >>> tuple(attention(query, value).shape)
     (2, 3, 8)
     """
+
+    def __init__(
+        self,
+        score: Score,
+        key_projection: str | keras.layers.Layer | None = "score",
+        *,
+        weighting: str | Weighting = "softmax",
+        window: LocalWindow | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(score, key_projection, window, weighting=weighting, **kwargs)
 
     def get_config(self) -> Config:
         return {

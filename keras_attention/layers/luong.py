@@ -156,8 +156,9 @@ class LuongAttention(ComposedAttention):
             )
         super().__init__(
             part,
+            "score",
+            _build_window(window, half_width, kernel, dtype),
             weighting=weighting,
-            window=_build_window(window, half_width, kernel, dtype),
             dtype=dtype,
             **kwargs,
         )

@@ -8,7 +8,7 @@ OPTIONS = {
     "backbone-weights": "none",
     "min-count": 1,
     "batch-images": 4,
-    "epochs": 2,
+    "epochs": 3,
     "fine-tune-epochs": 1,
     "fine-tune-dropout": 0,
     "self-critical-epochs": 1,
@@ -23,65 +23,63 @@ OPTIONS = {
 }
 
 
-def arguments(squares, folder, **changes):
-    options = {"data": squares, "cache": folder / "cache", **OPTIONS, **changes}
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    return ["train", *map(str, flags)]
+@pytest.fixture(scope="module")
+def train(squares, tmp_path_factory):
+    """Function that trains on devices and hosts, and returns the figures."""
+
+    def trained(backend, devices=1, hosts=1, **changes):
+        folder = tmp_path_factory.mktemp("training")
+        options = distributed.flags(OPTIONS, data=squares, cache=folder, **changes)
+        return distributed.trained(
+            folder / "run", "captioner", options, backend, devices, hosts
+        )
+
+    return trained
 
 
 @pytest.fixture(scope="module")
-def on_one_device(squares, tmp_path_factory):
+def on_one_device(train):
     """A dict from backends to the figures of a training on one device."""
-    folder = tmp_path_factory.mktemp("one")
-    return distributed.Lazily(
-        lambda backend: distributed.trained(
-            folder / backend, "captioner", arguments(squares, folder), backend
-        )
-    )
+    return distributed.Lazily(train)
 
 
-@pytest.mark.parametrize("way", distributed.WAYS)
-def test_all_phases_have_the_losses_of_one_device(
-    way, on_one_device, squares, tmp_path
-):
-    options = arguments(squares, tmp_path)
-
-    found = distributed.trained(tmp_path / "several", "captioner", options, *way)
-
-    for one, several in zip(on_one_device[way[0]], found, strict=True):
-        assert several == pytest.approx(one, rel=1e-4, abs=1e-4)
+@pytest.fixture(scope="module")
+def on_two_hosts(train):
+    return train("jax", hosts=2)
 
 
-def test_hard_attention_has_the_losses_of_one_device_on_jax(squares, tmp_path):
-    options = arguments(squares, tmp_path, attention="hard", epochs=1)
+@pytest.mark.parametrize("backend", distributed.BACKENDS)
+def test_two_devices_have_the_losses_of_one(backend, train, on_one_device):
+    two = train(backend, devices=2)
 
-    one = distributed.trained(tmp_path / "one", "captioner", options, "jax")
-    two = distributed.trained(tmp_path / "two", "captioner", options, "jax", 2)
-
-    for first, second in zip(one, two, strict=True):
-        assert second == pytest.approx(first, rel=1e-4, abs=1e-4)
+    distributed.assert_equal(two, on_one_device[backend], 1e-4)
 
 
-def test_hard_attention_learns_on_two_devices_of_tensorflow(squares, tmp_path):
-    options = arguments(squares, tmp_path, attention="hard", epochs=1)
+def test_two_hosts_have_the_losses_of_one(on_two_hosts, on_one_device):
+    distributed.assert_equal(on_two_hosts, on_one_device["jax"], 1e-4)
 
-    found = distributed.trained(tmp_path / "two", "captioner", options, "tensorflow", 2)
 
-    assert len(found) == 3
+@pytest.mark.slow
+def test_hard_attention_has_the_losses_of_one_device_on_jax(train):
+    one, two = (train("jax", devices, attention="hard") for devices in (1, 2))
+
+    distributed.assert_equal(two, one, 1e-4)
+
+
+@pytest.mark.slow
+def test_hard_attention_trains_on_two_devices_of_tensorflow(train):
+    assert len(train("tensorflow", 2, attention="hard")) == 5
 
 
 @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_killed_host_ends_the_others_and_the_training_continues(
-    victim, squares, tmp_path
+    victim, on_two_hosts, squares, tmp_path
 ):
-    options = arguments(squares, tmp_path, epochs=5)
-    whole = distributed.trained(tmp_path / "whole", "captioner", options, "jax", 1, 2)
+    options = distributed.flags(OPTIONS, data=squares, cache=tmp_path)
+    run = tmp_path / "run", "captioner", options, "jax"
 
-    said = distributed.killed(
-        tmp_path / "killed", "captioner", options, "jax", 2, victim
-    )
-    again = distributed.trained(tmp_path / "killed", "captioner", options, "jax", 1, 2)
+    said = distributed.killed(*run, 2, victim)
+    again = distributed.trained(*run, 1, 2)
 
     assert "another process" in said or "another task died" in said
-    for one, other in zip(whole, again, strict=True):
-        assert other == pytest.approx(one, rel=1e-5, abs=1e-5)
+    distributed.assert_equal(again, on_two_hosts, 1e-5)

@@ -453,3 +453,9 @@ def test_many_queries_are_worked_off_in_blocks(rng, gradients, monkeypatch):
     found = gradients(read, arrays, layer.variables)
     for gradient, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(gradient, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("option", ["window", "key_projection"])
+def test_an_option_of_other_attention_is_no_option(option):
+    with pytest.raises(ValueError, match=rf"Unrecognized.*AdditiveAttention.*{option}"):
+        AdditiveAttention(4, **{option: None})

@@ -25,39 +25,49 @@ OPTIONS = {
 }
 
 
-def arguments(corpus, **changes):
-    options = {"data": corpus, **OPTIONS, **changes}
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    return ["train", *map(str, flags)]
+@pytest.fixture(scope="module")
+def train(corpus, tmp_path_factory):
+    """Function that trains on devices and hosts, and returns the figures."""
+
+    def trained(backend, devices=1, hosts=1):
+        folder = tmp_path_factory.mktemp("training")
+        options = distributed.flags(OPTIONS, data=corpus)
+        return distributed.trained(
+            folder / "run", "nmt", options, backend, devices, hosts
+        )
+
+    return trained
 
 
 @pytest.fixture(scope="module")
-def on_one_device(corpus, tmp_path_factory):
+def on_one_device(train):
     """A dict from backends to the figures of a training on one device."""
-    folder = tmp_path_factory.mktemp("one")
-    return distributed.Lazily(
-        lambda backend: distributed.trained(
-            folder / backend, "nmt", arguments(corpus), backend
-        )
-    )
+    return distributed.Lazily(train)
 
 
-@pytest.mark.parametrize("way", distributed.WAYS)
-def test_all_phases_have_the_losses_of_one_device(way, on_one_device, corpus, tmp_path):
-    found = distributed.trained(tmp_path / "several", "nmt", arguments(corpus), *way)
+@pytest.mark.parametrize("backend", distributed.BACKENDS)
+def test_two_devices_have_the_losses_of_one(backend, train, on_one_device):
+    two = train(backend, devices=2)
 
-    for one, several in zip(on_one_device[way[0]], found, strict=True):
-        assert several == pytest.approx(one, rel=1e-3, abs=1e-3)
+    distributed.assert_equal(two, on_one_device[backend], 1e-3)
 
 
 @pytest.mark.slow
-def test_a_killed_host_ends_the_others_and_the_training_continues(corpus, tmp_path):
-    options = arguments(corpus, epochs=5)
-    whole = distributed.trained(tmp_path / "whole", "nmt", options, "jax", 1, 2)
+def test_two_hosts_have_the_losses_of_one(train, on_one_device):
+    two = train("jax", hosts=2)
 
-    said = distributed.killed(tmp_path / "killed", "nmt", options, "jax", 2, 1)
-    again = distributed.trained(tmp_path / "killed", "nmt", options, "jax", 1, 2)
+    distributed.assert_equal(two, on_one_device["jax"], 1e-3)
+
+
+@pytest.mark.slow
+def test_a_killed_host_ends_the_others_and_the_training_continues(
+    train, corpus, tmp_path
+):
+    options = distributed.flags(OPTIONS, data=corpus)
+    run = tmp_path / "run", "nmt", options, "jax"
+
+    said = distributed.killed(*run, 2, 1)
+    again = distributed.trained(*run, 1, 2)
 
     assert "another process" in said or "another task died" in said
-    for one, other in zip(whole, again, strict=True):
-        assert other == pytest.approx(one, rel=1e-5, abs=1e-5)
+    distributed.assert_equal(again, train("jax", hosts=2), 1e-5)
