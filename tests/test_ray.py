@@ -159,7 +159,8 @@ def test_parquet_and_shards(nodes, photographs, expected, tmp_path):
                 member.size = len(data)
                 shard.addfile(member, io.BytesIO(data))
 
-    for name, key in (("photographs.parquet", "{}"), ("shard-0.tar", "shard-0.tar/{}")):
+    shard = f"{tmp_path}/shard-0.tar"
+    for name, key in (("photographs.parquet", "{}"), ("shard-0.tar", shard + "/{}")):
         output = tmp_path / f"{name}-captions.parquet"
         assert caption(tmp_path / name, output) == 0
         # Everything is finished.

@@ -115,6 +115,13 @@ def test_other_options_are_an_error(parts):
         parts.begin({"model": "large", "maps": False})
 
 
+def test_damaged_options_are_named(parts, tmp_path):
+    (options,) = tmp_path.glob("*/_options.json")
+    options.write_text("{")
+    with pytest.raises(UserError, match=r"_options\.json' is damaged"):
+        parts.begin({"model": "tiny", "maps": False})
+
+
 def test_parts_of_something_else_are_not_continued(tmp_path):
     (tmp_path / "out.parquet").mkdir()
     (tmp_path / "out.parquet" / "part-0.parquet").write_text("")
@@ -151,7 +158,7 @@ def test_folders_inside_folders_are_searched(tmp_path):
 
     names = ["b.jpg", "inside/a.JPG", "missing.jpg"]
     assert found == [(tmp_path / name).as_posix() for name in names]
-    with pytest.raises(UserError, match=r"expected files of .png in .*got 4 other"):
+    with pytest.raises(UserError, match=r"expected files .png in .*Received: 4 other"):
         inputs.found_files(filesystem, paths, {".png"})
 
 

@@ -126,7 +126,7 @@ def _selected(table, *, id_column, column, finished):
 def from_shards(filesystem, paths, suffixes, finished):
     """Return a dataset of the images in WebDataset shards (tar files).
 
-    The id of an image is the name of its shard, a slash, and its key.
+    The id of an image is the path of its shard, a slash, and its key.
 
     Args:
         filesystem, paths: File system, and paths of the shards.
@@ -152,9 +152,8 @@ def from_shards(filesystem, paths, suffixes, finished):
 def _samples(table, *, names, finished):
     pa, compute = require("pyarrow"), require("pyarrow.compute")
     found = [table[name] for name in names if name in table.column_names]
-    shards = [path.split("/")[-1] for path in table["path"].to_pylist()]
-    keys = table["__key__"].to_pylist()
-    ids = [f"{shard}/{key}" for shard, key in zip(shards, keys, strict=True)]
+    columns = table["path"].to_pylist(), table["__key__"].to_pylist()
+    ids = [f"{shard}/{key}" for shard, key in zip(*columns, strict=True)]
     value = compute.coalesce(*found) if found else pa.nulls(len(table), pa.binary())
     return _missing(pa.table({"id": pa.array(ids), "value": value}), finished)
 

@@ -1,5 +1,6 @@
 """The output of a bulk inference: a folder of parts, Parquet or JSON lines."""
 
+import contextlib
 import hashlib
 import io
 import json
@@ -8,7 +9,7 @@ import uuid
 
 import numpy as np
 from keras_attention_apps.common.bulk.locations import located, require
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.files import parse_json, to_json
 
 # File with the options on which the results depend. Readers of Parquet skip names that
@@ -63,6 +64,10 @@ class Parts:
         try:
             with self.filesystem.open_input_stream(name) as file:
                 before = parse_json(file.read())
+        except ValueError as error:
+            raise UserError(
+                f"{name!r} is damaged ({reason(error)}): choose another output"
+            ) from error
         except FileNotFoundError:
             if self._names():
                 raise UserError(
@@ -71,9 +76,11 @@ class Parts:
             self._replace(OPTIONS, to_json(options, indent=2).encode())
             return
         if before != options:
-            names = [x for x in options if before.get(x) != options[x]]
+            pairs = {x: (before.get(x), options.get(x)) for x in {**before, **options}}
             different = ", ".join(
-                f"{x}={before.get(x)!r} instead of {options[x]!r}" for x in names
+                f"{name}={old!r} instead of {new!r}"
+                for name, (old, new) in pairs.items()
+                if old != new
             )
             raise UserError(
                 f"{self.name!r} was written with {different}: choose another output"
@@ -154,9 +161,14 @@ class Parts:
     def _replace(self, name, content):
         """Write a file under a temporary name, and rename it."""
         temporary = f"{self.folder}/.{uuid.uuid4().hex}-{name}"
-        with self.filesystem.open_output_stream(temporary) as file:
-            file.write(content)
-        self.filesystem.move(temporary, f"{self.folder}/{name}")
+        try:
+            with self.filesystem.open_output_stream(temporary) as file:
+                file.write(content)
+            self.filesystem.move(temporary, f"{self.folder}/{name}")
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.filesystem.delete_file(temporary)
+            raise
 
 
 def digests(ids):
