@@ -45,14 +45,13 @@ def expected(photographs):
 
 @pytest.fixture(scope="module")
 def nodes():
-    """A cluster of two nodes, to which this process is connected."""
+    """A cluster of two nodes that work, and a head, to which this process connects."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 2, "include_dashboard": False},
-    )
-    cluster.add_node(num_cpus=2)
+    head = {"num_cpus": 0, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(2):
+        cluster.add_node(num_cpus=2)
     ray.init(address=cluster.address, log_to_driver=False)
     yield cluster
     ray.shutdown()
@@ -101,8 +100,13 @@ def test_killed_actor_changes_nothing(
     assert captions(output) == {**expected, str(photographs / "broken.jpg"): None}
 
 
-def _killed_once(marker):
-    """A `CaptionBatch` whose first process is killed within its second batch."""
+def _killed_once(marker, node=False):
+    """A `CaptionBatch` whose first process is killed within its second batch.
+
+    Args:
+        marker: File that is created before.
+        node: Whether to kill its node instead, the process that started it.
+    """
 
     class KilledOnce(CaptionBatch):
         batches = 0
@@ -115,7 +119,7 @@ def _killed_once(marker):
                 except FileExistsError:
                     pass
                 else:
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    os.kill(os.getppid() if node else os.getpid(), signal.SIGKILL)
             return super().rows(values)
 
     return KilledOnce
@@ -182,3 +186,26 @@ def test_lines_are_translated(nodes, tmp_path):
     found = {row["id"]: row["translation"] for row in rows}
     texts = [x.text for x in expected.translate(lines)]
     assert found == {str(i): text for i, text in enumerate(texts, 1)}
+
+
+def test_killed_node_changes_nothing(
+    nodes, photographs, expected, tmp_path, monkeypatch
+):
+    killed = tmp_path / "killed"
+    monkeypatch.setattr(
+        "keras_attention_apps.captioner.commands.caption_bulk.CaptionBatch",
+        _killed_once(str(killed), node=True),
+    )
+    output = tmp_path / "captions.jsonl"
+
+    before = dead_nodes()
+    assert caption(photographs, output) == 2
+    nodes.add_node(num_cpus=2)
+
+    assert killed.exists()
+    assert dead_nodes() == before + 1
+    assert captions(output) == {**expected, str(photographs / "broken.jpg"): None}
+
+
+def dead_nodes():
+    return sum(not node["Alive"] for node in ray.nodes())
