@@ -65,6 +65,8 @@ def start(program, arguments, backend, devices=1, hosts=1):
         **os.environ,
         "KERAS_BACKEND": backend,
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        # Threads of JAX. With only one per device, a step may wait for ever.
+        "NPROC": "8",
     }
     arguments = [*arguments, *(["--distribute"] if devices > 1 else [])]
     if hosts > 1:

@@ -71,7 +71,8 @@ def test_hard_attention_trains_on_two_devices_of_tensorflow(train):
     assert len(train("tensorflow", 2, attention="hard")) == 5
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_host_ends_the_others_and_the_training_continues(
     victim, on_two_hosts, squares, tmp_path
 ):
