@@ -1,9 +1,10 @@
 """Quantised models come back from their files."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
-from combinations import covering
 from keras import ops
 
 from keras_attention import (
@@ -126,8 +127,20 @@ def modes_of(model):
     return [mode for mode in modes if mode is not None]
 
 
+QUICK = [
+    ("int8", "additive"),
+    ("int8", "cell"),
+    ("int4", "self-attention"),
+    ("float8", "pooling"),
+]
+
+
 @pytest.mark.parametrize(
-    ("mode", "name"), covering(["int8", "int4", "float8"], list(MODELS), strength=1)
+    ("mode", "name"),
+    [
+        pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.exhaustive)
+        for pair in itertools.product(("int8", "int4", "float8"), MODELS)
+    ],
 )
 def test_a_quantised_model_comes_back_from_its_file(mode, name, rng, tmp_path):
     model, data = model_of(name), draw(rng)

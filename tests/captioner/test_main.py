@@ -373,7 +373,7 @@ def test_a_wrong_command_gets_one_clear_line(
         ("config.json", '{"model": []}', "expected an object with options"),
         ("config.json", '{"model": {"image_size": 1e9}}', "image_size must be an int"),
         ("config.json", '{"model": {"image_size": 1000000000}}', "and 4096. Received"),
-        ("config.json", '{"model": {"units": 65536}}', "has at least 17,"),
+        ("config.json", '{"model": {"units": 65536}}', "expected at least 17,"),
         ("config.json", '{"model": {"max_length": 0}}', "max_length must be between"),
         ("config.json", '{"model": {"attention": {}}}', "attention must be one of s"),
         ("config.json", '{"model": {"dropout": NaN}}', "dropout must be a finite num"),
