@@ -28,8 +28,7 @@ def attention_layout_map(
 
     Example:
 
-    >>> devices = keras.distribution.list_devices()[:1]
-    >>> mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], devices)
+    >>> mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
     >>> layout_map = attention_layout_map(mesh)
     >>> layout_map["self_attention/step/query_projection/kernel"].axes
     (None, 'model')

@@ -117,8 +117,7 @@ def test_a_model_has_the_losses_of_one_device(backend, way):
 
 
 def test_the_axis_of_a_layout_map_belongs_to_the_mesh():
-    devices = keras.distribution.list_devices()[:1]
-    mesh = keras.distribution.DeviceMesh((1,), ["batch"], devices)
+    mesh = keras.distribution.DeviceMesh((1,), ["batch"], ["cpu:0"])
 
     with pytest.raises(ValueError, match=r"one of the axes.*'batch'.*'model'"):
         attention_layout_map(mesh)
