@@ -12,8 +12,7 @@ from textwrap import dedent
 
 import pytest
 
-# JAX builds the networks under a distribution slowly, one compiled operation at a time.
-BACKENDS = ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)]
+BACKENDS = ["tensorflow", "jax"]
 
 # Devices can be made only before any is used.
 PROGRAM = dedent(

@@ -1,7 +1,8 @@
 import distributed
 import pytest
 
-pytestmark = pytest.mark.exhaustive
+# They take minutes: several processes, each of which compiles.
+pytestmark = pytest.mark.slow
 
 # On TensorFlow, dropout draws other numbers on each of several devices.
 OPTIONS = {
@@ -59,19 +60,16 @@ def test_two_hosts_have_the_losses_of_one(on_two_hosts, on_one_device):
     distributed.assert_equal(on_two_hosts, on_one_device["jax"], 1e-4)
 
 
-@pytest.mark.slow
 def test_hard_attention_has_the_losses_of_one_device_on_jax(train):
     one, two = (train("jax", devices, attention="hard") for devices in (1, 2))
 
     distributed.assert_equal(two, one, 1e-4)
 
 
-@pytest.mark.slow
 def test_hard_attention_trains_on_two_devices_of_tensorflow(train):
     assert len(train("tensorflow", 2, attention="hard")) == 5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_host_ends_the_others_and_the_training_continues(
     victim, on_two_hosts, squares, tmp_path

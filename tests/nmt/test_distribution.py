@@ -1,7 +1,8 @@
 import distributed
 import pytest
 
-pytestmark = pytest.mark.exhaustive
+# They take minutes: several processes, each of which compiles.
+pytestmark = pytest.mark.slow
 
 # On TensorFlow, dropout draws other numbers on each of several devices.
 OPTIONS = {
@@ -52,14 +53,12 @@ def test_two_devices_have_the_losses_of_one(backend, train, on_one_device):
     distributed.assert_equal(two, on_one_device[backend], 1e-3)
 
 
-@pytest.mark.slow
 def test_two_hosts_have_the_losses_of_one(train, on_one_device):
     two = train("jax", hosts=2)
 
     distributed.assert_equal(two, on_one_device["jax"], 1e-3)
 
 
-@pytest.mark.slow
 def test_a_killed_host_ends_the_others_and_the_training_continues(
     train, corpus, tmp_path
 ):
