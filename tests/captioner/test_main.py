@@ -166,7 +166,6 @@ def test_an_overlay_is_a_picture(photographs, model_folder, capsys):
 
 
 def test_characters_that_no_font_has_are_no_news(photographs, recwarn):
-    # Of the private use area: what they look like is nobody's business.
     caption = Caption(
         "\ue123", ["\ue123"], 0.0, 0.0, 0.0, [1.0], np.ones((1, 2, 2)) / 4
     )
