@@ -47,6 +47,7 @@ def test_lines_of_the_first_page_run():
         "a sentence that grows word by word, in a Transformer": (2, 32),
         "a sentence that grows word by word, in a recurrent decoder": (2, 5, 64),
         "the grid of an image": vector,
+        "the grid of an image, and words that do not need it": (2, 5, 64),
     }
 
     assert len(rows) >= 16

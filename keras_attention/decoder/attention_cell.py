@@ -12,11 +12,13 @@ import keras
 from keras import ops, tree
 
 from keras_attention.decoder.cell_layers import attentional_layer, context_gate
+from keras_attention.decoder.feeding import fed_units, first_fed
 from keras_attention.decoder.joint_attention import (
     JointMemory,
     JointStep,
     check_attention,
 )
+from keras_attention.decoder.sentinel import attend_with_sentinel, visual_sentinel
 from keras_attention.decoder.states import (
     ADD_SEQUENCES,
     REMOVE_SEQUENCES,
@@ -24,9 +26,9 @@ from keras_attention.decoder.states import (
     as_sequences,
     check_memory,
     check_state,
+    first_attention_state,
     joined,
     output_units,
-    shapes,
     topmost_state,
     topmost_units,
 )
@@ -77,6 +79,15 @@ class AttentionCell(QuantizableLayer):
     `[input[t]; context[t-1]]` without an attentional vector; the first step receives
     zeros. A gate multiplies the context by `sigmoid(w_gate . query[t] + b_gate)`.
 
+    With a visual sentinel (adaptive attention), the carry `m[t]` of an LSTM competes
+    with the values for attention, as one more position of `memory`:
+
+        sentinel[t] = sigmoid(W_x input[t] + W_h h[t-1]) * tanh(m[t])
+        weights[t]; beta[t] = softmax([scores[t]; score(h[t], W_s sentinel[t])])
+        context[t]  = beta[t] sentinel[t] + sum over s of weights[t, s] * value[s]
+
+    The weights then sum to `1 - beta[t]`; the output `"sentinel"` is `beta[t]`.
+
     There is no hidden state between calls: a cell with dropout draws a new mask at
     every step, except within `same_dropout`. JAX cannot draw inside a loop: there, the
     layers `gate` and, with input feeding, `attentional_vector` must have no dropout.
@@ -96,6 +107,9 @@ class AttentionCell(QuantizableLayer):
             `keras.layers.Dense(512, use_bias=False)`. `None` for no such vector.
         gate: Whether a learned scalar in (0, 1) scales the context (Show, Attend
             and Tell, section 4.2.1), or the layer that computes it.
+        sentinel: Whether attention includes a visual sentinel; only for one LSTM cell,
+            `order="current"`, and one attention with a deterministic weighting, without
+            window or coverage. Values whose depth is not U need another weight, `W_v`.
 
     Call arguments:
         inputs: Input of this step, `(B, D)` or `(B, K, D)`.
@@ -112,14 +126,16 @@ class AttentionCell(QuantizableLayer):
         outputs: Dict with `"output"`, `"cell_output"` `(B, U)`, the output of the cell,
             `"query"`, `"context"` `(B, V)`, `"weights"` `(B, S)`, and the other
             reports of the attention, each with the axis K if the inputs have it. For
-            several attentions, `"weights"` and the reports are lists.
+            several attentions, `"weights"` and the reports are lists. With a sentinel
+            also `"sentinel"`, its weight `(B,)`.
         state: Dict for the next step.
 
     Raises:
         ValueError: If `cell` is no Keras RNN cell, or `attention` no attention layer
             of this package; if another argument has an invalid value; if
-            `input_in_query` is combined with `order="current"`; on JAX, if a layer of
-            the loop has dropout; if `inputs`, `state` or `memory` has another shape.
+            `input_in_query` or `sentinel` cannot be combined with the other arguments;
+            on JAX, if a layer of the loop has dropout; if `inputs`, `state` or `memory`
+            has another shape.
 
     Examples:
 
@@ -152,7 +168,8 @@ class AttentionCell(QuantizableLayer):
         [Luong et al., 2015](https://arxiv.org/abs/1508.04025), sections 3 and 3.3;
         [Xu et al., 2015](https://arxiv.org/abs/1502.03044), section 3.1.2. In
         [Sennrich et al., 2017](https://arxiv.org/abs/1703.04357), section 3, the
-        query has read the input, too.
+        query has read the input, too. Adaptive attention is that of
+        [Lu et al., 2017](https://arxiv.org/abs/1612.01887), section 2.3.
     """
 
     def __init__(
@@ -165,6 +182,7 @@ class AttentionCell(QuantizableLayer):
         input_feeding: bool = False,
         attentional_vector: int | keras.layers.Layer | None = None,
         gate: bool | keras.layers.Layer = False,
+        sentinel: bool = False,
         **kwargs: Any,
     ) -> None:
         # States and noise keep their precision in every dtype policy.
@@ -190,10 +208,17 @@ class AttentionCell(QuantizableLayer):
             attentional_vector, self.dtype_policy
         )
         self.context_gate = context_gate(gate, self.dtype_policy)
+        self.sentinel = sentinel
+        self.visual_sentinel = visual_sentinel(
+            sentinel, cell, attentions, order, self.dtype_policy
+        )
         self._has_attention_state = bool(self.step.state_names)
-        self._check_dropout()
+        if self.sequential:
+            check_loop_layer("gate", self.context_gate)
+        if input_feeding:
+            check_loop_layer("attentional_vector", self.attentional_layer)
         self._shares_dropout = False
-        self._input_depth = self._context_depth = None
+        self._input_depth = self.context_depth = None
 
     def call(
         self,
@@ -212,13 +237,14 @@ class AttentionCell(QuantizableLayer):
             inputs, state = tree.map_structure(ADD_SEQUENCES, (inputs, state))
             noise = noise and tree.map_structure(ADD_SEQUENCES, noise)
 
-        def attend(query):
+        def attend(query, **options):
             return self.step(
                 query,
                 memory,
                 state.get("attention", {}),
                 noise=noise,
                 training=training,
+                **options,
             )
 
         def recur(added):
@@ -237,9 +263,9 @@ class AttentionCell(QuantizableLayer):
         parts of them for all steps at once.
 
         Args:
-            inputs: Input of this step; read only if it is part of the query.
+            inputs: Input of this step; read only by the query or the sentinel.
             state: Dict of states, as in the call.
-            attend: Function `query -> (outputs, state)` of the attention.
+            attend: Function `(query, **options) -> (outputs, state)` of the attention.
             recur: Function `added -> (output, state)`, which runs the cell on its input
                 concatenated with the tensors in the list `added`.
 
@@ -258,7 +284,13 @@ class AttentionCell(QuantizableLayer):
             outputs = {**found, "context": context, "query": query}
         else:
             cell_output, cell_state = recur(fed)
-            found, attention_state = attend(cell_output)
+            found, attention_state = attend_with_sentinel(
+                self.visual_sentinel,
+                attend,
+                cell_output,
+                [inputs, *fed],
+                [state["cell"][0], cell_state[-1]],
+            )
             outputs = {**found, "context": self.gated(found["context"], cell_output)}
         outputs["cell_output"] = cell_output
         new_state = {"cell": cell_state}
@@ -332,17 +364,16 @@ class AttentionCell(QuantizableLayer):
         return JointStep(steps, self.compute_dtype)
 
     @property
+    def reports(self) -> tuple[str, ...]:
+        """Names of the outputs of a step beside its vectors and its weights."""
+        return (*self.step.reports, *(["sentinel"] if self.sentinel else []))
+
+    @property
     def sequential(self) -> bool:
         """Whether a step depends on the attention of the steps before it."""
         return (
             self.order == "previous" or self.input_feeding or self._has_attention_state
         )
-
-    def _check_dropout(self):
-        if self.sequential:
-            check_loop_layer("gate", self.context_gate)
-        if self.input_feeding:
-            check_loop_layer("attentional_vector", self.attentional_layer)
 
     def build(
         self,
@@ -353,9 +384,9 @@ class AttentionCell(QuantizableLayer):
         check_rank("inputs", inputs_shape, (2, 3), "(batch, [sequences,] depth)")
         check_memory(memory_shape, self.attention)
         self._input_depth = inputs_shape[-1]
-        query_units = self._query_units()
+        query_units = self.query_units
         context_depth = self.step.context_depth(query_units, memory_shape)
-        self._context_depth = context_depth
+        self.context_depth = context_depth
         if not self.step.built:
             self.step.build((None, 1, query_units), memory_shape)
         if self.context_gate is not None and not self.context_gate.built:
@@ -364,35 +395,25 @@ class AttentionCell(QuantizableLayer):
             self.attentional_layer.build(
                 (None, context_depth + output_units(self.cell))
             )
+        depth = inputs_shape[-1]
+        depth += context_depth if self.order == "previous" else 0
+        depth += fed_units(self) if self.input_feeding else 0
         if not self.cell.built:
-            depth = inputs_shape[-1]
-            depth += context_depth if self.order == "previous" else 0
-            depth += self._fed_units() if self.input_feeding else 0
             self.cell.build((None, depth))
+        if self.visual_sentinel is not None and not self.visual_sentinel.built:
+            self.visual_sentinel.build(depth, query_units, memory_shape)
         stay_frozen(self)
         self.built = True
 
-    def _query_units(self):
+    @property
+    def query_units(self) -> int | None:
+        """The depth of the query, or `None` if it is not known."""
         if self.order == "current":
             return output_units(self.cell)
         units = topmost_units(self.cell)
         if not self.input_in_query:
             return units
         return None if self._input_depth is None else units + self._input_depth
-
-    def _fed_units(self, memory=None):
-        """Return the depth of the fed-back vector, or `None` if it is not known."""
-        depth = self._context_depth
-        if depth is None and memory is not None:
-            known = tree.map_structure(lambda x: tuple(x.shape), memory)
-            depth = self.step.context_depth(self._query_units(), known)
-        if self.attentional_layer is None:
-            return depth
-        width = getattr(self.attentional_layer, "units", None)
-        if width is None and depth is not None:
-            both = (None, depth + output_units(self.cell))
-            width = self.attentional_layer.compute_output_shape(both)[-1]
-        return width
 
     def get_initial_state(self, batch_size: int, memory: Nested = None) -> Tensors:
         """Return the state before the first step of `batch_size` sequences.
@@ -416,31 +437,11 @@ class AttentionCell(QuantizableLayer):
         """
         state = dict(state)
         if self.input_feeding and "fed" not in state:
-            state["fed"] = self._first_fed(topmost_state(state["cell"]), memory)
+            state["fed"] = first_fed(self, topmost_state(state["cell"]), memory)
         if self._has_attention_state and "attention" not in state:
-            if memory is None:
-                raise ValueError(
-                    "memory must be given: this attention starts with a state for "
-                    f"every position. Received: memory={shapes(memory)}"
-                )
             output = topmost_state(state["cell"])
-            if len(output.shape) == 3:
-                first = self.step.initial_state(memory, ops.shape(output)[1])
-            else:
-                first = self.step.initial_state(memory)
-                first = tree.map_structure(REMOVE_SEQUENCES, first)
-            state["attention"] = first
+            state["attention"] = first_attention_state(self.step, output, memory)
         return state
-
-    def _first_fed(self, output, memory):
-        units = self._fed_units(memory)
-        if units is None:
-            raise ValueError(
-                "memory must be given, or the cell be built before: the depth of the "
-                "context that is fed back is not known yet. "
-                f"Received: memory={shapes(memory)}"
-            )
-        return ops.zeros((*ops.shape(output)[:-1], units), self.compute_dtype)
 
     def draw(self, memory: Nested, steps: int, queries: int = 1) -> Nested:
         """Draw noise for training, tensors `(steps, B, queries, ...)`.
@@ -484,6 +485,7 @@ class AttentionCell(QuantizableLayer):
             "order": self.order,
             "input_in_query": self.input_in_query,
             "input_feeding": self.input_feeding,
+            "sentinel": self.sentinel,
             **{
                 name: serialize_part(part)
                 if isinstance(part, keras.layers.Layer)

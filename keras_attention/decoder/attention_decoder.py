@@ -12,6 +12,7 @@ from keras import ops, tree
 from keras_attention import acceleration, loops
 from keras_attention.decoder.attention_cell import AttentionCell
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
+from keras_attention.decoder.sentinel import attend_with_sentinel
 from keras_attention.decoder.split_reading import SplitReading
 from keras_attention.decoder.states import (
     ADD_SEQUENCES,
@@ -172,18 +173,19 @@ class AttentionDecoder(QuantizableLayer):
             **sequence,
             "cell": recurrence.sequences,
             "reading": reading.sequences,
-            "inputs": inputs if cell.input_in_query else {},
+            "inputs": inputs if cell.input_in_query or cell.sentinel else {},
             "noise": self._draw(inputs, memory) if training else {},
         }
 
         def step(state, now):
-            def attend(query):
+            def attend(query, **options):
                 found, attention_state = cell.step(
                     query,
                     memory,
                     state.get("attention", {}),
                     noise=now["noise"] or None,
                     training=training,
+                    **options,
                 )
                 context = reading.add(found["context"], now["reading"])
                 return {**found, "context": context}, attention_state
@@ -213,6 +215,8 @@ class AttentionDecoder(QuantizableLayer):
         def step(state, now):
             output, cell_state = recurrence.step(now["cell"], [], state["cell"])
             outputs = {"cell_output": output, "factors": recurrence.factors(state)}
+            if cell.sentinel:
+                outputs["states"] = [state["cell"][0], cell_state[1]]
             return _keep(state, {"cell": cell_state}, now), outputs
 
         first = at_least_one(inputs)[0]
@@ -222,12 +226,15 @@ class AttentionDecoder(QuantizableLayer):
 
         steps, _, sequences = ops.shape(inputs)[:-1]
         noise = self._draw(inputs, memory) if training else None
+        noise = noise and tree.map_structure(_as_queries, noise)
         query = _as_queries(outputs["cell_output"])
-        found, _ = cell.step(
-            query,
-            memory,
-            noise=noise and tree.map_structure(_as_queries, noise),
-            training=training,
+        states = tree.map_structure(_as_queries, outputs.pop("states", []))
+
+        def attend(query, **options):
+            return cell.step(query, memory, noise=noise, training=training, **options)
+
+        found, _ = attend_with_sentinel(
+            cell.visual_sentinel, attend, query, [_as_queries(inputs)], states
         )
         found = {**found, "context": cell.gated(found["context"], query)}
         found = tree.map_structure(lambda x: _as_steps(x, sequences, steps), found)
@@ -293,9 +300,9 @@ class AttentionDecoder(QuantizableLayer):
 
     def _masks_of_reports(self, mask):
         """Return `mask` in the structure of weights and reports of the attention."""
-        reports = [("weights", *x.step.reports) for x in self.cell.attentions]
         if not self.cell.has_several:
-            return dict.fromkeys(reports[0], mask)
+            return dict.fromkeys(("weights", *self.cell.reports), mask)
+        reports = [("weights", *x.step.reports) for x in self.cell.attentions]
         names = dict.fromkeys(name for some in reports for name in some)
         return {name: [mask for some in reports if name in some] for name in names}
 

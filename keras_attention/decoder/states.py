@@ -54,6 +54,24 @@ def output_units(cell):
     return getattr(cell, "output_size", None) or topmost_units(cell)
 
 
+def first_attention_state(step, output, memory):
+    """Return the state of an attention before the first step.
+
+    Args:
+        step: Step of the attention.
+        output: Output state of the RNN cell, `(B, [K,] U)`.
+        memory: Memory of the attention; an error if there is none.
+    """
+    if memory is None:
+        raise ValueError(
+            "memory must be given: this attention starts with a state for every "
+            f"position. Received: memory={shapes(memory)}"
+        )
+    if len(output.shape) == 3:
+        return step.initial_state(memory, ops.shape(output)[1])
+    return tree.map_structure(REMOVE_SEQUENCES, step.initial_state(memory))
+
+
 def check_state(name, state, cell, rank):
     """Raise `ValueError` unless there is a tensor for every state of the cell."""
     expected = [(rank, units) for units in tree.flatten(cell.state_size)]

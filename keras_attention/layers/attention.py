@@ -20,6 +20,7 @@ from keras_attention.layers.coverage import Coverage
 from keras_attention.layers.scores import Score
 from keras_attention.layers.weightings import Weighting, get_weighting
 from keras_attention.layers.windows import LocalWindow
+from keras_attention.ops.extra_position import append_score, split_weight
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.windows import spread_window
 from keras_attention.serialization import deserialize_parts, serialize_part
@@ -81,7 +82,9 @@ class AttentionMemory(BaseMemory):
 class AttentionStep(BaseStep):
     """Step of an attention composed of parts: window, score, weighting, coverage.
 
-    See `BaseStep` for the call.
+    See `BaseStep` for the call. `extra_key` `(B, T, depth)` is the key of one more
+    position for every query. Its weight is the output `"extra_weight"` `(B, T)`; the
+    other outputs are those of the memory.
 
     Args:
         score: Part that is called as `score(query, keys)`; see `Score`.
@@ -176,6 +179,7 @@ class AttentionStep(BaseStep):
         query_mask: Tensor | None = None,
         mask: Tensor | None = None,
         noise: Nested = None,
+        extra_key: Tensor | None = None,
         return_weights: bool = True,
         training: bool | None = None,
     ) -> tuple[Tensors, Nested]:
@@ -207,9 +211,14 @@ class AttentionStep(BaseStep):
         else:
             scores = self.score(query, view["keys"], state["coverage"]["total"])
 
+        if extra_key is not None:
+            extra = self.score(query, extra_key[:, :, None])
+            scores, valid = append_score(scores, valid, extra, query_mask)
         outputs, after = self.weighting(
             scores, valid, state.get("weighting"), noise, training=training
         )
+        if extra_key is not None:
+            outputs = split_weight(outputs)
         if "weighting" in self._stateful:
             new_state["weighting"] = after
         weights = outputs["weights"]

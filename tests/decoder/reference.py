@@ -153,20 +153,20 @@ def step_by_step(decoder, inputs, value, state, *, inputs_mask=None, value_mask=
     for t in range(inputs.shape[-2]):
         outputs, new_state = cell(inputs[..., t, :], state, memory)
         if inputs_mask is not None:
-            keep = inputs_mask[..., t, None]
-            new_state = tree.map_structure(
-                lambda new, old, keep=keep: np.where(
-                    keep.reshape(keep.shape[:-1] + (1,) * (new.ndim - keep.ndim + 1)),
-                    new,
-                    old,
-                ),
-                numpy(new_state),
-                numpy(state),
-            )
-            outputs = {name: numpy(x) * keep for name, x in outputs.items()}
+            keep = inputs_mask[..., t]
+
+            def kept(new, old, keep=keep):
+                missing = (1,) * (new.ndim - keep.ndim)
+                return np.where(keep.reshape(keep.shape + missing), new, old)
+
+            new_state = tree.map_structure(kept, numpy(new_state), numpy(state))
+            outputs = {
+                name: kept(numpy(x), 0 * numpy(x)) for name, x in outputs.items()
+            }
         state = new_state
         found.append(numpy(outputs))
-    outputs = tree.map_structure(lambda *steps: np.stack(steps, axis=-2), *found)
+    axis = inputs.ndim - 2
+    outputs = tree.map_structure(lambda *steps: np.stack(steps, axis=axis), *found)
     return {**outputs, "state": numpy(state)}
 
 

@@ -50,6 +50,12 @@ CELLS = {
         order="current",
         input_feeding=True,
     ),
+    "adaptive": lambda: AttentionCell(
+        keras.layers.LSTMCell(STATE_UNITS),
+        AdditiveAttention(UNITS),
+        order="current",
+        sentinel=True,
+    ),
 }
 
 

@@ -1,0 +1,42 @@
+"""Input feeding: the vector that a decoder step passes to the next one."""
+
+from keras import ops, tree
+
+from keras_attention.decoder.states import output_units, shapes
+
+
+def fed_units(cell, memory=None):
+    """Return the depth of the fed-back vector, or `None` if it is not known.
+
+    Args:
+        cell: The `AttentionCell`.
+        memory: Memory of its attention, for a cell that is not built.
+    """
+    depth = cell.context_depth
+    if depth is None and memory is not None:
+        known = tree.map_structure(lambda x: tuple(x.shape), memory)
+        depth = cell.step.context_depth(cell.query_units, known)
+    if cell.attentional_layer is None:
+        return depth
+    width = getattr(cell.attentional_layer, "units", None)
+    if width is None and depth is not None:
+        both = (None, depth + output_units(cell.cell))
+        width = cell.attentional_layer.compute_output_shape(both)[-1]
+    return width
+
+
+def first_fed(cell, output, memory):
+    """Return the vector before the first step, zeros.
+
+    Args:
+        cell, memory: As in `fed_units`.
+        output: Output state of the RNN cell, `(B, [K,] U)`.
+    """
+    units = fed_units(cell, memory)
+    if units is None:
+        raise ValueError(
+            "memory must be given, or the cell be built before: the depth of the "
+            "context that is fed back is not known yet. "
+            f"Received: memory={shapes(memory)}"
+        )
+    return ops.zeros((*ops.shape(output)[:-1], units), cell.compute_dtype)

@@ -1,0 +1,139 @@
+"""The visual sentinel of a decoder step: what its LSTM remembers, as one more position.
+
+Shapes: B batch, K queries, D inputs of the LSTM, U its units, P depth of projected
+keys, V depth of the values.
+"""
+
+import keras
+from keras import ops, tree
+
+from keras_attention.layers.attention import AttentionStep
+from keras_attention.layers.projections import project_rows
+from keras_attention.quantization import QuantizableLayer
+
+
+class VisualSentinel(QuantizableLayer):
+    """Key and value of the visual sentinel, a gated view of the carry of an LSTM.
+
+        sentinel[t] = sigmoid(W_input x[t] + W_state h[t-1]) * tanh(carry[t])
+        key[t]      = W_key sentinel[t]
+        value[t]    = sentinel[t], or W_value sentinel[t] if U is not V
+
+    Call arguments:
+        inputs: List of tensors `(B, K, depth)`, together the inputs of the LSTM.
+        previous: Its output state before the step, `(B, K, U)`.
+        carry: Its carry after the step, `(B, K, U)`.
+
+    Returns:
+        key: Tensor of shape `(B, K, P)`.
+        value: Tensor of shape `(B, K, V)`.
+
+    Reference:
+        [Lu et al., 2017](https://arxiv.org/abs/1612.01887), section 2.3.
+    """
+
+    def __init__(self, **kwargs):
+        # The states of the LSTM keep their precision; the layers cast their inputs.
+        super().__init__(autocast=False, **kwargs)
+        self.gate = self.key_projection = self.value_projection = None
+
+    def build(self, inputs_depth, units, memory_shapes):
+        keys, values = (memory_shapes[name][-1] for name in ("keys", "values"))
+        self.gate = self._dense(units, "gate", activation="sigmoid")
+        self.gate.build((None, inputs_depth + units))
+        self.key_projection = self._dense(keys, "key_projection")
+        self.key_projection.build((None, units))
+        if values != units:
+            self.value_projection = self._dense(values, "value_projection")
+            self.value_projection.build((None, units))
+        self.built = True
+
+    def _dense(self, units, name, **options):
+        return keras.layers.Dense(
+            units, use_bias=False, dtype=self.dtype_policy, name=name, **options
+        )
+
+    def call(self, inputs, previous, carry):
+        seen = [ops.cast(x, self.compute_dtype) for x in (*inputs, previous)]
+        gate = project_rows(self.gate, ops.concatenate(seen, axis=-1))
+        sentinel = gate * ops.tanh(ops.cast(carry, self.compute_dtype))
+        value = sentinel
+        if self.value_projection is not None:
+            value = project_rows(self.value_projection, sentinel)
+        return project_rows(self.key_projection, sentinel), value
+
+
+def visual_sentinel(sentinel, cell, attention, order, dtype):
+    """Return the `VisualSentinel` of an `AttentionCell`, or `None`.
+
+    Args:
+        sentinel, cell, attention, order: As of `AttentionCell`.
+        dtype: Dtype policy of the new layer.
+    """
+    if not isinstance(sentinel, bool):
+        raise ValueError(f"sentinel must be a boolean. Received: {sentinel!r}")
+    if not sentinel:
+        return None
+    _check_parts(cell, attention, order)
+    return VisualSentinel(dtype=dtype, name="visual_sentinel")
+
+
+def attend_with_sentinel(sentinel, attend, query, inputs, states):
+    """Attend to a memory and, if there is one, to the sentinel.
+
+    Args:
+        sentinel: The `VisualSentinel`, or `None`.
+        attend: Function `(query, **options) -> (outputs, state)` of the attention.
+        query: The query, `(B, K, U)`.
+        inputs: List of the inputs of the cell.
+        states: Output state before the step, and carry after it.
+
+    Returns:
+        The outputs, with the weight of the sentinel as `"sentinel"` `(B, K)`, and the
+        state of the attention.
+    """
+    if sentinel is None:
+        return attend(query)
+    key, value = sentinel(inputs, *states)
+    outputs, state = attend(query, extra_key=key)
+    outputs = dict(outputs)
+    weight = outputs.pop("extra_weight")
+    share = ops.cast(weight, value.dtype)[..., None] * value
+    context = ops.cast(outputs["context"], value.dtype) + share
+    return {**outputs, "context": context, "sentinel": weight}, state
+
+
+def _check_parts(cell, attention, order):
+    """Raise `ValueError` for parts that cannot be combined with a sentinel."""
+    step = getattr(attention, "step", None)
+    composed = isinstance(step, AttentionStep)
+    sizes = cell.state_size
+    for wrong, reason in (
+        (
+            order != "current",
+            "order='current': it depends on the new state of the cell",
+        ),
+        (
+            len(tree.flatten(sizes)) != 2 or tree.is_nested(sizes[0]),
+            "one LSTM cell, from whose carry it is computed",
+        ),
+        (
+            not composed,
+            "one attention that is composed of a score and a weighting, such as "
+            "AdditiveAttention(256)",
+        ),
+        (
+            composed and (step.window or step.sequential or not step.score.uses_keys),
+            "an attention without window, coverage or monotonic weights, and a score "
+            "that uses the keys",
+        ),
+        (
+            composed and step.weighting.reports,
+            "a deterministic weighting, such as softmax",
+        ),
+    ):
+        if wrong:
+            raise ValueError(
+                f"sentinel needs {reason}. Received: order={order!r}, cell={cell!r}, "
+                f"attention={attention!r}"
+            )
