@@ -12,6 +12,8 @@ from keras_attention.layers.additive import AdditiveAttention
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.base import AttentionPart
 from keras_attention.layers.luong import LuongAttention
+from keras_attention.layers.pointer_generator import PointerGenerator
+from keras_attention.layers.pointer_network import PointerNetwork
 from keras_attention.layers.pooling import AttentionPooling
 from keras_attention.layers.position import PositionEncoding
 from keras_attention.layers.recurrent import LayerNormGRUCell, LayerNormLSTMCell
@@ -38,12 +40,14 @@ from keras_attention.layers.windows import (
 )
 from keras_attention.litert import convert_to_litert
 from keras_attention.losses import (
+    PointerCrossentropy,
     ReinforceLoss,
     SequenceCrossentropy,
     attention_supervision,
     coverage_loss,
     doubly_stochastic_penalty,
     linear_crossentropy,
+    pointer_crossentropy,
     sequence_crossentropy,
 )
 from keras_attention.metrics import AlignmentErrorRate, PointingAccuracy
@@ -89,6 +93,9 @@ __all__ = [
     "MinLength",
     "MonotonicWeighting",
     "NoRepeatNgrams",
+    "PointerCrossentropy",
+    "PointerGenerator",
+    "PointerNetwork",
     "PointingAccuracy",
     "PositionEncoding",
     "Prefix",
@@ -113,6 +120,7 @@ __all__ = [
     "ensemble_step",
     "greedy_search",
     "linear_crossentropy",
+    "pointer_crossentropy",
     "sample_search",
     "sequence_crossentropy",
 ]

@@ -48,6 +48,8 @@ def test_lines_of_the_first_page_run():
         "a sentence that grows word by word, in a recurrent decoder": (2, 5, 64),
         "the grid of an image": vector,
         "the grid of an image, and words that do not need it": (2, 5, 64),
+        "a source whose words the output may copy": (2, 5, 109),
+        "outputs that are positions of the source": (2, 5, 40),
     }
 
     assert len(rows) >= 16

@@ -1,0 +1,165 @@
+"""A pointer network: attention whose weights are the output.
+
+Shapes: B batch, T queries, S positions.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import keras
+from keras import ops
+
+from keras_attention.layers.base import BaseAttention, check_calling_form
+from keras_attention.ops.copying import log_of_weights
+from keras_attention.quantization import QuantizableLayer
+from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.typing import Config, Shape, Tensor, Tensors
+from keras_attention.validation import check_rank
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class PointerNetwork(QuantizableLayer):
+    """Points to positions of a source: attention weights as log-probabilities.
+
+        log_probs[t, s] = log weights[t, s],  the weights of any attention
+
+    The output of a pointer network is a position of its own source, such as the next
+    number of a sorted sequence or the answer in a text, so the number of classes grows
+    with the source. With `AdditiveAttention`, this is the network of the paper:
+
+        log_probs[t] = log softmax over s of v . tanh(W_1 value[s] + W_2 query[t])
+
+    Positions that a mask excludes have -1e9; with `attention_mask`, so do those that
+    were pointed to before. A weight that underflows counts as excluded, which happens
+    below 6e-8 if the attention computes in float16. A query with no valid position has
+    -1e9 everywhere.
+
+    Args:
+        attention: Attention layer of this package with one query and one value, such as
+            `AdditiveAttention(64)`. The weights of a `SelfAttention` are the mean over
+            its heads.
+
+    Call arguments:
+        query: States of the decoder, `(B, T, depth)`, or one query `(B, depth)`.
+        value: Source to point into, `(B, S, depth)`; or the dict that
+            `pointer.memory(value, value_mask=...)` returned, in which the keys are
+            projected once for all steps of a search. The T queries of a dict are
+            independent of each other, such as hypotheses.
+        query_mask: Boolean `(B, [T])`. Masked queries have -1e9 everywhere.
+        value_mask: Boolean `(B, S)`; only if `value` is a tensor.
+        attention_mask: Boolean `(B, [T,] S)`.
+        training: Whether the layer trains.
+
+    Returns:
+        Log-probabilities `(B, [T,] S)`, in float32 at least; see `PointerCrossentropy`
+        for their loss.
+
+    Raises:
+        ValueError: If `attention` is no attention layer of this package, or a shape
+            does not fit; if `value` is a dict, and the attention needs a state or
+            `value_mask` is given.
+
+    Example:
+
+    >>> pointer = PointerNetwork(AdditiveAttention(16))
+    >>> states = np.zeros((2, 5, 32), "float32")
+    >>> source = np.zeros((2, 7, 24), "float32")
+    >>> log_probs = pointer(states, source)
+    >>> tuple(log_probs.shape), round(float(log_probs[0, 0, 0]), 4)  # -ln 7
+    ((2, 5, 7), -1.9459)
+
+    Reference:
+        [Vinyals et al., 2015](https://arxiv.org/abs/1506.03134), section 2.3.
+    """
+
+    def __init__(self, attention: BaseAttention, **kwargs: Any) -> None:
+        super().__init__(autocast=False, **kwargs)
+        if not isinstance(attention, BaseAttention):
+            raise ValueError(
+                "attention must be an attention layer of this package, such as "
+                f"AdditiveAttention(64). Received: {attention!r}"
+            )
+        self.attention = attention
+        self.supports_masking = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        check_calling_form(args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def build(self, query_shape: Shape, value_shape: Any) -> None:
+        # A memory was made by the attention, so its memory is built.
+        if isinstance(value_shape, Mapping):
+            if not self.attention.step.built:
+                queries_shape = (query_shape[0], None, query_shape[-1])
+                self.attention.step.build(queries_shape, value_shape)
+        elif not self.attention.built:
+            self.attention.build(query_shape, value_shape)
+        self.built = True
+
+    @property
+    def memory(self) -> Any:
+        """The memory of the attention: projects the keys of a source, once."""
+        return self.attention.memory
+
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor | Tensors,
+        *,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        masks = {"query_mask": query_mask, "attention_mask": attention_mask}
+        masks = {name: mask for name, mask in masks.items() if mask is not None}
+        if isinstance(value, Mapping):
+            weights = self._step(query, value, value_mask, masks, training)
+        else:
+            if value_mask is not None:
+                masks["value_mask"] = value_mask
+            _, weights = self.attention(
+                query, value, **masks, return_attention_scores=True, training=training
+            )
+            if len(weights.shape) > len(query.shape):
+                weights = ops.mean(weights, axis=1)
+        return log_of_weights(weights)
+
+    def _step(self, query, memory, value_mask, masks, training):
+        """Return the weights `(B, [T,] S)` of independent queries to a memory."""
+        step = self.attention.step
+        check_rank("query", query.shape, (2, 3), "(batch, [queries,] depth)")
+        if step.state_names:
+            raise ValueError(
+                "value must be a tensor for an attention with a state, which one step "
+                f"passes to the next. Received: a dict and {self.attention!r}"
+            )
+        # Keras passes a dict of the implicit masks of a dict.
+        if value_mask is not None and not isinstance(value_mask, Mapping):
+            raise ValueError(
+                "value_mask belongs to the memory: pointer.memory(value, "
+                "value_mask=...). Received: value_mask with a dict"
+            )
+        single = len(query.shape) == 2
+        if single:
+            query = query[:, None]
+            masks = {name: mask[:, None] for name, mask in masks.items()}
+        outputs, _ = step(
+            query,
+            memory,
+            query_mask=masks.get("query_mask"),
+            mask=masks.get("attention_mask"),
+            training=training,
+        )
+        weights = outputs["weights"]
+        return weights[:, 0] if single else weights
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "attention": serialize_part(self.attention),
+        }
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        return cls(**deserialize_parts(config))

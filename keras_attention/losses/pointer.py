@@ -1,0 +1,124 @@
+"""Cross-entropy of log-probabilities some of which are impossible.
+
+Shapes: B batch, T target steps, C classes: positions, or an extended vocabulary.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_attention.losses.crossentropy import SequenceCrossentropy
+from keras_attention.losses.masking import (
+    check_label_smoothing,
+    check_token_ids,
+    masked,
+)
+from keras_attention.ops.copying import IMPOSSIBLE
+from keras_attention.ops.precision import at_least_float32
+from keras_attention.typing import Tensor
+
+# Less probable targets have the same loss, without a gradient.
+LEAST = math.log(1e-30)
+
+
+def pointer_crossentropy(
+    token_ids: Tensor,
+    log_probs: Tensor,
+    mask: Tensor | None = None,
+    *,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Cross-entropy of a `PointerNetwork` or a `PointerGenerator`.
+
+        loss = -(1 - e) log_probs[target] - e * mean of log_probs over possible classes
+
+    Unlike `sequence_crossentropy`, it takes log-probabilities, and a class of -1e9 is
+    impossible: a masked position, or an extra id that its source does not have. Label
+    smoothing leaves such classes out. Log-probabilities below -69.1, those of 1e-30,
+    count as -69.1 and have no gradient, so an impossible target has a finite loss.
+
+    Args:
+        token_ids: Targets, integers `(..., T)`: positions, or ids of the extended
+            vocabulary.
+        log_probs: Log-probabilities, `(..., T, C)`.
+        mask: Boolean `(..., T)`; targets that are `False` have a loss of exactly zero.
+        label_smoothing: Share `e` in `[0, 1)` of the probability that is spread evenly
+            over the possible classes.
+
+    Returns:
+        One loss per target, `(..., T)`, in float32 at least. `PointerCrossentropy` is
+        the mean over valid targets.
+
+    Raises:
+        ValueError: If `label_smoothing` is not in `[0, 1)`, or a shape does not fit.
+
+    Example:
+
+    Two of three positions are possible:
+
+    >>> log_probs = np.array([[np.log(0.5), np.log(0.5), -1e9]])
+    >>> loss = pointer_crossentropy(np.array([1]), log_probs, label_smoothing=0.1)
+    >>> round(float(loss[0]), 4)  # ln 2
+    0.6931
+
+    Reference:
+        [Vinyals et al., 2015](https://arxiv.org/abs/1506.03134), section 2.3;
+        [See et al., 2017](https://arxiv.org/abs/1704.04368), equation 6.
+    """
+    check_label_smoothing(label_smoothing)
+    token_ids = ops.convert_to_tensor(token_ids)
+    log_probs = masked(at_least_float32(log_probs), mask, rows=True)
+    check_token_ids("token_ids", token_ids, "log_probs", log_probs)
+    token_ids = ops.cast(masked(token_ids, mask), "int32")
+    possible = log_probs > IMPOSSIBLE / 2
+    log_probs = ops.maximum(log_probs, LEAST)
+    targets = ops.take_along_axis(log_probs, token_ids[..., None], axis=-1)
+    losses = -targets[..., 0]
+    if label_smoothing:
+        count = ops.sum(ops.cast(possible, log_probs.dtype), axis=-1)
+        total = ops.sum(ops.where(possible, log_probs, 0.0), axis=-1)
+        spread = -total / ops.maximum(count, 1.0)
+        losses = (1 - label_smoothing) * losses + label_smoothing * spread
+    return masked(losses, mask)
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class PointerCrossentropy(SequenceCrossentropy):
+    """Mean cross-entropy of a `PointerNetwork` or a `PointerGenerator`, for `compile`.
+
+        loss = sum of weight * pointer_crossentropy(target) / sum of weight
+
+    over all targets of the batch. The weights, the arguments and the results are those
+    of `SequenceCrossentropy`, except that `y_pred` contains log-probabilities
+    `(B, T, C)`. Positions start at 0, so padding of a pointer network has another
+    number, such as `pad=-1`.
+
+    Example:
+
+    >>> loss = PointerCrossentropy(pad=-1)
+    >>> log_probs = np.log(np.full((1, 3, 4), 0.25, "float32"))
+    >>> round(float(loss(np.array([[2, 0, -1]]), log_probs)), 4)  # ln 4
+    1.3863
+
+    Reference:
+        [Vinyals et al., 2015](https://arxiv.org/abs/1506.03134), section 2.3;
+        [See et al., 2017](https://arxiv.org/abs/1704.04368), equation 6.
+    """
+
+    def __init__(
+        self,
+        *,
+        pad: int | None = None,
+        label_smoothing: float = 0.0,
+        reduction: str | None = "mean_with_sample_weight",
+        name: str = "pointer_crossentropy",
+    ) -> None:
+        super().__init__(
+            pad=pad, label_smoothing=label_smoothing, reduction=reduction, name=name
+        )
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return pointer_crossentropy(
+            ops.cast(y_true, "int32"), y_pred, label_smoothing=self.label_smoothing
+        )

@@ -1,0 +1,126 @@
+"""Copying from a source: mixtures of a vocabulary with the tokens of a source.
+
+Shapes: B batch, T steps, S source positions, N vocabulary size, X extra ids.
+
+Log-probabilities are float32, or float64 for float64 logits.
+"""
+
+import keras
+from keras import ops
+
+from keras_attention.ops.precision import at_least_float32
+
+# Log-probability of what cannot happen: finite, and its exponential is zero.
+IMPOSSIBLE = -1e9
+
+
+def log_of_weights(weights):
+    """Return logarithms of weights, `IMPOSSIBLE` where they are zero.
+
+    Weights below 1e-30 have no gradient; nor do weights in float16 below 1e-4, because
+    the gradient of their logarithm overflows.
+
+    Args:
+        weights: Not negative, any shape.
+
+    Returns:
+        Logarithms like `weights`, in float32 at least.
+    """
+    return _log(at_least_float32(weights), _floor(weights))
+
+
+def extended_log_probs(
+    logits, switch, weights, source_ids, extra_ids, source_mask=None
+):
+    """Mix the vocabulary with the tokens of the source.
+
+        p[n] = p_gen * softmax(logits)[n] + (1 - p_gen) * sum of weights[s] over the
+               positions s with source_ids[s] = n
+        p_gen = sigmoid(switch)
+
+    Args:
+        logits: `(B, T, N)`.
+        switch: `(B, T)`.
+        weights: `(B, T, S)`, not necessarily normalised.
+        source_ids: Integers `(B, S)` below N + X.
+        extra_ids: X.
+        source_mask: Boolean `(B, S)`, `False` for positions that are never copied.
+
+    Returns:
+        Log-probabilities `(B, T, N + X)`; `IMPOSSIBLE` for extra ids without weight.
+    """
+    generate, copy, shares = _shares(logits, switch, weights, source_mask)
+    vocabulary = ops.log_softmax(at_least_float32(logits), axis=-1) + generate
+    vocabulary = ops.pad(
+        vocabulary, [[0, 0], [0, 0], [0, extra_ids]], constant_values=IMPOSSIBLE
+    )
+    copied = _sums_of_ids(shares, source_ids, logits.shape[-1] + extra_ids)
+    return _log_sum(vocabulary, copy + _log(copied, _floor(weights)))
+
+
+def target_log_probs(
+    targets, logits, switch, weights, source_ids, extra_ids, source_mask=None
+):
+    """Return the log-probabilities of target tokens alone, `(B, T)`.
+
+    Equal to the entries of `extended_log_probs` for the tokens `targets` `(B, T)`, but
+    without its array `(B, T, N + X)`.
+    """
+    generate, copy, shares = _shares(logits, switch, weights, source_mask)
+    logits = at_least_float32(logits)
+    targets = ops.cast(targets, "int32")[..., None]
+    size = logits.shape[-1]
+    known = targets < size
+    chosen = ops.take_along_axis(logits, ops.where(known, targets, 0), axis=-1)
+    vocabulary = chosen - ops.logsumexp(logits, axis=-1, keepdims=True)
+    vocabulary = ops.where(known, vocabulary + generate, IMPOSSIBLE)
+    same = ops.cast(source_ids, "int32")[:, None, :] == targets
+    copied = ops.sum(ops.where(same, shares, 0.0), axis=-1, keepdims=True)
+    return _log_sum(vocabulary, copy + _log(copied, _floor(weights)))[..., 0]
+
+
+def _shares(logits, switch, weights, source_mask):
+    """Return log p_gen and log (1 - p_gen) `(B, T, 1)`, and normalised weights.
+
+    A step whose weights are all zero generates with a probability of one.
+    """
+    exact = at_least_float32(logits).dtype
+    weights, switch = ops.cast(weights, exact), ops.cast(switch, exact)[..., None]
+    if source_mask is not None:
+        source_mask = ops.cast(source_mask, "bool")[:, None, :]
+        weights = ops.where(source_mask, weights, 0.0)
+    total = ops.sum(weights, axis=-1, keepdims=True)
+    copies = total > 0
+    generate = ops.where(copies, ops.log_sigmoid(switch), 0.0)
+    copy = ops.where(copies, ops.log_sigmoid(-switch), IMPOSSIBLE)
+    return generate, copy, weights / ops.where(copies, total, 1.0)
+
+
+def _sums_of_ids(weights, source_ids, size):
+    """Return the sum of the weights of every id, `(B, T, size)`."""
+    batch, steps = ops.shape(weights)[:2]
+    rows = size * ops.arange(batch, dtype="int32")[:, None]
+    segments = ops.reshape(rows + ops.cast(source_ids, "int32"), (-1,))
+    # One segment for every row and id, with the weights of all steps.
+    weights = ops.reshape(ops.swapaxes(weights, 1, 2), (-1, steps))
+    sums = ops.segment_sum(weights, segments, num_segments=batch * size)
+    return ops.swapaxes(ops.reshape(sums, (batch, size, steps)), 1, 2)
+
+
+def _floor(weights):
+    """Return the smallest weight whose logarithm has a gradient."""
+    half = keras.backend.standardize_dtype(weights.dtype) == "float16"
+    return 1e-4 if half else 1e-30
+
+
+def _log(p, floor):
+    p = ops.where(p >= floor, p, ops.stop_gradient(p))
+    return ops.where(p > 0, ops.log(ops.where(p > 0, p, 1.0)), IMPOSSIBLE)
+
+
+def _log_sum(x, y):
+    """Return log(exp(x) + exp(y)), at least `IMPOSSIBLE`."""
+    # The gradient of `ops.logaddexp` is one-sided where both are equal.
+    largest = ops.stop_gradient(ops.maximum(x, y))
+    total = ops.exp(x - largest) + ops.exp(y - largest)
+    return ops.maximum(largest + ops.log(total), IMPOSSIBLE)

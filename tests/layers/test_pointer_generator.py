@@ -1,0 +1,243 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    PointerCrossentropy,
+    PointerGenerator,
+    beam_search,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+# Rows, steps, positions, vocabulary, extra ids, depth of the state.
+B, T, S, N, X, U = 2, 3, 5, 7, 4, 11
+COMPILES = keras.backend.backend() != "torch"
+
+
+@pytest.fixture
+def inputs(rng):
+    weights = rng.random((B, T, S))
+    source_ids = rng.integers(0, N + X, (B, S))
+    # The first row has a word twice, and one that the vocabulary lacks.
+    source_ids[0] = [2, N + 1, 2, N, 6]
+    return {
+        "logits": rng.normal(size=(B, T, N)).astype("float32"),
+        "weights": (weights / weights.sum(-1, keepdims=True)).astype("float32"),
+        "source_ids": source_ids.astype("int32"),
+        "state": rng.normal(size=(B, T, U)).astype("float32"),
+        "context": rng.normal(size=(B, T, 2)).astype("float32"),
+        "inputs": rng.normal(size=(B, T, 3)).astype("float32"),
+    }
+
+
+def numpy(x):
+    return ops.convert_to_numpy(x)
+
+
+def reference(layer, inputs):
+    """Probabilities `(B, T, N + X)` and p_gen, entry by entry as in the paper."""
+    kernel, bias = map(numpy, layer.switch.weights)
+    p, p_gen = np.zeros((B, T, N + X)), np.zeros((B, T))
+    for b in range(B):
+        for t in range(T):
+            features = [inputs[name][b, t] for name in ("state", "context", "inputs")]
+            score = np.concatenate(features) @ kernel[:, 0] + bias[0]
+            p_gen[b, t] = 1 / (1 + np.exp(-score))
+            masses = np.exp(inputs["logits"][b, t])
+            p[b, t, :N] = p_gen[b, t] * masses / masses.sum()
+            for s in range(S):
+                copied = (1 - p_gen[b, t]) * inputs["weights"][b, t, s]
+                p[b, t, inputs["source_ids"][b, s]] += copied
+    return p, p_gen
+
+
+def test_equals_the_formula(inputs):
+    layer = PointerGenerator(X)
+    log_probs, p_gen = layer(**inputs, return_switch=True)
+    expected, expected_p_gen = reference(layer, inputs)
+
+    np.testing.assert_allclose(np.exp(numpy(log_probs)), expected, atol=1e-6)
+    np.testing.assert_allclose(numpy(p_gen), expected_p_gen, rtol=1e-5)
+    # Without weight in the source, an extra id is impossible.
+    assert (numpy(log_probs)[0, :, N + 2 :] == -1e9).all()
+
+
+def test_targets_alone_have_the_same_log_probabilities(inputs):
+    layer = PointerGenerator(X)
+    log_probs = numpy(layer(**inputs))
+
+    for token in range(N + X):
+        alone = layer(**inputs, targets=np.full((B, T), token))
+        np.testing.assert_allclose(numpy(alone), log_probs[..., token], rtol=1e-5)
+
+
+def test_a_single_step_is_a_step_of_the_pass(inputs):
+    layer = PointerGenerator(X)
+    log_probs, p_gen = layer(**inputs, return_switch=True)
+    one = {name: x if name == "source_ids" else x[:, 1] for name, x in inputs.items()}
+
+    step, step_p_gen = layer(**one, return_switch=True)
+    target = layer(**one, targets=np.full(B, N - 1))
+
+    np.testing.assert_allclose(numpy(step), numpy(log_probs)[:, 1], rtol=1e-5)
+    np.testing.assert_allclose(numpy(step_p_gen), numpy(p_gen)[:, 1], rtol=1e-5)
+    np.testing.assert_allclose(numpy(target), numpy(log_probs)[:, 1, N - 1], rtol=1e-5)
+
+
+def test_masked_positions_are_not_copied_and_the_rest_sums_to_one(inputs):
+    layer = PointerGenerator(X)
+    mask = np.ones((B, S), "bool")
+    mask[0, 1] = False
+    inputs["weights"][1] = 0
+    # What is not attended to, or masked, may hold anything.
+    inputs["weights"][0, :, 1] = np.nan
+
+    log_probs, p_gen = layer(**inputs, source_mask=mask, return_switch=True)
+
+    probabilities = np.exp(numpy(log_probs))
+    np.testing.assert_allclose(probabilities.sum(-1), np.ones((B, T)), rtol=1e-5)
+    assert (probabilities[0, :, N + 1] == 0).all()
+    # Only the vocabulary is left where nothing can be copied.
+    masses = np.exp(inputs["logits"][1])
+    expected = masses / masses.sum(-1, keepdims=True)
+    np.testing.assert_allclose(probabilities[1, :, :N], expected, rtol=1e-5)
+    assert (numpy(p_gen)[1] < 1).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("form", ["all", "targets"])
+def test_gradients_are_finite_where_probabilities_are_zero(
+    inputs, gradients, form, dtype
+):
+    layer = PointerGenerator(X, dtype="mixed_float16" if dtype == "float16" else None)
+    inputs["weights"][0, 0] = [1, 0, 0, 0, 0]
+    inputs["weights"][0, 1] = 0
+    inputs["weights"][0, 2] = [1e-40, 1e-7, 0, 0, 1]
+    inputs["logits"][0, 0] = [200, *[-200] * (N - 1)]
+    inputs["weights"] = inputs["weights"].astype(dtype)
+    # One target is in the source, one is impossible.
+    targets = np.array([[2, N, N + 1], [0, 1, 2]])
+    layer(**inputs)
+
+    def loss(logits, weights, state):
+        given = {**inputs, "logits": logits, "weights": weights, "state": state}
+        if form == "targets":
+            log_probs = layer(**given, targets=targets)
+        else:
+            log_probs = layer(**given)
+        return ops.sum(ops.maximum(log_probs, -100.0))
+
+    arrays = [inputs[name] for name in ("logits", "weights", "state")]
+    found = gradients(loss, arrays, layer.trainable_variables)
+
+    assert all(np.isfinite(x).all() for x in found)
+    assert all(x.any() for x in found)
+
+
+def test_half_precision_gives_nearly_the_same(inputs):
+    layer, half = PointerGenerator(X), PointerGenerator(X, dtype="mixed_float16")
+    expected = numpy(layer(**inputs))
+    half(**inputs)
+    half.set_weights(layer.get_weights())
+
+    found = half(**inputs)
+
+    assert keras.backend.standardize_dtype(found.dtype) == "float32"
+    np.testing.assert_allclose(numpy(found), expected, atol=1e-2)
+
+
+def model_of(inputs):
+    symbols = {
+        name: keras.Input(x.shape[1:], dtype=str(x.dtype), name=name)
+        for name, x in inputs.items()
+    }
+    return keras.Model(symbols, PointerGenerator(X)(**symbols))
+
+
+def test_a_model_comes_back_from_its_file(inputs, tmp_path):
+    model = model_of(inputs)
+    assert model.output_shape == (None, T, N + X)
+    model.save(tmp_path / "model.keras")
+
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    np.testing.assert_allclose(numpy(restored(inputs)), numpy(model(inputs)), rtol=1e-5)
+
+
+@pytest.mark.exhaustive
+def test_compiled_training_is_finite_and_reaches_the_weights(inputs):
+    model = model_of(inputs)
+    model.compile("sgd", PointerCrossentropy(), jit_compile=COMPILES)
+    before = model.get_weights()
+
+    history = model.fit(inputs, np.full((B, T), 2), verbose=0)
+
+    assert np.isfinite(history.history["loss"]).all()
+    assert all((x != y).any() for x, y in zip(before, model.get_weights(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"weights": np.zeros((B, T, S + 1))}, r"weights .*Received: \(2, 3, 6\)"),
+        ({"source_ids": np.zeros((B + 1, S))}, r"source_ids .*Received: \(3, 5\)"),
+        ({"state": np.zeros((B, U))}, r"state, .*Received: \(2, 11\)"),
+        ({"targets": np.zeros((B, T + 1))}, r"targets .*Received: \(2, 4\)"),
+        ({"source_mask": np.zeros((S, B))}, r"source_mask .*Received: \(5, 2\)"),
+        ({"logits": np.zeros(N)}, r"logits .*Received: \(7,\)"),
+    ],
+)
+def test_shapes_that_do_not_fit(inputs, changes, said):
+    with pytest.raises(ValueError, match=said):
+        PointerGenerator(X)(**{**inputs, **changes})
+
+
+@pytest.mark.parametrize("extra_ids", [-1, 2.0, True])
+def test_invalid_numbers_of_extra_ids(extra_ids):
+    with pytest.raises(ValueError, match=f"extra_ids .*Received: {extra_ids}"):
+        PointerGenerator(extra_ids)
+
+
+def test_beam_search_over_the_extended_vocabulary_equals_the_pass(rng):
+    """The log-probabilities of a search are those of the decoder on its result."""
+    embed = keras.layers.Embedding(N, U)
+    cell = AttentionCell(keras.layers.GRUCell(U), AdditiveAttention(3, coverage=True))
+    decoder, classify = AttentionDecoder(cell), keras.layers.Dense(N)
+    readout = PointerGenerator(X)
+    value = rng.normal(size=(B, S, 2)).astype("float32")
+    source_ids = np.array([[N, 4, N + 1, N, 5], [N + 3, 2, 4, 4, N]], "int32")
+
+    def known(token_ids):
+        return ops.where(token_ids < N, token_ids, 3)
+
+    def read(token_ids, outputs):
+        features = (outputs["output"], outputs["context"], embed(known(token_ids)))
+        logits = classify(outputs["output"])
+        return readout(logits, outputs["weights"], source_ids, *features)
+
+    def step(token_ids, state):
+        outputs, state = cell(embed(known(token_ids)), state, memory)
+        return read(token_ids, outputs), state, outputs["weights"]
+
+    previous = np.zeros((B, 6), "int32")
+    read(previous, decoder(embed(previous), value))
+    # The source is copied nearly always.
+    readout.switch.bias.assign([-3.0])
+    memory = cell.attention.memory(value)
+    state = cell.get_initial_state(batch_size=B, memory=memory)
+    found = beam_search(step, state, start=0, end=1, max_length=6, beam_size=3)
+    best = numpy(found["token_ids"])[:, 0]
+    previous = np.concatenate([np.zeros((B, 1), "int32"), best[:, :-1]], axis=1)
+    log_probs = numpy(read(previous, decoder(embed(known(previous)), value)))
+
+    assert (best >= N).any()
+    for b in range(B):
+        length = int(numpy(found["lengths"])[b, 0])
+        expected = log_probs[b, np.arange(length), best[b, :length]]
+        given = numpy(found["token_log_probs"])[b, 0, :length]
+        np.testing.assert_allclose(given, expected, atol=1e-4)

@@ -1,0 +1,138 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attention import (
+    AdditiveAttention,
+    LuongAttention,
+    PointerCrossentropy,
+    PointerNetwork,
+    SelfAttention,
+    beam_search,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+B, T, S, Q, V = 2, 3, 5, 7, 11
+ATTENTIONS = {
+    "additive": lambda: AdditiveAttention(4),
+    "coverage": lambda: AdditiveAttention(4, coverage=True),
+    "local-p": lambda: LuongAttention("general", window="local-p", half_width=1),
+    "heads": lambda: SelfAttention(2, 4),
+}
+
+
+@pytest.fixture
+def query(rng):
+    return rng.normal(size=(B, T, Q)).astype("float32")
+
+
+@pytest.fixture
+def value(rng):
+    return rng.normal(size=(B, S, V)).astype("float32")
+
+
+def numpy(x):
+    return ops.convert_to_numpy(x)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_log_probabilities_are_the_logarithms_of_the_weights(name, query, value):
+    pointer = PointerNetwork(ATTENTIONS[name]())
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 1, 0]], "bool")
+
+    log_probs = numpy(pointer(query, value, value_mask=mask))
+
+    attend = pointer.attention
+    _, weights = attend(query, value, value_mask=mask, return_attention_scores=True)
+    weights = numpy(weights)
+    weights = weights.mean(axis=1) if name == "heads" else weights
+    np.testing.assert_allclose(np.exp(log_probs), weights, atol=1e-6)
+    assert (log_probs[weights == 0] == -1e9).all() and (weights[1, :, 2] == 0).all()
+    one = pointer(query[:, 0], value, value_mask=mask)
+    np.testing.assert_allclose(numpy(one), log_probs[:, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["additive", "heads"])
+def test_a_memory_gives_the_same(name, query, value):
+    pointer = PointerNetwork(ATTENTIONS[name]())
+    value_mask = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 1, 0]], "bool")
+    left = np.ones((B, T, S), "bool")
+    left[0, 1, 2] = False
+    expected = pointer(query, value, value_mask=value_mask, attention_mask=left)
+
+    memory = pointer.memory(value, value_mask=value_mask)
+    found = pointer(query, memory, attention_mask=left)
+    one = pointer(query[:, 1], memory, attention_mask=left[:, 1])
+
+    np.testing.assert_allclose(numpy(found), numpy(expected), atol=1e-5)
+    np.testing.assert_allclose(numpy(one), numpy(expected)[:, 1], atol=1e-5)
+    assert numpy(found)[0, 1, 2] == -1e9
+
+
+def test_a_model_comes_back_from_its_file(query, value, tmp_path):
+    symbols = [keras.Input((None, Q)), keras.Input((None, V))]
+    model = keras.Model(symbols, PointerNetwork(AdditiveAttention(4))(*symbols))
+    model.save(tmp_path / "model.keras")
+
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    assert restored.output_shape == (None, None, None)
+    expected = numpy(model([query, value]))
+    np.testing.assert_allclose(numpy(restored([query, value])), expected, atol=1e-6)
+
+
+def test_what_does_not_fit(query, value):
+    with pytest.raises(ValueError, match=r"attention must be .*Received: 'dot'"):
+        PointerNetwork("dot")
+    pointer = PointerNetwork(ATTENTIONS["coverage"]())
+    pointer(query, value)
+    with pytest.raises(ValueError, match=r"value must be a tensor .*Received: a dict"):
+        pointer(query, pointer.memory(value))
+    pointer = PointerNetwork(ATTENTIONS["additive"]())
+    pointer(query, value)
+    mask = np.ones((B, S), "bool")
+    with pytest.raises(ValueError, match="value_mask belongs to the memory"):
+        pointer(query, pointer.memory(value), value_mask=mask)
+
+
+@pytest.mark.exhaustive
+def test_learns_to_sort(rng):
+    """The network of the paper sorts numbers, and beam search reads the order."""
+    count, units = 3, 32
+    numbers = rng.random((1000, count, 1)).astype("float32")
+    # Position 0 is the end.
+    source = np.concatenate([np.full((1000, 1, 1), -1, "float32"), numbers], axis=1)
+    order = 1 + numbers[..., 0].argsort(axis=1)
+    order = np.concatenate([order, np.zeros((1000, 1), "int64")], axis=1)
+    previous = np.concatenate([np.zeros((1000, 1), "int64"), order[:, :-1]], axis=1)
+    read = np.take_along_axis(source, previous[..., None], axis=1)
+
+    embed = keras.layers.Dense(units, "relu")
+    encode = keras.layers.GRU(units, return_sequences=True, return_state=True)
+    decode = keras.layers.GRU(units, return_sequences=True)
+    pointer = PointerNetwork(AdditiveAttention(units))
+    symbols = [keras.Input((None, 1)), keras.Input((None, 1))]
+    annotations, last = encode(embed(symbols[0]))
+    states = decode(embed(symbols[1]), initial_state=last)
+    model = keras.Model(symbols, pointer(states, annotations))
+    model.compile(keras.optimizers.Adam(1e-2), PointerCrossentropy())
+    model.fit([source, read], order, epochs=10, batch_size=50, verbose=0)
+
+    tests = source[:100]
+    annotations, last = encode(embed(tests))
+    memory = pointer.memory(annotations)
+
+    def step(token_ids, state):
+        positions = token_ids[..., None]
+        chosen = ops.take_along_axis(ops.convert_to_tensor(tests), positions, axis=1)
+        rows = ops.reshape(embed(chosen), (-1, units))
+        _, (rows,) = decode.cell(rows, [ops.reshape(state, (-1, units))])
+        state = ops.reshape(rows, ops.shape(state))
+        log_probs = pointer(state, memory)
+        return log_probs, state, ops.exp(log_probs)
+
+    found = beam_search(step, last, start=0, end=0, max_length=count + 1, beam_size=2)
+    right = (numpy(found["token_ids"])[:, 0] == order[:100]).all(axis=1)
+    assert right.mean() > 0.8
