@@ -22,6 +22,7 @@ from keras_attention_apps.common.config import (
 from keras_attention_apps.common.schema import (
     MAX_UNITS,
     Dropout,
+    Layers,
     Length,
     LengthPenalty,
     Natural,
@@ -53,17 +54,27 @@ class ModelConfig:
     image_size: ImageSize = 224
     #: Depth to which the regions are projected; 0 keeps the depth of the backbone.
     region_units: Annotated[int, Range(0, MAX_UNITS)] = 512
-    #: Depth of the word embeddings.
+    #: Decoder. recurrent: an LSTM with additive attention, as in the paper.
+    #: transformer: layers of self-attention over the words and attention of several
+    #: heads to the regions.
+    decoder: Annotated[
+        Literal["recurrent", "transformer"], tyro.conf.arg(aliases=["--decoder"])
+    ] = "recurrent"
+    #: Depth of the word embeddings; for the transformer, of all layers.
     embedding_units: Units = 256
-    #: Units of the LSTM.
+    #: Units of the LSTM, or of the feed-forward layers of the transformer.
     units: Units = 512
-    #: Depth of the hidden layer of the attention.
+    #: Layers of the transformer.
+    decoder_layers: Layers = 3
+    #: Number of heads of the transformer.
+    heads: Units = 4
+    #: Depth of the hidden layer of the recurrent decoder's attention.
     attention_units: Units = 512
-    #: Whether the attention query contains the embedding of the last word. In the
-    #: paper it is the state of the LSTM alone.
+    #: Whether the attention query of the recurrent decoder contains the embedding of
+    #: the last word. In the paper it is the state of the LSTM alone.
     input_in_query: bool = False
     #: soft: the context is the weighted mean of all regions. hard: the context is one
-    #: region, sampled with these weights in training.
+    #: region, sampled with these weights in training; for the recurrent decoder only.
     attention: Annotated[
         Literal["soft", "hard"], tyro.conf.arg(aliases=["--attention"])
     ] = "soft"
@@ -75,7 +86,8 @@ class ModelConfig:
     #: Context of hard attention in inference: the most probable region (argmax), or the
     #: weighted mean of all regions (expectation).
     inference: Literal["argmax", "expectation"] = "argmax"
-    #: Dropout rate of the regions, of the embeddings and before the output layer.
+    #: Dropout rate of the regions, of the embeddings and before the output layer; for
+    #: the transformer, of every sublayer instead of before the output layer.
     dropout: Dropout = 0.4
     #: Maximum number of words in a caption.
     max_length: Length = 22
@@ -87,9 +99,14 @@ class ModelConfig:
 
     def fewest_weights(self, vocabulary_size):
         """Return a lower bound of the number of weights, without building them."""
-        decoder = 4 * (self.embedding_units + self.region_units + self.units)
-        attention = self.attention_units * (self.units + self.region_units)
-        return self.units * decoder + attention + vocabulary_size * self.embedding_units
+        depth, regions = self.embedding_units, self.region_units
+        words = vocabulary_size * depth
+        if self.decoder == "transformer":
+            layer = 6 * depth + 2 * regions + 2 * self.units
+            return self.decoder_layers * depth * layer + words
+        decoder = 4 * (depth + regions + self.units)
+        attention = self.attention_units * (self.units + regions)
+        return self.units * decoder + attention + words
 
 
 # Options of a model that do not change its weights.

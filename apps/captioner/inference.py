@@ -11,9 +11,9 @@ import numpy as np
 from keras_attention_apps.captioner.captions import BaseCaptioner
 from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, ModelConfig
 from keras_attention_apps.captioner.images.reading import ImageError
+from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.captioner.network.encoders import FILE, Encoder
 from keras_attention_apps.captioner.network.features import feature_model
-from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.network.compiling import power_of_two
@@ -32,7 +32,7 @@ class Captioner(BaseCaptioner, Task):
     Args:
         config: The `ModelConfig` of the network.
         tokenizer: Its `Vocabulary`.
-        network: The `ShowAttendTell`. When the first image is captioned, the weights
+        network: The `CaptionNetwork`. When the first image is captioned, the weights
             of its CNN are frozen.
         jit_compile: Whether XLA compiles the search, as it always does on JAX. The
             first batch of a size takes seconds longer, all others are faster. Batches
@@ -64,9 +64,7 @@ class Captioner(BaseCaptioner, Task):
 
     @staticmethod
     def build_network(config, vocabulary_size, encoder=None):
-        network = ShowAttendTell(config, vocabulary_size, encoder=encoder)
-        network.build()
-        return network
+        return build_network(config, vocabulary_size, encoder=encoder)
 
     @staticmethod
     def read_parts(folder):

@@ -17,12 +17,10 @@ from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 from keras_attention_apps.captioner.data.text import SPECIAL, Vocabulary, tokenize
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
+from keras_attention_apps.captioner.network.base import LossOptions
+from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.captioner.network.encoders import public_name
 from keras_attention_apps.captioner.network.features import cached_features
-from keras_attention_apps.captioner.network.show_attend_tell import (
-    LossOptions,
-    ShowAttendTell,
-)
 from keras_attention_apps.captioner.network.weight_files import SUFFIXES
 from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.training.samples import CaptionSamples
@@ -220,7 +218,7 @@ def _build(config, vocabulary_size, encoder):
             f"{', '.join(SUFFIXES)}. Received: {start!r}"
         )
     try:
-        network = ShowAttendTell(
+        return build_network(
             config.model,
             vocabulary_size,
             backbone_weights=None if start == "none" else start,
@@ -236,8 +234,6 @@ def _build(config, vocabulary_size, encoder):
             f"the weights {start!r} of {config.model.backbone} cannot be loaded: "
             f"{' '.join(str(error).split())}"
         ) from error
-    network.build()
-    return network
 
 
 class _Phases:

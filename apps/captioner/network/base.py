@@ -1,0 +1,258 @@
+"""The base of all caption networks: image encoder, embeddings and loss.
+
+Shapes: B images, K captions of one image, T words, S regions, D depth of a region,
+N vocabulary size.
+"""
+
+import dataclasses
+
+import keras
+from keras import ops
+from keras_attention_apps.captioner.data.text import Vocabulary
+from keras_attention_apps.captioner.network.backbone import Backbone
+from keras_attention_apps.common.network.replicas import share_of_replica
+from keras_attention_apps.common.tokens import PAD
+
+from keras_attention import (
+    attention_supervision,
+    doubly_stochastic_penalty,
+    sequence_crossentropy,
+)
+
+
+@dataclasses.dataclass
+class LossOptions:
+    """Options of the training loss.
+
+    Attributes:
+        label_smoothing: Label smoothing of the cross-entropy.
+        doubly_stochastic: Weight of the doubly stochastic penalty.
+        supervision: Weight of attention supervision.
+        reward_weight, entropy_weight: Those of `ReinforceLoss`, for hard attention.
+    """
+
+    label_smoothing: float = 0.0
+    doubly_stochastic: float = 0.0
+    supervision: float = 0.0
+    reward_weight: float = 0.1
+    entropy_weight: float = 0.002
+
+
+class CaptionNetwork(keras.Model):
+    """Base class of the networks: images or their features in, logits and maps out.
+
+    Subclasses implement `build`, `decode`, `begin` and `advance`.
+
+    Args:
+        config: A `ModelConfig`.
+        vocabulary_size: Number of words N.
+        backbone_weights, encoder: See `Backbone`.
+        sample_temperature: Softmax temperature for sampling captions in self-critical
+            training.
+        embeddings_initializer: Initializer of the word embeddings.
+        **loss_options: See `LossOptions`.
+
+    Call arguments:
+        inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
+            `(B, S, D)`, and `"captions"`, token ids `(B, K, T + 1)` from START to
+            END, padded with PAD. For self-critical training also `"advantages"`
+            `(B, K)`, those of sampled captions. For attention supervision also
+            `"regions"` `(B, K, T, S)`: the share of each region that the object of a
+            word covers, zero for words without an object.
+
+    Returns:
+        Dict with `"logits"` `(B, K, T, N)`, `"weights"` `(B, K, T, S)` and the further
+        outputs of hard attention; see `keras_attention.HardWeighting`.
+    """
+
+    # The `ReinforceLoss` of hard attention.
+    reinforce = None
+
+    def __init__(
+        self,
+        config,
+        vocabulary_size,
+        *,
+        backbone_weights=None,
+        encoder=None,
+        sample_temperature=1.0,
+        embeddings_initializer="uniform",
+        **loss_options,
+    ):
+        super().__init__(name="captioner")
+        self.config = config
+        self.sample_temperature = sample_temperature
+        self.loss_options = LossOptions(**loss_options)
+        self.backbone = Backbone(
+            config.backbone,
+            config.image_size,
+            backbone_weights,
+            preprocessing=config.preprocessing,
+            encoder=encoder,
+        )
+        self.region_projection = (
+            keras.layers.Dense(config.region_units, "relu", name="region_projection")
+            if config.region_units
+            else keras.layers.Identity()
+        )
+        self.region_dropout = keras.layers.Dropout(config.dropout)
+        self.embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            config.embedding_units,
+            embeddings_initializer=embeddings_initializer,
+        )
+        self.embedding_dropout = keras.layers.Dropout(config.dropout)
+        self.words_loss = keras.metrics.Mean(name="words_loss")
+
+    @property
+    def dropouts(self):
+        """All dropout layers."""
+        return [self.region_dropout, self.embedding_dropout]
+
+    def build_inputs(self):
+        """Create the weights of regions and embeddings.
+
+        Returns:
+            The shapes of the embedded words `(B, T, E)` and of the regions `(B, S, D)`.
+        """
+        regions = (None, None, self.backbone.depth)
+        self.region_projection.build(regions)
+        self.embedding.build()
+        self.built = True
+        return (
+            (None, None, self.config.embedding_units),
+            self.region_projection.compute_output_shape(regions),
+        )
+
+    def regions(self, inputs, training=None):
+        """Return the regions, the values of the attention, `(B, S, region_units)`."""
+        features = inputs.get("features")
+        if features is None:
+            features = self.backbone(inputs["images"])
+        return self.region_dropout(self.region_projection(features), training=training)
+
+    def call(self, inputs, training=None):
+        if "advantages" in inputs:
+            # Samples are drawn in inference mode, without dropout.
+            training = False
+        regions = self.regions(inputs, training)
+        hidden, reported = self.decode(inputs["captions"][..., :-1], regions, training)
+        return {"logits": self.embedding(hidden, reverse=True), **reported}
+
+    def decode(self, words, regions, training=None):
+        """Return the inputs of the output layer, and the attention.
+
+        Args:
+            words: Token ids `(B, K, T)`.
+            regions: `(B, S, region_units)`.
+            training: Whether the network trains.
+
+        Returns:
+            hidden: `(B, K, T, E)`.
+            reported: Dict with `"weights"` `(B, K, T, S)` and the further outputs of
+                the attention.
+        """
+        raise NotImplementedError
+
+    def begin(self, inputs, max_length):
+        """Return the memory of a search and its first state.
+
+        Args:
+            inputs: Dict with `"images"` or `"features"`, as for a call.
+            max_length: Maximum number of steps.
+        """
+        raise NotImplementedError
+
+    def step(self, token_ids, state, memory, maps="weights"):
+        """One step of `keras_attention.beam_search`.
+
+        Args:
+            token_ids, state, memory: Last tokens, state and memory.
+            maps: Attention to return: `"weights"`, or `"probabilities"`, from which
+                hard attention chooses a region. Soft attention has `"weights"` alone.
+        """
+        hidden, state, reported = self.advance(token_ids, state, memory)
+        logits = ops.cast(self.embedding(hidden, reverse=True), "float32")
+        weights = reported.get(maps, reported["weights"])
+        return ops.log_softmax(logits, axis=-1), state, weights
+
+    def advance(self, token_ids, state, memory):
+        """Return inputs of the output layer `(B, K, E)`, the state and the attention.
+
+        The attention is a dict with `"weights"` `(B, K, S)`, as in `decode`.
+        """
+        raise NotImplementedError
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        """Return cross-entropy plus weighted doubly stochastic penalty, per word.
+
+        With `"regions"` and a weight of supervision, the loss of attention supervision
+        is added; with sampled regions, that of `ReinforceLoss`. With advantages, the
+        cross-entropy of each sampled caption is weighted by its advantage: the gradient
+        is an estimate of that of the expected reward
+        ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
+        """
+        options = self.loss_options
+        targets = x["captions"][..., 1:]
+        mask = targets != PAD
+        advantages = x.get("advantages")
+        logits = y_pred["logits"]
+        if advantages is not None:
+            logits = self._logits_of_samples(logits)
+
+        def captions_loss(**options):
+            losses = sequence_crossentropy(targets, logits, **options)
+            if advantages is not None:
+                losses = ops.cast(advantages, losses.dtype)[..., None] * losses
+            return ops.sum(ops.where(mask, losses, 0.0), axis=-1)
+
+        smoothing = options.label_smoothing if advantages is None else 0.0
+        losses = captions_loss(label_smoothing=smoothing)
+        words = ops.sum(ops.cast(mask, losses.dtype))
+        share = share_of_replica(words)
+        words = ops.maximum(words, 1.0)
+        self.words_loss.update_state(ops.sum(losses) / words)
+        if self.reinforce and advantages is None:
+            # The reward is the likelihood without label smoothing.
+            likelihood = -captions_loss()
+            reinforced = self._reinforced(likelihood, mask, y_pred, training)
+            losses = losses + likelihood + reinforced
+        weights = y_pred.get("probabilities", y_pred["weights"])
+        weights = ops.cast(weights, losses.dtype)
+        penalty = doubly_stochastic_penalty(weights, mask)
+        penalty = ops.where(ops.any(mask, axis=-1), penalty, 0.0)
+        losses = losses + options.doubly_stochastic * penalty
+        if options.supervision and "regions" in x:
+            supervised = attention_supervision(weights, x["regions"], mask)
+            losses = losses + options.supervision * supervised
+        return share * ops.sum(losses) / words
+
+    def _logits_of_samples(self, logits):
+        """Return the logits of sampling, with temperature and without banned words."""
+        banned = ops.sum(ops.one_hot(Vocabulary.banned, logits.shape[-1]), axis=0)
+        logits = ops.cast(logits, "float32") / self.sample_temperature
+        return logits - 1e9 * banned
+
+    def _reinforced(self, likelihood, mask, y_pred, training):
+        """Return the REINFORCE losses of hard attention, `(B, K)`.
+
+        Args:
+            likelihood: Log-likelihoods of the captions, `(B, K)`.
+            mask, y_pred, training: As in `compute_loss`.
+        """
+
+        def flat(x):
+            return ops.reshape(x, (-1, *ops.shape(x)[2:]))
+
+        reinforced = self.reinforce(
+            flat(likelihood),
+            flat(y_pred["log_probability"]),
+            flat(y_pred["entropy"]),
+            mask=flat(mask),
+            # All steps of a caption are sampled, or none; captions may be missing.
+            sampled=ops.logical_and(
+                flat(y_pred["sampled"])[:, 0], ops.any(flat(mask), axis=-1)
+            ),
+            training=training,
+        )
+        return ops.reshape(reinforced, ops.shape(likelihood))

@@ -1,0 +1,307 @@
+"""Transformer layers, and a decoder that also runs one token at a time.
+
+Shapes: B sources, K target sequences of one source, T target tokens, S positions of a
+source, E depth of the layers.
+"""
+
+import keras
+from keras import ops, tree
+from keras_attention_apps.common.cli import UserError
+
+from keras_attention import SelfAttention
+
+
+def embed(embedding, positions, token_ids, start=None):
+    """Return token embeddings, scaled by the square root of E, with their positions.
+
+    Args:
+        embedding: The embedding layer.
+        positions: The `PositionEncoding`.
+        token_ids: `(..., T)`, or single steps `(...)` if there is a `start`.
+        start: The positions of single steps, of the shape of `token_ids`.
+
+    Returns:
+        `(..., T, E)`, or `(..., E)` for single steps.
+    """
+    scale = embedding.output_dim**0.5
+    if start is None:
+        return positions(embedding(token_ids) * scale)
+    rows = embedding(ops.reshape(token_ids, (-1,))) * scale
+    rows = positions(rows, start=ops.reshape(start, (-1,)))
+    return ops.reshape(rows, (*ops.shape(token_ids), rows.shape[-1]))
+
+
+class TransformerLayer(keras.layers.Layer):
+    """Base of encoder and decoder layers: norms, dropout and feed-forward network.
+
+    Args:
+        depth: Depth of inputs and outputs E, a multiple of `heads`.
+        sublayers: Number of sublayers.
+        heads: Number of heads of an attention.
+        units: Units of the hidden layer of the feed-forward network.
+        dropout: Dropout rate of the output of every sublayer.
+        attention_dropout: Dropout rate of the attention weights.
+        pre_norm: Whether layer normalisation comes before each sublayer (pre-norm)
+            instead of after it (post-norm).
+
+    Raises:
+        UserError: If `depth` is not a multiple of `heads`.
+
+    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3;
+    pre-norm: [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), section 3.
+    """
+
+    def __init__(
+        self,
+        depth,
+        sublayers,
+        *,
+        heads,
+        units,
+        dropout=0.0,
+        attention_dropout=0.0,
+        pre_norm=True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if depth % heads:
+            raise UserError(
+                "embedding_units must be a multiple of heads. Received: "
+                f"{depth} and {heads}"
+            )
+        self.pre_norm = pre_norm
+        self._attention_options = {
+            "num_heads": heads,
+            "key_dim": depth // heads,
+            "dropout": attention_dropout,
+        }
+        self.norms = [keras.layers.LayerNormalization() for _ in range(sublayers)]
+        self.dropout = keras.layers.Dropout(dropout)
+        self.widen = keras.layers.Dense(units, "relu", name="widen")
+        self.narrow = keras.layers.Dense(depth, name="narrow")
+
+    def build_feed_forward(self, x_shape):
+        """Build norms and feed-forward network; Keras would trace the call for them."""
+        for norm in self.norms:
+            norm.build(x_shape)
+        self.widen.build(x_shape)
+        self.narrow.build((*x_shape[:-1], self.widen.units))
+
+    def attention(self, **options):
+        """Return a `SelfAttention` of this layer's heads."""
+        return SelfAttention(**self._attention_options, **options)
+
+    def add(self, x, index, sublayer, training=None):
+        """Apply a sublayer with residual connection and pre-norm or post-norm."""
+        norm = self.norms[index]
+        if self.pre_norm:
+            return x + self.dropout(sublayer(norm(x)), training=training)
+        return norm(x + self.dropout(sublayer(x), training=training))
+
+    def feed_forward(self, x):
+        return self.narrow(self.widen(x))
+
+
+class EncoderLayer(TransformerLayer):
+    """Self-attention and a feed-forward network, with residual connections."""
+
+    def __init__(self, depth, **options):
+        super().__init__(depth, 2, **options)
+        self.self_attention = self.attention()
+
+    def build(self, x_shape):
+        self.build_feed_forward(x_shape)
+        self.self_attention.build(x_shape)
+
+    def call(self, x, mask, training=None):
+        x = self.add(x, 0, lambda x: self.self_attention(x, mask=mask), training)
+        return self.add(x, 1, self.feed_forward, training)
+
+
+class DecoderLayer(TransformerLayer):
+    """Causal self-attention, attention to the source, and a feed-forward network.
+
+    Call arguments:
+        x: `(B * K, T, E)`.
+        values: The source, `(B, S, depth)`.
+        value_mask: Boolean `(B, S)`.
+        return_attention_scores: Whether to return the weights, too.
+
+    Returns:
+        `x` and the mean weights of all heads over the source, `(B, K * T, S)` or
+        `None`.
+    """
+
+    def __init__(self, depth, **options):
+        super().__init__(depth, 3, **options)
+        self.self_attention = self.attention(causal=True)
+        self.source_attention = self.attention()
+
+    def build(self, x_shape, values_shape):
+        self.build_feed_forward(x_shape)
+        self.self_attention.build(x_shape)
+        self.source_attention.build((None, *x_shape[1:]), values_shape)
+
+    def call(
+        self,
+        x,
+        values,
+        value_mask=None,
+        *,
+        return_attention_scores=False,
+        training=None,
+    ):
+        memory = self.source_attention.memory(values, value_mask=value_mask)
+        return self._sublayers(
+            x, self.self_attention, memory, return_attention_scores, training
+        )
+
+    def step(self, x, cache, memory, return_attention_scores):
+        """Run one step of K hypotheses.
+
+        Args:
+            x: `(B, K, E)`.
+            cache: Cache of `B * K` rows.
+            memory: Result of `source_attention.memory`, of B rows.
+            return_attention_scores: Whether to return the weights, too.
+
+        Returns:
+            `x`, the cache, and the mean weights of all heads `(B, K, S)` or `None`.
+        """
+
+        def attend_to_prefix(x):
+            nonlocal cache
+            rows = ops.reshape(x, (-1, x.shape[-1]))
+            output, cache = self.self_attention(rows, cache=cache)
+            return ops.reshape(output, ops.shape(x))
+
+        x, weights = self._sublayers(
+            x, attend_to_prefix, memory, return_attention_scores
+        )
+        return x, cache, weights
+
+    def _sublayers(self, x, attend_to_prefix, memory, return_weights, training=None):
+        weights = None
+
+        def attend_to_source(x):
+            nonlocal weights
+            # The tokens of all sequences of a source are queries to one memory.
+            sources = ops.shape(memory["keys"])[0]
+            outputs, _ = self.source_attention.step(
+                ops.reshape(x, (sources, -1, x.shape[-1])),
+                memory,
+                return_weights=return_weights,
+                training=training,
+            )
+            weights = outputs.get("weights")
+            return ops.reshape(outputs["context"], ops.shape(x))
+
+        x = self.add(x, 0, attend_to_prefix, training)
+        x = self.add(x, 1, attend_to_source, training)
+        return self.add(x, 2, self.feed_forward, training), weights
+
+
+class TransformerDecoder(keras.layers.Layer):
+    """A stack of decoder layers, for whole sequences or step by step.
+
+    The weights over the source are the mean over the heads of all layers but the
+    lowest, which attends to the last token rather than the next one.
+
+    Args:
+        layers: Number of layers.
+        depth: Depth of the layers E.
+        **options: Further arguments of `TransformerLayer`.
+
+    Call arguments:
+        x: Embedded tokens `(B * K, T, E)`.
+        values: The source, `(B, S, depth)`.
+        value_mask: Boolean `(B, S)`.
+        return_attention_scores: Whether to return the weights, too.
+
+    Returns:
+        outputs: `(B * K, T, E)`.
+        weights: `(B, K * T, S)`; only if `return_attention_scores`.
+    """
+
+    def __init__(self, layers, depth, *, pre_norm=True, **options):
+        super().__init__(name="decoder")
+        self.layers = [
+            DecoderLayer(depth, pre_norm=pre_norm, name=f"decoder_{i}", **options)
+            for i in range(layers)
+        ]
+        norm = keras.layers.LayerNormalization
+        self.norm = norm() if pre_norm else keras.layers.Identity()
+
+    @property
+    def dropouts(self):
+        """All dropout layers of sublayers."""
+        return [layer.dropout for layer in self.layers]
+
+    def build(self, x_shape, values_shape):
+        for layer in self.layers:
+            layer.build(x_shape, values_shape)
+        self.norm.build(x_shape)
+
+    def call(
+        self,
+        x,
+        values,
+        value_mask=None,
+        *,
+        return_attention_scores=False,
+        training=None,
+    ):
+        weights = []
+        for index, layer in enumerate(self.layers):
+            aligns = return_attention_scores and self._aligns(index)
+            x, attention = layer(
+                x, values, value_mask, return_attention_scores=aligns, training=training
+            )
+            if aligns:
+                weights.append(attention)
+        x = self.norm(x)
+        return (x, sum(weights) / len(weights)) if return_attention_scores else x
+
+    def memory(self, values, value_mask=None):
+        """Return the memory of all layers for `step`, from values `(B, S, depth)`."""
+        return [
+            layer.source_attention.memory(values, value_mask=value_mask)
+            for layer in self.layers
+        ]
+
+    def get_initial_cache(self, rows, max_length):
+        """Return the empty caches of all layers, tensors `(rows, ...)`."""
+        return [
+            layer.self_attention.get_initial_cache(rows, max_length)
+            for layer in self.layers
+        ]
+
+    def step(self, x, caches, memory):
+        """Run one step of K hypotheses.
+
+        Args:
+            x: The embedded tokens `(B, K, E)`.
+            caches: Caches of all layers, tensors `(B, K, ...)`.
+            memory: Result of `memory`, of B rows.
+
+        Returns:
+            Outputs `(B, K, E)`, the caches, and the weights `(B, K, S)`.
+        """
+        hypotheses = ops.shape(x)[:2]
+        rows = tree.map_structure(
+            lambda x: ops.reshape(x, (-1, *ops.shape(x)[2:])), caches
+        )
+        following, weights = [], []
+        for index, layer in enumerate(self.layers):
+            aligns = self._aligns(index)
+            x, cache, attention = layer.step(x, rows[index], memory[index], aligns)
+            following.append(cache)
+            if aligns:
+                weights.append(attention)
+        caches = tree.map_structure(
+            lambda x: ops.reshape(x, (*hypotheses, *ops.shape(x)[1:])), following
+        )
+        return self.norm(x), caches, sum(weights) / len(weights)
+
+    def _aligns(self, index):
+        return index > 0 or len(self.layers) == 1
