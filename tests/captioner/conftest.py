@@ -10,7 +10,7 @@ import pytest
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
+from keras_attention_apps.captioner.network.building import build_network
 from PIL import Image
 
 COLOURS = ("red", "green", "blue", "white")
@@ -89,8 +89,7 @@ def hard_captioner():
 def untrained(config):
     keras.utils.set_random_seed(3)
     vocabulary = Vocabulary(["a", "the", "square", "is", *COLOURS, "'s"])
-    network = ShowAttendTell(config, len(vocabulary))
-    network.build()
+    network = build_network(config, len(vocabulary))
     return Captioner(config, vocabulary, network)
 
 

@@ -1,0 +1,217 @@
+"""The captioner whose decoder is a Transformer."""
+
+import dataclasses
+import itertools
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from keras_attention_apps.captioner.commands.export import save_served
+from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.litert import LiteCaptioner
+from keras_attention_apps.captioner.main import main
+from keras_attention_apps.common.tokens import START
+
+from .conftest import TINY, untrained
+from .test_train import command
+
+TRANSFORMER = dataclasses.replace(
+    TINY, decoder="transformer", embedding_units=6, heads=2, decoder_layers=2
+)
+SIZES = {
+    "decoder": "transformer",
+    "backbone": "SmallCNN",
+    "image-size": 16,
+    "region-units": 11,
+    "embedding-units": 6,
+    "units": 13,
+    "heads": 2,
+    "decoder-layers": 2,
+    "max-length": 4,
+}
+IMAGES, CAPTIONS, WORDS, REGIONS = 2, 3, 5, 4
+
+
+@pytest.fixture(scope="module")
+def captioner():
+    return untrained(TRANSFORMER)
+
+
+@pytest.fixture(scope="module")
+def folder(captioner, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "transformer"
+    captioner.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photographs(squares):
+    return sorted((squares / "Images").iterdir())[:3]
+
+
+@pytest.fixture(scope="module")
+def batch():
+    random = np.random.default_rng(0)
+    token_ids = random.integers(4, 12, (IMAGES, CAPTIONS, WORDS + 1)).astype("int32")
+    token_ids[..., 0] = START
+    features = random.normal(size=(IMAGES, REGIONS, 130)).astype("float32")
+    return {"features": features, "captions": token_ids}
+
+
+def numpy(tensors):
+    return keras.tree.map_structure(ops.convert_to_numpy, tensors)
+
+
+def test_captions_of_an_image_are_independent(captioner, batch):
+    together = numpy(captioner.network(batch))
+    assert together["weights"].shape == (IMAGES, CAPTIONS, WORDS, REGIONS)
+    np.testing.assert_allclose(together["weights"].sum(axis=-1), 1.0, rtol=1e-5)
+
+    for row, column in itertools.product(range(IMAGES), range(CAPTIONS)):
+        alone = {
+            "features": batch["features"][row : row + 1],
+            "captions": batch["captions"][row : row + 1, column : column + 1],
+        }
+        for name, expected in numpy(captioner.network(alone)).items():
+            found = together[name][row, column]
+            np.testing.assert_allclose(found, expected[0, 0], atol=1e-5)
+
+
+def test_a_word_depends_on_the_words_before_it_and_their_order(captioner, batch):
+    changed = batch["captions"].copy()
+    changed[..., [2, 3]] = changed[..., [3, 2]]
+    before, after = (
+        numpy(captioner.network({**batch, "captions": x})["logits"])
+        for x in (batch["captions"], changed)
+    )
+
+    np.testing.assert_allclose(before[:, :, :2], after[:, :, :2], atol=1e-6)
+    assert np.abs(before[:, :, 2:] - after[:, :, 2:]).max(axis=-1).min() > 1e-4
+
+
+def test_the_search_agrees_with_the_training_pass(eager, captioner, batch):
+    features = {"features": batch["features"]}
+    found = captioner.search_model(beam_size=3).predict_on_batch(features)
+    rows = found["token_ids"]
+    captions = np.concatenate([np.full((*rows.shape[:2], 1), START), rows], axis=-1)
+    outputs = captioner.network({**features, "captions": captions.astype("int32")})
+    log_probs = numpy(ops.log_softmax(outputs["logits"], axis=-1))
+
+    for row, beam in itertools.product(range(IMAGES), range(3)):
+        length = found["lengths"][row, beam]
+        total = sum(log_probs[row, beam, t, rows[row, beam, t]] for t in range(length))
+        np.testing.assert_allclose(found["log_probs"][row, beam], total, atol=1e-4)
+        np.testing.assert_allclose(
+            found["weights"][row, beam, :length],
+            numpy(outputs["weights"])[row, beam, :length],
+            atol=1e-5,
+        )
+
+
+@pytest.mark.parametrize("decoder", ["recurrent", "transformer"])
+def test_a_configuration_counts_no_more_weights_than_there_are(decoder):
+    config = dataclasses.replace(TRANSFORMER, decoder=decoder)
+    network = untrained(config).network
+    weights = network.decoder.trainable_weights + network.embedding.weights
+    counted = sum(np.prod(x.shape, dtype=int) for x in weights)
+    assert 0.7 * counted < config.fewest_weights(13) <= counted
+
+
+def test_the_command_prints_captions_and_writes_overlays(
+    eager, folder, photographs, tmp_path, capsys
+):
+    options = ["--json", "--n-best", "2", "--overlay", tmp_path / "overlays"]
+    arguments = ["caption", *photographs, "--model", folder, *options]
+    assert main([*map(str, arguments)]) == 0
+
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [entry["photo"] for entry in entries] == [*map(str, photographs)]
+    for entry in entries:
+        for caption in entry["captions"]:
+            maps = np.array(caption["attention"])
+            assert maps.shape == (len(caption["words"]), 2, 2)
+            np.testing.assert_allclose(maps.sum(axis=(1, 2)), 1.0, atol=1e-3)
+    assert len([*(tmp_path / "overlays").iterdir()]) == len(photographs)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"model.attention": "hard"}, "attention must be soft with the transformer"),
+        ({"model.heads": 4}, "multiple of heads. Received: 6 and 4"),
+    ],
+)
+def test_options_that_do_not_fit(squares, tmp_path, capsys, changes, message):
+    arguments = command(squares, tmp_path / "run", SIZES, **changes)
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_does_not_become_hard(folder, capsys):
+    with pytest.raises(ValueError, match=r"attention must be soft .* Received: hard"):
+        Captioner.from_preset(folder, attention="hard")
+
+
+@pytest.mark.exhaustive
+def test_all_phases_train_and_an_interrupted_training_continues(
+    squares, tmp_path, monkeypatch
+):
+    def history(output):
+        progress = json.loads((output / "checkpoints" / "progress.json").read_text())
+        return progress["history"]
+
+    whole, halted = tmp_path / "whole", tmp_path / "halted"
+    assert main(command(squares, whole, SIZES)) == 0
+    assert len(history(whole)) == 4
+
+    fit, epochs = keras.Model.fit, []
+
+    def interrupted(model, *args, **options):
+        epochs.append(options["epochs"])
+        if len(epochs) == 2:
+            raise KeyboardInterrupt
+        return fit(model, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keras.Model, "fit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            main(command(squares, halted, SIZES))
+    assert main(command(squares, halted, SIZES)) == 0
+    for one, other in zip(history(halted), history(whole), strict=True):
+        assert one == pytest.approx(other, rel=1e-4)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs TensorFlow")
+def test_a_litert_file_gives_the_same_captions(captioner, photographs, tmp_path):
+    pytest.importorskip("ai_edge_litert")
+    search = {"beam_size": 3, "length_penalty": 0.5, "no_repeat_ngrams": 2}
+    path = tmp_path / "transformer.tflite"
+    save_lite_captioner(captioner, path, search=search, quantize="none")
+
+    expected = captioner.caption_each(photographs, n_best=3, **search)
+    found = LiteCaptioner(path).caption_each(photographs, n_best=3)
+    for (_, ours), (_, lite) in zip(expected, found, strict=True):
+        assert [x.words for x in lite] == [x.words for x in ours]
+        for one, other in zip(lite, ours, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+            np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs TensorFlow")
+def test_a_saved_model_gives_the_same_captions(captioner, photographs, tmp_path):
+    import tensorflow as tf
+
+    save_served(captioner, captioner.search_model(), tmp_path / "served")
+    serve = tf.saved_model.load(tmp_path / "served").serve
+    found = serve(tf.constant([path.read_bytes() for path in photographs]))
+
+    for row, caption in enumerate(captioner.caption(photographs)):
+        assert found["caption"][row].numpy().decode() == caption.text
+        words = len(caption.words)
+        maps = found["attention"][row, :words].numpy()
+        np.testing.assert_allclose(maps, caption.weights, atol=1e-4)

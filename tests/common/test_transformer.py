@@ -1,0 +1,132 @@
+"""The layers of the Transformer, against the equations of the paper."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.network.transformer import TransformerDecoder
+
+SOURCES, SEQUENCES, TARGET, POSITIONS = 2, 3, 5, 7
+DEPTH, SOURCE_DEPTH, HEADS, UNITS = 4, 11, 2, 13
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    random = np.random.default_rng(1)
+    x = random.normal(size=(SOURCES * SEQUENCES, TARGET, DEPTH)).astype("float32")
+    values = random.normal(size=(SOURCES, POSITIONS, SOURCE_DEPTH)).astype("float32")
+    mask = np.ones((SOURCES, POSITIONS), "bool")
+    mask[1, 4:] = False
+    return x, values, mask
+
+
+def decoder_of(layers, **options):
+    keras.utils.set_random_seed(1)
+    decoder = TransformerDecoder(layers, DEPTH, heads=HEADS, units=UNITS, **options)
+    decoder.build((None, None, DEPTH), (None, None, SOURCE_DEPTH))
+    for weight in decoder.trainable_weights:
+        weight.assign(keras.random.normal(weight.shape, stddev=0.5, seed=2))
+    return decoder
+
+
+def numpy(tensors):
+    return keras.tree.map_structure(ops.convert_to_numpy, tensors)
+
+
+def softmax(scores):
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def normalized(layer, x):
+    gamma, beta = numpy(list(layer.weights))
+    deviation = np.sqrt(x.var(axis=-1, keepdims=True) + 1e-3)
+    return gamma * (x - x.mean(axis=-1, keepdims=True)) / deviation + beta
+
+
+def dense(layer, x):
+    kernel, bias = numpy(list(layer.weights))
+    return x @ kernel + bias
+
+
+def attended(layer, x, values, mask):
+    """Return contexts and mean weights of one sequence, head by head."""
+    query = dense(layer.step.query_projection, x)
+    key, value = (
+        dense(projection, values)
+        for projection in (layer.memory.key_projection, layer.memory.value_projection)
+    )
+    width, contexts, maps = DEPTH // HEADS, [], []
+    for head in range(HEADS):
+        part = slice(head * width, (head + 1) * width)
+        scores = query[:, part] @ key[:, part].T / np.sqrt(width)
+        maps.append(softmax(np.where(mask, scores, -1e9)))
+        contexts.append(maps[-1] @ value[:, part])
+    output = dense(layer.step.output_projection, np.concatenate(contexts, axis=-1))
+    return output, np.mean(maps, axis=0)
+
+
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_a_layer_is_the_equation_of_the_paper(inputs, pre_norm):
+    x, values, mask = inputs
+    decoder = decoder_of(1, pre_norm=pre_norm)
+    [layer] = decoder.layers
+    found, weights = numpy(decoder(x, values, mask, return_attention_scores=True))
+
+    def add(y, index, sublayer):
+        norm = layer.norms[index]
+        if pre_norm:
+            return y + sublayer(normalized(norm, y))
+        return normalized(norm, y + sublayer(y))
+
+    for row in range(SOURCES * SEQUENCES):
+        source, seen = row // SEQUENCES, np.tri(TARGET, dtype="bool")
+        maps = []
+
+        def attend(y, source=source, maps=maps):
+            output, weights = attended(
+                layer.source_attention, y, values[source], mask[source]
+            )
+            maps.append(weights)
+            return output
+
+        y = add(
+            x[row],
+            0,
+            lambda y, seen=seen: attended(layer.self_attention, y, y, seen)[0],
+        )
+        y = add(y, 1, attend)
+        y = add(
+            y, 2, lambda y: dense(layer.narrow, np.maximum(dense(layer.widen, y), 0.0))
+        )
+        expected = normalized(decoder.norm, y) if pre_norm else y
+        np.testing.assert_allclose(found[row], expected, atol=1e-4)
+        first = row % SEQUENCES * TARGET
+        shown = weights[source, first : first + TARGET]
+        np.testing.assert_allclose(shown, maps[0], atol=1e-5)
+
+
+def test_steps_equal_the_pass(inputs):
+    x, values, mask = inputs
+    decoder = decoder_of(3)
+    outputs, weights = numpy(decoder(x, values, mask, return_attention_scores=True))
+    memory = decoder.memory(ops.convert_to_tensor(values), ops.convert_to_tensor(mask))
+    shape = (SOURCES, SEQUENCES)
+    caches = keras.tree.map_structure(
+        lambda x: ops.reshape(x, (*shape, *x.shape[1:])),
+        decoder.get_initial_cache(SOURCES * SEQUENCES, TARGET),
+    )
+
+    for step in range(TARGET):
+        one = ops.convert_to_tensor(x[:, step].reshape(*shape, DEPTH))
+        output, caches, shown = decoder.step(one, caches, memory)
+        expected = outputs[:, step].reshape(*shape, DEPTH)
+        np.testing.assert_allclose(numpy(output), expected, atol=1e-5)
+        maps = weights.reshape(*shape, TARGET, POSITIONS)[:, :, step]
+        np.testing.assert_allclose(numpy(shown), maps, atol=1e-5)
+
+
+def test_the_depth_is_shared_by_the_heads():
+    with pytest.raises(UserError, match=r"multiple of heads. Received: 9 and 2"):
+        TransformerDecoder(1, 9, heads=2, units=3)
