@@ -17,6 +17,13 @@ from keras_attention.layers.pointer_network import PointerNetwork
 from keras_attention.layers.pooling import AttentionPooling
 from keras_attention.layers.position import PositionEncoding
 from keras_attention.layers.recurrent import LayerNormGRUCell, LayerNormLSTMCell
+from keras_attention.layers.relative_positions import (
+    AlibiPositions,
+    RelativePositions,
+    RotaryPositions,
+    ShawPositions,
+    T5Positions,
+)
 from keras_attention.layers.scores import (
     AdditiveScore,
     DotScore,
@@ -69,6 +76,7 @@ from keras_attention.version import __version__
 __all__ = [
     "AdditiveAttention",
     "AdditiveScore",
+    "AlibiPositions",
     "AlignmentErrorRate",
     "Attention",
     "AttentionCell",
@@ -101,12 +109,16 @@ __all__ = [
     "Prefix",
     "RecurrentEncoder",
     "ReinforceLoss",
+    "RelativePositions",
+    "RotaryPositions",
     "ScheduledSampling",
     "Score",
     "SelfAttention",
     "SequenceCrossentropy",
+    "ShawPositions",
     "SoftmaxWeighting",
     "SparsemaxWeighting",
+    "T5Positions",
     "Weighting",
     "__version__",
     "attention_heatmap",

@@ -129,10 +129,18 @@ def check_attention(attention):
             f"AdditiveAttention(256), or a list of them. Received: {attention!r}"
         )
     for one in attentions:
-        if isinstance(one, SelfAttention) and (one.causal or one.dropout):
+        if not isinstance(one, SelfAttention):
+            continue
+        if one.causal or one.dropout:
             raise ValueError(
                 "A SelfAttention in a decoder must not be causal, because it attends "
                 "to all of another sequence, and must have no dropout, because "
                 "nothing can be drawn in a loop. "
                 f"Received: causal={one.causal}, dropout={one.dropout}"
+            )
+        if one.positions is not None or one.window_size is not None:
+            raise ValueError(
+                "A SelfAttention in a decoder must have neither positions nor a "
+                "window_size, because its one query has no place in a sequence. "
+                f"Received: positions={one.positions}, window_size={one.window_size}"
             )

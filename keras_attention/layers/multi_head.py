@@ -1,25 +1,37 @@
 """Memory and step of an attention of several heads.
 
-Shapes: B batch, T queries, S positions, N heads, Q query depth, V value depth, D depth
-of a head.
+Shapes: B batch, T queries, S positions, N heads, G groups of heads that share keys and
+values, Q query depth, V value depth, D depth of a head.
 """
 
 import keras
 from keras import ops
 
-from keras_attention import acceleration
 from keras_attention.layers.base import (
     BaseMemory,
     BaseStep,
 )
 from keras_attention.layers.projections import project_rows
-from keras_attention.lengths import is_zero, may_be_zero
+from keras_attention.lengths import is_zero
+from keras_attention.ops import sliding_windows
+from keras_attention.ops.heads import (
+    has_position,
+    head_scores,
+    join_heads,
+    masked_bias,
+    read_heads,
+    split_heads,
+    up_to_each_query,
+)
 from keras_attention.ops.masks import clear_masked, combine_masks
+from keras_attention.ops.precision import at_least_float32
+from keras_attention.ops.relative_positions import count_positions, offsets_between
 from keras_attention.ops.weightings import (
     masked_entmax15,
     masked_softmax,
     masked_sparsemax,
 )
+from keras_attention.serialization import deserialize_parts, serialize_part
 
 # Functions `(scores, mask) -> weights` over the last axis.
 WEIGHTINGS = {
@@ -34,21 +46,28 @@ class MultiHeadMemory(BaseMemory):
     """Memory of an attention of several heads; see `BaseMemory` for the call.
 
     Args:
-        num_heads: Number of heads N.
+        num_heads: Number G of heads of the keys and values.
         key_dim, value_dim: Depth of a key and of a value in one head.
         projection: Dict of `keras.layers.Dense` arguments, for both projections.
+        positions: The `RelativePositions`, which may rotate the keys, or `None`.
+
+    Call arguments:
+        start: Position of the first step of each row, int32 `(B,)`; zero if omitted.
 
     Returns:
-        Dict with `"keys"` `(B, N, S, key_dim)`, `"values"` `(B, N, S, value_dim)`
+        Dict with `"keys"` `(B, G, S, key_dim)`, `"values"` `(B, G, S, value_dim)`
         and, if there is a mask, the boolean `"mask"` `(B, S)`.
     """
 
-    def __init__(self, num_heads, key_dim, value_dim, projection, **kwargs):
+    def __init__(
+        self, num_heads, key_dim, value_dim, projection, positions=None, **kwargs
+    ):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
         self.projection = projection
+        self.positions = positions
         self.key_projection = _projection(self, "key_projection", num_heads * key_dim)
         self.value_projection = _projection(
             self, "value_projection", num_heads * value_dim
@@ -59,12 +78,31 @@ class MultiHeadMemory(BaseMemory):
         self.value_projection.build((None, value_shape[-1]))
         self.built = True
 
+    def call(
+        self,
+        value,
+        key=None,
+        *,
+        value_mask=None,
+        key_mask=None,
+        mask=None,
+        start=None,
+    ):
+        memory = super().call(
+            value, key, value_mask=value_mask, key_mask=key_mask, mask=mask
+        )
+        if self.positions is not None:
+            places = count_positions(memory.get("mask"), ops.shape(value)[1])
+            places = places if start is None else start[:, None] + places
+            memory["keys"] = self.positions.rotate(memory["keys"], places)
+        return memory
+
     def project(self, value, key):
         keys = project_rows(self.key_projection, key)
         values = project_rows(self.value_projection, value)
         return {
-            "keys": _split_heads(keys, self.num_heads),
-            "values": _split_heads(values, self.num_heads),
+            "keys": split_heads(keys, self.num_heads),
+            "values": split_heads(values, self.num_heads),
         }
 
     def shapes(self, value_shape, key_shape=None):
@@ -78,7 +116,12 @@ class MultiHeadMemory(BaseMemory):
             "key_dim": self.key_dim,
             "value_dim": self.value_dim,
             "projection": dict(self.projection),
+            "positions": serialize_part(self.positions),
         }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**deserialize_parts(config))
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -98,11 +141,17 @@ class MultiHeadStep(BaseStep):
         dropout: Rate at which weights are dropped in training.
         seed: Integer, for the dropout.
         projection: Dict of `keras.layers.Dense` arguments, for both projections.
+        positions: The `RelativePositions`, or `None`.
+        window_size: Number W: a query sees positions at a distance below W only.
 
     Call arguments:
         causal: Whether query t sees the positions up to t only.
         average_heads: Whether `"weights"` is the mean over the heads `(B, T, S)`, or
             the weights of each head `(B, N, T, S)`.
+        query_positions: Positions of the queries, int32 `(B, T)` or `(1, T)`; counted
+            from zero, without masked queries, if omitted.
+        same_sequence: Whether query t and position t are the same step with the same
+            mask, so that the cost may grow with the window.
     """
 
     def __init__(
@@ -116,6 +165,8 @@ class MultiHeadStep(BaseStep):
         dropout,
         seed,
         projection,
+        positions=None,
+        window_size=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -128,6 +179,8 @@ class MultiHeadStep(BaseStep):
         self.dropout = dropout
         self.seed = seed
         self.projection = projection
+        self.positions = positions
+        self.window_size = window_size
         self.query_projection = _projection(
             self, "query_projection", num_heads * key_dim
         )
@@ -137,6 +190,9 @@ class MultiHeadStep(BaseStep):
 
     def build(self, query_shape, memory_shape):
         self.query_projection.build((None, query_shape[-1]))
+        if self.positions is not None and not self.positions.built:
+            query_heads = (None, self.num_heads, None, self.key_dim)
+            self.positions.build(query_heads, memory_shape["values"])
         if self.use_output_projection:
             depth = self.context_depth(query_shape[-1], memory_shape)
             self.output_projection = _projection(self, "output_projection", depth)
@@ -157,41 +213,44 @@ class MultiHeadStep(BaseStep):
         average_heads=True,
         return_weights=True,
         training=None,
+        query_positions=None,
+        same_sequence=False,
     ):
-        keys, values = memory["keys"], memory["values"]
-        positions = memory.get("mask")
-        mask = combine_masks(mask, None if positions is None else positions[:, None])
         if query_mask is not None:
             query = clear_masked(query, query_mask)
-        query = _split_heads(project_rows(self.query_projection, query), self.num_heads)
+        query = split_heads(project_rows(self.query_projection, query), self.num_heads)
         # Scaled before the product, which could overflow in half precision.
         query = query * self.scale
-        fused = not return_weights and self._fuses(keys, values, training)
-        if causal and not (fused and mask is None):
-            mask = combine_masks(mask, _up_to_each_query(query, keys))
-        outputs = {}
-        if fused:
-            context = ops.dot_product_attention(
-                *(ops.transpose(x, (0, 2, 1, 3)) for x in (query, keys, values)),
-                mask=None if mask is None else mask[:, None],
-                scale=1.0,
-                is_causal=causal and mask is None,
-                flash_attention=keras.config.is_flash_attention_enabled(),
-            )
-            context = ops.transpose(context, (0, 2, 1, 3))
+        if query_positions is not None:
+            query_positions = ops.cast(query_positions, "int32")
+        elif self._needs_positions():
+            query_positions = count_positions(query_mask, ops.shape(query)[2])
+        if self.positions is not None:
+            query = self.positions.rotate(query, query_positions)
+        cut = same_sequence and mask is None and not return_weights
+        if cut and self._saves_time(query.shape[2], causal):
+            context = self._attend_in_blocks(query, memory, causal, training)
+            # Every valid step sees itself.
+            outputs, seen = {}, query_mask
         else:
-            queries = None if query_mask is None else query_mask[..., None]
-            weights = self._weigh(query, keys, combine_masks(mask, queries), training)
-            context = _read(weights, values)
-            if return_weights:
-                average = average_heads
-                outputs["weights"] = ops.mean(weights, axis=1) if average else weights
-        output = _join_heads(context)
+            offsets, mask = self._relate(query_positions, memory, mask)
+            context, weights, mask = self._attend(
+                *(query, memory["keys"], memory["values"], mask, offsets),
+                causal=causal,
+                query_mask=query_mask,
+                return_weights=return_weights,
+                training=training,
+            )
+            outputs = {"weights": weights} if return_weights else {}
+            seen = has_position(mask, query, memory["keys"])
+            seen = combine_masks(seen, query_mask)
+        if return_weights and average_heads:
+            outputs["weights"] = ops.mean(outputs["weights"], axis=1)
+        output = join_heads(context)
         if self.use_output_projection:
             output = project_rows(self.output_projection, output)
-        has_position = combine_masks(_has_position(mask, query, keys), query_mask)
-        if has_position is not None:
-            output = clear_masked(output, has_position)
+        if seen is not None:
+            output = clear_masked(output, seen)
         # On PyTorch, Keras multiplies float64 in float32.
         outputs["context"] = ops.cast(output, self.compute_dtype)
         return outputs, {}
@@ -201,6 +260,86 @@ class MultiHeadStep(BaseStep):
             return self.output_dim or query_depth
         return self.num_heads * memory_shapes["values"][-1]
 
+    def _needs_positions(self):
+        return self.positions is not None or self.window_size is not None
+
+    def _relate(self, query_positions, memory, mask):
+        """Return the offsets, if they are needed, and all masks but the causal one."""
+        valid = memory.get("mask")
+        mask = combine_masks(mask, None if valid is None else valid[:, None])
+        if not self._needs_positions():
+            return None, mask
+        key_positions = count_positions(valid, ops.shape(memory["keys"])[2])
+        offsets = offsets_between(query_positions, key_positions)
+        if self.window_size is not None:
+            in_window = sliding_windows.in_window(offsets, self.window_size)
+            mask = combine_masks(mask, in_window)
+        return offsets, mask
+
+    def _attend(
+        self,
+        query,
+        keys,
+        values,
+        mask,
+        offsets,
+        *,
+        causal=False,
+        query_mask=None,
+        return_weights=False,
+        training=None,
+    ):
+        """Return contexts `(B, N, T, V)`, weights `(B, N, T, S)`, and the mask used.
+
+        Weights are `None` from fused attention, and the mask if all positions are seen.
+        """
+        bias = None if self.positions is None else self.positions.bias(query, offsets)
+        fused = not return_weights and self._fuses(keys, values, training)
+        causal_only = fused and causal and mask is None and bias is None
+        if causal and not causal_only:
+            mask = combine_masks(mask, up_to_each_query(query, keys))
+        if fused:
+            context = self._fused(query, keys, values, mask, bias, causal_only)
+            return context, None, mask
+        queries = None if query_mask is None else query_mask[..., None]
+        weights = self._weigh(query, keys, combine_masks(mask, queries), bias, training)
+        context = read_heads(weights, values)
+        more = None if self.positions is None else self.positions.read(weights, offsets)
+        return context if more is None else context + more, weights, mask
+
+    def _saves_time(self, length, causal):
+        """Return whether blocks of a sliding window cost less than all positions."""
+        if self.window_size is None or not isinstance(length, int | None):
+            return False
+        seen = (2 if causal else 3) * sliding_windows.block_size(self.window_size)
+        return length is None or length > seen
+
+    def _attend_in_blocks(self, query, memory, causal, training):
+        """Return the contexts of a sliding window, at a cost that grows with it."""
+        keys, values, valid = memory["keys"], memory["values"], memory.get("mask")
+        batch, _, length, _ = ops.shape(query)
+        steps = None
+        if valid is not None:
+            # A window counts valid steps only.
+            order, inverse = sliding_windows.valid_first(valid)
+            query, keys, values = (
+                sliding_windows.reorder(x, order) for x in (query, keys, values)
+            )
+            steps = ops.sum(ops.cast(valid, "int32"), axis=1)
+        size = sliding_windows.block_size(self.window_size)
+        context, _, _ = self._attend(
+            sliding_windows.query_blocks(query, size),
+            sliding_windows.key_blocks(keys, size, causal),
+            sliding_windows.key_blocks(values, size, causal),
+            sliding_windows.block_mask(
+                steps, batch, length, self.window_size, size, causal
+            ),
+            sliding_windows.block_offsets(size, causal),
+            training=training,
+        )
+        context = sliding_windows.join_blocks(context, length)
+        return context if valid is None else sliding_windows.reorder(context, inverse)
+
     def _fuses(self, keys, values, training):
         """Return whether the backend's fused attention can replace `_weigh`."""
         backend = keras.backend.backend()
@@ -208,6 +347,7 @@ class MultiHeadStep(BaseStep):
         return (
             self.weighting == "softmax"
             and not (self.dropout and training)
+            and not (self.positions is not None and self.positions.reads)
             # Backends take no softmax over no position.
             and not is_zero(keys.shape[2])
             # TensorFlow has none, and the replacement of Keras is slower than `_weigh`.
@@ -218,9 +358,26 @@ class MultiHeadStep(BaseStep):
             and not (on_jax and self.compute_dtype in ("float16", "float64"))
         )
 
-    def _weigh(self, query, keys, mask, training):
+    def _fused(self, query, keys, values, mask, bias, causal):
+        """Return the contexts of the backend's fused attention."""
+        mask = None if mask is None else mask[:, None]
+        if bias is not None:
+            bias = masked_bias(bias, mask, self.compute_dtype)
+        context = ops.dot_product_attention(
+            *(ops.transpose(x, (0, 2, 1, 3)) for x in (query, keys, values)),
+            mask=mask if bias is None else None,
+            bias=bias,
+            scale=1.0,
+            is_causal=causal,
+            flash_attention=keras.config.is_flash_attention_enabled(),
+        )
+        return ops.transpose(context, (0, 2, 1, 3))
+
+    def _weigh(self, query, keys, mask, bias, training):
         """Return the weights `(B, N, T, S)` of scaled queries `(B, N, T, D)`."""
-        scores = _scores(query, keys)
+        scores = head_scores(query, keys)
+        if bias is not None:
+            scores = at_least_float32(scores) + at_least_float32(bias)
         mask = None if mask is None else mask[:, None]
         weights = WEIGHTINGS[self.weighting](scores, mask)
         weights = ops.cast(weights, self.compute_dtype)
@@ -238,7 +395,13 @@ class MultiHeadStep(BaseStep):
             "dropout": self.dropout,
             "seed": self.seed,
             "projection": dict(self.projection),
+            "positions": serialize_part(self.positions),
+            "window_size": self.window_size,
         }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**deserialize_parts(config))
 
 
 def _projection(layer, name, units):
@@ -250,51 +413,3 @@ def _projection(layer, name, units):
         trainable=layer.trainable,
         name=name,
     )
-
-
-def _split_heads(x, num_heads):
-    """Reshape `(B, T, N * D)` to `(B, N, T, D)`."""
-    batch, length = ops.shape(x)[:2]
-    depth = x.shape[-1] // num_heads
-    if x.shape[1] == 1:
-        return ops.reshape(x, (batch, num_heads, 1, depth))
-    x = ops.reshape(x, (batch, length, num_heads, depth))
-    return ops.transpose(x, (0, 2, 1, 3))
-
-
-def _join_heads(x):
-    """Reshape `(B, N, T, D)` to `(B, T, N * D)`."""
-    batch, num_heads, length, depth = ops.shape(x)
-    if x.shape[2] != 1:
-        x = ops.transpose(x, (0, 2, 1, 3))
-    return ops.reshape(x, (batch, length, num_heads * depth))
-
-
-def _scores(query, keys):
-    """Return `query @ keys^T` for `(B, N, T, D)` and `(B, N, S, D)`."""
-    if acceleration.has_few_scores((*query.shape[:3], keys.shape[2]), query.dtype):
-        return ops.sum(query[:, :, :, None] * keys[:, :, None], axis=-1)
-    return ops.matmul(query, ops.transpose(keys, (0, 1, 3, 2)))
-
-
-def _read(weights, values):
-    """Return `weights @ values` for `(B, N, T, S)` and `(B, N, S, D)`."""
-    if acceleration.has_few_scores(weights.shape, weights.dtype):
-        return ops.sum(weights[..., None] * values[:, :, None], axis=-2)
-    return ops.matmul(weights, values)
-
-
-def _has_position(mask, query, keys):
-    """Return which queries may see any position, `(B, T)`; `None` if all may."""
-    if mask is not None:
-        return ops.any(mask, axis=-1)
-    if not may_be_zero(keys.shape[2]):
-        return None
-    batch, _, queries, _ = ops.shape(query)
-    return ops.broadcast_to(ops.shape(keys)[2] > 0, (batch, queries))
-
-
-def _up_to_each_query(query, keys):
-    """Return the causal mask, `(1, T, S)`."""
-    t, s = (ops.arange(ops.shape(x)[2], dtype="int32") for x in (query, keys))
-    return t[None, :, None] >= s

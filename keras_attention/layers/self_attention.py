@@ -14,7 +14,13 @@ from keras_attention.layers.base import BaseAttention, check_shapes
 from keras_attention.layers.cache import remember
 from keras_attention.layers.multi_head import WEIGHTINGS, MultiHeadMemory, MultiHeadStep
 from keras_attention.layers.projections import serialize_options, weight_options
+from keras_attention.layers.relative_positions import (
+    RelativePositions,
+    get_positions,
+)
 from keras_attention.ops.masks import combine_masks
+from keras_attention.ops.relative_positions import count_positions
+from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.typing import (
     Config,
     Initializer,
@@ -42,9 +48,26 @@ class SelfAttention(BaseAttention):
         output[t]       = W_output [head[1, t]; ...; head[N, t]]
 
     With `query` alone, it is also the value and the key (self-attention). Without
-    position encodings, this is equivariant to permutations. With `value`, queries
-    attend to another sequence (cross-attention). Every projection has a bias if
-    `use_bias`.
+    position encodings, `positions` or a window, this is equivariant to permutations.
+    With `value`, queries attend to another sequence (cross-attention). Every projection
+    has a bias if `use_bias`.
+
+    Positions: `positions` lets the scores depend on the offset s - t, see
+    `RotaryPositions`, `AlibiPositions`, `T5Positions` and `ShawPositions`. Masked steps
+    do not count, so padding on either side changes nothing. In cross-attention, both
+    sequences are counted from zero.
+
+    Grouped heads: with `num_key_value_heads`, G, the N heads of queries share G heads
+    of keys and values: head n reads head `floor(n G / N)`. The cache is smaller by
+    G / N. G = 1 is multi-query attention.
+
+    Sliding window: with `window_size`, W, query t sees the positions s with
+    `|s - t| < W` only: up to W of them if `causal`, else up to 2 W - 1. In
+    self-attention, time and memory then grow with the window instead of the sequence,
+    unless there is an `attention_mask`, a `value_mask` or a `key_mask`, or the weights
+    are requested. The window counts valid steps, where
+    `keras.layers.GroupQueryAttention` counts masked ones, too: this differs where a
+    masked step is between valid ones.
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
@@ -74,7 +97,8 @@ class SelfAttention(BaseAttention):
     For cross-attention step by step, project the other sequence once:
     `memory = layer.memory(value, value_mask=...)`, then `outputs, _ = layer.step(query,
     memory)` as often as needed: `outputs["context"]` equals `layer(query, value,
-    value_mask=...)`.
+    value_mask=...)`. With `positions` or a window, the step needs `query_positions`,
+    the place of each query in its sequence, int32 `(batch, queries)`.
 
     Args:
         num_heads: Positive integer, number of heads.
@@ -93,6 +117,11 @@ class SelfAttention(BaseAttention):
         kernel_initializer, kernel_regularizer, kernel_constraint: For the projections.
         bias_initializer, bias_regularizer, bias_constraint: For their biases.
         seed: Integer, makes the dropout repeatable.
+        positions: Relative positions: `"rotary"`, `"alibi"`, `"t5"`, `"shaw"`, or a
+            layer such as `RotaryPositions(fraction=0.5)`.
+        num_key_value_heads: Positive integer that divides `num_heads`, number of heads
+            of the keys and values; `num_heads` if `None`.
+        window_size: Positive integer, size of the sliding window; unlimited if `None`.
 
     Call arguments:
         query: Tensor of shape `(batch, query_length, query_dim)`, or one query
@@ -134,7 +163,9 @@ class SelfAttention(BaseAttention):
 
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), sections 3.2.1 to
-        3.2.3.
+        3.2.3; grouped heads:
+        [Ainslie et al., 2023](https://arxiv.org/abs/2305.13245); sliding windows:
+        [Beltagy et al., 2020](https://arxiv.org/abs/2004.05150), section 3.1.
     """
 
     def __init__(
@@ -157,9 +188,14 @@ class SelfAttention(BaseAttention):
         bias_regularizer: Regularizer = None,
         bias_constraint: WeightConstraint = None,
         seed: Seed = None,
+        positions: str | RelativePositions | None = None,
+        num_key_value_heads: int | None = None,
+        window_size: int | None = None,
         **kwargs: Any,
     ) -> None:
         check_positive_integer("num_heads", num_heads)
+        check_positive_integer("window_size", window_size, optional=True)
+        _check_groups(num_key_value_heads, num_heads)
         check_positive_integer("key_dim", key_dim)
         check_positive_integer("value_dim", value_dim, optional=True)
         check_positive_integer("output_dim", output_dim, optional=True)
@@ -184,6 +220,9 @@ class SelfAttention(BaseAttention):
         self.dropout = dropout
         self.scale = scale
         self.seed = seed
+        self.positions = get_positions(positions, causal, self.dtype_policy)
+        self.num_key_value_heads = num_key_value_heads
+        self.window_size = window_size
         # From a configuration, every projection makes an initializer of its own: two
         # that share one would start with the same weights.
         options = serialize_options(weight_options(locals()))
@@ -192,9 +231,11 @@ class SelfAttention(BaseAttention):
             "projection": self.projection,
             "dtype": self.dtype_policy,
             "trainable": self.trainable,
+            "positions": self.positions,
         }
+        groups = num_key_value_heads or num_heads
         self.memory = MultiHeadMemory(
-            num_heads, key_dim, value_dim or key_dim, name="memory", **common
+            groups, key_dim, value_dim or key_dim, name="memory", **common
         )
         self.step = MultiHeadStep(
             num_heads,
@@ -205,6 +246,7 @@ class SelfAttention(BaseAttention):
             weighting,
             dropout,
             seed,
+            window_size=window_size,
             name="step",
             **common,
         )
@@ -213,12 +255,12 @@ class SelfAttention(BaseAttention):
         """Return an empty cache for `batch_size` sequences of up to `max_length` steps.
 
         Returns:
-            Dict with `"keys"` and `"values"` `(batch_size, num_heads, max_length,
-            depth)`, in the compute dtype, and the integer `"length"` `(batch_size,)`,
-            the number of steps that are remembered.
+            Dict with `"keys"` and `"values"` `(batch_size, num_key_value_heads,
+            max_length, depth)`, in the compute dtype, and the integer `"length"`
+            `(batch_size,)`, the number of steps that are remembered.
         """
         check_positive_integer("max_length", max_length)
-        shape = (batch_size, self.num_heads, max_length)
+        shape = (batch_size, self.memory.num_heads, max_length)
         return {
             "keys": ops.zeros((*shape, self.key_dim), self.compute_dtype),
             "values": ops.zeros((*shape, self.memory.value_dim), self.compute_dtype),
@@ -244,17 +286,27 @@ class SelfAttention(BaseAttention):
         for given in (query_mask, mask):
             check_mask("query_mask", given, query.shape[:-1])
         query_mask = query_mask if mask is None else mask
-        mask_shape = (*query.shape[:-1], self._positions(query, value, cache))
+        mask_shape = (*query.shape[:-1], self._length(query, value, cache))
         attention_mask = _with_batch_axis(attention_mask, mask_shape)
         single = len(query.shape) == 2
         if single:
             query = query[:, None]
             query_mask = None if query_mask is None else query_mask[:, None]
-        if value is None:
+        itself = value is None
+        same_mask = itself and cache is None and value_mask is None and key_mask is None
+        if itself:
             value = query
             value_mask = query_mask if value_mask is None else value_mask
-        memory = self.memory(value, key, value_mask=value_mask, key_mask=key_mask)
+        options = {} if cache is None else {"start": cache["length"]}
+        memory = self.memory(
+            value, key, value_mask=value_mask, key_mask=key_mask, **options
+        )
+        positions = None
+        if itself and self._needs_positions():
+            positions = count_positions(memory.get("mask"), ops.shape(query)[1])
         if cache is not None:
+            if positions is not None:
+                positions = cache["length"][:, None] + positions
             cache, seen = remember(cache, memory)
             memory = {"keys": cache["keys"], "values": cache["values"]}
             attention_mask = combine_masks(attention_mask, seen)
@@ -266,6 +318,8 @@ class SelfAttention(BaseAttention):
             causal=self.causal and cache is None,
             return_weights=return_attention_scores,
             average_heads=False,
+            query_positions=positions,
+            same_sequence=same_mask,
         )
         names = ("context", "weights") if return_attention_scores else ("context",)
         outputs = [found[name] for name in names]
@@ -283,10 +337,12 @@ class SelfAttention(BaseAttention):
             )
         value_shape = (None,) * 3 if value is None else value.shape
         check_shapes(query.shape, value_shape, None if key is None else key.shape)
-        if self.causal and value is not None and len(query.shape) == 2:
+        ordered = self.causal or self._needs_positions()
+        if ordered and value is not None and len(query.shape) == 2:
             raise ValueError(
-                "One query has no place in a sequence, which causal attention needs: "
-                "query must have the shape (batch, queries, query_depth). "
+                "One query has no place in a sequence, which positions, windows and "
+                "causal attention need: query must have the shape "
+                "(batch, queries, query_depth). "
                 f"Received: {tuple(query.shape)}"
             )
         if cache is None:
@@ -304,7 +360,10 @@ class SelfAttention(BaseAttention):
                 f"{steps} steps, max_length={places}"
             )
 
-    def _positions(self, query, value, cache):
+    def _needs_positions(self):
+        return self.positions is not None or self.window_size is not None
+
+    def _length(self, query, value, cache):
         """Return the number of positions, or of places of the cache."""
         if cache is not None:
             return cache["keys"].shape[2]
@@ -336,7 +395,7 @@ class SelfAttention(BaseAttention):
         outputs = [keras.KerasTensor(shape, self.compute_dtype)]
         if return_attention_scores:
             batch, *queries = query.shape[:-1]
-            positions = self._positions(query, value, cache)
+            positions = self._length(query, value, cache)
             shape = (batch, self.num_heads, *queries, positions)
             outputs.append(keras.KerasTensor(shape, self.compute_dtype))
         if cache is not None:
@@ -358,8 +417,24 @@ class SelfAttention(BaseAttention):
             "dropout": self.dropout,
             "scale": self.scale,
             "seed": self.seed,
+            "positions": serialize_part(self.positions),
+            "num_key_value_heads": self.num_key_value_heads,
+            "window_size": self.window_size,
             **self.projection,
         }
+
+    @classmethod
+    def from_config(cls, config: Config) -> "SelfAttention":
+        return cls(**deserialize_parts(config))
+
+
+def _check_groups(num_key_value_heads, num_heads):
+    name = "num_key_value_heads"
+    check_positive_integer(name, num_key_value_heads, optional=True)
+    if num_key_value_heads is not None and num_heads % num_key_value_heads:
+        raise ValueError(
+            f"{name} must divide num_heads={num_heads}. Received: {num_key_value_heads}"
+        )
 
 
 def _with_batch_axis(attention_mask, shape):

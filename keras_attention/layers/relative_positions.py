@@ -1,0 +1,407 @@
+"""Relative positions of queries and keys, as parts of self-attention.
+
+Shapes: B batch, T queries, S positions, N heads, D depth of a key, V depth of a value
+in a head, K largest distance.
+"""
+
+import numbers
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_attention.layers.base import AttentionPart
+from keras_attention.layers.projections import (
+    serialize_options,
+    weight_arguments,
+    weight_options,
+)
+from keras_attention.ops.precision import exact_dtype
+from keras_attention.ops.relative_positions import (
+    alibi_slopes,
+    buckets_of_offsets,
+    clip_offsets,
+    rotary_frequencies,
+    rotate_pairs,
+    sum_by_offset,
+    take_by_offset,
+)
+from keras_attention.typing import (
+    Config,
+    Initializer,
+    Regularizer,
+    Shape,
+    Tensor,
+    WeightConstraint,
+)
+from keras_attention.validation import check_choice, check_positive_integer
+
+SCALINGS = ("linear", "ntk")
+
+
+class RelativePositions(AttentionPart):
+    """Base of the relative positions in `SelfAttention`.
+
+    Weights depend on the offset `s - t` between the positions of key s and query t. A
+    subclass implements one method or several; the others have no effect:
+
+        query[t], key[s] = rotate(query[t], t), rotate(key[s], s)
+        scores[t, s]     = query[t] . key[s] + bias(query, s - t)
+        head[t]          = sum over s of weights[t, s] * value[s] + read(weights, s - t)
+
+    `build(query_shape, value_shape)` creates the weights, given the shapes
+    `(B, N, T, D)` and `(B, groups of heads, S, V)`.
+
+    Masked steps do not count: each step has the position that it would have without
+    them. In cross-attention, both sequences are counted from zero.
+
+    Attributes:
+        reads: Whether `read` adds to the contexts, which requires the weights.
+    """
+
+    reads: bool = False
+
+    def build(self, query_shape: Shape, value_shape: Shape) -> None:
+        self.built = True
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Return queries or keys `(B, N, T, D)` at int32 positions `(B or 1, T)`.
+
+        Queries are multiplied by the scale before, and a cache contains keys after it.
+        """
+        return x
+
+    def bias(self, query: Tensor, offsets: Tensor) -> Tensor | None:
+        """Return what is added to the scores, broadcastable to `(B, N, T, S)`.
+
+        Args:
+            query: Tensor `(B, N, T, D)`, multiplied by the scale.
+            offsets: int32 `(B, T, S)` or `(1, T, S)`.
+        """
+        return None
+
+    def read(self, weights: Tensor, offsets: Tensor) -> Tensor | None:
+        """Return what is added to the contexts, `(B, N, T, V)`."""
+        return None
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class RotaryPositions(RelativePositions):
+    """Rotary positions: queries and keys are rotated by their position.
+
+    Features i and `i + D / 2` of a head are a pair, which is rotated by an angle:
+
+        angle[p, i] = p * base ^ (-2 i / D)
+
+    The product of a rotated query and a rotated key depends on the offset alone. This
+    is the order of pairs of `keras_hub.layers.RotaryEmbedding`, GPT-NeoX and Llama in
+    Transformers. The paper pairs neighbours, features `2 i` and `2 i + 1`: the same up
+    to a permutation of the rows of a kernel.
+
+    Args:
+        max_wavelength: Positive number, the base.
+        fraction: Number in (0, 1], part of the features of a head that are rotated, the
+            first ones; D is then their number, `fraction * key_dim` rounded down to an
+            even number.
+        scaling: How rotations are slowed down, for contexts longer than in training:
+            `"linear"` divides every position by `scaling_factor`; `"ntk"` multiplies
+            the base by `scaling_factor ^ (D / (D - 2))`.
+        scaling_factor: Number of at least 1, the ratio of the two lengths.
+
+    Raises:
+        ValueError: If an argument does not fit, or no pair of features is rotated.
+
+    Example:
+
+    >>> attention = SelfAttention(8, 64, positions=RotaryPositions(fraction=0.5))
+    >>> tuple(attention(np.zeros((2, 11, 512), "float32")).shape)
+    (2, 11, 512)
+
+    Reference:
+        [Su et al., 2021](https://arxiv.org/abs/2104.09864), section 3.4; a fraction:
+        [Black et al., 2022](https://arxiv.org/abs/2204.06745), section 2.1.1; scaling:
+        [Chen et al., 2023](https://arxiv.org/abs/2306.15595),
+        [Peng et al., 2023](https://arxiv.org/abs/2309.00071).
+    """
+
+    def __init__(
+        self,
+        max_wavelength: float = 10_000.0,
+        *,
+        fraction: float = 1.0,
+        scaling: str = "linear",
+        scaling_factor: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        _check_number("max_wavelength", max_wavelength, "above 0", lambda x: x > 0)
+        _check_number("fraction", fraction, "in (0, 1]", lambda x: 0 < x <= 1)
+        check_choice("scaling", scaling, SCALINGS)
+        _check_number("scaling_factor", scaling_factor, "from 1", lambda x: x >= 1)
+        super().__init__(**kwargs)
+        self.max_wavelength = max_wavelength
+        self.fraction = fraction
+        self.scaling = scaling
+        self.scaling_factor = scaling_factor
+
+    def build(self, query_shape: Shape, value_shape: Shape) -> None:
+        self._rotated(query_shape[-1])
+        self.built = True
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        depth = self._rotated(x.shape[-1])
+        frequencies = rotary_frequencies(
+            depth, self.max_wavelength, self.scaling, self.scaling_factor
+        )
+        return rotate_pairs(x, positions, frequencies)
+
+    def _rotated(self, key_dim):
+        """Return the number of features that are rotated."""
+        depth = int(self.fraction * key_dim) // 2 * 2
+        if not depth:
+            raise ValueError(
+                "Rotary positions must rotate two features or more of a head. Received:"
+                f" key_dim={key_dim}, fraction={self.fraction}"
+            )
+        return depth
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "max_wavelength": self.max_wavelength,
+            "fraction": self.fraction,
+            "scaling": self.scaling,
+            "scaling_factor": self.scaling_factor,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AlibiPositions(RelativePositions):
+    """ALiBi: the scores of each head decrease linearly with the distance.
+
+        scores[n, t, s] = scale * query[n, t] . key[n, s] - slope[n] * |s - t|
+
+    The slopes are constant, `2 ^ (-8 n / N)` for N heads, n from 1, if N is a power of
+    two; [Press et al.](https://github.com/ofirpress/attention_with_linear_biases)
+    define them for other numbers. The paper has causal attention; without it, the bias
+    is symmetric. `keras_hub.layers.AlibiBias` adds `slope[n] * (s - S + 1)` to all
+    queries: in causal attention, a constant more for each query, hence the same
+    weights.
+
+    Example:
+
+    >>> attention = SelfAttention(8, 64, causal=True, positions="alibi")
+    >>> tuple(attention(np.zeros((2, 11, 512), "float32")).shape)
+    (2, 11, 512)
+
+    Reference:
+        [Press et al., 2022](https://arxiv.org/abs/2108.12409), section 3.
+    """
+
+    def bias(self, query: Tensor, offsets: Tensor) -> Tensor:
+        dtype = exact_dtype(query.dtype)
+        slopes = alibi_slopes(query.shape[1])[:, None, None]
+        distances = ops.cast(ops.abs(offsets), dtype)[:, None]
+        return -ops.convert_to_tensor(slopes, dtype) * distances
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class T5Positions(RelativePositions):
+    """Relative positions of T5: a learned bias for each head and range of offsets.
+
+        scores[n, t, s] = scale * query[n, t] . key[n, s] + bias[bucket(s - t), n]
+
+    Small distances have a bucket each, larger ones share buckets whose ranges grow in
+    proportion to the distance, and all distances from `max_distance` share the last
+    one. T5 itself has no scale, `SelfAttention(..., scale=1.0, use_bias=False)`, and
+    one table for all its layers: pass the same `T5Positions` to each.
+
+    Args:
+        num_buckets: Positive integer, at least 2, or 4 if `bidirectional`.
+        max_distance: Positive integer, larger than the distances with a bucket each: a
+            half of `num_buckets`, or a quarter if `bidirectional`.
+        bidirectional: Whether half of the buckets are for keys after the query. `"t5"`
+            chooses `not causal`.
+        bias_initializer, bias_regularizer, bias_constraint: For the table
+            `(num_buckets, N)`.
+
+    Raises:
+        ValueError: If an argument does not fit.
+
+    Example:
+
+    >>> attention = SelfAttention(8, 64, scale=1.0, positions=T5Positions())
+    >>> tuple(attention(np.zeros((2, 11, 512), "float32")).shape)
+    (2, 11, 512)
+
+    Reference:
+        [Raffel et al., 2020](https://arxiv.org/abs/1910.10683), section 2.1.
+    """
+
+    def __init__(
+        self,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        *,
+        bidirectional: bool = True,
+        bias_initializer: Initializer = "zeros",
+        bias_regularizer: Regularizer = None,
+        bias_constraint: WeightConstraint = None,
+        **kwargs: Any,
+    ) -> None:
+        check_positive_integer("num_buckets", num_buckets)
+        check_positive_integer("max_distance", max_distance)
+        exact = num_buckets // (4 if bidirectional else 2)
+        if not 0 < exact < max_distance:
+            raise ValueError(
+                "num_buckets must be at least 2, or 4 if bidirectional, and "
+                "max_distance larger than the number of buckets of one distance. "
+                f"Received: num_buckets={num_buckets}, max_distance={max_distance}, "
+                f"bidirectional={bidirectional}"
+            )
+        super().__init__(**kwargs)
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        self.options = weight_options(locals())
+
+    def build(self, query_shape: Shape, value_shape: Shape) -> None:
+        self.biases = self.add_weight(
+            name="biases",
+            shape=(self.num_buckets, query_shape[1]),
+            **weight_arguments(self.options, "bias"),
+        )
+        self.built = True
+
+    def bias(self, query: Tensor, offsets: Tensor) -> Tensor:
+        buckets = buckets_of_offsets(
+            self.num_buckets, self.max_distance, self.bidirectional
+        )
+        by_offset = ops.take(self.biases, buckets, axis=0)
+        places = clip_offsets(offsets, self.max_distance)
+        return ops.transpose(ops.take(by_offset, places, axis=0), (0, 3, 1, 2))
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "num_buckets": self.num_buckets,
+            "max_distance": self.max_distance,
+            "bidirectional": self.bidirectional,
+            **serialize_options(self.options),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class ShawPositions(RelativePositions):
+    """Relative positions of Shaw et al.: learned vectors for keys and for values.
+
+        offset          = clip(s - t, -max_distance, max_distance)
+        scores[n, t, s] = scale * query[n, t] . (key[n, s] + of_keys[offset])
+        head[n, t]      = sum over s of weights[n, t, s]
+                          * (value[n, s] + of_values[offset])
+
+    The vectors are shared by all heads.
+
+    Args:
+        max_distance: Positive integer K; larger distances share a vector.
+        use_values: Whether there are vectors for the values. They need the weights, so
+            that fused attention is not available.
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: For the
+            tables `(2 K + 1, D)` and `(2 K + 1, V)`.
+
+    Raises:
+        ValueError: If an argument does not fit.
+
+    Example:
+
+    >>> attention = SelfAttention(8, 64, positions=ShawPositions(max_distance=4))
+    >>> tuple(attention(np.zeros((2, 11, 512), "float32")).shape)
+    (2, 11, 512)
+
+    Reference:
+        [Shaw et al., 2018](https://arxiv.org/abs/1803.02155), sections 3.1 and 3.2.
+    """
+
+    def __init__(
+        self,
+        max_distance: int = 16,
+        *,
+        use_values: bool = True,
+        embeddings_initializer: Initializer = "glorot_uniform",
+        embeddings_regularizer: Regularizer = None,
+        embeddings_constraint: WeightConstraint = None,
+        **kwargs: Any,
+    ) -> None:
+        check_positive_integer("max_distance", max_distance)
+        super().__init__(**kwargs)
+        self.max_distance = max_distance
+        self.use_values = use_values
+        self.options = weight_options(locals())
+
+    @property
+    def reads(self) -> bool:
+        return self.use_values
+
+    def build(self, query_shape: Shape, value_shape: Shape) -> None:
+        self.of_keys = self._table("of_keys", query_shape[-1])
+        if self.use_values:
+            self.of_values = self._table("of_values", value_shape[-1])
+        self.built = True
+
+    def _table(self, name, depth):
+        return self.add_weight(
+            name=name,
+            shape=(2 * self.max_distance + 1, depth),
+            **weight_arguments(self.options, "embeddings"),
+        )
+
+    def bias(self, query: Tensor, offsets: Tensor) -> Tensor:
+        products = ops.matmul(query, ops.transpose(self.of_keys))
+        return take_by_offset(products, clip_offsets(offsets, self.max_distance))
+
+    def read(self, weights: Tensor, offsets: Tensor) -> Tensor | None:
+        if not self.use_values:
+            return None
+        places = clip_offsets(offsets, self.max_distance)
+        sums = sum_by_offset(weights, places, 2 * self.max_distance + 1)
+        return ops.matmul(sums, self.of_values)
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "max_distance": self.max_distance,
+            "use_values": self.use_values,
+            **serialize_options(self.options),
+        }
+
+
+POSITIONS = {
+    "rotary": RotaryPositions,
+    "alibi": AlibiPositions,
+    "t5": T5Positions,
+    "shaw": ShawPositions,
+}
+
+
+def get_positions(identifier, causal, dtype=None):
+    """Return the relative positions for a name or a config, or those given; or `None`.
+
+    Args:
+        causal: Whether the attention is causal.
+    """
+    if isinstance(identifier, dict):
+        identifier = keras.saving.deserialize_keras_object(identifier)
+    if identifier is None or isinstance(identifier, RelativePositions):
+        return identifier
+    if not isinstance(identifier, str) or identifier not in POSITIONS:
+        raise ValueError(
+            f"positions must be one of {', '.join(map(repr, POSITIONS))}, or relative "
+            f"positions such as RotaryPositions(). Received: {identifier!r}"
+        )
+    options = {"bidirectional": not causal} if identifier == "t5" else {}
+    return POSITIONS[identifier](**options, dtype=dtype, name="positions")
+
+
+def _check_number(name, value, expected, holds):
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (is_number and holds(value)):
+        raise ValueError(f"{name} must be a number {expected}. Received: {value!r}")

@@ -1,0 +1,102 @@
+"""Arithmetic of several heads.
+
+Queries have N heads, and keys and values G groups of `N / G` heads: head n reads group
+`n // (N / G)`. With one group for every head, this is multi-head attention.
+
+Shapes: B batch, T queries, S positions, N heads, G groups of heads, D depth of a head,
+V depth of a value in a head.
+
+Reference:
+    [Ainslie et al., 2023](https://arxiv.org/abs/2305.13245), section 2.2.
+"""
+
+import keras
+from keras import ops
+
+from keras_attention import acceleration
+from keras_attention.lengths import may_be_zero
+
+
+def split_heads(x, num_heads):
+    """Reshape `(B, T, N * D)` to `(B, N, T, D)`."""
+    batch, length = ops.shape(x)[:2]
+    depth = x.shape[-1] // num_heads
+    if x.shape[1] == 1:
+        return ops.reshape(x, (batch, num_heads, 1, depth))
+    x = ops.reshape(x, (batch, length, num_heads, depth))
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def join_heads(x):
+    """Reshape `(B, N, T, D)` to `(B, T, N * D)`."""
+    batch, num_heads, length, depth = ops.shape(x)
+    if x.shape[2] != 1:
+        x = ops.transpose(x, (0, 2, 1, 3))
+    return ops.reshape(x, (batch, length, num_heads * depth))
+
+
+def head_scores(query, keys):
+    """Return `query @ keys^T` `(B, N, T, S)` for `(B, N, T, D)` and `(B, G, S, D)`."""
+    num_heads, length = query.shape[1], ops.shape(query)[2]
+    query = _by_group(query, keys.shape[1])
+    if acceleration.has_few_scores((*query.shape[:3], keys.shape[2]), query.dtype):
+        scores = ops.sum(query[:, :, :, None] * keys[:, :, None], axis=-1)
+    else:
+        scores = ops.matmul(query, ops.transpose(keys, (0, 1, 3, 2)))
+    return _by_head(scores, num_heads, length)
+
+
+def read_heads(weights, values):
+    """Return `weights @ values` for `(B, N, T, S)` and values `(B, G, S, V)`."""
+    num_heads, length = weights.shape[1], ops.shape(weights)[2]
+    weights = _by_group(weights, values.shape[1])
+    if acceleration.has_few_scores(weights.shape, weights.dtype):
+        context = ops.sum(weights[..., None] * values[:, :, None], axis=-2)
+    else:
+        context = ops.matmul(weights, values)
+    return _by_head(context, num_heads, length)
+
+
+def _by_group(x, num_groups):
+    """Reshape `(B, N, T, ...)` to `(B, G, N / G * T, ...)`."""
+    if x.shape[1] == num_groups:
+        return x
+    batch, num_heads, length, last = ops.shape(x)
+    return ops.reshape(x, (batch, num_groups, num_heads // num_groups * length, last))
+
+
+def _by_head(x, num_heads, length):
+    """Reshape `(B, G, N / G * T, ...)` to `(B, N, T, ...)`."""
+    if x.shape[1] == num_heads:
+        return x
+    return ops.reshape(x, (ops.shape(x)[0], num_heads, length, ops.shape(x)[3]))
+
+
+def has_position(mask, query, keys):
+    """Return which queries may see any position, `(B, T)`; `None` if all may."""
+    if mask is not None:
+        return ops.any(mask, axis=-1)
+    if not may_be_zero(keys.shape[2]):
+        return None
+    batch, _, queries, _ = ops.shape(query)
+    return ops.broadcast_to(ops.shape(keys)[2] > 0, (batch, queries))
+
+
+def up_to_each_query(query, keys):
+    """Return the causal mask, `(1, T, S)`."""
+    t, s = (ops.arange(ops.shape(x)[2], dtype="int32") for x in (query, keys))
+    return t[None, :, None] >= s
+
+
+def masked_bias(bias, mask, dtype):
+    """Return a bias of the scores that also hides masked positions, in a dtype.
+
+    Args:
+        bias, mask: Broadcastable to `(B, N, T, S)`; the mask may be `None`.
+    """
+    bias = ops.cast(bias, dtype)
+    if mask is None:
+        return bias
+    # Finite, or a query without a position would have weights of NaN.
+    lowest = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
+    return ops.where(mask, bias, ops.cast(lowest, dtype))

@@ -1,0 +1,117 @@
+"""Sliding windows: every query of a sequence sees the steps around its own.
+
+The cost grows with the window and not with the sequence: the sequence is cut into
+blocks of C steps, and the queries of a block attend to it and to its neighbours. The
+blocks of all sequences are rows of one batch.
+
+Shapes: B batch, S steps, N heads, D depth, W window size, C steps in a block, K blocks,
+J positions that a block sees: `2 C`, or `3 C` unless causal.
+"""
+
+from keras import ops
+
+# Smaller blocks would make matrix products that are too small to be fast.
+MIN_BLOCK = 32
+
+
+def in_window(offsets, window_size):
+    """Return which offsets `(B, T, S)` are at most `window_size - 1`, either way."""
+    return ops.abs(offsets) < window_size
+
+
+def block_size(window_size):
+    """Return C, at least `window_size - 1`, so that neighbours are enough."""
+    return max(window_size, MIN_BLOCK)
+
+
+def query_blocks(query, size):
+    """Cut queries `(B, N, S, D)` into blocks, `(B * K, N, C, D)`."""
+    return _as_rows(_cut(query, size))
+
+
+def key_blocks(keys, size, causal):
+    """Return the keys that each block of queries sees, `(B * K, N, J, D)`."""
+    blocks = _cut(keys, size)
+    before = ops.pad(blocks[:, :, :-1], [[0, 0], [0, 0], [1, 0], [0, 0], [0, 0]])
+    neighbours = [before, blocks]
+    if not causal:
+        after = ops.pad(blocks[:, :, 1:], [[0, 0], [0, 0], [0, 1], [0, 0], [0, 0]])
+        neighbours.append(after)
+    return _as_rows(ops.concatenate(neighbours, axis=3))
+
+
+def join_blocks(x, length):
+    """Join blocks `(B * K, N, C, D)` to sequences `(B, N, S, D)`."""
+    _, heads, size, depth = ops.shape(x)
+    count = _block_count(length, size)
+    x = ops.reshape(x, (-1, count, heads, size, depth))
+    x = ops.transpose(x, (0, 2, 1, 3, 4))
+    return ops.reshape(x, (-1, heads, count * size, depth))[:, :, :length]
+
+
+def block_offsets(size, causal):
+    """Return the offsets of the positions that a block sees, `(1, C, J)`."""
+    queries = ops.arange(size, dtype="int32")
+    keys = ops.arange(-size, size if causal else 2 * size, dtype="int32")
+    return (keys[None, :] - queries[:, None])[None]
+
+
+def block_mask(lengths, batch, length, window_size, size, causal):
+    """Return which positions the queries of each block may see, `(B * K, C, J)`.
+
+    Args:
+        lengths: Number of steps of each sequence, int32 `(B,)`; `None` if it is S.
+        batch, length: B and S.
+    """
+    offsets = block_offsets(size, causal)
+    seen = in_window(offsets, window_size)
+    if causal:
+        seen = ops.logical_and(seen, offsets <= 0)
+    count = _block_count(length, size)
+    starts = size * ops.arange(count, dtype="int32")
+    keys = starts[:, None] + ops.arange(-size, offsets.shape[2] - size, dtype="int32")
+    lengths = length if lengths is None else lengths[:, None, None]
+    exists = ops.logical_and(keys >= 0, keys < lengths)
+    exists = ops.broadcast_to(exists, (batch, count, keys.shape[1]))
+    exists = ops.reshape(exists, (-1, 1, keys.shape[1]))
+    return ops.logical_and(seen, exists)
+
+
+def valid_first(mask):
+    """Return the order of steps in which the valid ones come first, and its inverse.
+
+    Both are int32 `(B, S)`; the valid steps, and the others, keep their order.
+    """
+    length = ops.shape(mask)[1]
+    steps = ops.arange(length, dtype="int32")
+    order = ops.argsort(ops.where(mask, steps, steps + length), axis=1)
+    return ops.cast(order, "int32"), ops.cast(ops.argsort(order, axis=1), "int32")
+
+
+def reorder(x, order):
+    """Return `x` `(B, N, S, D)` with its steps in the order `(B, S)`."""
+    batch, heads, length, depth = ops.shape(x)
+    rows = length * ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads))
+    rows = rows[..., None] + order[:, None]
+    taken = ops.take(ops.reshape(x, (-1, depth)), rows, axis=0)
+    return ops.reshape(taken, (batch, heads, length, depth))
+
+
+def _block_count(length, size):
+    count = -(-length // size)
+    # A known number stays a number.
+    return max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
+
+
+def _cut(x, size):
+    """Return `(B, N, S, D)` as `(B, N, K, C, D)`; steps beyond the last are zero."""
+    batch, heads, length, depth = ops.shape(x)
+    count = _block_count(length, size)
+    x = ops.pad(x, [[0, 0], [0, 0], [0, count * size - length], [0, 0]])
+    return ops.reshape(x, (batch, heads, count, size, depth))
+
+
+def _as_rows(blocks):
+    """Return `(B, N, K, C, D)` as `(B * K, N, C, D)`."""
+    _, heads, _, size, depth = ops.shape(blocks)
+    return ops.reshape(ops.transpose(blocks, (0, 2, 1, 3, 4)), (-1, heads, size, depth))

@@ -1,0 +1,189 @@
+"""Relative positions, groups of heads and sliding windows in self-attention."""
+
+import keras
+import numpy as np
+import pytest
+from combinations import covering
+from keras import ops
+from layers.positions_reference import by_loops
+from layers.self_attention_reference import attend, draw, numpy, read, stepped
+
+from keras_attention import (
+    AlibiPositions,
+    RotaryPositions,
+    SelfAttention,
+    ShawPositions,
+    T5Positions,
+)
+from keras_attention.ops import sliding_windows
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+BATCH, STEPS, OTHER, DEPTH = 2, 7, 5, 3
+# No power of two, which the slopes of ALiBi need to be tested with.
+HEADS, GROUPS, KEY_DIM, VALUE_DIM = 6, 2, 4, 5
+SEQUENCE = (BATCH, STEPS, DEPTH)
+
+POSITIONS = {
+    "none": lambda causal: None,
+    "rotary": lambda causal: RotaryPositions(30.0, fraction=0.6),
+    "alibi": lambda causal: AlibiPositions(),
+    "t5": lambda causal: T5Positions(
+        8, 5, bidirectional=not causal, bias_initializer="normal"
+    ),
+    "shaw": lambda causal: ShawPositions(2, embeddings_initializer="normal"),
+}
+# In the quick tests of compiled and exported layers; each is in every backend.
+FIRST = ["shaw", "t5", "alibi", "rotary"]
+
+
+def build(name, causal=False, num_heads=HEADS, key_dim=KEY_DIM, **options):
+    positions = POSITIONS[name](causal)
+    options = {"bias_initializer": "normal", "causal": causal, **options}
+    return SelfAttention(num_heads, key_dim, positions=positions, **options)
+
+
+def visible(queries, positions, causal, window_size):
+    t, s = np.arange(queries)[:, None], np.arange(positions)
+    seen = np.ones((queries, positions), "bool")
+    if causal:
+        seen &= s <= t
+    if window_size is not None:
+        seen &= abs(s - t) < window_size
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "window_size", "causal"),
+    covering(list(POSITIONS), [None, GROUPS, 1], [None, 3], [False, True]),
+)
+def test_outputs_equal_the_papers(rng, name, groups, window_size, causal):
+    layer = build(
+        name,
+        causal,
+        value_dim=VALUE_DIM,
+        num_key_value_heads=groups,
+        window_size=window_size,
+    )
+    x = draw(rng, SEQUENCE)
+
+    output, weights = attend(layer, x)
+
+    seen = visible(STEPS, STEPS, causal, window_size)
+    expected, expected_weights = by_loops(layer, x, valid=seen)
+    np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    np.testing.assert_allclose(read(layer, x), expected, atol=1e-5)
+    assert (weights[..., ~seen] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["rotary", "t5"])
+def test_cross_attention_counts_both_sequences_from_zero(rng, name):
+    layer = build(name, window_size=4)
+    query, value = draw(rng, SEQUENCE, (BATCH, OTHER, DEPTH))
+    value[:, 0] = np.nan
+    mask = np.arange(OTHER)[None] != [[0], [0]]
+
+    output = read(layer, query, value, value_mask=mask)
+
+    seen = visible(STEPS, OTHER - 1, False, 4)
+    expected, _ = by_loops(layer, query, value[:, 1:], seen)
+    sees = seen.any(-1)
+    np.testing.assert_allclose(output[:, sees], expected[:, sees], atol=1e-5)
+    memory = layer.memory(value, value_mask=mask)
+    found, _ = layer.step(
+        query[:, 2:3], memory, query_positions=ops.full((1, 1), 2, "int32")
+    )
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(found["context"])[:, 0], output[:, 2], atol=1e-5
+    )
+
+
+MASK = np.array([[1, 1, 0, 1, 0, 1, 1], [0, 0, 1, 1, 1, 1, 0]], "bool")
+
+
+@pytest.mark.parametrize("name", list(POSITIONS))
+def test_masked_steps_do_not_count(rng, name):
+    window_size = None if name == "t5" else 3
+    layer = build(
+        name, True, num_key_value_heads=GROUPS, window_size=window_size, dropout=0.5
+    )
+    x = draw(rng, SEQUENCE)
+    expected, expected_weights = attend(layer, x, query_mask=MASK)
+    # Without the masked steps, the others are as before.
+    for row, mask in enumerate(MASK):
+        alone = read(layer, x[row : row + 1, mask])
+        np.testing.assert_allclose(expected[row, mask], alone[0], atol=1e-5)
+    x[~MASK] = np.nan
+
+    output, weights, cache = stepped(layer, x, STEPS, query_mask=MASK)
+
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    assert tuple(cache["keys"].shape) == (BATCH, GROUPS, STEPS, KEY_DIM)
+    last = expected_weights[0][..., MASK[0]]
+    np.testing.assert_allclose(weights[0, ..., : MASK[0].sum()], last, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "causal", "window_size", "mask"),
+    covering(list(POSITIONS), [False, True], [1, 2, 4], [None, MASK], strength=2),
+)
+def test_blocks_equal_all_positions(rng, name, causal, window_size, mask, monkeypatch):
+    monkeypatch.setattr(sliding_windows, "MIN_BLOCK", 2)
+    layer = build(name, causal, num_key_value_heads=GROUPS, window_size=window_size)
+    x, mask = draw(rng, (BATCH, 2 * STEPS, DEPTH)), None if mask is None else mask
+    mask = None if mask is None else np.concatenate([mask, ~mask], axis=1)
+    expected, _ = attend(layer, x, query_mask=mask)
+    if mask is not None:
+        x[~mask] = np.nan
+
+    scored = []
+    weigh = type(layer.step)._attend
+
+    def count(step, query, keys, *args, **options):
+        scored.append(keys.shape[2])
+        return weigh(step, query, keys, *args, **options)
+
+    monkeypatch.setattr(type(layer.step), "_attend", count)
+    output = read(layer, x, query_mask=mask)
+
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+    blocks = (2 if causal else 3) * max(window_size, 2)
+    assert scored == [blocks if blocks < 2 * STEPS else 2 * STEPS]
+
+
+@pytest.mark.parametrize(
+    ("causal", "window_size"), covering([True, False], [3, None], strength=1)
+)
+def test_grouped_heads_equal_keras(rng, causal, window_size):
+    peer = keras.layers.GroupQueryAttention(
+        KEY_DIM, HEADS, GROUPS, sliding_window=window_size, bias_initializer="normal"
+    )
+    layer = build(
+        "none",
+        causal,
+        num_key_value_heads=GROUPS,
+        window_size=window_size,
+    )
+    x, value = draw(rng, SEQUENCE, SEQUENCE)
+    mask = np.arange(STEPS) < [[STEPS], [4]]
+    options = {"query_mask": mask, "value_mask": mask}
+    expected, weights = peer(
+        x, value, use_causal_mask=causal, return_attention_scores=True, **options
+    )
+    layer.build(x.shape, value.shape)
+    names = {"query": layer.step.query_projection, "key": layer.memory.key_projection}
+    names["value"] = layer.memory.value_projection
+    names["attention_output"] = layer.step.output_projection
+    for sublayer in peer._flatten_layers():
+        if sublayer.name in names:
+            own = names[sublayer.name]
+            given = zip(own.weights, sublayer.get_weights(), strict=True)
+            own.set_weights([x.reshape(w.shape) for w, x in given])
+
+    output, found = attend(layer, x, value, **options)
+
+    expected, weights = numpy([expected, weights])
+    np.testing.assert_allclose(output[mask], expected[mask], atol=1e-5)
+    by_query = mask[:, None, :, None]
+    np.testing.assert_allclose(found * by_query, weights * by_query, atol=1e-6)
