@@ -86,6 +86,10 @@ class ModelConfig:
     #: Whether self-attention has pre-norm: layer normalisation before each sublayer
     #: instead of after it.
     pre_norm: bool = True
+    #: Decoder layer of self-attention from which the alignment is read, counted from 1,
+    #: and which a guide trains. By default the mean of all layers but the lowest, or of
+    #: the only one. In each layer, weights are the mean of all heads.
+    alignment_layer: Layers | None = None
     #: Whether source and target share their embeddings. The output layer always shares
     #: those of the target.
     share_embeddings: bool = True
@@ -135,6 +139,7 @@ RUNTIME_OPTIONS = (
     "context_dropout",
     "output_dropout",
     "attention_dropout",
+    "alignment_layer",
     "length_ratio",
 )
 
@@ -170,6 +175,12 @@ class TrainConfig:
     data: Path | None = None
     #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
+    #: Guided alignment: word alignments of the training text in Pharaoh format, as
+    #: fast_align writes them. Line n has the links i-j of pair n: source word i is
+    #: aligned with target word j. Words are separated by spaces and counted from 0.
+    guide: Path | None = None
+    #: Weight of guided alignment: the loss of the attention weights against the links.
+    guide_weight: Weight = 0.5
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights
     #: and its vocabulary. Dropout rates may change; the sizes of its layers stay.
@@ -370,7 +381,8 @@ class WebConfig:
 class EvaluateConfig:
     """Print BLEU and chrF2 of a model, cased and lower-cased, and their signatures.
 
-    BLEU uses the tokenizer zh of sacrebleu for Chinese references, and char for other
+    With --alignments, also print the alignment error rate (AER) of the attention. BLEU
+    uses the tokenizer zh of sacrebleu for Chinese references, and char for other
     writing systems without spaces.
 
     For example: nmt evaluate --data multi30k --pair en-de --split val
@@ -386,6 +398,11 @@ class EvaluateConfig:
     pair: str | None = None
     #: Split, with --data: the name of its files; val by default.
     split: str | None = None
+    #: Reference word alignments in Pharaoh format. Line n has the links of pair n: i-j
+    #: is a sure link of source word i and target word j, i?j or ipj a possible one.
+    #: Words are separated by spaces and counted from 0. The attention is that of forced
+    #: decoding of the reference translation.
+    alignments: Path | None = None
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Output file for the translations.

@@ -4,15 +4,18 @@ import functools
 
 import keras
 import numpy as np
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.schema import BeamConfig
 from keras_attention_apps.common.task import Task
-from keras_attention_apps.common.tokens import PAD
+from keras_attention_apps.common.tokens import PAD, START
 from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, ModelConfig
-from keras_attention_apps.nmt.data.padding import pad
+from keras_attention_apps.nmt.data.padding import chunks, pad
+from keras_attention_apps.nmt.data.text import alignment_of, merge_weights
 from keras_attention_apps.nmt.network.building import build_network
+from keras_attention_apps.nmt.network.forced_decoding import ForcedDecoding
 from keras_attention_apps.nmt.translations import LENGTH_SLACK, BaseTranslator
 
 from keras_attention import beam_search
@@ -39,6 +42,10 @@ class Translator(BaseTranslator, Task):
     runtime_options = RUNTIME_OPTIONS
     build_network = staticmethod(build_network)
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._forced_decoding = None
+
     @property
     def max_length(self):
         return self.config.max_length
@@ -50,6 +57,63 @@ class Translator(BaseTranslator, Task):
     @property
     def attends(self):
         return self.config.attention != "none"
+
+    def align(self, sources, targets, *, batch_size=64):
+        """Align sentences with given translations, by forced decoding.
+
+        The decoder reads the translation instead of its own, and each target word is
+        aligned with the source word of largest attention weight; see `alignment_of`.
+
+        Args:
+            sources, targets: Lists of strings. Words beyond the maximum length have no
+                links.
+            batch_size: Batch size, in pairs.
+
+        Returns:
+            For each pair the list of its links: index of the source word, index of the
+            target word. Words are those between spaces.
+
+        Raises:
+            ValueError: If the model has no attention, or the lists differ in length.
+        """
+        if not self.attends:
+            raise UserError("alignments need a model with attention")
+        encoded = [
+            (self._encode(source)[0], self._encode(target)[0])
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        found = [[] for _ in encoded]
+        # A side that is empty has the end token alone.
+        order = [i for i, pair in enumerate(encoded) if min(map(len, pair)) > 1]
+        order.sort(key=lambda i: max(map(len, encoded[i])))
+        for batch in chunks(order, batch_size):
+            weights = self._forced([encoded[i] for i in batch], batch_size)
+            for i, rows in zip(batch, weights, strict=False):
+                found[i] = self._links(*encoded[i], rows)
+        return found
+
+    def _forced(self, pairs, batch_size):
+        """Return the attention of pairs of token ids, `(B, T, S)`."""
+        sources = [source for source, _ in pairs]
+        targets = [[START, *target] for _, target in pairs]
+        rows = len(pairs)
+        columns = [max(map(len, side)) for side in (sources, targets)]
+        if self.jit_compile:
+            rows = power_of_two(rows, batch_size)
+            columns = self._rounded(columns[0]), self._rounded(columns[1] - 1) + 1
+        if self._forced_decoding is None:
+            self._forced_decoding = ForcedDecoding(self.network, self.jit_compile)
+        sides = zip((sources, targets), columns, strict=True)
+        source, target = (pad(side, rows, width) for side, width in sides)
+        inputs = {"source": source, "target": target}
+        return predict_rows(self._forced_decoding, inputs)
+
+    def _links(self, source, target, weights):
+        """Return the links of a pair of token ids, from its attention."""
+        places = [self.tokenizer.word_places(side) for side in (source, target)]
+        # The end token is one more word.
+        merged = merge_weights(weights, [*places[0], places[0][-1] + 1], places[1])
+        return alignment_of(merged[:, :-1], merged[:, -1])
 
     def _search(self, token_ids, batch_size, n_best, search):
         columns = max(map(len, token_ids))

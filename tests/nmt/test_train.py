@@ -19,7 +19,7 @@ from keras_attention_apps.nmt.network.recurrent import BahdanauNetwork
 from keras_attention_apps.nmt.training import train as training
 from keras_attention_apps.nmt.translations import Translation
 
-from .conftest import untrained
+from .conftest import untrained, write_links
 
 
 @pytest.fixture(scope="module")
@@ -405,6 +405,8 @@ def test_every_network_trains(attention, copied, eager, few, tmp_path):
     output = tmp_path / "run"
     changes = {"model.attention": attention, "epochs": 1, "ema-momentum": 0}
     changes["precision"] = "mixed_bfloat16"
+    if attention != "none":
+        changes["guide"] = write_links(few, tmp_path / "guide", "train")
     assert main(small(few, output, **changes)) == 0
 
     assert keras.config.dtype_policy().name == "float32"
@@ -448,6 +450,19 @@ def test_only_its_own_epochs_are_averaged_and_removed(
     assert main(small(few, tmp_path)) == 0
 
     assert contents(tmp_path / "epochs") == before
+
+
+def test_the_links_of_a_guide_belong_to_the_training(few, tmp_path, capsys, begin):
+    guide = write_links(few, tmp_path / "guide", "train")
+    run = small(few, tmp_path / "run", guide=guide)
+    begin(run)
+    assert "2 for validation; 50 links; " in capsys.readouterr().out
+    guide.write_text("0-0\n" * 10)
+    assert main(run) == 2
+    assert "another value of links of the guide: '50 links" in capsys.readouterr().err
+
+    assert main([*run, "--model.attention", "none"]) == 2
+    assert "guide needs a model with attention" in capsys.readouterr().err
 
 
 def test_one_pair_is_trained_on(copied, eager, tmp_path):

@@ -204,12 +204,14 @@ class DecoderLayer(TransformerLayer):
 class TransformerDecoder(keras.layers.Layer):
     """A stack of decoder layers, for whole sequences or step by step.
 
-    The weights over the source are the mean over the heads of all layers but the
-    lowest, which attends to the last token rather than the next one.
+    The weights over the source are the mean over the heads of one layer, or of all
+    layers but the lowest, which attends to the last token rather than the next one.
 
     Args:
         layers: Number of layers.
         depth: Depth of the layers E.
+        alignment_layer: The layer whose weights are returned, counted from 1; all but
+            the lowest if `None`.
         **options: Further arguments of `TransformerLayer`.
 
     Call arguments:
@@ -221,10 +223,21 @@ class TransformerDecoder(keras.layers.Layer):
     Returns:
         outputs: `(B * K, T, E)`.
         weights: `(B, K * T, S)`; only if `return_attention_scores`.
+
+    Raises:
+        UserError: If `alignment_layer` is larger than `layers`.
     """
 
-    def __init__(self, layers, depth, *, pre_norm=True, **options):
+    def __init__(
+        self, layers, depth, *, alignment_layer=None, pre_norm=True, **options
+    ):
         super().__init__(name="decoder")
+        if alignment_layer is not None and alignment_layer > layers:
+            raise UserError(
+                f"alignment_layer must be at most {layers}, the number of decoder "
+                f"layers. Received: {alignment_layer}"
+            )
+        self.alignment_layer = alignment_layer
         self.layers = [
             DecoderLayer(depth, pre_norm=pre_norm, name=f"decoder_{i}", **options)
             for i in range(layers)
@@ -304,4 +317,6 @@ class TransformerDecoder(keras.layers.Layer):
         return self.norm(x), caches, sum(weights) / len(weights)
 
     def _aligns(self, index):
+        if self.alignment_layer is not None:
+            return index == self.alignment_layer - 1
         return index > 0 or len(self.layers) == 1

@@ -33,6 +33,7 @@ CHANGEABLE = (
     "target",
     "valid_source",
     "valid_target",
+    "guide",
     "output",
     "cache",
     "tensorboard",

@@ -3,10 +3,19 @@
 import math
 import sys
 
+import numpy as np
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.common.inputs import Inputs
-from keras_attention_apps.nmt.data.dataset import check_files, find_files, read_parallel
+from keras_attention_apps.nmt.data.dataset import (
+    check_files,
+    find_files,
+    read_links,
+    read_parallel,
+)
+from keras_attention_apps.nmt.data.links import POSSIBLE, SURE
 from keras_attention_apps.nmt.metrics import (
+    alignment_error_rate,
     bleu_by_length,
     lengths_of,
     translation_scores,
@@ -20,8 +29,12 @@ def evaluate(config):
         check_file(config.output)
     source, target = _files(config)
     chosen = config.translator
-    Inputs(source, target, *RUNTIMES.files(chosen.model)).check(config.output)
+    files = RUNTIMES.files(chosen.model)
+    Inputs(source, target, config.alignments, *files).check(config.output)
     sources, references = read_parallel(source, target)
+    links = None
+    if config.alignments is not None:
+        links = read_links(config.alignments, sources, references, possible=True)
     translator = RUNTIMES.load(
         chosen.model,
         config.runtime,
@@ -30,6 +43,8 @@ def evaluate(config):
         search=config.search.beam,
         precision=chosen.precision,
     )
+    if links is not None:
+        _check_aligns(translator, chosen.model)
     search = translator.search_options(**config.search.beam)
     found = translator.translate(sources, batch_size=config.search.batch_size, **search)
     translations = [translation.text for translation in found]
@@ -51,10 +66,30 @@ def evaluate(config):
     for lengths, count, score in bleu_by_length(sources, translations, references):
         about = f"{count} sentences of {lengths[0]} to {lengths[1]} {unit}"
         print(f"bleu-lc  {score:6.2f}  {about}")
+    if links is not None:
+        scores["aer"] = alignment_error_rate(
+            translator.align(sources, references), links
+        )
+        kinds = np.concatenate(links)[:, 2]
+        print(
+            f"aer      {scores['aer']:6.2f}  {np.sum(kinds == SURE)} sure and "
+            f"{np.sum(kinds == POSSIBLE)} possible links; forced decoding"
+        )
     if config.output is not None:
         with atomic_path(config.output) as temporary:
             temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
     return scores
+
+
+def _check_aligns(translator, model):
+    """Raise a `UserError` if a model cannot align given translations."""
+    if not hasattr(translator, "align"):
+        raise UserError(
+            "alignments needs a Keras model, whose decoder can read the reference: a "
+            f"LiteRT file contains the search alone. Received: {model!r}"
+        )
+    if not translator.attends:
+        raise UserError(f"alignments needs a model with attention. Received: {model!r}")
 
 
 def _files(config):

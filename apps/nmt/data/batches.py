@@ -7,6 +7,7 @@ import numpy as np
 from keras_attention_apps.common.hosts import rows_of_host
 from keras_attention_apps.common.network.compiling import rounded_up
 from keras_attention_apps.common.tokens import START
+from keras_attention_apps.nmt.data.links import subword_weights
 from keras_attention_apps.nmt.data.padding import pad
 
 # Sentences are sorted by length within buckets of this many batches.
@@ -20,6 +21,9 @@ class SentenceBatches(keras.utils.PyDataset):
     continues with the same batches. A batch has at most `batch_tokens` tokens on either
     side, padding included; slightly more if an epoch would otherwise have more batches
     than the first.
+
+    If the pairs have links, a batch also has `"guide"` `(B, T, S)`, the target weights
+    of the attention; see `subword_weights`.
 
     Args:
         pairs: The `Pairs`.
@@ -61,10 +65,11 @@ class SentenceBatches(keras.utils.PyDataset):
         texts = list(zip(pairs.source, pairs.target, strict=True))
         encoded = map(subwords.encode_all, (pairs.source, pairs.target))
         lengths = [max(map(len, ids)) for ids in zip(*encoded, strict=True)]
-        whole = zip(texts, lengths, strict=True)
-        kept = [pair for pair, length in whole if length <= max_length]
+        short = [i for i, length in enumerate(lengths) if length <= max_length]
+        kept = [texts[i] for i in short]
         self.too_long = len(pairs) - len(kept)
         self.pairs = kept
+        self.links = pairs.links and [pairs.links[i] for i in short]
         places = sum(length for length in lengths if length <= max_length)
         self.batch_tokens = min(batch_tokens, max(places // max(min_batches, 1), 1))
         # Keras asks for the number of batches once, and BPE-dropout splits words
@@ -85,7 +90,10 @@ class SentenceBatches(keras.utils.PyDataset):
         self._batches = self.plan(self.epoch)
 
     def plan(self, epoch):
-        """Return the batches of an epoch: lists of pairs of token ids."""
+        """Return the batches of an epoch: lists of pairs of token ids.
+
+        The third element of each pair is its links, if there are any.
+        """
         random = np.random.default_rng((self.seed, epoch))
         encoded = [
             self._encode(side, dropout, int(random.integers(1 << 31)))
@@ -93,6 +101,8 @@ class SentenceBatches(keras.utils.PyDataset):
         ]
         pairs = list(zip(*encoded, strict=True))
         lengths = np.array([[len(source), len(target)] for source, target in pairs])
+        if self.links:
+            pairs = list(zip(*encoded, self.links, strict=True))
         order = random.permutation(len(pairs))
         mean = max(lengths.max(axis=1).mean(), 1)
         bucket = max(int(BUCKET_BATCHES * self.batch_tokens / mean), 1)
@@ -127,13 +137,23 @@ class SentenceBatches(keras.utils.PyDataset):
         target = [[START, *token_ids] for token_ids in target]
         if self.multiple == 1:
             rows = len(batch)
+        inputs = {
+            "source": pad(source, rows, columns[0]),
+            "target": pad(target, rows, columns[1]),
+        }
+        if self.links:
+            inputs["guide"] = self._guide(batch, (rows, columns[1] - 1, columns[0]))
         mine = rows_of_host(rows)
-        return (
-            {
-                "source": pad(source, rows, columns[0])[mine],
-                "target": pad(target, rows, columns[1])[mine],
-            },
-        )
+        return ({name: array[mine] for name, array in inputs.items()},)
+
+    def _guide(self, batch, shape):
+        """Return the target weights of the attention, `(B, T, S)`."""
+        guide = np.zeros(shape, "float32")
+        for row, (source, target, links) in zip(guide, batch, strict=False):
+            places = map(self.subwords.word_places, (source, target))
+            weights = subword_weights(links, *places)
+            row[: weights.shape[0], : weights.shape[1]] = weights
+        return guide
 
     def _largest(self):
         """Return the sizes of a batch of all pairs, however their words are split."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import as_utf8
 from keras_attention_apps.common.reading import read_file
+from keras_attention_apps.nmt.data.links import parse_links
 from keras_attention_apps.nmt.data.text import clean
 
 TRAINING_NAMES = ("train",)
@@ -19,14 +20,22 @@ class Pairs:
     Attributes:
         source, target: Lists of clean strings.
         empty: Pairs that were left out because one side was empty.
+        links: List of the word alignment of each pair, see `read_links`, or `None`.
     """
 
     source: list
     target: list
     empty: int = 0
+    links: list | None = None
 
     def __len__(self):
         return len(self.source)
+
+    def chosen(self, indices):
+        """Return the pairs of these indices, with their links."""
+        columns = (self.source, self.target, self.links)
+        source, target, links = (x and [x[i] for i in indices] for x in columns)
+        return dataclasses.replace(self, source=source, target=target, links=links)
 
 
 def read_lines(path):
@@ -80,18 +89,54 @@ def read_parallel(source, target):
     return sources, targets
 
 
-def read_pairs(source, target):
+def read_links(path, sources, targets, *, possible=False):
+    """Return the word alignments in a file: line n has those of sentence pair n.
+
+    Args:
+        path: The file.
+        sources, targets: The clean sentences.
+        possible: Whether possible links are allowed.
+
+    Returns:
+        List of arrays; see `parse_links`.
+
+    Raises:
+        UserError: If the file does not have one line for each pair, or a line is
+            not a list of links between the words of its pair.
+    """
+    lines = read_lines(path)
+    if len(lines) != len(sources):
+        raise UserError(
+            f"{path} must have one line for each of the {len(sources)} sentence pairs. "
+            f"Received: {len(lines)} lines"
+        )
+    found = []
+    for number, pair in enumerate(zip(lines, sources, targets, strict=True), start=1):
+        try:
+            found.append(parse_links(*pair, possible=possible))
+        except UserError as error:
+            raise UserError(f"{path}, line {number}: {error}") from None
+    return found
+
+
+def read_pairs(source, target, guide=None):
     """Return the pairs of two parallel files; those with an empty side are left out.
+
+    Args:
+        source, target: The files.
+        guide: File with the word alignments of the pairs, see `read_links`, or `None`.
 
     Raises:
         UserError: If the files are not parallel, or no pair is left.
     """
     sources, targets = read_parallel(source, target)
-    kept = [pair for pair in zip(sources, targets, strict=True) if all(pair)]
+    links = read_links(guide, sources, targets) if guide else None
+    texts = enumerate(zip(sources, targets, strict=True))
+    kept = [i for i, pair in texts if all(pair)]
     if not kept:
         raise UserError(f"{source} and {target} have no line with text on both sides")
     empty = len(sources) - len(kept)
-    return Pairs(*map(list, zip(*kept, strict=True)), empty)
+    return Pairs(sources, targets, empty, links).chosen(kept)
 
 
 def check_files(files, data, **of_data):

@@ -237,6 +237,14 @@ class Subwords(StoredTokenizer):
                 words.append(self._text(part) if len(parts) > 1 else text)
         return words, np.array(places, "int32")
 
+    def word_places(self, token_ids):
+        """Return for each token up to END the index of its word, between two spaces.
+
+        Unlike those of `words`, these words are separated by spaces in every script.
+        """
+        sizes = [len(tokens) for tokens in self._between_blanks(token_ids)]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
     def _between_blanks(self, token_ids):
         """Return lists of the tokens between two spaces, up to END."""
         groups, begun = [], False

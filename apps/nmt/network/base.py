@@ -9,7 +9,7 @@ from keras import ops, tree
 from keras_attention_apps.common.network.replicas import share_of_replica
 from keras_attention_apps.common.tokens import PAD
 
-from keras_attention import linear_crossentropy
+from keras_attention import attention_supervision, linear_crossentropy
 
 
 class TranslationNetwork(keras.Model):
@@ -23,16 +23,20 @@ class TranslationNetwork(keras.Model):
         label_smoothing: Label smoothing of the training loss.
         sample_temperature: Softmax temperature for sampling translations in
             self-critical training.
+        guide_weight: Weight of attention supervision.
 
     Call arguments:
         inputs: Dict with token ids, padded with PAD: `"source"` `(B, S)`, and
             `"target"` `(B, T + 1)` from START to END. In self-critical training
             `"target"` holds K samples of each sentence, `(B, K, T + 1)`, and
-            `"advantages"` theirs, `(B, K)`.
+            `"advantages"` theirs, `(B, K)`. For attention supervision also `"guide"`,
+            the target weights of the attention, `(B, T, S)`; rows that are zero, such
+            as those of words without a link, have no loss.
 
     Returns:
         Inputs of the output layer, `(B, T, E)` or `(B * K, T, E)`, for the tokens after
-        START.
+        START. With a guide, a dict of these as `"hidden"`, and the attention as
+        `"weights"`, `(B, T, S)`.
     """
 
     def __init__(
@@ -42,9 +46,11 @@ class TranslationNetwork(keras.Model):
         *,
         label_smoothing=0.0,
         sample_temperature=1.0,
+        guide_weight=0.0,
     ):
         super().__init__(name="translator")
         self.config = config
+        self.guide_weight = guide_weight
         self.label_smoothing = label_smoothing
         self.sample_temperature = sample_temperature
         self.embedding = self._embeddings(vocabulary_size, "embedding")
@@ -73,20 +79,43 @@ class TranslationNetwork(keras.Model):
         target = inputs["target"]
         if "advantages" not in inputs:
             memory = self.encode(inputs["source"], training=training)
-            return self.decode(target[:, :-1], memory, training=training)
+            hidden, weights = self.decode(
+                target[:, :-1],
+                memory,
+                return_weights="guide" in inputs,
+                training=training,
+            )
+            return hidden if weights is None else {"hidden": hidden, "weights": weights}
         # Samples are drawn in inference mode, without dropout.
         memory = self.encode(inputs["source"], training=False)
         memory = tree.map_structure(
             lambda x: ops.repeat(x, ops.shape(target)[1], axis=0), memory
         )
-        return self.decode(_rows(target)[:, :-1], memory, training=False)
+        hidden, _ = self.decode(_rows(target)[:, :-1], memory, training=False)
+        return hidden
+
+    def align(self, inputs):
+        """Return the attention of forced decoding, `(B, T, S)`.
+
+        Args:
+            inputs: Dict with `"source"` and `"target"`, as for a call.
+        """
+        memory = self.encode(inputs["source"])
+        _, weights = self.decode(inputs["target"][:, :-1], memory, return_weights=True)
+        return weights
 
     def encode(self, source, training=None):
         """Return the memory of the decoder: a dict of tensors `(B, ...)`."""
         raise NotImplementedError
 
-    def decode(self, target, memory, training=None):
-        """Return inputs of the output layer, `(B, T, E)`, for token ids `(B, T)`."""
+    def decode(self, target, memory, return_weights=False, training=None):
+        """Return inputs of the output layer and the attention, for token ids `(B, T)`.
+
+        Returns:
+            hidden: `(B, T, E)`.
+            weights: The attention that `step` returns, `(B, T, S)`; it may be `None`
+                unless `return_weights` is `True`.
+        """
         raise NotImplementedError
 
     def begin(self, inputs, max_length):
@@ -114,6 +143,10 @@ class TranslationNetwork(keras.Model):
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
         """Return the mean cross-entropy of a token.
 
+        With a guide, the loss of attention supervision per token is added, times its
+        weight: guided alignment training
+        ([Chen et al., 2016](https://arxiv.org/abs/1607.01628)).
+
         With advantages, the loss of each sample is weighted by its advantage: the
         gradient is an estimate of that of the expected reward
         ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
@@ -124,10 +157,18 @@ class TranslationNetwork(keras.Model):
             y_pred = y_pred / self.sample_temperature
             options = {"weights": ops.reshape(x["advantages"], (-1, 1))}
         mask = targets != PAD
+        hidden = y_pred["hidden"] if "guide" in x else y_pred
         loss = linear_crossentropy(
-            targets, y_pred, self.embedding.embeddings, mask, **options
+            targets, hidden, self.embedding.embeddings, mask, **options
         )
-        return share_of_replica(ops.sum(ops.cast(mask, loss.dtype))) * loss
+        tokens = ops.sum(ops.cast(mask, loss.dtype))
+        if "guide" in x:
+            # Padding beyond the maximum length has no weights; see `LuongNetwork`.
+            guide = x["guide"][..., : ops.shape(y_pred["weights"])[-1]]
+            guided = attention_supervision(y_pred["weights"], guide, mask)
+            guided = ops.cast(ops.sum(guided), loss.dtype) / ops.maximum(tokens, 1.0)
+            loss = loss + self.guide_weight * guided
+        return share_of_replica(tokens) * loss
 
 
 def _rows(target):

@@ -90,7 +90,7 @@ class RecurrentNetwork(TranslationNetwork):
         """Return the values of the attention, and their mask."""
         return annotations, mask
 
-    def decode(self, target, memory, training=None):
+    def decode(self, target, memory, return_weights=False, training=None):
         embedded = self._embed(self.embedding, target, training)
         steps = self.decoder(
             embedded,
@@ -100,7 +100,8 @@ class RecurrentNetwork(TranslationNetwork):
             training=training,
         )
         hidden = self._hidden(embedded, steps)
-        return self.output_dropout(hidden, training=training)
+        weights = steps["weights"] if return_weights else None
+        return self.output_dropout(hidden, training=training), weights
 
     def begin(self, inputs, max_length):
         encoded = self.encode(inputs["source"])

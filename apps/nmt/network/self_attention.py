@@ -39,7 +39,12 @@ class SelfAttentionNetwork(TranslationNetwork):
             EncoderLayer(depth, name=f"encoder_{i}", **options)
             for i in range(config.encoder_layers)
         ]
-        self.transformer = TransformerDecoder(config.decoder_layers, depth, **options)
+        self.transformer = TransformerDecoder(
+            config.decoder_layers,
+            depth,
+            alignment_layer=config.alignment_layer,
+            **options,
+        )
         norm = keras.layers.LayerNormalization
         self.encoder_norm = norm() if config.pre_norm else keras.layers.Identity()
         # Weight files store the layers of the decoder under these names, the first of
@@ -58,9 +63,16 @@ class SelfAttentionNetwork(TranslationNetwork):
             x = layer(x, mask, training=training)
         return {"values": self.encoder_norm(x), "mask": mask}
 
-    def decode(self, target, memory, training=None):
+    def decode(self, target, memory, return_weights=False, training=None):
         x = self._embed(self.embedding, target, training=training)
-        return self.transformer(x, memory["values"], memory["mask"], training=training)
+        found = self.transformer(
+            x,
+            memory["values"],
+            memory["mask"],
+            return_attention_scores=return_weights,
+            training=training,
+        )
+        return found if return_weights else (found, None)
 
     def begin(self, inputs, max_length):
         encoded = self.encode(inputs["source"])

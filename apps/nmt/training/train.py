@@ -87,11 +87,13 @@ def train(config: TrainConfig):
         model=with_recipe(config.model, config.model.attention),
         output=config.output.resolve(),
     )
+    if config.guide and config.model.attention == "none":
+        raise UserError("guide needs a model with attention. Received: attention=none")
     inputs = [config.source, config.target, config.valid_source, config.valid_target]
     check_output(
         config.output,
         config.tensorboard,
-        [*inputs, config.data, config.from_preset],
+        [*inputs, config.guide, config.data, config.from_preset],
         (BEST, CHECKPOINTS, EPOCHS),
     )
     if not config.epochs + config.self_critical_epochs:
@@ -117,7 +119,7 @@ def read_texts(config):
             *find_files(config.data, config.pair, TRAINING_NAMES),
             *find_files(config.data, config.pair, VALIDATION_NAMES),
         ]
-    training = read_pairs(*files[:2])
+    training = read_pairs(*files[:2], config.guide)
     if any(files[2:]):
         return training, read_pairs(*files[2:])
     return hold_out(training, config.seed)
@@ -136,11 +138,8 @@ def hold_out(pairs, seed):
     order = np.random.default_rng(seed).permutation(len(distinct))
     validation = [distinct[i] for i in order[:count]]
     held_out = set(validation)
-    training = [text for text in texts if text not in held_out]
-    training, validation = (
-        Pairs(*map(list, zip(*x, strict=True))) for x in (training, validation)
-    )
-    return dataclasses.replace(training, empty=pairs.empty), validation
+    training = [i for i, text in enumerate(texts) if text not in held_out]
+    return pairs.chosen(training), Pairs(*map(list, zip(*validation, strict=True)))
 
 
 def text_of(training, validation):
@@ -160,6 +159,17 @@ def text_of(training, validation):
     )
 
 
+def guide_of(training):
+    """Return a line with the number of links and their digest, or `None`."""
+    if not training.links:
+        return None
+    digest = hashlib.sha256()
+    for links in training.links:
+        digest.update(f"{links.tolist()}\n".encode())
+    count = sum(map(len, training.links))
+    return f"{count:,} links, digest {digest.hexdigest()[:12]}"
+
+
 def _train(config, training, validation, devices):
     start, depends_on = None, {}
     if config.from_preset:
@@ -172,7 +182,10 @@ def _train(config, training, validation, devices):
         digest = hashlib.sha256(start.tokenizer.model).hexdigest()
         depends_on = {"from_preset's subwords": f"digest {digest[:12]}"}
     depends_on |= dataclasses.asdict(config)
-    depends_on |= {"text": text_of(training, validation)}
+    depends_on |= {
+        "text": text_of(training, validation),
+        "links of the guide": guide_of(training),
+    }
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
     on_first_host(recover_folder, config.output / BEST)
     subwords = start.tokenizer if start else _subwords(config, training, checkpoints)
@@ -185,6 +198,7 @@ def _train(config, training, validation, devices):
         len(subwords),
         label_smoothing=config.label_smoothing,
         sample_temperature=config.self_critical_temperature,
+        guide_weight=config.guide_weight,
     )
     if start:
         network.set_weights(start.network.get_weights())
@@ -282,6 +296,7 @@ class _Phases:
         batches = self._batches(
             config.batch_tokens,
             (config.subword_dropout, config.target_subword_dropout),
+            guided=True,
         )
         self._report(batches)
         if not self.checkpoints.resumed:
@@ -353,10 +368,10 @@ class _Phases:
             ema_momentum=momentum,
         )
 
-    def _batches(self, batch_tokens, subword_dropouts=(0.0, 0.0)):
-        config = self.config
+    def _batches(self, batch_tokens, subword_dropouts=(0.0, 0.0), guided=False):
+        config, training = self.config, self.training
         batches = SentenceBatches(
-            self.training,
+            training if guided else dataclasses.replace(training, links=None),
             self.translator.tokenizer,
             batch_tokens=batch_tokens,
             min_batches=config.min_steps,
@@ -384,6 +399,8 @@ class _Phases:
                 f"{self.config.model.max_length} subwords"
             )
         parts.append(f"{len(self.validation)} for validation")
+        if training.links:
+            parts.append(f"{sum(map(len, training.links))} links")
         parts.append(f"{len(self.translator.tokenizer)} subwords")
         parts.append(f"{self.network.count_params():,} weights")
         print("; ".join(parts))
