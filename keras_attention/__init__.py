@@ -72,6 +72,7 @@ from keras_attention.search import (
     sample_search,
 )
 from keras_attention.version import __version__
+from keras_attention.word_vectors import WordVectors, load_word_vectors
 
 __all__ = [
     "AdditiveAttention",
@@ -120,6 +121,7 @@ __all__ = [
     "SparsemaxWeighting",
     "T5Positions",
     "Weighting",
+    "WordVectors",
     "__version__",
     "attention_heatmap",
     "attention_layout_map",
@@ -132,6 +134,7 @@ __all__ = [
     "ensemble_step",
     "greedy_search",
     "linear_crossentropy",
+    "load_word_vectors",
     "pointer_crossentropy",
     "sample_search",
     "sequence_crossentropy",

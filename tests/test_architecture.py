@@ -40,6 +40,7 @@ BELOW = {
     "litert": {"litert_quantization"},
     "litert_quantization": set(),
     "plots": set(),
+    "word_vectors": set(),
 }
 
 # Where TensorFlow may be imported, and whether at the top of the file.

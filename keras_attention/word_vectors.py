@@ -1,0 +1,194 @@
+"""Pretrained word vectors in the text formats of GloVe, word2vec and fastText."""
+
+import codecs
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class WordVectors:
+    """Word vectors of a vocabulary; see `load_word_vectors`.
+
+    Attributes:
+        vectors: Float32 array `(words, dimension)`. Rows of words that are not in the
+            file are zero.
+        found: Boolean array `(words,)`, whether a word is in the file.
+        repeated: Number of lines that repeat one of these words. The first line of a
+            word counts, the others are ignored.
+    """
+
+    vectors: np.ndarray
+    found: np.ndarray
+    repeated: int = 0
+
+    def filled(self, seed: int | None = None) -> np.ndarray:
+        """Return the vectors, with random rows for the words that are not in the file.
+
+        Their numbers are normally distributed, with the mean and the standard deviation
+        that the vectors of the file have in each dimension.
+
+        Args:
+            seed: Integer, makes the rows repeatable.
+        """
+        known = self.vectors[self.found]
+        if not len(known):
+            raise ValueError("No word of the vocabulary is in the file")
+        filled = self.vectors.copy()
+        rows = len(filled) - len(known)
+        drawn = np.random.default_rng(seed).standard_normal((rows, filled.shape[1]))
+        filled[~self.found] = known.mean(axis=0) + known.std(axis=0) * drawn
+        return filled
+
+
+def load_word_vectors(
+    file: str | os.PathLike[str] | Iterable[bytes],
+    words: Sequence[str],
+    *,
+    dimension: int | None = None,
+    lowercase: bool = True,
+) -> WordVectors:
+    """Load pretrained word vectors for a vocabulary.
+
+    The file is text in UTF-8: one word per line, followed by the numbers of its vector,
+    separated by spaces. A first line of two integers, the number of words and the
+    dimension, is a header, as word2vec and fastText write it; GloVe writes none. The
+    number of words is not checked, so the first lines of a file are a valid file. A
+    word may contain spaces, as some do in the file of GloVe for 840 billion tokens.
+
+    The file is read line by line, and only the vectors of the vocabulary are kept, so a
+    file may be larger than the memory.
+
+    Args:
+        file: Path of the file, or an iterable of its lines in bytes, such as a file
+            that `gzip.open` has opened.
+        words: The vocabulary. Row i of the result is the vector of word i.
+        dimension: Expected dimension of the vectors; any if `None`.
+        lowercase: Whether a word that is not in the file takes the vector of its
+            lower-case form, since the files of GloVe and others are lower-cased.
+
+    Returns:
+        A `WordVectors`.
+
+    Raises:
+        ValueError: If the file is empty, is not of this format, has vectors of another
+            dimension than `dimension` or than its first line, or a vector of the
+            vocabulary has a number that is NaN or infinite. The message has the number
+            of the line.
+        OSError: If the file cannot be read.
+
+    Example:
+
+    >>> lines = [b"dog 0.5 -1", b"cat 0.25 2"]
+    >>> words = ["<pad>", "Cat", "dog"]
+    >>> loaded = load_word_vectors(lines, words)
+    >>> loaded.vectors.tolist(), loaded.found.tolist()
+    ([[0.0, 0.0], [0.25, 2.0], [0.5, -1.0]], [False, True, True])
+
+    In a model, with random vectors for the other words:
+
+    >>> vectors = loaded.filled(seed=1)
+    >>> embedding = keras.layers.Embedding(*vectors.shape, weights=[vectors])
+    >>> keras.ops.convert_to_numpy(embedding(np.array([2]))).tolist()
+    [[0.5, -1.0]]
+
+    Reference:
+        [Pennington et al., 2014](https://aclanthology.org/D14-1162) (GloVe);
+        [Mikolov et al., 2013](https://arxiv.org/abs/1301.3781) (word2vec);
+        [Bojanowski et al., 2017](https://arxiv.org/abs/1607.04606) (fastText).
+    """
+    if isinstance(file, (str, os.PathLike)):
+        with open(file, "rb") as lines:
+            return load_word_vectors(
+                lines, words, dimension=dimension, lowercase=lowercase
+            )
+    forms = (str, str.lower) if lowercase else (str,)
+    candidates = [[_utf8(form(word)) for form in forms] for word in words]
+    read, repeated = _read(file, {x for some in candidates for x in some}, dimension)
+    size = len(next(iter(read.values()), ())) or dimension or 0
+    vectors = np.zeros((len(words), size), "float32")
+    found = np.zeros(len(words), "bool")
+    for row, some in enumerate(candidates):
+        for word in filter(read.__contains__, some[::-1]):
+            vectors[row], found[row] = read[word], True
+    return WordVectors(vectors, found, repeated)
+
+
+def _utf8(word):
+    return word.encode("utf-8", "surrogatepass")
+
+
+def _shown(text):
+    return repr(text[:60].decode(errors="replace"))
+
+
+def _read(lines, wanted, dimension):
+    """Return a dict from the wanted words in the lines to their vectors.
+
+    Args:
+        lines: Iterable of bytes.
+        wanted: Set of words in bytes.
+        dimension: Expected dimension, or `None`.
+
+    Returns:
+        The dict, and the number of lines that repeat one of its words.
+    """
+    vectors, repeated, size = {}, 0, None
+    for number, line in enumerate(lines, start=1):
+        line = line.strip(b"\r\n \t")
+        if size is None:
+            line = line.removeprefix(codecs.BOM_UTF8)
+            is_header, size = _dimension(line)
+            if size < 1 or dimension not in (None, size):
+                expected = dimension or "any number of"
+                raise ValueError(
+                    f"Line {number} must be a word and {expected} numbers, the "
+                    f"dimension of the vectors. Received: {size} numbers"
+                )
+            if is_header:
+                continue
+        if not line:
+            continue
+        # The other numbers are not split, which is ten times as fast.
+        word = line[: line.find(b" ")]
+        if line.count(b" ") != size:
+            word, *numbers = line.rsplit(None, size)
+            if len(numbers) != size:
+                raise ValueError(
+                    f"Line {number} must be a word and {size} numbers, as text; a "
+                    "binary file of word2vec must be converted first. Received: "
+                    f"{len(numbers)} numbers after {_shown(word)}"
+                )
+        if word in vectors:
+            repeated += 1
+        elif word in wanted:
+            vectors[word] = _vector(line, size, number)
+    if size is None:
+        raise ValueError("Expected lines of words and numbers. Received: an empty file")
+    return vectors, repeated
+
+
+def _dimension(line):
+    """Return whether the first line is a header, and the dimension of the vectors."""
+    fields = line.split()
+    if len(fields) == 2 and all(field.isdigit() for field in fields):
+        return True, int(fields[1])
+    return False, len(fields) - 1
+
+
+def _vector(line, size, number):
+    """Return the vector of a line."""
+    word, *numbers = line.rsplit(None, size)
+    try:
+        vector = np.array([float(x) for x in numbers])
+    except ValueError:
+        vector = np.array([np.nan])
+    # Larger numbers would be infinite in float32.
+    if not np.all(np.abs(vector) <= np.finfo("float32").max):
+        raise ValueError(
+            f"Line {number} must be a word and {size} finite numbers. Received for "
+            f"{_shown(word)}: {_shown(b' '.join(numbers))}"
+        )
+    return vector.astype("float32")
