@@ -1,4 +1,4 @@
-"""Serialisation of layers that are parts of other layers."""
+"""Serialisation of seeds, and of layers that are parts of other layers."""
 
 import keras
 
@@ -10,6 +10,22 @@ def serialize_part(part):
     config = keras.saving.serialize_keras_object(part)
     config.pop("build_config", None)
     return config
+
+
+def make_seed_generator(seed):
+    """Return the `SeedGenerator` of an argument `seed`, which may be a config."""
+    if isinstance(seed, dict):
+        seed = keras.saving.deserialize_keras_object(seed)
+    if isinstance(seed, keras.random.SeedGenerator):
+        return seed
+    return keras.random.SeedGenerator(seed)
+
+
+def serialize_seed(seed):
+    """Return the config of a seed, for `make_seed_generator`."""
+    if isinstance(seed, keras.random.SeedGenerator):
+        return keras.saving.serialize_keras_object(seed)
+    return seed
 
 
 def deserialize_parts(config):

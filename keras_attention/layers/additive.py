@@ -8,12 +8,12 @@ from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.projections import serialize_options, weight_options
 from keras_attention.layers.scores import AdditiveScore
 from keras_attention.layers.weightings import Weighting
-from keras_attention.serialization import serialize_part
 from keras_attention.typing import (
     Config,
     Dtype,
     Initializer,
     Regularizer,
+    Seed,
     WeightConstraint,
 )
 from keras_attention.validation import check_positive_integer
@@ -46,6 +46,11 @@ class AdditiveAttention(ComposedAttention):
         units: Positive integer, depth of the shared projection.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
+        causal: Whether query t sees the positions up to and including t only. In a
+            decoder, t is the number of earlier steps.
+        dropout: Rate at which weights are dropped in training; the others are scaled
+            up. A hard choice cannot be dropped.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`; for the dropout.
         coverage: Whether the hidden layer adds `w_coverage * sum of earlier weights` of
             every position.
         normalize: Whether `scale` is weight-normalised: its norm is a separate weight,
@@ -63,9 +68,12 @@ class AdditiveAttention(ComposedAttention):
         key: Tensor of shape `(batch, value_length, key_dim)`; `value` if omitted.
         query_mask: Boolean `(batch, query_length)`; `(batch,)` for one query.
         value_mask, key_mask: Boolean `(batch, value_length)`.
-        attention_mask: Boolean `(batch, query_length, value_length)`;
-            `(batch, value_length)` for one query. An axis of size 1 is broadcast.
-        return_attention_scores: Whether to return the weights, too.
+        attention_mask: Boolean `(batch, query_length, value_length)`, or
+            `(query_length, value_length)` for all sequences; `(batch, value_length)`
+            for one query. An axis of size 1 is broadcast.
+        use_causal_mask: Whether this call is causal, even if the layer is not.
+        return_attention_scores: Whether to return the weights that were used, too: in
+            training, after dropout.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
             the reports of the weighting, such as the `"log_probability"` of a hard
             choice.
@@ -78,7 +86,9 @@ class AdditiveAttention(ComposedAttention):
             `return_attention_scores` is `True`.
 
     Raises:
-        ValueError: If `units` is not a positive integer, or if a shape does not fit.
+        ValueError: If `units` is not a positive integer, if arguments cannot be
+            combined, if a shape does not fit, or if one query `(batch, query_dim)` is
+            to be causal, which has no place in a sequence.
 
     Example:
 
@@ -101,6 +111,9 @@ class AdditiveAttention(ComposedAttention):
         units: int,
         *,
         weighting: str | Weighting = "softmax",
+        causal: bool = False,
+        dropout: float = 0.0,
+        seed: Seed = None,
         coverage: bool = False,
         normalize: bool = False,
         use_bias: bool = False,
@@ -128,7 +141,15 @@ class AdditiveAttention(ComposedAttention):
             name="score",
         )
         super().__init__(
-            score, "score", None, weighting=weighting, dtype=dtype, **kwargs
+            score,
+            "score",
+            None,
+            weighting=weighting,
+            causal=causal,
+            dropout=dropout,
+            seed=seed,
+            dtype=dtype,
+            **kwargs,
         )
         self.units = units
 
@@ -137,7 +158,6 @@ class AdditiveAttention(ComposedAttention):
         return {
             **super().get_config(),
             "units": self.units,
-            "weighting": serialize_part(self.step.weighting),
             "coverage": score.takes_coverage,
             "normalize": score.normalize,
             "use_bias": score.use_bias,

@@ -5,6 +5,8 @@ Shapes: B batch, T queries, S positions, N heads, Q query depth, V value depth.
 
 from typing import Any
 
+from keras import ops
+
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.quantization import QuantizableLayer
 from keras_attention.typing import Nested, Shape, Shapes, Tensor, Tensors
@@ -214,6 +216,21 @@ class AttentionPart(QuantizableLayer):
         return None
 
 
+class StepCounter(AttentionPart):
+    """Part whose state is the number of earlier queries."""
+
+    state_names = ("step",)
+
+    def initial_state(self, memory: Tensors, queries: int) -> Tensors:
+        batch = ops.shape(memory["values"])[0]
+        return {"step": ops.zeros((batch, queries), "int32")}
+
+    def state_of_all(self, memory: Tensors, queries: int) -> Tensors:
+        batch = ops.shape(memory["values"])[0]
+        steps = ops.arange(queries, dtype="int32")
+        return {"step": ops.broadcast_to(steps, (batch, queries))}
+
+
 def check_calling_form(args, kwargs):
     """Raise `ValueError` for a call that is written for an attention layer of Keras."""
     if args and isinstance(args[0], (list, tuple)) and _holds_tensors(args[0]):
@@ -225,12 +242,6 @@ def check_calling_form(args, kwargs):
         raise ValueError(
             "masks are separate arguments: query_mask=..., value_mask=.... "
             f"Received: mask, a list of {len(kwargs['mask'])}"
-        )
-    if "use_causal_mask" in kwargs:
-        raise ValueError(
-            "causal attention is an option of the layer, SelfAttention(..., "
-            "causal=True); other layers take a lower triangular attention_mask. "
-            f"Received: use_causal_mask={kwargs['use_causal_mask']}"
         )
 
 
@@ -265,6 +276,26 @@ def check_shapes(query_shape, value_shape, key_shape=None):
             f"{', '.join(given)} must have the same batch size. Received: "
             f"{', '.join(f'{name} {shape}' for name, shape in given.items())}"
         )
+
+
+def mask_of_queries(attention_mask, query_shape, positions):
+    """Return an attention mask as `(B, T, S)`, in which any axis may be of size 1.
+
+    Args:
+        attention_mask: Boolean `(B, T, S)` or `(T, S)`; `(B, S)` for one query; `None`.
+        query_shape: `(B, T, Q)`, or `(B, Q)` for one query.
+        positions: S.
+    """
+    if attention_mask is None:
+        return None
+    *batch_and_queries, _ = query_shape
+    shape = (*batch_and_queries, positions)
+    single = len(shape) == 2
+    shapes = [shape] if single else [shape, shape[1:]]
+    check_mask("attention_mask", attention_mask, *shapes, broadcasts=True)
+    if single:
+        return attention_mask[:, None]
+    return attention_mask if len(attention_mask.shape) == 3 else attention_mask[None]
 
 
 def stay_frozen(layer):

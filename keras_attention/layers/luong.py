@@ -20,12 +20,12 @@ from keras_attention.layers.scores import (
 )
 from keras_attention.layers.weightings import Weighting
 from keras_attention.layers.windows import LocalMonotonicWindow, LocalPredictiveWindow
-from keras_attention.serialization import serialize_part
 from keras_attention.typing import (
     Config,
     Dtype,
     Initializer,
     Regularizer,
+    Seed,
     WeightConstraint,
 )
 from keras_attention.validation import check_choice, check_positive_integer
@@ -71,6 +71,7 @@ class LuongAttention(ComposedAttention):
         half_width: Positions on either side of a window's centre, D in the paper.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
+        causal, dropout, seed: See `AdditiveAttention`.
         coverage: Whether `"concat"` adds `w_coverage * sum of earlier weights` inside
             the tanh.
         use_bias: Whether the score has a bias; the dot scores have none.
@@ -103,6 +104,9 @@ class LuongAttention(ComposedAttention):
         window: str = "global",
         half_width: int = 10,
         weighting: str | Weighting = "softmax",
+        causal: bool = False,
+        dropout: float = 0.0,
+        seed: Seed = None,
         coverage: bool = False,
         use_bias: bool = False,
         kernel_initializer: Initializer = "glorot_uniform",
@@ -159,6 +163,9 @@ class LuongAttention(ComposedAttention):
             "score",
             _build_window(window, half_width, kernel, dtype),
             weighting=weighting,
+            causal=causal,
+            dropout=dropout,
+            seed=seed,
             dtype=dtype,
             **kwargs,
         )
@@ -179,7 +186,6 @@ class LuongAttention(ComposedAttention):
             "positions": self.positions,
             "window": self.window,
             "half_width": self.half_width,
-            "weighting": serialize_part(self.step.weighting),
             "coverage": self.coverage,
             "use_bias": self.use_bias,
             **serialize_options(self.options),

@@ -9,7 +9,6 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from keras_attention.layers.attention import read
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.projections import (
     project_rows,
@@ -17,6 +16,7 @@ from keras_attention.layers.projections import (
     weight_arguments,
     weight_options,
 )
+from keras_attention.layers.single_head import read
 from keras_attention.layers.weightings import Weighting, get_weighting
 from keras_attention.lengths import mean
 from keras_attention.quantization import QuantizableLayer

@@ -3,6 +3,7 @@
 Shapes: B batch, T queries, S scores of a query.
 """
 
+import math
 from typing import Any
 
 import keras
@@ -29,6 +30,7 @@ from keras_attention.ops.weightings import (
     masked_softmax,
     masked_sparsemax,
 )
+from keras_attention.serialization import make_seed_generator, serialize_seed
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import check_choice
 
@@ -38,6 +40,9 @@ class Weighting(AttentionPart):
 
     A custom weighting implements `call`; see `AttentionPart` for its state and
     its noise.
+
+    `build` receives the shape `(B, T, S)` of the scores, in which T is the number of
+    heads or hops, each with weights of its own, if there are several, and else `None`.
 
     Attributes:
         reports: Names of the outputs other than the weights.
@@ -64,14 +69,61 @@ class Weighting(AttentionPart):
     scalable = True
 
 
-class _DeterministicWeighting(Weighting):
-    """A deterministic function of the scores, divided by a temperature."""
+class TemperatureWeighting(Weighting):
+    """Base of the weightings that divide the scores by a temperature.
 
-    def __init__(self, temperature: float = 1.0, **kwargs: Any) -> None:
+    Args:
+        temperature: Positive; a low one sharpens the weights, a high one flattens them.
+        learn_temperature: Whether the temperature is a weight, of which `temperature`
+            is the initial value. Its logarithm is learned, so that it stays positive.
+            Heads and hops have their own.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 1.0,
+        learn_temperature: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        if not temperature > 0:
-            raise ValueError(f"temperature must be positive. Received: {temperature!r}")
+        _check_positive("temperature", temperature)
         self.temperature = temperature
+        self.learn_temperature = learn_temperature
+
+    def build(self, scores_shape: Shape) -> None:
+        if self.learn_temperature:
+            self.log_temperature = self.add_weight(
+                name="log_temperature",
+                shape=(scores_shape[1] or 1, 1, 1),
+                initializer=keras.initializers.Constant(math.log(self.temperature)),
+            )
+        self.built = True
+
+    def divided(self, scores: Tensor) -> Tensor:
+        """Return the scores `(B, T, S)` divided by the temperature."""
+        if not self.learn_temperature:
+            if self.temperature == 1.0:
+                return scores
+            return at_least_float32(scores) / self.temperature
+        scores = at_least_float32(scores)
+        temperature = ops.exp(ops.cast(self.log_temperature, scores.dtype))
+        rows = self.log_temperature.shape[0]
+        if rows == 1:
+            return scores / temperature
+        batch, queries, length = ops.shape(scores)
+        scores = ops.reshape(scores, (batch, rows, queries // rows, length))
+        return ops.reshape(scores / temperature, (batch, queries, length))
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "temperature": self.temperature,
+            "learn_temperature": self.learn_temperature,
+        }
+
+
+class _DeterministicWeighting(TemperatureWeighting):
+    """A deterministic function of the scores, divided by a temperature."""
 
     def call(
         self,
@@ -81,12 +133,7 @@ class _DeterministicWeighting(Weighting):
         noise: Nested = None,
         training: bool | None = None,
     ) -> tuple[Tensors, Tensors]:
-        if self.temperature != 1.0:
-            scores = at_least_float32(scores) / self.temperature
-        return {"weights": self.normalize(scores, valid)}, {}
-
-    def get_config(self) -> Config:
-        return {**super().get_config(), "temperature": self.temperature}
+        return {"weights": self.normalize(self.divided(scores), valid)}, {}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -95,6 +142,7 @@ class SoftmaxWeighting(_DeterministicWeighting):
 
     Args:
         temperature: Positive; a low one sharpens the weights, a high one flattens them.
+        learn_temperature: Whether the temperature is learned, from this initial value.
     """
 
     normalize = staticmethod(masked_softmax)
@@ -108,6 +156,7 @@ class SparsemaxWeighting(_DeterministicWeighting):
 
     Args:
         temperature: Positive; small ones leave fewer positions.
+        learn_temperature: Whether the temperature is learned, from this initial value.
 
     Reference:
         [Martins and Astudillo, 2016](https://arxiv.org/abs/1602.02068), section 2.
@@ -122,6 +171,7 @@ class EntmaxWeighting(_DeterministicWeighting):
 
     Args:
         temperature: Positive; small ones leave fewer positions.
+        learn_temperature: Whether the temperature is learned, from this initial value.
 
     Reference:
         [Peters et al., 2019](https://arxiv.org/abs/1905.05702), section 3.
@@ -131,7 +181,7 @@ class EntmaxWeighting(_DeterministicWeighting):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class HardWeighting(Weighting):
+class HardWeighting(TemperatureWeighting):
     """Hard attention: one position, drawn from the softmax of the scores.
 
         choice[t] ~ softmax(scores[t] / temperature)
@@ -158,6 +208,7 @@ class HardWeighting(Weighting):
         soft_probability: Probability, for each example, of using the softmax in
             training.
         temperature: Positive; scores are divided by it.
+        learn_temperature: Whether the temperature is learned, from this initial value.
         relaxation: Positive; the temperature of the Gumbel-softmax alone.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.
 
@@ -176,26 +227,24 @@ class HardWeighting(Weighting):
         inference: str = "argmax",
         soft_probability: float = 0.0,
         temperature: float = 1.0,
+        learn_temperature: bool = False,
         relaxation: float = 1.0,
         seed: Seed = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(temperature, learn_temperature, **kwargs)
         check_choice("estimator", estimator, ("score-function", "straight-through"))
         check_choice("inference", inference, ("argmax", "expectation"))
         if not 0 <= soft_probability <= 1:
             raise ValueError(
                 f"soft_probability must be from 0 to 1. Received: {soft_probability!r}"
             )
-        for name, value in (("temperature", temperature), ("relaxation", relaxation)):
-            if not value > 0:
-                raise ValueError(f"{name} must be positive. Received: {value!r}")
+        _check_positive("relaxation", relaxation)
         self.estimator = estimator
         self.inference = inference
         self.soft_probability = soft_probability
-        self.temperature = temperature
         self.relaxation = relaxation
-        self.seed_generator = _seed_generator(seed)
+        self.seed_generator = make_seed_generator(seed)
         self.seed = self.seed_generator if isinstance(seed, dict) else seed
 
     def draw(self, shape: Shape) -> Nested:
@@ -215,7 +264,8 @@ class HardWeighting(Weighting):
         noise: Nested = None,
         training: bool | None = None,
     ) -> tuple[Tensors, Tensors]:
-        scores = ops.cast(scores, exact_dtype(self.compute_dtype)) / self.temperature
+        scores = ops.cast(scores, exact_dtype(self.compute_dtype))
+        scores = self.divided(scores)
         probabilities = relaxed = masked_softmax(scores, valid)
         if noise:
             soft = noise["soft"]
@@ -245,9 +295,8 @@ class HardWeighting(Weighting):
             "estimator": self.estimator,
             "inference": self.inference,
             "soft_probability": self.soft_probability,
-            "temperature": self.temperature,
             "relaxation": self.relaxation,
-            "seed": _serialize_seed(self.seed),
+            "seed": serialize_seed(self.seed),
         }
 
 
@@ -303,7 +352,7 @@ class MonotonicWeighting(Weighting):
         self.inference = inference
         self.noise = noise
         self.score_bias = score_bias
-        self.seed_generator = _seed_generator(seed)
+        self.seed_generator = make_seed_generator(seed)
         self.seed = self.seed_generator if isinstance(seed, dict) else seed
 
     def build(self, scores_shape: Shape) -> None:
@@ -359,8 +408,13 @@ class MonotonicWeighting(Weighting):
             "inference": self.inference,
             "noise": self.noise,
             "score_bias": self.score_bias,
-            "seed": _serialize_seed(self.seed),
+            "seed": serialize_seed(self.seed),
         }
+
+
+def _check_positive(name, value):
+    if not value > 0:
+        raise ValueError(f"{name} must be positive. Received: {value!r}")
 
 
 WEIGHTINGS = {
@@ -384,17 +438,3 @@ def get_weighting(identifier, dtype=None):
             f"weighting such as HardWeighting(). Received: {identifier!r}"
         )
     return WEIGHTINGS[identifier](dtype=dtype, name="weighting")
-
-
-def _seed_generator(seed):
-    if isinstance(seed, dict):
-        seed = keras.saving.deserialize_keras_object(seed)
-    if isinstance(seed, keras.random.SeedGenerator):
-        return seed
-    return keras.random.SeedGenerator(seed)
-
-
-def _serialize_seed(seed):
-    if isinstance(seed, keras.random.SeedGenerator):
-        return keras.saving.serialize_keras_object(seed)
-    return seed

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.layers.base import AttentionPart
+from keras_attention.layers.base import AttentionPart, StepCounter
 from keras_attention.layers.projections import (
     fresh_options,
     project_rows,
@@ -99,7 +99,7 @@ def _take_own(mask, positions):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class LocalMonotonicWindow(LocalWindow):
+class LocalMonotonicWindow(StepCounter, LocalWindow):
     """Local-m: the window moves by one position with every query.
 
         center[t] = t
@@ -111,19 +111,8 @@ class LocalMonotonicWindow(LocalWindow):
         [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.2.
     """
 
-    state_names = ("step",)
-
     def build(self, query_shape: Shape, memory_shape: Shapes = None) -> None:
         self.built = True
-
-    def initial_state(self, memory: Tensors, queries: int) -> Tensors:
-        batch = ops.shape(memory["values"])[0]
-        return {"step": ops.zeros((batch, queries), "int32")}
-
-    def state_of_all(self, memory: Tensors, queries: int) -> Tensors:
-        batch = ops.shape(memory["values"])[0]
-        steps = ops.arange(queries, dtype="int32")
-        return {"step": ops.broadcast_to(steps, (batch, queries))}
 
     def call(
         self,

@@ -17,6 +17,7 @@ from keras_attention import (
     LocalPredictiveWindow,
     LuongAttention,
     MonotonicWeighting,
+    SoftmaxWeighting,
 )
 
 # Every dimension is a different prime, so that no two axes can be confused.
@@ -90,6 +91,16 @@ CASES = {
             "weighting": MonotonicWeighting("parallel", seed=3),
         },
     ),
+    "dropout": Case(
+        AdditiveAttention, lambda: {"units": UNITS, "dropout": 0.5, "seed": 3}
+    ),
+    "causal": Case(
+        AdditiveAttention, lambda: {"units": UNITS, "coverage": True, "causal": True}
+    ),
+    "temperature": Case(
+        LuongAttention,
+        lambda: {"weighting": SoftmaxWeighting(0.5, learn_temperature=True)},
+    ),
     "dot": Case(LuongAttention, lambda: {"score": "dot"}, SAME_DEPTH),
     "scaled-dot": Case(LuongAttention, lambda: {"score": "scaled-dot"}, SAME_DEPTH),
     "general": Case(LuongAttention, lambda: {"score": "general", "use_bias": True}),
@@ -123,7 +134,7 @@ CASES = {
 # Their parts are in other cases, too, so that they run in the exhaustive suite.
 FURTHER = {
     *("normalised", "sparsemax", "straight-through", "dot", "scaled-dot", "local-p"),
-    *("parts", "pooling"),
+    *("parts", "pooling", "dropout", "causal", "temperature"),
 }
 
 

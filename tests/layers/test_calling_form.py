@@ -38,11 +38,6 @@ def test_a_list_of_masks_is_written_as_arguments(layer):
         layer(QUERY, VALUE, mask=[None, mask])
 
 
-def test_causal_attention_is_an_option(layer):
-    with pytest.raises(ValueError, match=r"SelfAttention\(..., causal=True\)"):
-        layer(QUERY, VALUE, use_causal_mask=True)
-
-
 @pytest.mark.parametrize("name", ["value_mask", "key_mask", "attention_mask"])
 def test_additive_masks_are_refused(layer, name):
     mask = ADDITIVE[:, None] if name == "attention_mask" else ADDITIVE

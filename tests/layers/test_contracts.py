@@ -224,6 +224,8 @@ def test_masked_query_reads_nothing(query_case, rng):
 def test_one_query_is_the_first_of_many(query_case, rng):
     layer = query_case.build()
     query, value = query_case.draw(rng)
+    if layer.step.causal:
+        pytest.skip("one query has no place in a sequence")
 
     expected = attend(layer, (query, value))
     found = attend(layer, (query[:, 0], value))
@@ -240,7 +242,6 @@ def test_one_query_is_the_first_of_many(query_case, rng):
         ("value_mask", (BATCH, 1), (BATCH, POSITIONS)),
         ("value_mask", (1, POSITIONS), (BATCH, POSITIONS)),
         ("key_mask", (BATCH, QUERIES), (BATCH, POSITIONS)),
-        ("attention_mask", (BATCH, POSITIONS), (BATCH, QUERIES, POSITIONS)),
         ("attention_mask", (BATCH, POSITIONS, QUERIES), (BATCH, QUERIES, POSITIONS)),
     ],
 )
@@ -269,7 +270,7 @@ def test_attention_mask_may_be_one_for_all(query_case, rng):
     data = query_case.draw(rng)
     mask = rng.random((BATCH, QUERIES, POSITIONS)) < 0.6
 
-    for part in (mask[:1], mask[:, :1]):
+    for part in (mask[:1], mask[:, :1], mask[0], mask[0, :1]):
         whole = np.broadcast_to(part, mask.shape)
         for found, expected in zip(
             attend(layer, data, attention_mask=part),

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from combinations import quick_first
 from keras import ops
 
 from keras_attention import (
@@ -371,3 +372,44 @@ def test_a_seed_generator_is_saved_with_the_model(kind, tmp_path, query, value):
     assert generator.get_config()["seed"] == 3
     expected, found = numpy([m([query, value]) for m in (model, again)])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "weighting", quick_first([SoftmaxWeighting, EntmaxWeighting, HardWeighting])
+)
+def test_a_temperature_is_learned(weighting, query, value, gradients):
+    options = {"inference": "expectation"} if weighting is HardWeighting else {}
+    layer = LuongAttention(
+        "dot", weighting=weighting(temperature=2.0, learn_temperature=True, **options)
+    )
+    fixed = LuongAttention("dot", weighting=weighting(temperature=3.0, **options))
+    layer(query, value)
+    (logarithm,) = layer.trainable_variables
+    np.testing.assert_allclose(ops.convert_to_numpy(logarithm), np.log(2), rtol=1e-6)
+
+    logarithm.assign(ops.full_like(logarithm, np.log(3)))
+
+    found, expected = numpy([layer(query, value), fixed(query, value)])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+    def squares(*tensors):
+        return ops.sum(layer(*tensors) ** 2)
+
+    gradient = gradients(squares, (query, value), [logarithm])[-1]
+    assert (ops.convert_to_numpy(gradient) != 0).all()
+
+
+def test_every_hop_learns_a_temperature(value):
+    weighting = SoftmaxWeighting(learn_temperature=True)
+    layer = AttentionPooling(None, hops=2, weighting=weighting)
+    layer(value)
+    # The second hop has the scores of the first, and a very high temperature.
+    scale = ops.convert_to_numpy(layer.scale)[:, :1]
+    layer.scale.assign(np.repeat(scale, 2, axis=1))
+    weighting.log_temperature.assign(np.array([[[0.0]], [[20.0]]]))
+
+    weights = numpy(layer(value, return_attention_scores=True))[1]
+
+    np.testing.assert_allclose(weights[:, 1], 1 / POSITIONS, rtol=1e-5)
+    expected = softmax(np.tanh(value) @ scale[:, 0])
+    np.testing.assert_allclose(weights[:, 0], expected, rtol=1e-5)

@@ -1,0 +1,37 @@
+"""Causal mask: a query sees no position after its own.
+
+Shapes: B batch, T queries, S positions, W positions in a window.
+"""
+
+import keras
+
+from keras_attention.layers.base import StepCounter
+from keras_attention.typing import Tensor, Tensors
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class CausalMask(StepCounter):
+    """Mask of the positions up to and including that of the query.
+
+    Call arguments:
+        positions: Integers, `(S,)`, or `(B, T, W)` in a window.
+        state: Dict with `"step"` `(B, T)`, the number of earlier queries.
+
+    Returns:
+        mask: Boolean `(B, T, S)`, or `(B, T, W)` in a window.
+        state: Dict for the next step.
+    """
+
+    def call(self, positions: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
+        step = state["step"]
+        return positions <= step[..., None], {"step": step + 1}
+
+
+def check_causal(causal, query_shape):
+    """Raise `ValueError` for causal attention of one query to another sequence."""
+    if causal and len(query_shape) == 2:
+        raise ValueError(
+            "One query has no place in a sequence, which causal attention needs: "
+            "query must have the shape (batch, queries, query_depth). "
+            f"Received: {tuple(query_shape)}"
+        )

@@ -1,0 +1,60 @@
+"""Dropout of attention weights.
+
+Shapes: B batch, T queries, S positions.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_attention.layers.base import AttentionPart
+from keras_attention.serialization import make_seed_generator, serialize_seed
+from keras_attention.typing import Config, Nested, Seed, Shape, Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class WeightDropout(AttentionPart):
+    """Dropout of weights, whose mask is drawn before any loop.
+
+        used[t, s] = weights[t, s] * kept[t, s] / (1 - rate),
+                     kept[t, s] = 1 with probability 1 - rate, else 0
+
+    Args:
+        rate: Probability that a weight is dropped, in `[0, 1)`.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`.
+
+    Call arguments:
+        weights: Tensor of shape `(B, T, S)`.
+        noise: Dict, as `draw` returns it for one step; empty or `None` for no dropout.
+
+    Returns:
+        Tensor like the weights.
+
+    Reference:
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), the authors' code.
+    """
+
+    def __init__(self, rate: float = 0.0, *, seed: Seed = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise ValueError(f"dropout must be in [0, 1). Received: {rate!r}")
+        self.rate = rate
+        # Without dropout there is no state to save.
+        self.seed_generator = make_seed_generator(seed) if rate else None
+        self.seed = self.seed_generator if rate and isinstance(seed, dict) else seed
+
+    def draw(self, shape: Shape) -> Nested:
+        if not self.rate:
+            return {}
+        uniform = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator)
+        return {"kept": uniform >= self.rate}
+
+    def call(self, weights: Tensor, noise: Nested = None) -> Tensor:
+        if not noise:
+            return weights
+        return ops.where(noise["kept"], weights / (1 - self.rate), 0.0)
+
+    def get_config(self) -> Config:
+        seed = serialize_seed(self.seed)
+        return {**super().get_config(), "rate": self.rate, "seed": seed}

@@ -1,0 +1,376 @@
+"""Memory and step of an attention composed of parts: window, score, weighting.
+
+Shapes: B batch, T queries, S positions, Q query depth, V value depth.
+"""
+
+from typing import Any, Self
+
+import keras
+from keras import ops, tree
+
+from keras_attention.layers.base import BaseMemory, BaseStep, stay_frozen
+from keras_attention.layers.causal import CausalMask
+from keras_attention.layers.coverage import Coverage
+from keras_attention.layers.dropout import WeightDropout
+from keras_attention.layers.scores import Score
+from keras_attention.layers.weightings import Weighting, get_weighting
+from keras_attention.layers.windows import LocalWindow
+from keras_attention.ops.extra_position import append_score, split_weight
+from keras_attention.ops.masks import clear_masked, combine_masks
+from keras_attention.ops.windows import spread_window
+from keras_attention.serialization import (
+    deserialize_parts,
+    serialize_part,
+    serialize_seed,
+)
+from keras_attention.typing import Config, Nested, Seed, Shape, Shapes, Tensor, Tensors
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AttentionMemory(BaseMemory):
+    """Memory of an attention with one set of keys; see `BaseMemory` for the call.
+
+    Args:
+        key_projection: Layer applied to the keys, or `None` to leave them unchanged.
+            Unless it is built already, it computes in the dtype of this layer.
+
+    Returns:
+        Dict with `"values"` `(B, S, V)`, `"keys"` `(B, S, projected)` and, if there
+        is a mask, the boolean `"mask"` `(B, S)`.
+    """
+
+    def __init__(
+        self, key_projection: keras.layers.Layer | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        if key_projection is not None:
+            _check_part(
+                "key_projection", key_projection, keras.layers.Layer, "Dense(8)"
+            )
+            _compute_in(key_projection, self.dtype_policy)
+        self.key_projection = key_projection
+
+    def build(self, value_shape: Shape, key_shape: Shape | None = None) -> None:
+        if self.key_projection is not None and not self.key_projection.built:
+            self.key_projection.build(key_shape or value_shape)
+        self.built = True
+
+    def project(self, value: Tensor, key: Tensor | None) -> Tensors:
+        key = key if self.key_projection is None else self.key_projection(key)
+        return {"values": value, "keys": key}
+
+    def shapes(self, value_shape: Shape, key_shape: Shape | None = None) -> Shapes:
+        keys_shape = tuple(key_shape or value_shape)
+        if self.key_projection is not None:
+            keys_shape = tuple(self.key_projection.compute_output_shape(keys_shape))
+        return {"values": tuple(value_shape), "keys": keys_shape}
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "key_projection": serialize_part(self.key_projection),
+        }
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        return cls(**deserialize_parts(config))
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AttentionStep(BaseStep):
+    """Step of an attention composed of parts.
+
+    The window selects positions, the causal mask excludes those after the query, the
+    score compares query and keys, the weighting turns scores into weights, the prior of
+    the window scales them, coverage sums them up, and dropout drops some of them.
+    Coverage and the weighting's own state do not depend on the dropout.
+
+    See `BaseStep` for the call. A masked query counts for the causal mask. `extra_key`
+    `(B, T, depth)` is the key of one more position for every query. Its weight is the
+    output `"extra_weight"` `(B, T)`, which has no dropout; the other outputs are those
+    of the memory.
+
+    Args:
+        score: Part that is called as `score(query, keys)`; see `Score`.
+        weighting: Part that turns scores into weights; see `Weighting`.
+        window: Part that selects positions, or `None` for all of them.
+        causal: Whether query t sees the positions up to and including t only.
+        dropout: Rate at which weights are dropped in training.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`; for the dropout.
+    """
+
+    def __init__(
+        self,
+        score: Score,
+        weighting: str | Weighting = "softmax",
+        window: LocalWindow | None = None,
+        *,
+        causal: bool = False,
+        dropout: float = 0.0,
+        seed: Seed = None,
+        **kwargs: Any,
+    ) -> None:
+        # States and noise keep their precision in every dtype policy.
+        super().__init__(autocast=False, **kwargs)
+        _check_part("score", score, Score, "DotScore()")
+        if window is not None:
+            _check_part("window", window, LocalWindow, "LocalMonotonicWindow()")
+        self.score = score
+        self.weighting = get_weighting(weighting, self.dtype_policy)
+        self.window = window
+        self.coverage = (
+            Coverage(dtype=self.dtype_policy, name="coverage")
+            if score.takes_coverage
+            else None
+        )
+        self.causal = causal
+        self.causal_mask = CausalMask(dtype=self.dtype_policy, name="causal_mask")
+        self.weight_dropout = WeightDropout(
+            dropout, seed=seed, dtype=self.dtype_policy, name="weight_dropout"
+        )
+        _check_parts(self)
+        self.reports = self.weighting.reports
+        _compute_in(score, self.dtype_policy)
+        stateful = []
+        for name, part in self.parts.items():
+            _compute_in(part, self.dtype_policy)
+            self.sequential = self.sequential or part.sequential
+            if part.state_names:
+                stateful.append(name)
+        self._stateful = tuple(stateful)
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The parts other than the score, by the names under which Keras saves them."""
+        parts = {
+            "window": self.window,
+            "causal_mask": self.causal_mask if self.causal else None,
+            "weighting": self.weighting,
+            "coverage": self.coverage,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    def state_names(self) -> Nested:
+        return {
+            name: dict.fromkeys(getattr(self, name).state_names)
+            for name in self._stateful
+        }
+
+    def initial_state(
+        self, memory: Tensors, queries: int = 1, *, causal: bool = False
+    ) -> Tensors:
+        """Return the state before the first step, tensors `(B, queries, ...)`.
+
+        Args:
+            causal: Whether the queries are causal even if the layer is not.
+        """
+        parts = self._stateful_parts(causal)
+        return {name: x.initial_state(memory, queries) for name, x in parts.items()}
+
+    def state_of_all(
+        self, memory: Tensors, queries: int, *, causal: bool = False
+    ) -> Tensors:
+        """Return the states of all queries of a sequence, to handle them at once."""
+        parts = self._stateful_parts(causal)
+        return {name: x.state_of_all(memory, queries) for name, x in parts.items()}
+
+    def _stateful_parts(self, causal):
+        parts = {name: getattr(self, name) for name in self._stateful}
+        return {**parts, "causal_mask": self.causal_mask} if causal else parts
+
+    def draw(self, memory: Tensors, steps: int, queries: int = 1) -> Nested:
+        batch, length = ops.shape(memory["values"])[:2]
+        length = self.window.width if self.window else length
+        shape = (steps, batch, queries, length)
+        noise = {
+            "weighting": self.weighting.draw(shape),
+            "dropout": self.weight_dropout.draw(shape),
+        }
+        return {name: x for name, x in noise.items() if x}
+
+    def build(self, query_shape: Shape, memory_shape: Shapes) -> None:
+        for part, shapes in (
+            (self.window, (query_shape, memory_shape)),
+            (self.score, (query_shape, memory_shape["keys"])),
+            (self.weighting, ((query_shape[0], None, None),)),
+            (self.coverage, ((query_shape[0], None, None),)),
+        ):
+            if part is not None and not part.built:
+                part.build(*shapes)
+        stay_frozen(self)
+        self.built = True
+
+    def call(
+        self,
+        query: Tensor,
+        memory: Tensors,
+        state: Nested = None,
+        *,
+        query_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        noise: Nested = None,
+        extra_key: Tensor | None = None,
+        return_weights: bool = True,
+        training: bool | None = None,
+    ) -> tuple[Tensors, Nested]:
+        query = ops.cast(query, self.compute_dtype)
+        if state is None:
+            state = self.initial_state(memory, ops.shape(query)[1])
+        if noise is None:
+            noise = self.draw(memory, 1, ops.shape(query)[1]) if training else {}
+            noise = tree.map_structure(lambda x: x[0], noise)
+        if query_mask is not None:
+            query = clear_masked(query, query_mask)
+        view, valid, new_state = self._select(query, memory, state, mask)
+        if query_mask is not None:
+            valid = combine_masks(valid, query_mask[..., None])
+
+        if self.coverage is None:
+            scores = self.score(query, view["keys"])
+        else:
+            scores = self.score(query, view["keys"], state["coverage"]["total"])
+
+        if extra_key is not None:
+            extra = self.score(query, extra_key[:, :, None])
+            scores, valid = append_score(scores, valid, extra, query_mask)
+        outputs, after = self.weighting(
+            scores,
+            valid,
+            state.get("weighting"),
+            noise.get("weighting"),
+            training=training,
+        )
+        if extra_key is not None:
+            outputs = split_weight(outputs)
+        if "weighting" in self._stateful:
+            new_state["weighting"] = after
+        weights = outputs["weights"]
+        if "prior" in view:
+            weights = weights * view["prior"]
+        if self.coverage is not None:
+            new_state["coverage"] = self.coverage(weights, state["coverage"])
+
+        weights = self.weight_dropout(weights, noise.get("dropout"))
+        weights = ops.cast(weights, self.compute_dtype)
+        # On PyTorch, Keras multiplies float64 in float32.
+        context = ops.cast(read(weights, view["values"]), self.compute_dtype)
+        if return_weights and "positions" in view:
+            length = ops.shape(memory["values"])[1]
+            weights = spread_window(weights, view["positions"], length)
+        outputs = {**outputs, "context": context, "weights": weights}
+        if not return_weights:
+            del outputs["weights"]
+        if query_mask is not None:
+            new_state = _update_where(query_mask, new_state, state)
+        return outputs, new_state
+
+    def _select(self, query, memory, state, mask):
+        """Return the view of the window, its valid positions, and new states."""
+        new_state = {}
+        if self.window is None:
+            view, valid = memory, memory.get("mask")
+            valid = valid if valid is None else valid[:, None, :]
+            valid = valid if mask is None else combine_masks(valid, mask)
+        else:
+            window_state = state.get("window", {})
+            view, window_state = self.window(query, memory, window_state, mask)
+            if "window" in self._stateful:
+                new_state["window"] = window_state
+            valid = view["mask"]
+        if self.causal or "causal_mask" in state:
+            length = ops.shape(memory["values"])[1]
+            positions = view.get("positions", ops.arange(length, dtype="int32"))
+            seen, after = self.causal_mask(positions, state["causal_mask"])
+            new_state["causal_mask"] = after
+            valid = combine_masks(valid, seen)
+        return view, valid, new_state
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "score": serialize_part(self.score),
+            "weighting": serialize_part(self.weighting),
+            "window": serialize_part(self.window),
+            "causal": self.causal,
+            "dropout": self.weight_dropout.rate,
+            "seed": serialize_seed(self.weight_dropout.seed),
+        }
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        return cls(**deserialize_parts(config))
+
+
+def read(weights, values):
+    """Return the sum of `values` `(B, [T,] S, V)`, weighted by `(B, T, S)`."""
+    if len(values.shape) == 4:
+        return ops.matmul(weights[:, :, None, :], values)[:, :, 0]
+    return ops.matmul(weights, values)
+
+
+def _update_where(mask, new_state, state):
+    """Return the new state of queries where `mask` `(B, T)`, else the old one.
+
+    A masked query has a place in the sequence, which causal attention counts.
+    """
+
+    def update(new, old):
+        shape = (*ops.shape(mask), *[1] * (len(new.shape) - 2))
+        return ops.where(ops.reshape(mask, shape), new, old)
+
+    return {
+        name: new
+        if name == "causal_mask"
+        else tree.map_structure(update, new, state[name])
+        for name, new in new_state.items()
+    }
+
+
+def _check_part(name, part, kind, example):
+    """Raise `ValueError` for a part of another kind."""
+    if not isinstance(part, kind):
+        raise ValueError(
+            f"{name} must be a {kind.__name__}, such as {example}. Received: {part!r}"
+        )
+
+
+def _check_parts(step):
+    """Raise `ValueError` for parts that cannot be combined."""
+    local = step.window is not None
+    scaled = local and step.window.scales
+    for wrong, reason in (
+        (
+            local and not step.score.uses_keys,
+            "a location score has a weight for every position and takes no window",
+        ),
+        (
+            local and step.weighting.everywhere,
+            "monotonic attention moves over all positions and takes no window",
+        ),
+        (
+            scaled and not step.weighting.scalable,
+            "a hard choice cannot be multiplied with the prior of a local-p window",
+        ),
+        (
+            local and step.coverage is not None,
+            "coverage sums the weights of all positions and takes no window",
+        ),
+        (
+            step.weight_dropout.rate and not step.weighting.scalable,
+            "a hard choice has one position, which dropout cannot drop",
+        ),
+    ):
+        if wrong:
+            names = [type(part).__name__ for part in (step.score, step.weighting)]
+            names += [type(step.window).__name__] if local else []
+            rate = step.weight_dropout.rate
+            names += [f"dropout={rate}"] if rate else []
+            raise ValueError(f"{reason}. Received: {', '.join(names)}")
+
+
+def _compute_in(part, policy):
+    """Give the dtype policy of an attention to a part that is not built yet."""
+    for layer in part._flatten_layers():
+        if not layer.built:
+            layer.dtype_policy = policy

@@ -1,0 +1,133 @@
+"""Causal attention: a query sees no position after its own."""
+
+import keras
+import numpy as np
+import pytest
+from combinations import quick_first
+from layers.cases import attend, numpy
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    HardWeighting,
+    LuongAttention,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+BATCH, QUERIES, POSITIONS, DEPTH, UNITS = 2, 5, 7, 3, 11
+
+LAYERS = {
+    "additive": lambda **options: AdditiveAttention(UNITS, **options),
+    "coverage": lambda **options: AdditiveAttention(UNITS, coverage=True, **options),
+    "local-m": lambda **options: LuongAttention(
+        window="local-m", half_width=2, **options
+    ),
+    "monotonic": lambda **options: LuongAttention(
+        "dot", weighting="monotonic", **options
+    ),
+    "local-p": lambda **options: LuongAttention(
+        window="local-p", half_width=2, **options
+    ),
+    "hard": lambda **options: LuongAttention(
+        "dot", weighting=HardWeighting(), **options
+    ),
+    "location": lambda **options: LuongAttention(
+        "location", positions=POSITIONS, **options
+    ),
+}
+
+
+@pytest.fixture(params=quick_first(LAYERS, 3))
+def pair(request):
+    """A layer that is not causal, and a causal one with the same weights."""
+    layers = [LAYERS[request.param](causal=causal) for causal in (False, True)]
+    for layer in layers:
+        layer.build((None, None, DEPTH), (None, None, DEPTH))
+    layers[1].set_weights(layers[0].get_weights())
+    return layers
+
+
+@pytest.fixture
+def data(rng):
+    shapes = [(BATCH, length, DEPTH) for length in (QUERIES, POSITIONS)]
+    return [rng.normal(size=shape).astype("float32") for shape in shapes]
+
+
+def test_weights_worked_by_hand():
+    layer = LuongAttention("dot", causal=True)
+    query = np.ones((1, 2, 1), "float32")
+    value = np.log(np.array([1, 3, 100], "float32"))[None, :, None]
+
+    context, weights = attend(layer, (query, value))
+
+    np.testing.assert_allclose(weights, [[[1, 0, 0], [0.25, 0.75, 0]]], atol=1e-6)
+    expected = [[[0], [0.75 * np.log(3)]]]
+    np.testing.assert_allclose(context, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", quick_first([True, False]))
+def test_causal_attention_has_a_triangular_mask(pair, data, masked):
+    layer, causal = pair
+    # The first query is masked, and has a place in the sequence nevertheless.
+    masks = {"query_mask": np.arange(QUERIES)[None] != [[0], [3]]} if masked else {}
+    triangle = np.tri(QUERIES, POSITIONS, dtype="bool")
+
+    expected = attend(layer, data, attention_mask=triangle, **masks)
+
+    for found in (
+        attend(causal, data, **masks),
+        attend(layer, data, use_causal_mask=True, **masks),
+    ):
+        assert (found[1][:, ~triangle] == 0).all()
+        for array, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(array, wanted, atol=1e-6)
+
+
+def test_steps_equal_the_full_pass(pair, data):
+    layer = pair[1]
+    query, value = data
+    memory = layer.memory(value)
+
+    weights, state = [], layer.step.initial_state(memory)
+    for t in range(QUERIES):
+        outputs, state = layer.step(query[:, t : t + 1], memory, state)
+        weights += numpy([outputs["weights"]])
+
+    expected = attend(layer, data)[1]
+    np.testing.assert_allclose(np.concatenate(weights, 1), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", quick_first(["previous", "current"]))
+def test_a_decoder_counts_its_steps(order, data):
+    attention = AdditiveAttention(UNITS, causal=True)
+    cell = AttentionCell(keras.layers.GRUCell(UNITS), attention, order=order)
+    decoder = AttentionDecoder(cell)
+    inputs, value = data
+    # Two sequences attend to the same memory; the second has a masked step.
+    inputs = np.stack([inputs, inputs], axis=1)
+    mask = np.ones((BATCH, 2, QUERIES), "bool")
+    mask[:, 1, 2] = False
+
+    weights = keras.ops.convert_to_numpy(
+        decoder(inputs, value, inputs_mask=mask)["weights"]
+    )
+
+    triangle = np.tri(QUERIES, POSITIONS, dtype="bool")
+    np.testing.assert_array_equal(weights[:, 0] > 0, [triangle] * BATCH)
+    # A masked step keeps the state.
+    triangle = np.insert(triangle[:-1], 2, False, axis=0)
+    np.testing.assert_array_equal(weights[:, 1] > 0, [triangle] * BATCH)
+
+
+@pytest.mark.parametrize("option", [{"causal": True}, {"causal": False}])
+def test_one_query_has_no_place_in_a_sequence(option, data):
+    layer = AdditiveAttention(UNITS, **option)
+    query, value = data[0][:, 0], data[1]
+    call = {} if option["causal"] else {"use_causal_mask": True}
+    symbols = [keras.KerasTensor(x.shape) for x in (query, value)]
+
+    for tensors in ((query, value), symbols):
+        with pytest.raises(ValueError, match=r"One query.* Received: \(2, 3\)"):
+            layer(*tensors, **call)

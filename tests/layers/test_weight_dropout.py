@@ -1,0 +1,96 @@
+"""Dropout of attention weights."""
+
+import keras
+import numpy as np
+import pytest
+from combinations import quick_first
+from keras import ops
+from layers.cases import attend, numpy
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+BATCH, QUERIES, POSITIONS, DEPTH, UNITS = 2, 3, 5, 7, 11
+COMPILES = keras.backend.backend() == "jax"
+
+
+@pytest.fixture
+def data(rng):
+    shapes = [(BATCH, length, DEPTH) for length in (QUERIES, POSITIONS)]
+    return [rng.normal(size=shape).astype("float32") for shape in shapes]
+
+
+def test_dropout_scales_what_it_keeps():
+    layer = LuongAttention("dot", dropout=0.2, seed=1)
+    query, value = np.zeros((1, 50, 1)), np.ones((1, 100, 1))
+
+    context, weights = attend(layer, (query, value), training=True)
+
+    kept = weights > 0
+    np.testing.assert_allclose(weights[kept], 1 / 100 / 0.8, rtol=1e-6)
+    np.testing.assert_allclose(kept.mean(), 0.8, atol=4 * 0.4 / np.sqrt(kept.size))
+    np.testing.assert_allclose(context, weights.sum(-1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(attend(layer, (query, value))[1], 1 / 100, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    quick_first(
+        [
+            {"score": "concat", "units": UNITS, "coverage": True},
+            {"window": "local-p", "half_width": 1},
+            {"weighting": "monotonic"},
+        ],
+        2,
+    ),
+)
+def test_states_know_no_dropout(options, data):
+    layer = LuongAttention(dropout=0.5, seed=1, **options)
+    query, value = data
+    memory = layer.memory(value)
+    noise = layer.step.draw(memory, 1, QUERIES)
+    noise = keras.tree.map_structure(lambda x: x[0], noise)
+
+    used, state = layer.step(query, memory, noise=noise, training=True)
+
+    noise = {name: x for name, x in noise.items() if name != "dropout"}
+    expected, same = layer.step(query, memory, noise=noise, training=True)
+    for one, other in zip(
+        keras.tree.flatten(state), keras.tree.flatten(same), strict=True
+    ):
+        np.testing.assert_array_equal(*numpy([one, other]))
+    used, expected = numpy([used["weights"], expected["weights"]])
+    assert (used == 0).any()
+    np.testing.assert_allclose(used, np.where(used > 0, 2 * expected, 0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("weighting", quick_first(["softmax", "monotonic"]))
+def test_every_step_of_a_decoder_draws_its_own(weighting, data):
+    attention = AdditiveAttention(UNITS, weighting=weighting, dropout=0.5, seed=1)
+    decoder = AttentionDecoder(AttentionCell(keras.layers.GRUCell(UNITS), attention))
+    inputs, value = data
+    symbols = [keras.Input(x.shape[1:]) for x in data]
+    model = keras.Model(symbols, decoder(*symbols)["context"])
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=COMPILES)
+
+    loss = model.fit(data, np.zeros_like(inputs), verbose=0).history["loss"]
+    weights = decoder(inputs, value, training=True)["weights"]
+
+    assert np.isfinite(loss).all()
+    dropped = ops.convert_to_numpy(weights) == 0
+    assert (dropped != dropped[:, :1]).any()
+    assert not (ops.convert_to_numpy(decoder(inputs, value)["weights"]) == 0).any()
+
+
+def test_wrong_dropout_is_reported():
+    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\). Received: 1"):
+        AdditiveAttention(4, dropout=1)
+    message = "cannot drop. Received: .*HardWeighting, dropout=0.5"
+    with pytest.raises(ValueError, match=message):
+        LuongAttention("dot", weighting="hard", dropout=0.5)
