@@ -387,7 +387,7 @@ def test_a_temperature_is_learned(weighting, query, value, gradients):
     (logarithm,) = layer.trainable_variables
     np.testing.assert_allclose(ops.convert_to_numpy(logarithm), np.log(2), rtol=1e-6)
 
-    logarithm.assign(ops.full_like(logarithm, np.log(3)))
+    logarithm.assign(np.full((1, 1, 1), np.log(3)))
 
     found, expected = numpy([layer(query, value), fixed(query, value)])
     np.testing.assert_allclose(found, expected, atol=1e-6)
