@@ -35,6 +35,7 @@ from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.weightings import (
     EntmaxWeighting,
     HardWeighting,
+    MochaWeighting,
     MonotonicWeighting,
     SoftmaxWeighting,
     SparsemaxWeighting,
@@ -100,6 +101,7 @@ __all__ = [
     "LocationScore",
     "LuongAttention",
     "MinLength",
+    "MochaWeighting",
     "MonotonicWeighting",
     "NoRepeatNgrams",
     "PointerCrossentropy",

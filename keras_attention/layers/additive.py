@@ -45,7 +45,7 @@ class AdditiveAttention(ComposedAttention):
     Args:
         units: Positive integer, depth of the shared projection.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
-            `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
+            `"hard"`, `"monotonic"`, `"mocha"`, or a `Weighting`.
         causal: Whether query t sees the positions up to and including t only. In a
             decoder, t is the number of earlier steps.
         dropout: Rate at which weights are dropped in training; the others are scaled
@@ -152,14 +152,17 @@ class AdditiveAttention(ComposedAttention):
             **kwargs,
         )
         self.units = units
+        self.coverage = coverage
+        self.normalize = normalize
+        self.use_bias = use_bias
+        self.options = options
 
     def get_config(self) -> Config:
-        score = self.step.score
         return {
             **super().get_config(),
             "units": self.units,
-            "coverage": score.takes_coverage,
-            "normalize": score.normalize,
-            "use_bias": score.use_bias,
-            **serialize_options(score.options),
+            "coverage": self.coverage,
+            "normalize": self.normalize,
+            "use_bias": self.use_bias,
+            **serialize_options(self.options),
         }

@@ -52,7 +52,7 @@ class ComposedAttention(BaseAttention):
             name="step",
         )
         if key_projection == "score":
-            key_projection = score.make_key_projection()
+            key_projection = step.score.make_key_projection()
         # The weights of the memory come first.
         self.memory = AttentionMemory(
             key_projection, dtype=self.dtype_policy, name="memory"
@@ -196,7 +196,7 @@ class Attention(ComposedAttention):
         key_projection: Layer applied to the keys, once: `"score"` for the one that the
             score creates, if any, or `None` to leave the keys unchanged.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
-            `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
+            `"hard"`, `"monotonic"`, `"mocha"`, or a `Weighting`.
         window: Positions that a query sees: `None` for all, or a window such as
             `LocalPredictiveWindow(half_width=10)`.
         causal, dropout, seed: See `AdditiveAttention`.

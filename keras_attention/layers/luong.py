@@ -70,7 +70,7 @@ class LuongAttention(ComposedAttention):
         window: `"global"`, `"local-m"` or `"local-p"`.
         half_width: Positions on either side of a window's centre, D in the paper.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
-            `"hard"`, `"monotonic"`, or a `Weighting` such as `HardWeighting()`.
+            `"hard"`, `"monotonic"`, `"mocha"`, or a `Weighting`.
         causal, dropout, seed: See `AdditiveAttention`.
         coverage: Whether `"concat"` adds `w_coverage * sum of earlier weights` inside
             the tanh.

@@ -4,7 +4,14 @@ A layer collects the options among its arguments once, with `weight_options(loca
 `kernel_initializer`, `bias_regularizer` and the like are then entries of one dict.
 """
 
+from typing import Any, Self
+
+import keras
 from keras import constraints, initializers, ops, regularizers
+
+from keras_attention.quantization import QuantizableLayer
+from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.typing import Config, Shape, Tensor
 
 _KINDS = {
     "initializer": initializers,
@@ -86,3 +93,43 @@ def project_rows(dense, x):
         return dense(x)
     rows = dense(ops.reshape(x, (-1, x.shape[-1])))
     return ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class ConcatenatedProjection(QuantizableLayer):
+    """Two projections of the same input, concatenated along the last axis.
+
+    Args:
+        first, second: The layers.
+    """
+
+    def __init__(
+        self, first: keras.layers.Layer, second: keras.layers.Layer, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.first = first
+        self.second = second
+
+    def build(self, input_shape: Shape) -> None:
+        self.first.build(input_shape)
+        self.second.build(input_shape)
+        self.built = True
+
+    def call(self, x: Tensor) -> Tensor:
+        return ops.concatenate([self.first(x), self.second(x)], axis=-1)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        pair = self.first, self.second
+        shapes = [x.compute_output_shape(input_shape) for x in pair]
+        return (*input_shape[:-1], sum(shape[-1] for shape in shapes))
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "first": serialize_part(self.first),
+            "second": serialize_part(self.second),
+        }
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        return cls(**deserialize_parts(config))

@@ -5,13 +5,14 @@ are `(B, S, U)`, or `(B, T, S, U)` where every query has a window of its own.
 """
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import keras
 from keras import initializers, ops
 
 from keras_attention.layers.base import AttentionPart
 from keras_attention.layers.projections import (
+    ConcatenatedProjection,
     fresh_options,
     options_of,
     project_rows,
@@ -21,6 +22,7 @@ from keras_attention.layers.projections import (
 )
 from keras_attention.ops.fast_scores import fast_additive_scores
 from keras_attention.ops.scores import dot_scores
+from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.typing import Config, Shape, Tensor
 
 
@@ -316,3 +318,57 @@ class LocationScore(ProjectedScore):
 
     def get_config(self) -> Config:
         return {**super().get_config(), "positions": self.positions}
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class ScorePair(Score):
+    """A score, and a copy of it with its own weights, for weightings that take two.
+
+    If the score projects its keys, the copy has its own projection, too; both are
+    concatenated.
+
+    Args:
+        score: The `Score`.
+
+    Returns:
+        Pair of scores, each `(B, T, S)`.
+    """
+
+    def __init__(self, score: Score, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.first = score
+        config = {**serialize_part(score), "config": {**score.get_config()}}
+        config["config"]["name"] = f"{score.name}_copy"
+        self.second = keras.saving.deserialize_keras_object(config)
+        self.takes_coverage = score.takes_coverage
+        self.uses_keys = score.uses_keys
+
+    def make_key_projection(self) -> keras.layers.Layer | None:
+        if not self._projects_keys:
+            return None
+        first, second = (x.make_key_projection() for x in (self.first, self.second))
+        second.name += "_copy"
+        return ConcatenatedProjection(first, second, name="key_projection")
+
+    @property
+    def _projects_keys(self):
+        return type(self.first).make_key_projection is not Score.make_key_projection
+
+    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
+        depth = keys_shape[-1] // (2 if self._projects_keys else 1)
+        for score in (self.first, self.second):
+            score.build(query_shape, (*keys_shape[:-1], depth))
+        self.built = True
+
+    def call(self, query: Tensor, keys: Tensor, coverage: Tensor = None) -> Any:
+        pair = ops.split(keys, 2, axis=-1) if self._projects_keys else [keys, keys]
+        options = {"coverage": coverage} if self.takes_coverage else {}
+        scores = zip((self.first, self.second), pair, strict=True)
+        return tuple(score(query, keys, **options) for score, keys in scores)
+
+    def get_config(self) -> Config:
+        return {**super().get_config(), "score": serialize_part(self.first)}
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        return cls(**deserialize_parts(config))

@@ -115,8 +115,9 @@ class AttentionStep(BaseStep):
         _check_part("score", score, Score, "DotScore()")
         if window is not None:
             _check_part("window", window, LocalWindow, "LocalMonotonicWindow()")
-        self.score = score
-        self.weighting = get_weighting(weighting, self.dtype_policy)
+        weighting = get_weighting(weighting, self.dtype_policy)
+        self.score = score = weighting.prepare_score(score)
+        self.weighting = weighting
         self.window = window
         self.coverage = (
             Coverage(dtype=self.dtype_policy, name="coverage")

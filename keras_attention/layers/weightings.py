@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_attention.layers.base import AttentionPart
+from keras_attention.layers.scores import Score, ScorePair
 from keras_attention.ops.choices import (
     entropy,
     log_probability,
@@ -19,6 +20,7 @@ from keras_attention.ops.choices import (
     straight_through,
 )
 from keras_attention.ops.monotonic import (
+    chunkwise,
     monotonic_hard,
     monotonic_parallel,
     monotonic_recursive,
@@ -32,7 +34,7 @@ from keras_attention.ops.weightings import (
 )
 from keras_attention.serialization import make_seed_generator, serialize_seed
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
-from keras_attention.validation import check_choice
+from keras_attention.validation import check_choice, check_positive_integer
 
 
 class Weighting(AttentionPart):
@@ -67,6 +69,10 @@ class Weighting(AttentionPart):
     reports: tuple[str, ...] = ()
     everywhere = False
     scalable = True
+
+    def prepare_score(self, score: Score) -> Score:
+        """Return the score that this weighting takes, made from that of a layer."""
+        return score
 
 
 class TemperatureWeighting(Weighting):
@@ -412,6 +418,59 @@ class MonotonicWeighting(Weighting):
         }
 
 
+@keras.saving.register_keras_serializable(package="keras_attention")
+class MochaWeighting(MonotonicWeighting):
+    """Monotonic chunkwise attention (MoChA): a softmax over a small chunk.
+
+    Monotonic attention decides where a query stops, and a softmax of other scores,
+    `chunk_scores`, distributes the weight over the `chunk_size` positions that end
+    there:
+
+        stops[t]      = the weights of `MonotonicWeighting`
+        weights[t, j] = sum over j <= k < j + chunk_size of stops[t, k] *
+                        exp(chunk_scores[t, j]) /
+                        sum over k - chunk_size < l <= k of exp(chunk_scores[t, l])
+
+    `scores` is a pair, of which the second are the chunk scores: those of a copy of the
+    layer's score, with weights and a projection of the keys of its own.
+
+    Args:
+        chunk_size: Positive integer, number of positions of a chunk.
+        inference: `"hard"`, one chunk, or `"expectation"`, as in training.
+        **options: Further options of `MonotonicWeighting`.
+
+    Reference:
+        [Chiu and Raffel, 2018](https://arxiv.org/abs/1712.05382), section 2.3.
+    """
+
+    def __init__(
+        self, chunk_size: int = 2, *, inference: str = "hard", **options: Any
+    ) -> None:
+        super().__init__(inference=inference, **options)
+        check_positive_integer("chunk_size", chunk_size)
+        self.chunk_size = chunk_size
+
+    def prepare_score(self, score: Score) -> Score:
+        return score if isinstance(score, ScorePair) else ScorePair(score, name="score")
+
+    def call(
+        self,
+        scores: tuple[Tensor, Tensor],
+        valid: Tensor | None = None,
+        state: Nested = None,
+        noise: Nested = None,
+        training: bool | None = None,
+    ) -> tuple[Tensors, Tensors]:
+        scores, chunk_scores = scores
+        outputs, state = super().call(scores, valid, state, noise, training)
+        chunk_scores = ops.cast(chunk_scores, exact_dtype(self.compute_dtype))
+        weights = chunkwise(outputs["weights"], chunk_scores, self.chunk_size, valid)
+        return {"weights": weights}, state
+
+    def get_config(self) -> Config:
+        return {**super().get_config(), "chunk_size": self.chunk_size}
+
+
 def _check_positive(name, value):
     if not value > 0:
         raise ValueError(f"{name} must be positive. Received: {value!r}")
@@ -423,6 +482,7 @@ WEIGHTINGS = {
     "entmax": EntmaxWeighting,
     "hard": HardWeighting,
     "monotonic": MonotonicWeighting,
+    "mocha": MochaWeighting,
 }
 
 

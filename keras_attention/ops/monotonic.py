@@ -8,10 +8,13 @@ from keras import ops
 
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.rows import (
+    LOWEST,
     TINY,
     cumsum,
     first_candidate,
+    valid_scores,
 )
+from keras_attention.ops.weightings import masked_softmax
 
 
 def monotonic_recursive(p, previous):
@@ -101,6 +104,52 @@ def monotonic_hard(p, previous):
     p, previous = map(ops.stop_gradient, _as_exact(p, previous))
     reached = cumsum(previous) > 0.5
     return first_candidate(ops.logical_and(reached, p > 0.5), p)
+
+
+def chunkwise(stops, scores, size, mask=None):
+    """Spread the weight of each position by a softmax over the chunk that ends there.
+
+        weights[j] = sum over j <= k < j + size of
+                     stops[k] * exp(scores[j]) / sum over k - size < l <= k of
+                                                 exp(scores[l])
+
+    Each chunk has a softmax of its own, so the result is exact wherever the scores of
+    distant positions differ by much. It takes `size` times as much memory as `stops`.
+
+    Args:
+        stops: Weights of the last positions of the chunks, `(..., S)`, such as those of
+            `monotonic_hard`; zero where they are masked.
+        scores: Scores `(..., S)`.
+        size: Number of positions of a chunk. A chunk that begins before the first
+            position is shorter.
+        mask: Boolean, broadcastable to `scores`.
+
+    Returns:
+        Weights like `scores`, in float32 (float64 for float64 scores), with the sum of
+        `stops`.
+
+    Example:
+
+    >>> scores = np.log(np.array([5.0, 1.0, 3.0, 2.0], "float32"))
+    >>> weights = chunkwise(np.array([0, 0, 1, 0], "float32"), scores, size=2)
+    >>> print(keras.ops.convert_to_numpy(weights).round(4))
+    [0.   0.25 0.75 0.  ]
+
+    Reference:
+        [Chiu and Raffel, 2018](https://arxiv.org/abs/1712.05382), section 2.3.
+    """
+    scores, _ = valid_scores(scores, mask)
+    delayed = [scores]
+    for _ in range(size - 1):
+        delayed.append(_shifted(delayed[-1], LOWEST))
+    shares = masked_softmax(ops.stack(delayed, axis=-1))
+    parts = ops.cast(stops, shares.dtype)[..., None] * shares
+    weights = parts[..., size - 1]
+    for n in reversed(range(size - 1)):
+        # The last position of the chunk lies one position further on for each n.
+        beyond = ops.zeros_like(weights[..., :1])
+        weights = ops.concatenate([weights[..., 1:], beyond], axis=-1) + parts[..., n]
+    return weights
 
 
 def _as_exact(p, previous):

@@ -16,6 +16,7 @@ from keras_attention import (
     HardWeighting,
     LocalPredictiveWindow,
     LuongAttention,
+    MochaWeighting,
     MonotonicWeighting,
     SoftmaxWeighting,
 )
@@ -101,6 +102,16 @@ CASES = {
         LuongAttention,
         lambda: {"weighting": SoftmaxWeighting(0.5, learn_temperature=True)},
     ),
+    "mocha": Case(
+        AdditiveAttention,
+        lambda: {
+            "units": UNITS,
+            "use_bias": True,
+            "weighting": MochaWeighting(
+                3, mode="parallel", inference="expectation", seed=3
+            ),
+        },
+    ),
     "dot": Case(LuongAttention, lambda: {"score": "dot"}, SAME_DEPTH),
     "scaled-dot": Case(LuongAttention, lambda: {"score": "scaled-dot"}, SAME_DEPTH),
     "general": Case(LuongAttention, lambda: {"score": "general", "use_bias": True}),
@@ -134,7 +145,7 @@ CASES = {
 # Their parts are in other cases, too, so that they run in the exhaustive suite.
 FURTHER = {
     *("normalised", "sparsemax", "straight-through", "dot", "scaled-dot", "local-p"),
-    *("parts", "pooling", "dropout", "causal", "temperature"),
+    *("parts", "pooling", "dropout", "causal", "temperature", "mocha"),
 }
 
 
