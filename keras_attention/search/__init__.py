@@ -17,8 +17,8 @@ the step and are never copied. Shapes inside the loops are constant, so the sear
 eagerly, compiled, and in an exported graph.
 
 Every search takes a list of `constraints`, which rule out tokens: `Ban`, `MinLength`,
-`NoRepeatNgrams`, `Prefix`, or a subclass of `Constraint`. They do not change the
-scores of the tokens that remain.
+`NoRepeatNgrams`, `Prefix`, `RequiredPhrases`, or a subclass of `Constraint`. They do
+not change the scores of the tokens that remain.
 
 Shapes: B batch, K hypotheses, N vocabulary size, L maximum length, S positions.
 """
@@ -31,7 +31,9 @@ from keras_attention.search.constraints import (
     NoRepeatNgrams,
     Prefix,
 )
+from keras_attention.search.contrastive import contrastive_search
 from keras_attention.search.ensemble import ensemble_step
+from keras_attention.search.phrases import RequiredPhrases
 from keras_attention.search.queue import BeamSearchQueue
 from keras_attention.search.sampling import greedy_search, sample_search
 
@@ -42,7 +44,9 @@ __all__ = [
     "MinLength",
     "NoRepeatNgrams",
     "Prefix",
+    "RequiredPhrases",
     "beam_search",
+    "contrastive_search",
     "ensemble_step",
     "greedy_search",
     "sample_search",

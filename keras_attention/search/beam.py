@@ -1,5 +1,6 @@
 """Beam search."""
 
+import functools
 import inspect
 from collections.abc import Iterable
 from typing import Any
@@ -13,24 +14,26 @@ from keras_attention.search.constraints import (
     Constraint,
     is_possible,
 )
+from keras_attention.search.expansion import expand, progress_of, repetitions
+from keras_attention.search.groups import Groups
+from keras_attention.search.limits import checked_limit
 from keras_attention.search.nested import (
     batch_of,
-    check_rows,
     choose,
     concatenate,
     gather,
     spread,
     write,
 )
-from keras_attention.search.ranking import Ranking
+from keras_attention.search.ranking import Ranking, best_first
 from keras_attention.search.step import (
     check_keywords,
     constrain,
+    in_order,
     weights_of_any_step,
 )
-from keras_attention.search.top_k import top_k
 from keras_attention.typing import Nested, Step, Tensor, Tensors
-from keras_attention.validation import check_positive_integer, values_of
+from keras_attention.validation import check_positive_integer
 
 
 def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
@@ -60,6 +63,14 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
     fewer than `beam_size` hypotheses have finished at `max_length`, the best unfinished
     ones follow after them.
 
+    With `beam_groups` G above 1, this is diverse beam search: G groups of `beam_size /
+    G` hypotheses, each with a beam and a pool of its own. At every step, groups choose
+    one after the other, by scores from which the diversity penalty times the Hamming
+    similarity is subtracted: the number of hypotheses of the groups before that
+    continue with the same token at this step. The penalty changes the choice alone:
+    scores and log-probabilities are those of the model. Different groups may find the
+    same hypothesis.
+
     Args:
         step: Step function, see `keras_attention.search`.
         state: Initial state, nested tensors `(B, ...)`.
@@ -68,6 +79,9 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
         end: Token that ends a sequence, between 0 and N - 1.
         max_length: Maximum number of tokens L, `end` included.
         beam_size: Beam width K: number of hypotheses that are kept and returned.
+        beam_groups: Number of groups G of a diverse beam search; it divides
+            `beam_size`.
+        diversity_penalty: Factor of the Hamming similarity of groups, not negative.
         length_penalty: Exponent of the length, not negative.
         length_penalty_form: `"power"` or `"gnmt"`.
         coverage_penalty: Factor of the coverage term, not negative. At 0, the search
@@ -80,7 +94,7 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
         limit: Maximum number of tokens of this call, if less than `max_length`: a
             positive integer, or one for each row, `(B,)`. In a graph, it may be a
             tensor; values below 1 count as 1 there.
-        constraints: List of `Constraint` objects, such as `Ban` and `MinLength`.
+        constraints: List of `Constraint` objects, such as `Ban` and `RequiredPhrases`.
 
     Returns:
         Dict of tensors, best hypothesis first:
@@ -95,8 +109,9 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
         infinity. Such tokens count as impossible.
 
     Raises:
-        ValueError: If `beam_size` or `max_length` is not a positive integer, a penalty
-            is negative or infinite, the length penalty of `max_length` tokens exceeds
+        ValueError: If `beam_size` or `max_length` is not a positive integer,
+            `beam_groups` does not divide `beam_size`, a penalty is negative or
+            infinite, the length penalty of `max_length` tokens exceeds
             float32, `length_penalty_form` is unknown, `coverage_mask` or `limit` has a
             wrong shape or value, `start` or `end` is no token of the vocabulary, or a
             constraint cannot be met.
@@ -114,7 +129,8 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
 
     Reference:
         [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7, equation 14:
-        `"gnmt"` and the coverage penalty.
+        `"gnmt"` and the coverage penalty; [Vijayakumar et al.,
+        2018](https://arxiv.org/abs/1610.02424), section 3: diverse beam search.
     """
     check_keywords("beam_search", options, Beam)
     beam = Beam(step, state, **options)
@@ -144,6 +160,8 @@ class Beam:
         end: int,
         max_length: int,
         beam_size: int = 5,
+        beam_groups: int = 1,
+        diversity_penalty: float = 0.5,
         length_penalty: float = 1.0,
         length_penalty_form: str = "power",
         coverage_penalty: float = 0.0,
@@ -153,7 +171,7 @@ class Beam:
         constraints: Iterable[Constraint] = (),
     ) -> None:
         check_positive_integer("max_length", max_length)
-        check_positive_integer("beam_size", beam_size)
+        self.groups = Groups(beam_size, beam_groups, diversity_penalty)
         self.ranking = Ranking(
             max_length,
             length_penalty,
@@ -161,14 +179,21 @@ class Beam:
             coverage_penalty,
             coverage_mask,
         )
+        self.limit = checked_limit(limit, max_length, batch_of(state))
+        self.constraints = in_order(constraints)
         self.step, state = constrain(
-            step, state, constraints, start=start, end=end, max_length=max_length
+            step,
+            state,
+            self.constraints,
+            start=start,
+            end=end,
+            max_length=max_length,
+            limit=self.limit,
         )
         self.state = spread(state, beam_size)
         self.start, self.end = start, end
         self.max_length, self.beam_size = max_length, beam_size
         self.early_stopping = early_stopping
-        self.limit = max_length if limit is None else self._checked_limit(limit)
 
     def begin(self) -> Tensors:
         """Return the carry before the first step."""
@@ -206,7 +231,7 @@ class Beam:
         """Return the parts of the first carry that need no call of the step."""
         batch, beam_size = batch_of(self.state), self.beam_size
         only_first = np.full((1, beam_size), IMPOSSIBLE, dtype="float32")
-        only_first[:, 0] = 0.0
+        only_first[:, :: self.groups.size] = 0.0
         only_first = ops.convert_to_tensor(only_first, dtype="float32")
         zeros = ops.zeros((batch, beam_size), dtype="int32")
         impossible = ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32")
@@ -229,22 +254,21 @@ class Beam:
         }
 
     def _done(self, carry):
-        """Return whether each row is done, `(B,)`."""
+        """Return whether each row is done, `(B,)`: all its groups are."""
         # No score can exceed `bound`: log-probabilities only fall, the divisor is
-        # largest at `max_length`, and coverage adds at most zero. `ops.max` would fail
-        # on a batch without rows.
-        best = ops.top_k(carry["alive"]["log_probs"], 1)[0][:, 0]
+        # largest at `max_length`, and coverage adds at most zero.
+        best = self.groups.largest(carry["alive"]["log_probs"])
         bound = ops.where(
             is_possible(best), best / self.ranking.divisor(self.max_length), IMPOSSIBLE
         )
-        settled = carry["finished"]["scores"][:, -1] >= bound
-        settled = ops.logical_or(settled, self._stopped(carry))
+        settled = self.groups.last(carry["finished"]["scores"]) >= bound
+        settled = ops.all(ops.logical_or(settled, self._stopped(carry)), axis=1)
         return ops.logical_or(settled, carry["t"] >= self.limit)
 
     def _stopped(self, carry):
-        """Return whether early stopping has ended each row, `(B,)`."""
-        full = is_possible(carry["finished"]["log_probs"][:, -1])
-        return ops.logical_and(full, self.early_stopping)
+        """Return whether early stopping has ended each group, `(B, beam_groups)`."""
+        last = self.groups.last(carry["finished"]["log_probs"])
+        return ops.logical_and(is_possible(last), self.early_stopping)
 
     def advance(
         self,
@@ -277,7 +301,6 @@ class Beam:
 
     def _next(self, carry):
         """Return the carry after one more step."""
-        end, beam_size = self.end, self.beam_size
         t, alive, coverage = carry["t"], carry["alive"], carry["coverage"]
         log_probs, state, weights = self.step(alive["token_ids"], alive["state"])
         # Hypotheses that do not exist, and rows that are done, may compute anything.
@@ -285,58 +308,65 @@ class Beam:
         finite = carry["finite"] & ops.all(state["finite"] | ignored, axis=1)
         weights = ops.cast(weights, "float32")
         coverage = tree.map_structure(lambda x: x + weights, coverage)
-        # Twice the beam, so that a full beam is left if all of the best ones end.
-        size = log_probs.shape[-1]
-        candidates = min(2 * beam_size, beam_size * size)
         ranks = self.ranking.undivided(alive["log_probs"], coverage, t + 1)
-        ranks, flat = top_k(
-            ops.reshape(ranks[..., None] + log_probs, (-1, beam_size * size)),
-            candidates,
-        )
-        gains = gather(ops.reshape(log_probs, (-1, beam_size * size)), flat)
-        parents, token_ids = flat // size, flat % size
-        totals = gather(alive["log_probs"], parents) + gains
-        ended = ops.logical_and(
-            token_ids == end, ops.arange(candidates, dtype="int32") < beam_size
-        )
-        ended = ops.logical_and(ended, is_possible(totals))
-        # A row that has stopped ignores the further steps of its batch.
-        ended = ops.logical_and(ended, ~self._stopped(carry)[:, None])
-
-        scores = ranks / self.ranking.divisor(t + 1)
-        arrivals = {
-            "scores": ops.where(ended, scores, IMPOSSIBLE),
-            "log_probs": ops.where(ended, totals, IMPOSSIBLE),
-            "gains": gains,
-            "steps": ops.broadcast_to(t[:, None], ops.shape(parents)),
-            "parents": parents,
+        beam = {
+            "alive": alive["log_probs"],
+            "log_probs": log_probs,
+            "ranks": ranks,
+            "progress": progress_of(self.constraints, state),
         }
-        finished = concatenate(carry["finished"], arrivals)
-        _, best = ops.top_k(finished["scores"], beam_size)
-        finished = gather(finished, best)
-
-        going = {"token_ids": token_ids, "parents": parents, "gains": gains}
-        totals = ops.where(token_ids == end, IMPOSSIBLE, totals)
-        _, best = ops.top_k(ops.where(token_ids == end, IMPOSSIBLE, ranks), beam_size)
-        going, totals = gather((going, totals), best)
-        alive = {
-            "token_ids": going["token_ids"],
-            # Keeps sums of impossible log-probabilities finite.
-            "log_probs": ops.maximum(totals, IMPOSSIBLE),
-            "state": gather(state, going["parents"]),
-        }
+        going, finished = self._expanded(beam, carry)
         # The weights are those of the parents, in the order before the selection.
-        now = {"going": going, "weights": weights}
+        history = {"token_ids": going["token_ids"], "parents": going["parents"]}
+        now = {"going": {**history, "gains": going["gains"]}, "weights": weights}
         after = {
             "t": t + 1,
             "finite": finite,
-            "alive": alive,
+            "alive": {
+                "token_ids": going["token_ids"],
+                "log_probs": going["log_probs"],
+                "state": gather(state, going["parents"]),
+            },
             "finished": finished,
             "coverage": gather(coverage, going["parents"]),
             "history": write(carry["history"], t, now),
         }
         after = self._limited(carry, after)
         return {**after, "done": self._done(after)}
+
+    def _expanded(self, beam, carry):
+        """Return the next beam and the finished hypotheses, group by group."""
+        stopped = self._stopped(carry)
+        counts, found = [], []
+        for group in range(self.groups.count):
+            own = self.groups.select(group, beam)
+            penalty = self.groups.diversity_penalty * sum(counts) if counts else None
+            continuations, going = expand(**own, end=self.end, penalty=penalty)
+            if self.groups.count > 1:
+                counts.append(repetitions(going, own["log_probs"].shape[-1]))
+                for part in (continuations, going):
+                    part["parents"] = part["parents"] + group * self.groups.size
+            # A group that has stopped ignores the further steps of its batch.
+            ended = continuations["ended"] & ~stopped[:, group : group + 1]
+            finished = self.groups.select(group, carry["finished"])
+            finished = self._finished(continuations, ended, finished, carry["t"])
+            found.append((going, finished))
+        return functools.reduce(concatenate, found)
+
+    def _finished(self, continuations, ended, finished, t):
+        """Return the best of the finished hypotheses of a group and the new ones."""
+        divisor = self.ranking.divisor(t + 1)
+        parents = continuations["parents"]
+        arrivals = {
+            "scores": ops.where(ended, continuations["ranks"] / divisor, IMPOSSIBLE),
+            "log_probs": ops.where(ended, continuations["log_probs"], IMPOSSIBLE),
+            "gains": continuations["gains"],
+            "steps": ops.broadcast_to(t[:, None], ops.shape(parents)),
+            "parents": parents,
+        }
+        finished = concatenate(finished, arrivals)
+        _, best = ops.top_k(finished["scores"], self.groups.size)
+        return gather(finished, best)
 
     def _limited(self, before, after):
         """Return the carry after a step; rows at their limit keep their hypotheses."""
@@ -353,20 +383,24 @@ class Beam:
         return {**after, "alive": alive, "finished": finished, "coverage": coverage}
 
     def _best_of_all(self, carry):
-        """Return the K best hypotheses of each row, finished ones first.
+        """Return the best hypotheses of each group, the best of the row first.
 
-        Where there are fewer, the others have the log-probability `IMPOSSIBLE`.
+        Finished ones come first. Where there are too few, the others have the
+        log-probability `IMPOSSIBLE`.
         """
         alive = carry["alive"]
         length = ops.minimum(carry["t"], self.limit)
         t = length[:, None]
-        beam_size = self.beam_size
         slots = ops.broadcast_to(
-            ops.arange(beam_size, dtype="int32"), ops.shape(alive["token_ids"])
+            ops.arange(self.beam_size, dtype="int32"), ops.shape(alive["token_ids"])
         )
         ranks = self.ranking.undivided(alive["log_probs"], carry["coverage"], length)
         # Finished hypotheses have one more token, the end.
-        finished = {**carry["finished"], "lengths": carry["finished"]["steps"] + 1}
+        finished = {
+            **carry["finished"],
+            "lengths": carry["finished"]["steps"] + 1,
+            "unfinished": ops.zeros_like(slots),
+        }
         unfinished = {
             "scores": ranks / self.ranking.divisor(length),
             "log_probs": alive["log_probs"],
@@ -374,14 +408,13 @@ class Beam:
             "steps": ops.broadcast_to(t, ops.shape(slots)),
             "parents": slots,
             "lengths": ops.broadcast_to(t, ops.shape(slots)),
+            "unfinished": ops.ones_like(slots),
         }
-        pool = concatenate(finished, unfinished)
-        # Both halves are sorted, so the best are the first ones that exist.
-        places = ops.arange(2 * beam_size, dtype="int32")
-        places = ops.where(
-            is_possible(pool["log_probs"]), places, places + 2 * beam_size
-        )
-        return gather(pool, ops.argsort(places, axis=-1)[:, :beam_size])
+        best = []
+        for group in range(self.groups.count):
+            pool = concatenate(*self.groups.select(group, (finished, unfinished)))
+            best.append(best_first(pool, self.groups.size))
+        return best_first(functools.reduce(concatenate, best), self.beam_size)
 
     def hypotheses(self, carry: Tensors) -> Tensors:
         """Return the result of the search, traced back from the last tokens."""
@@ -420,28 +453,6 @@ class Beam:
             "weights": ops.moveaxis(found["weights"], 0, -2),
             "finite": carry["finite"],
         }
-
-    def _checked_limit(self, limit):
-        """Return a limit as int32, `()` or `(B,)`, at most `max_length`."""
-        check_limit(limit)
-        limit = ops.cast(ops.minimum(limit, self.max_length), "int32")
-        # In a graph, the value is not known and cannot be checked.
-        limit = ops.maximum(limit, 1)
-        if len(limit.shape) > 1:
-            raise ValueError(
-                "limit must be an integer, or one for every row, (batch,). Received: "
-                f"shape {tuple(limit.shape)}"
-            )
-        if len(limit.shape):
-            check_rows("limit", limit, batch_of(self.state))
-        return limit
-
-
-def check_limit(limit):
-    """Raise `ValueError` if a known limit is not a positive integer."""
-    values = values_of(limit)
-    if values is not None and not np.all((values >= 1) & (values % 1 == 0)):
-        raise ValueError(f"limit must be a positive integer. Received: {limit}")
 
 
 # The options of beam search are spelled out once, in `Beam`.

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_attention.lengths import join_axes
 from keras_attention.search.nested import check_rows
-from keras_attention.typing import Nested, Tensor
+from keras_attention.typing import Nested, Tensor, Tensors
 from keras_attention.validation import check_positive_integer, values_of
 
 # Log-probability of a hypothesis that does not exist. It is finite, as are its sums.
@@ -26,6 +26,8 @@ class SearchStep:
     Attributes:
         token_ids: Last token of every hypothesis, `(B, K)`; the start token at first.
         length: Number of tokens of every hypothesis, `(B, K)`.
+        remaining: Maximum number of tokens that may follow, `(B, K)`; not positive for
+            a row that is done.
         log_probs: Log-probabilities of the model before any constraint, `(B, K, N)`.
         vocabulary: All tokens, `(N,)`.
         end: The end token.
@@ -33,6 +35,7 @@ class SearchStep:
 
     token_ids: Tensor
     length: Tensor
+    remaining: Tensor
     log_probs: Tensor
     vocabulary: Tensor
     end: int
@@ -100,14 +103,30 @@ class Constraint:
             log_probs: Log-probabilities of the next token, `(B, K, N)`, masked by the
                 constraints that were applied before.
             state: State of this constraint, nested tensors `(B, K, ...)`.
-            step: `SearchStep` with the attributes `token_ids`, `length`, `log_probs`,
-                `vocabulary` and `end`.
+            step: `SearchStep` with the attributes `token_ids`, `length`, `remaining`,
+                `log_probs`, `vocabulary` and `end`.
 
         Returns:
             log_probs: `(B, K, N)`, see `forbid`.
             state: Of the same structure, shapes and dtypes as before.
         """
         raise NotImplementedError
+
+    def progress(self, state: Nested) -> Tensors | None:
+        """Return how much of its task each hypothesis has done, `None` if it has none.
+
+        Beam search divides its beam among hypotheses of different progress; see
+        `RequiredPhrases`. One constraint of a search may have a progress.
+
+        Args:
+            state: State of this constraint after `mask`.
+
+        Returns:
+            Dict of integers: `"token_ids"` `(B, K, C)`, different next tokens that make
+            progress, -1 for none; `"with"` `(B, K, C)`, the progress after each of
+            them; `"without"` `(B, K)`, the progress after any other token.
+        """
+        return None
 
     @staticmethod
     def forbid(log_probs: Tensor, tokens: Tensor) -> Tensor:
@@ -153,29 +172,48 @@ class Ban(Constraint):
 class MinLength(Constraint):
     """Minimum number of tokens, `end` included.
 
+    A minimum relative to the source is one minimum for every row:
+    `MinLength(ops.cast(0.8 * source_lengths, "int32"))`.
+
     Args:
-        min_length: Integer, not negative and at most `max_length` of the search.
+        min_length: Integer, not negative and at most `max_length` of the search, or one
+            for every row, `(B,)`. In a graph, larger values leave all hypotheses
+            unfinished.
 
     Raises:
-        ValueError: If `min_length` is not an integer, or, in the search, out of range.
+        ValueError: If `min_length` is no integer, or, in the search, out of range or
+            not one for every row.
     """
 
-    def __init__(self, min_length: int) -> None:
-        check_integer("min_length", min_length)
+    def __init__(self, min_length: int | Tensor) -> None:
+        if hasattr(min_length, "shape") and len(min_length.shape):
+            dtype = keras.backend.standardize_dtype(min_length.dtype)
+            if "int" not in dtype or len(min_length.shape) != 1:
+                raise ValueError(
+                    "min_length must be an integer, or one for every row, (batch,). "
+                    f"Received: {dtype} of shape {tuple(min_length.shape)}"
+                )
+        else:
+            check_integer("min_length", min_length)
         self.min_length = min_length
 
     def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
-        if not 0 <= self.min_length <= max_length:
+        values = values_of(self.min_length)
+        if values is not None and not np.all((values >= 0) & (values <= max_length)):
             raise ValueError(
                 f"min_length must be between 0 and max_length, {max_length}. "
                 f"Received: {self.min_length}"
             )
+        if hasattr(self.min_length, "shape") and len(self.min_length.shape):
+            check_rows("min_length", self.min_length, batch_size)
         return {}
 
     def mask(
         self, log_probs: Tensor, state: Nested, step: SearchStep
     ) -> tuple[Tensor, Nested]:
-        too_short = (step.length + 1 < self.min_length)[..., None]
+        min_length = ops.convert_to_tensor(self.min_length, dtype="int32")
+        min_length = ops.reshape(min_length, (-1, 1))
+        too_short = (step.length + 1 < min_length)[..., None]
         is_end = step.vocabulary == step.end
         return self.forbid(log_probs, ops.logical_and(too_short, is_end)), state
 
@@ -299,20 +337,28 @@ def is_impossible(log_probs):
 
 def _repeating_tokens(tokens, n, size):
     """Return which tokens would repeat an n-gram of `(B, K, L)`: `(B, K, size)`."""
-    batch, beam_size, length = ops.shape(tokens)
+    length = ops.shape(tokens)[-1]
     followers = tokens[..., n - 1 :]
     follows = followers >= 0
     for i in range(n - 1):
         one, other = tokens[..., i : i + length - n + 1], tokens[..., i - n + 1]
         follows = ops.logical_and(follows, one == other[..., None])
+    return mark(followers, follows, size)
+
+
+def mark(token_ids, where, size):
+    """Return a mask of the vocabulary, `(B, K, size)`, with some tokens marked.
+
+    Args:
+        token_ids: Tokens `(B, K, M)`.
+        where: Which of them are marked, `(B, K, M)`.
+        size: Size of the vocabulary.
+    """
+    batch, beam_size, _ = ops.shape(token_ids)
     rows = batch * beam_size
     firsts = size * ops.arange(rows, dtype="int32")[:, None]
-    # The last place collects the tokens that repeat nothing.
-    places = ops.where(
-        join_axes(follows),
-        join_axes(followers) + firsts,
-        rows * size,
-    )
+    # The last place collects the tokens that are not marked.
+    places = ops.where(join_axes(where), join_axes(token_ids) + firsts, rows * size)
     places = ops.reshape(places, (-1, 1))
     found = ops.scatter_update(
         ops.zeros((rows * size + 1,), dtype="bool"),

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from keras import ops, tree
 
-from keras_attention.search.beam import Beam, check_limit
+from keras_attention.search.beam import Beam
 from keras_attention.search.constraints import Constraint
+from keras_attention.search.limits import check_limit
 from keras_attention.search.step import check_keywords
 from keras_attention.typing import Nested, Step, Tensor, Tensors
 from keras_attention.validation import check_positive_integer

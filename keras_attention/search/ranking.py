@@ -6,7 +6,8 @@ import numbers
 import numpy as np
 from keras import ops
 
-from keras_attention.search.nested import check_rows
+from keras_attention.search.constraints import is_possible
+from keras_attention.search.nested import check_rows, gather
 
 # Coverage counts as this much at least, so that its logarithm stays finite.
 MIN_COVERAGE = 1e-10
@@ -104,3 +105,18 @@ class Ranking:
         except OverflowError:
             return False
         return divisor <= float(np.finfo("float32").max)
+
+
+def best_first(pool, count):
+    """Return the first hypotheses: finished, unfinished, impossible; each by score.
+
+    Args:
+        pool: Dict of tensors `(B, M)`: `"scores"`, `"log_probs"`, `"unfinished"`, 0 or
+            1, and any others.
+        count: Number of hypotheses to return.
+    """
+    pool = gather(pool, ops.argsort(-pool["scores"], axis=-1))
+    size = pool["scores"].shape[-1]
+    places = ops.arange(size, dtype="int32") + size * pool["unfinished"]
+    places = ops.where(is_possible(pool["log_probs"]), places, places + 2 * size)
+    return gather(pool, ops.argsort(places, axis=-1)[:, :count])

@@ -20,11 +20,15 @@ from keras_attention.validation import may_be_equal
 Search = TypeVar("Search", bound=Callable[..., Any])
 
 
-def constrain(step, state, constraints, *, start, end, max_length):
+def constrain(step, state, constraints, *, start, end, max_length, limit=None):
     """Wrap a step function and its state so that tokens obey the constraints.
 
     The first call of the wrapped step raises `ValueError` if `start` or `end` is no
     token of the vocabulary.
+
+    Args:
+        step, state, constraints, start, end, max_length: As for `beam_search`.
+        limit: As `checked_limit` returns it; `max_length` if `None`.
 
     Returns:
         step: Step function whose log-probabilities are float32, at least `IMPOSSIBLE`,
@@ -35,8 +39,9 @@ def constrain(step, state, constraints, *, start, end, max_length):
     """
     check_integer("start", start)
     check_integer("end", end)
-    # The sort is stable: apart from `overrides`, the order of the list is kept.
-    constraints = sorted(_checked(constraints), key=lambda x: x.overrides)
+    limit = max_length if limit is None else limit
+    limit = limit if isinstance(limit, int) else ops.reshape(limit, (-1, 1))
+    constraints = in_order(constraints)
     batch_size = batch_of(state)
     state = {
         "model": state,
@@ -59,7 +64,7 @@ def constrain(step, state, constraints, *, start, end, max_length):
         _check_token("start", start, size)
         _check_token("end", end, size)
         vocabulary = ops.arange(size, dtype="int32")
-        now = SearchStep(token_ids, length, log_probs, vocabulary, end)
+        now = SearchStep(token_ids, length, limit - length, log_probs, vocabulary, end)
         states = []
         for constraint, own in zip(constraints, state["constraints"], strict=True):
             log_probs, own = constraint.mask(log_probs, own, now)
@@ -97,15 +102,20 @@ def _check_token(name, token, size):
         )
 
 
-def _checked(constraints):
-    """Return the constraints as a list; `ValueError` if they are anything else."""
+def in_order(constraints):
+    """Return a list of constraints in the order in which they apply.
+
+    Raises:
+        ValueError: If they are anything else.
+    """
     listed = list(constraints) if isinstance(constraints, Iterable) else [None]
     if not all(isinstance(constraint, Constraint) for constraint in listed):
         raise ValueError(
             "constraints must be a list of Constraint objects, such as [Ban([0])]. "
             f"Received: {constraints!r}"
         )
-    return listed
+    # The sort is stable: apart from `overrides`, the order of the list is kept.
+    return sorted(listed, key=lambda x: x.overrides)
 
 
 def call_step(step, token_ids, state):

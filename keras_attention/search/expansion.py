@@ -1,0 +1,146 @@
+"""One step of beam search: the continuations of the hypotheses, and the next beam.
+
+Shapes: B rows, K hypotheses of a group, M continuations, N vocabulary size.
+"""
+
+import numpy as np
+from keras import ops
+
+from keras_attention.search.constraints import (
+    FORBIDDEN,
+    IMPOSSIBLE,
+    is_possible,
+    mark,
+)
+from keras_attention.search.nested import gather
+from keras_attention.search.top_k import top_k
+
+
+def best_continuations(ranks, log_probs, progress=None):
+    """Return the best continuations, `(B, M)`, best first.
+
+    There are twice as many as hypotheses, so that a full beam is left if all of the
+    best ones end.
+
+    Args:
+        ranks: Scores of the hypotheses, `(B, K)`.
+        log_probs: Log-probabilities of the next token, `(B, K, N)`.
+        progress: Result of `Constraint.progress`, or `None`. With progress, the beam is
+            divided: see `RequiredPhrases`.
+
+    Returns:
+        values: Their scores.
+        parents: Their hypotheses.
+        token_ids: Their last tokens.
+    """
+    beam_size, size = log_probs.shape[1:]
+    totals = ranks[..., None] + log_probs
+    if progress is not None:
+        return _divided(totals, progress)
+    count = min(2 * beam_size, beam_size * size)
+    values, flat = top_k(ops.reshape(totals, (-1, beam_size * size)), count)
+    return values, flat // size, flat % size
+
+
+def _divided(totals, progress):
+    """Return the best continuations in turns, one of every progress."""
+    beam_size, size = totals.shape[1:]
+    wanted = progress["token_ids"]
+    exists = wanted >= 0
+    # Of tokens without progress, no hypothesis needs more than a beam and the end.
+    others = ops.where(mark(wanted, exists, size), FORBIDDEN, totals)
+    values, token_ids = ops.top_k(others, min(beam_size + 1, size))
+    without = ops.broadcast_to(progress["without"][..., None], ops.shape(token_ids))
+    wanted = ops.where(exists, wanted, 0)
+    own = ops.take_along_axis(totals, wanted, axis=-1)
+    parts = {
+        "values": (values, ops.where(exists, own, FORBIDDEN)),
+        "token_ids": (ops.cast(token_ids, "int32"), wanted),
+        "progress": (without, progress["with"]),
+    }
+    found = {name: ops.concatenate(pair, axis=-1) for name, pair in parts.items()}
+    width = found["values"].shape[-1]
+    found = {name: ops.reshape(x, (-1, beam_size * width)) for name, x in found.items()}
+    order = ops.cast(ops.argsort(-found["values"], axis=-1), "int32")
+    found = {**gather(found, order), "parents": order // width}
+    # Continuations with the same progress that are better.
+    count = order.shape[-1]
+    same = found["progress"][:, :, None] == found["progress"][:, None, :]
+    better = np.tril(np.ones((count, count), dtype="bool"), k=-1)
+    turn = ops.sum(ops.cast(same & better, "int32"), axis=-1)
+    most = ops.max(found["progress"], axis=-1, keepdims=True, initial=0)
+    turn = turn * (most + 1) + most - found["progress"]
+    turn = ops.where(is_possible(found["values"]), turn, count * (most + 1))
+    chosen = ops.cast(ops.argsort(turn, axis=-1), "int32")[:, : 2 * beam_size]
+    found = gather(found, chosen)
+    return found["values"], found["parents"], found["token_ids"]
+
+
+def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
+    """Return the continuations of a beam, and those of them that form the next one.
+
+    Args:
+        alive: Log-probabilities of the hypotheses, `(B, K)`.
+        log_probs: Log-probabilities of the next token, `(B, K, N)`.
+        ranks: Scores of the hypotheses before the length penalty, `(B, K)`.
+        end: The end token.
+        progress: As for `best_continuations`.
+        penalty: Subtracted from scores of tokens in the choice alone, `(B, N)`.
+
+    Returns:
+        continuations: Dict of tensors `(B, M)`, best first: `"parents"`, `"token_ids"`,
+            `"gains"`, the log-probabilities of the tokens, `"log_probs"`, `"ranks"`,
+            and `"ended"`, which are finished hypotheses.
+        going: The continuations of the next beam, `(B, K)`.
+    """
+    beam_size = log_probs.shape[1]
+    choice = log_probs if penalty is None else log_probs - penalty[:, None]
+    values, parents, token_ids = best_continuations(ranks, choice, progress)
+    size = log_probs.shape[-1]
+    flat = ops.reshape(log_probs, (-1, beam_size * size))
+    gains = gather(flat, parents * size + token_ids)
+    gains = ops.where(is_possible(values), gains, FORBIDDEN)
+    totals = gather(alive, parents) + gains
+    places = ops.arange(token_ids.shape[-1], dtype="int32")
+    is_end = token_ids == end
+    found = {
+        "parents": parents,
+        "token_ids": token_ids,
+        "gains": gains,
+        "log_probs": totals,
+        "ranks": gather(ranks, parents) + gains,
+        "ended": is_end & (places < beam_size) & is_possible(totals),
+    }
+    # The first that do not end; the others follow.
+    order = ops.argsort(ops.where(is_end, places + places.shape[0], places), axis=-1)
+    going = gather(found, ops.cast(order, "int32")[:, :beam_size])
+    impossible = going["token_ids"] == end
+    # Keeps sums of impossible log-probabilities finite.
+    totals = ops.maximum(going["log_probs"], IMPOSSIBLE)
+    going["log_probs"] = ops.where(impossible, IMPOSSIBLE, totals)
+    return found, going
+
+
+def progress_of(constraints, state):
+    """Return the progress of hypotheses toward a constraint, `None` without any.
+
+    Args:
+        constraints: As `in_order` returns them.
+        state: State of the search, as the step of `constrain` returns it.
+    """
+    pairs = zip(constraints, state["constraints"], strict=True)
+    found = [constraint.progress(own) for constraint, own in pairs]
+    found = [progress for progress in found if progress is not None]
+    if len(found) > 1:
+        raise ValueError(
+            "constraints must contain one with a progress, such as RequiredPhrases. "
+            f"Received: {len(found)}"
+        )
+    return found[0] if found else None
+
+
+def repetitions(going, size):
+    """Return how many hypotheses of a beam end with each token, `(B, size)`."""
+    exists = ops.cast(is_possible(going["log_probs"]), "float32")
+    chosen = ops.one_hot(going["token_ids"], size, dtype="float32")
+    return ops.sum(exists[..., None] * chosen, axis=1)

@@ -1,0 +1,57 @@
+"""Groups of a diverse beam search; a usual beam search has one.
+
+Shapes: B rows, K hypotheses, G groups of K / G hypotheses.
+"""
+
+import math
+import numbers
+
+from keras import ops, tree
+
+from keras_attention.validation import check_positive_integer
+
+
+class Groups:
+    """The division of a beam into groups of equal size.
+
+    Args:
+        beam_size, beam_groups, diversity_penalty: As for `beam_search`.
+
+    Attributes:
+        count: Number of groups G.
+        size: Number of hypotheses of a group.
+        diversity_penalty: As for `beam_search`.
+    """
+
+    def __init__(self, beam_size, beam_groups, diversity_penalty):
+        check_positive_integer("beam_size", beam_size)
+        check_positive_integer("beam_groups", beam_groups)
+        if beam_size % beam_groups:
+            raise ValueError(
+                f"beam_groups must divide beam_size, {beam_size}. "
+                f"Received: {beam_groups}"
+            )
+        is_number = isinstance(diversity_penalty, numbers.Real)
+        if not is_number or not 0 <= diversity_penalty < math.inf:
+            raise ValueError(
+                "diversity_penalty must be finite and not negative. "
+                f"Received: {diversity_penalty!r}"
+            )
+        self.count, self.size = beam_groups, beam_size // beam_groups
+        self.diversity_penalty = diversity_penalty
+
+    def select(self, group, nested):
+        """Return the hypotheses of one group: `(B, K, ...)` to `(B, size, ...)`."""
+        if self.count == 1:
+            return nested
+        places = slice(group * self.size, (group + 1) * self.size)
+        return tree.map_structure(lambda x: None if x is None else x[:, places], nested)
+
+    def largest(self, x):
+        """Return the largest number of every group: `(B, K)` to `(B, G)`."""
+        # `ops.max` would fail on a batch without rows.
+        return ops.top_k(ops.reshape(x, (-1, self.count, self.size)), 1)[0][..., 0]
+
+    def last(self, x):
+        """Return the last entry of every group: `(B, K)` to `(B, G)`."""
+        return x[:, self.size - 1 :: self.size]

@@ -1,0 +1,96 @@
+"""The loop of searches whose hypotheses are independent of each other."""
+
+from keras import ops
+
+from keras_attention.search.constraints import IMPOSSIBLE, is_possible
+from keras_attention.search.nested import batch_of, write
+
+
+def search_independently(extend, state, weights, *, start, end, max_length, limit):
+    """Extend the hypotheses of every row, independently, until all have ended.
+
+    Args:
+        extend: Function `(token_ids, state, t) -> (extension, state)` that chooses the
+            next tokens. `extension` is a dict: `"token_ids"` `(B, K)`, the chosen
+            tokens; `"log_probs"` `(B, K)`, theirs; `"weights"` `(B, K, S)`; and
+            `"finite"` `(B, K)`, whether the log-probabilities were numbers.
+        state: Nested tensors `(B, K, ...)`.
+        weights: Attention weights `(B, K, S)`, of which only the shape is used.
+        start, end, max_length: As for `beam_search`.
+        limit: As `checked_limit` returns it.
+
+    Returns:
+        Dict of tensors, as of `beam_search`, in the order of the hypotheses.
+    """
+    batch, size = batch_of(state), ops.shape(weights)[1]
+
+    def proceed(t, alive, found):
+        return ops.logical_and(t < max_length, ops.logical_not(ops.all(alive["done"])))
+
+    def body(t, alive, found):
+        extension, state = extend(alive["token_ids"], alive["state"], t)
+        alive, now = _extended(alive, extension, end)
+        if not isinstance(limit, int):
+            alive["done"] |= t + 1 >= ops.reshape(limit, (-1, 1))
+        return t + 1, {**alive, "state": state}, write(found, t, now)
+
+    alive = {
+        "token_ids": ops.full((batch, size), start, dtype="int32"),
+        "state": state,
+        "done": ops.zeros((batch, size), dtype="bool"),
+        "exists": ops.ones((batch, size), dtype="bool"),
+        "finite": ops.ones((batch,), dtype="bool"),
+    }
+    found = {
+        "token_ids": ops.full((max_length, batch, size), end, dtype="int32"),
+        "log_probs": ops.zeros((max_length, batch, size), dtype="float32"),
+        "weights": ops.zeros((max_length, *ops.shape(weights)), dtype="float32"),
+        "exists": ops.zeros((max_length, batch, size), dtype="int32"),
+    }
+    t = ops.convert_to_tensor(0, dtype="int32")
+    _, alive, found = ops.while_loop(
+        proceed, body, (t, alive, found), maximum_iterations=max_length
+    )
+    return _result(alive, found, end)
+
+
+def _extended(alive, extension, end):
+    """Return the hypotheses with one more token, and the entry of the history."""
+    token_ids, gains = extension["token_ids"], extension["log_probs"]
+    running = ops.logical_not(alive["done"])
+    exists = ops.logical_and(running, is_possible(gains))
+    token_ids = ops.where(exists, token_ids, end)
+    weights = ops.cast(extension["weights"], "float32")
+    now = {
+        "token_ids": token_ids,
+        "log_probs": ops.where(exists, gains, 0.0),
+        "weights": ops.where(exists[..., None], weights, 0.0),
+        "exists": ops.cast(exists, "int32"),
+    }
+    alive = {
+        "token_ids": token_ids,
+        "done": token_ids == end,
+        "exists": ops.logical_or(alive["done"], exists) & alive["exists"],
+        "finite": alive["finite"] & ops.all(extension["finite"] | ~running, axis=1),
+    }
+    return alive, now
+
+
+def _result(alive, found, end):
+    """Return the result of a search; hypotheses that do not exist are empty."""
+    exists = alive["exists"]
+    total = ops.where(exists, ops.sum(found["log_probs"], axis=0), IMPOSSIBLE)
+
+    def existing(x, otherwise):
+        mask = ops.reshape(exists, (*ops.shape(exists), *[1] * (len(x.shape) - 3)))
+        return ops.where(mask, x, otherwise)
+
+    return {
+        "token_ids": ops.moveaxis(existing(found["token_ids"], end), 0, -1),
+        "lengths": ops.where(exists, ops.sum(found["exists"], axis=0), 0),
+        "scores": total,
+        "log_probs": total,
+        "token_log_probs": ops.moveaxis(existing(found["log_probs"], 0.0), 0, -1),
+        "weights": ops.moveaxis(existing(found["weights"], 0.0), 0, -2),
+        "finite": alive["finite"],
+    }

@@ -1,0 +1,36 @@
+"""Maximum numbers of tokens of the rows of a search."""
+
+import numpy as np
+from keras import ops
+
+from keras_attention.search.nested import check_rows
+from keras_attention.validation import values_of
+
+
+def check_limit(limit):
+    """Raise `ValueError` if a known limit is not a positive integer."""
+    values = values_of(limit)
+    if values is not None and not np.all((values >= 1) & (values % 1 == 0)):
+        raise ValueError(f"limit must be a positive integer. Received: {limit}")
+
+
+def checked_limit(limit, max_length, batch_size):
+    """Return a limit as int32, `()` or `(B,)`; `max_length` if it is `None`.
+
+    Raises:
+        ValueError: If it is neither a positive integer nor one for every row.
+    """
+    if limit is None:
+        return max_length
+    check_limit(limit)
+    limit = ops.cast(ops.minimum(limit, max_length), "int32")
+    # In a graph, the value is not known and cannot be checked.
+    limit = ops.maximum(limit, 1)
+    if len(limit.shape) > 1:
+        raise ValueError(
+            "limit must be an integer, or one for every row, (batch,). Received: "
+            f"shape {tuple(limit.shape)}"
+        )
+    if len(limit.shape):
+        check_rows("limit", limit, batch_size)
+    return limit

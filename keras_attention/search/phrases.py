@@ -1,0 +1,258 @@
+"""Lexical constraints: phrases that every hypothesis contains."""
+
+from collections.abc import Iterable
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attention.search.constraints import (
+    FORBIDDEN,
+    Constraint,
+    SearchStep,
+    check_integer,
+    mark,
+)
+from keras_attention.search.nested import check_rows
+from keras_attention.typing import Nested, Tensor, Tensors
+from keras_attention.validation import values_of
+
+
+class RequiredPhrases(Constraint):
+    """Lexical constraints: phrases that must appear in all hypotheses of a row.
+
+    A hypothesis does not end before it contains all its phrases, each as consecutive
+    tokens, in any order. Phrases may overlap, and equal phrases need to appear once.
+
+    The phrases are guaranteed: as soon as the remaining tokens are just enough for the
+    phrases that are missing and the end token, only tokens that continue a phrase are
+    allowed. Until then, a hypothesis may begin a phrase at any time, or abandon it.
+
+    `beam_search` divides its beam by the progress of hypotheses, the number of their
+    tokens that belong to phrases: the best continuation for every number comes first,
+    those that made most progress first, then the second best for every number, and so
+    on. So phrases appear where they fit best. A beam width of at least one more than
+    the number of tokens in the phrases keeps a hypothesis of every progress. Searches
+    with a single hypothesis append phrases that the model does not produce by itself.
+
+    Phrases override constraints that do not override: a token that begins or continues
+    a missing phrase may be banned or repeat an n-gram. A token to which the model gives
+    the probability zero remains impossible.
+
+    Args:
+        token_ids: Integers `(B, C, P)`, C phrases of at most P tokens for every row;
+            negative ones pad phrases at their ends. Or nested lists: for every row, a
+            list of phrases, each a list of tokens.
+        not_followed_by: List of tokens that do not follow a phrase directly when it
+            appears for the first time, such as subwords that continue a word.
+
+    Raises:
+        ValueError: If `token_ids` are not integers `(B, C, P)`, padding comes before a
+            token, or `not_followed_by` is not a list of tokens; in the search, if they
+            have another number of rows, `end` or a token outside of the vocabulary is
+            among them, or the phrases of a row and `end` exceed `max_length`. In a
+            graph, as many phrases appear as fit.
+
+    Example:
+
+    >>> def counting(token_ids, state):
+    ...     logits = 9 * keras.ops.one_hot((token_ids + 1) % 7, 7)
+    ...     weights = keras.ops.ones((*token_ids.shape, 3)) / 3
+    ...     return keras.ops.log_softmax(logits), state, weights
+    >>> found = beam_search(
+    ...     counting, np.zeros((2, 1)), start=0, end=4, max_length=6,
+    ...     constraints=[RequiredPhrases([[[3, 3]], []])],
+    ... )
+    >>> keras.ops.convert_to_numpy(found["token_ids"][:, 0]).tolist()
+    [[1, 2, 3, 3, 4, 4], [1, 2, 3, 4, 4, 4]]
+
+    Reference:
+        [Post and Vilar, 2018](https://arxiv.org/abs/1804.06609): dynamic beam
+        allocation; [Hu et al., 2019](https://aclanthology.org/N19-1090), section 3: the
+        order of the continuations.
+    """
+
+    overrides = True
+
+    def __init__(
+        self, token_ids: Tensor, *, not_followed_by: Iterable[int] = ()
+    ) -> None:
+        if not hasattr(token_ids, "dtype"):
+            token_ids = _padded(token_ids)
+        dtype = keras.backend.standardize_dtype(token_ids.dtype)
+        shape = tuple(token_ids.shape)
+        if len(shape) != 3 or "int" not in dtype:
+            raise ValueError(
+                "token_ids of RequiredPhrases must be integers of the shape (batch, "
+                f"phrases, tokens). Received: {dtype} of shape {shape}"
+            )
+        if 0 in shape[1:]:
+            # Backends cannot reduce an axis without entries.
+            sizes = [max(size, 1) for size in shape[1:]]
+            token_ids = ops.full((ops.shape(token_ids)[0], *sizes), -1, dtype="int32")
+        # In a graph, the values are not known.
+        self.values = values_of(token_ids)
+        self.token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
+        self.lengths = ops.sum(ops.cast(self.token_ids >= 0, "int32"), axis=-1)
+        if self.values is not None:
+            valid = self.values >= 0
+            if (valid[..., 1:] > valid[..., :-1]).any():
+                raise ValueError(
+                    "token_ids of RequiredPhrases must have their padding after the "
+                    f"tokens of a phrase. Received: {self.values.tolist()}"
+                )
+        if not isinstance(not_followed_by, Iterable):
+            raise ValueError(
+                "not_followed_by must be a list of tokens. "
+                f"Received: {not_followed_by!r}"
+            )
+        self.not_followed_by = tuple(not_followed_by)
+        for token in self.not_followed_by:
+            check_integer("every token of not_followed_by", token)
+
+    def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
+        check_rows("token_ids of RequiredPhrases", self.token_ids, batch_size)
+        if self.values is not None:
+            if (self.values == end).any():
+                raise ValueError(
+                    f"token_ids of RequiredPhrases must not contain end, {end}"
+                )
+            counts = (self.values >= 0).sum(axis=(1, 2))
+            if (counts > max_length - 1).any():
+                raise ValueError(
+                    "the phrases of a row must have fewer tokens than max_length, "
+                    f"{max_length}. Received: {counts.max()} tokens in row "
+                    f"{counts.argmax()}"
+                )
+        return {
+            # active[c, p]: the last p + 1 tokens are the first ones of phrase c.
+            "active": ops.zeros(ops.shape(self.token_ids), dtype="bool"),
+            "met": self.lengths == 0,
+        }
+
+    def mask(
+        self, log_probs: Tensor, state: Nested, step: SearchStep
+    ) -> tuple[Tensor, Nested]:
+        size = log_probs.shape[-1]
+        self._check_tokens(size)
+        state, newly_met = self._advanced(state, step)
+        missing = ops.logical_not(state["met"])
+        left = ops.sum(ops.where(missing, self.lengths[:, None], 0), axis=-1)
+        # Tokens to spare after a token that continues no phrase, and the end token.
+        spare = step.remaining - 2 - left
+        forcing = (spare < 0) & (left > 0)
+        # Tokens that a match must have to leave enough; the longest match is allowed.
+        matches = self._matches(state)
+        most = ops.max(matches, axis=(2, 3), initial=0)
+        needed = ops.where(-spare < most, -spare, most)[..., None, None]
+        continues = (matches > 0) & (matches >= needed)
+        token_ids = ops.broadcast_to(self.token_ids[:, None], ops.shape(matches))
+        continues = mark(_flat(token_ids), _flat(continues), size)
+
+        log_probs = self.forbid(
+            log_probs, (left > 0)[..., None] & (step.vocabulary == step.end)
+        )
+        if self.not_followed_by:
+            excluded = np.isin(np.arange(size), self.not_followed_by)
+            log_probs = self.forbid(log_probs, newly_met[..., None] & excluded)
+        log_probs = ops.where(forcing[..., None], FORBIDDEN, log_probs)
+        return ops.where(continues, step.log_probs, log_probs), state
+
+    def progress(self, state: Nested) -> Tensors:
+        missing = ops.logical_not(state["met"])
+        wanted, after = self._wanted(state)
+        lengths = self.lengths[:, None]
+        met = ops.sum(ops.where(missing, 0, lengths), axis=-1)
+        # A token may continue several phrases, `same` `(B, K, C, C)`.
+        same = (wanted[..., :, None] == wanted[..., None, :]) & missing[..., None, :]
+        completes = (after == lengths)[..., None, :]
+        gained = ops.where(same & completes, lengths[..., None, :], 0)
+        partial = ops.where(same & ~completes, after[..., None, :], 0)
+        gained = ops.sum(gained, axis=-1) + ops.max(partial, axis=-1, initial=0)
+        first = np.tril(np.ones((same.shape[-1],) * 2, dtype="bool"), k=-1)
+        repeated = ops.any(same & first, axis=-1)
+        return {
+            "token_ids": ops.where(missing & ~repeated, wanted, -1),
+            "with": met[..., None] + gained,
+            "without": met,
+        }
+
+    def _advanced(self, state, step):
+        """Return the state after the last token, and where it completed a phrase.
+
+        This is the Shift-And algorithm for string matching: every prefix of a phrase
+        that the hypothesis ends with is tracked, so no occurrence is missed.
+        """
+        # The start is not part of the hypothesis.
+        newest = ops.where(step.length == 0, -2, step.token_ids)[..., None, None]
+        active = _shifted(state["active"]) & (self.token_ids[:, None] == newest)
+        last = np.arange(active.shape[-1], dtype="int32") == self.lengths[..., None] - 1
+        complete = ops.any(active & last[:, None], axis=-1)
+        newly_met = ops.any(complete & ~state["met"], axis=-1)
+        return {"active": active, "met": state["met"] | complete}, newly_met
+
+    def _matches(self, state):
+        """Return how many tokens of a phrase each of its tokens would complete.
+
+        Returns:
+            `(B, K, C, P)`: p + 1 if token p of a missing phrase would follow its first
+            p tokens, otherwise 0.
+        """
+        begun = _shifted(state["active"]) & (self.token_ids >= 0)[:, None]
+        missing = ops.logical_not(state["met"])[..., None]
+        sizes = np.arange(1, begun.shape[-1] + 1, dtype="int32")
+        return ops.where(begun & missing, sizes, 0)
+
+    def _wanted(self, state):
+        """Return tokens that continue the longest matches of phrases, `(B, K, C)`.
+
+        The second result is the number of tokens that match after each; 0 for none.
+        """
+        matches = self._matches(state)
+        after = ops.max(matches, axis=-1, initial=0)
+        place = ops.cast(ops.argmax(matches, axis=-1), "int32")[..., None]
+        token_ids = ops.broadcast_to(self.token_ids[:, None], ops.shape(matches))
+        wanted = ops.take_along_axis(token_ids, place, axis=-1)[..., 0]
+        return wanted, after
+
+    def _check_tokens(self, size):
+        """Raise `ValueError` for a token outside of a vocabulary of this size."""
+        phrases = [] if self.values is None else self.values.flatten().tolist()
+        unknown = [token for token in phrases if token >= size]
+        unknown += [x for x in self.not_followed_by if not 0 <= x < size]
+        if unknown:
+            raise ValueError(
+                f"the tokens of RequiredPhrases must lie between 0 and {size - 1}. "
+                f"Received: {sorted(set(unknown))}"
+            )
+
+
+def _shifted(active):
+    """Return which tokens of phrases follow a match; the first ones always do."""
+    return ops.concatenate([ops.ones_like(active[..., :1]), active[..., :-1]], axis=-1)
+
+
+def _flat(x):
+    """Reshape `(B, K, C, P)` to `(B, K, C * P)`."""
+    *leading, phrases, tokens = ops.shape(x)
+    return ops.reshape(x, (*leading, phrases * tokens))
+
+
+def _padded(rows):
+    """Return nested lists of phrases as an array `(B, C, P)`, padded with -1."""
+    try:
+        rows = [[list(phrase) for phrase in phrases] for phrases in rows]
+    except TypeError:
+        raise ValueError(
+            "token_ids of RequiredPhrases must be, for every row, a list of phrases, "
+            f"each a list of tokens. Received: {rows!r}"
+        ) from None
+    count = max(map(len, rows), default=0)
+    length = max((len(x) for phrases in rows for x in phrases), default=0)
+    padded = np.full((len(rows), count, length), -1, dtype="int32")
+    for row, phrases in enumerate(rows):
+        for place, phrase in enumerate(phrases):
+            for token in phrase:
+                check_integer("every token of RequiredPhrases", token)
+            padded[row, place, : len(phrase)] = phrase
+    return padded

@@ -1,0 +1,389 @@
+"""Lexical constraints, against all sequences of tiny vocabularies."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from search.reference import (
+    BACKEND,
+    BEAM,
+    END,
+    START,
+    compiled,
+    eagerly,
+    hypotheses,
+    log_prob,
+    make_step,
+    plain_beam_search,
+    quickly,
+    random_state,
+    random_table,
+    run_beam,
+    to_numpy,
+    to_tensors,
+)
+
+from keras_attention import (
+    Ban,
+    BeamSearchQueue,
+    MinLength,
+    NoRepeatNgrams,
+    Prefix,
+    RequiredPhrases,
+    beam_search,
+    greedy_search,
+    sample_search,
+)
+
+# All sequences of four tokens are few.
+SMALL, LENGTH = 4, 6
+# Overlapping phrases, one that overlaps with itself, and a row without any.
+PHRASES = [[[3, 3, 0], [0, 1]], []]
+SEARCHES = {
+    "greedy": (greedy_search, {}),
+    "sample": (sample_search, {"samples": BEAM, "seed": 1}),
+    "beam": (beam_search, {"beam_size": BEAM}),
+    "groups": (beam_search, {"beam_size": 4, "beam_groups": 2}),
+}
+
+
+def contains(tokens, phrase):
+    n = len(phrase)
+    return any(
+        tuple(tokens[i : i + n]) == tuple(phrase) for i in range(len(tokens) - n + 1)
+    )
+
+
+def searched(name, phrases, *, seed=3, how=eagerly, others=(), size=SMALL, **options):
+    search, own = SEARCHES[name] if isinstance(name, str) else (name, {})
+    table, state = random_table(seed, size), random_state(seed, len(phrases), size)
+    options = {"start": START, "end": END, "max_length": LENGTH, **own, **options}
+
+    def find(table, state):
+        required = RequiredPhrases(phrases)
+        step = make_step(table)
+        return search(step, state, constraints=[required, *others], **options)
+
+    return to_numpy(how(find)(*to_tensors((table, state)))), table, state
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("seed", [3, pytest.param(5, marks=pytest.mark.exhaustive)])
+def test_every_hypothesis_contains_its_phrases_and_ends(name, seed):
+    # One token to spare: three and two tokens, and the end.
+    found, table, state = searched(name, PHRASES, seed=seed, max_length=7)
+
+    for row, phrases in enumerate(PHRASES):
+        for tokens in hypotheses(found, row):
+            assert tokens or phrases
+            if tokens:
+                assert all(contains(tokens, phrase) for phrase in phrases), tokens
+                total = log_prob(table, state, row, tokens)
+                np.testing.assert_allclose(
+                    found["log_probs"][row, hypotheses(found, row).index(tokens)],
+                    total,
+                    rtol=1e-5,
+                )
+    assert found["lengths"][0, 0] > 0
+    if name in ("beam", "groups"):
+        assert hypotheses(found, 0)[0][-1] == END
+
+
+def test_a_beam_of_all_hypotheses_finds_the_best_of_all_sequences():
+    phrases, length = [[[3, 0], [1]]], 5
+    found, table, state = searched(
+        beam_search, phrases, max_length=length, beam_size=300, length_penalty=0
+    )
+
+    others = [token for token in range(SMALL) if token != END]
+    finished = [
+        (*tokens, END)
+        for n in range(length)
+        for tokens in itertools.product(others, repeat=n)
+    ]
+    allowed = [x for x in finished if all(contains(x, p) for p in phrases[0])]
+    allowed.sort(key=lambda x: -log_prob(table, state, 0, x))
+
+    assert hypotheses(found, 0)[: len(allowed)] == allowed
+
+
+def plain_allocation(table, state, row, phrases, *, beam_size, max_length):
+    """Dynamic beam allocation for one row, as its docstring defines it, with lists.
+
+    Returns the best hypothesis, and the smallest difference that decided anything.
+    """
+
+    def missing(tokens):
+        return [p for p in phrases if not contains(tokens, p)]
+
+    def longest(tokens, phrase):
+        sizes = range(len(phrase), 0, -1)
+        return next((n for n in sizes if tokens[-n:] == phrase[:n]), 0)
+
+    def progress(tokens, token):
+        left = missing(tokens)
+        wanted = [p for p in left if p[longest(tokens, p)] == token]
+        done = [p for p in phrases if p not in left]
+        done += [p for p in wanted if longest(tokens, p) + 1 == len(p)]
+        partial = [longest(tokens, p) + 1 for p in wanted if p not in done]
+        return sum(map(len, done)) + max(partial, default=0)
+
+    def is_allowed(tokens, token):
+        left = missing(tokens)
+        count = sum(map(len, left))
+        spare = max_length - len(tokens) - 2 - count
+        if not left:
+            return True
+        if token == END:
+            return False
+        if spare >= 0:
+            return True
+        # A token may continue a match that is not the longest one.
+        matches = {
+            n + 1
+            for p in left
+            for n in range(len(p))
+            if p[n] == token and tokens[len(tokens) - n :] == p[:n]
+        }
+        most = max(longest(tokens, p) for p in left) + 1
+        return max(matches, default=0) >= min(-spare, most)
+
+    closest = math.inf
+    alive, finished = [((), 0.0)], []
+    for _ in range(max_length):
+        candidates = []
+        for tokens, total in alive:
+            log_probs = log_prob_of_next(table, state, row, tokens)
+            candidates += [
+                (progress(tokens, token), total + gain, (*tokens, token))
+                for token, gain in enumerate(log_probs)
+                if is_allowed(tokens, token)
+            ]
+        candidates.sort(key=lambda x: (-x[0], -x[1]))
+        ordered = []
+        for value, bank in itertools.groupby(candidates, key=lambda x: x[0]):
+            bank = list(bank)
+            scores = [x[1] for x in bank]
+            closest = min([closest, *-np.diff(scores)])
+            ordered += [(turn, -value, x) for turn, x in enumerate(bank)]
+        ordered = [x[2] for x in sorted(ordered, key=lambda x: x[:2])]
+        finished += [x[1:] for x in ordered[:beam_size] if x[2][-1] == END]
+        finished.sort(key=lambda x: -x[0])
+        finished = finished[:beam_size]
+        going = [x for x in ordered if x[2][-1] != END][:beam_size]
+        alive = [(tokens, total) for _, total, tokens in going]
+    return [tokens for _, tokens in finished], closest
+
+
+def log_prob_of_next(table, state, row, tokens):
+    before = log_prob(table, state, row, tokens)
+    size = table.shape[-1]
+    return [log_prob(table, state, row, (*tokens, x)) - before for x in range(size)]
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in range(2, 9))]
+)
+def test_the_beam_is_divided_by_progress(seed):
+    phrases = [[(3, 3, 0), (0, 1)], [(1,), (1, 4)]]
+    found, table, state = searched(
+        beam_search,
+        phrases,
+        seed=seed,
+        size=5,
+        max_length=8,
+        beam_size=BEAM,
+        length_penalty=0,
+    )
+
+    for row in range(2):
+        expected, closest = plain_allocation(
+            table, state, row, phrases[row], beam_size=BEAM, max_length=8
+        )
+        if closest > 1e-4:
+            assert hypotheses(found, row)[: len(expected)] == expected
+
+
+def test_rows_without_phrases_are_those_of_a_search_without_the_constraint():
+    table, state = random_table(3), random_state(3)
+    found, *_ = searched("beam", [[[3]], []], size=table.shape[-1], max_length=5)
+    expected, _ = plain_beam_search(table, state, 1, beam_size=BEAM, length_penalty=1.0)
+
+    assert hypotheses(found, 1) == expected
+    plain = run_beam(table, state, length_penalty=1.0)
+    for name, values in plain.items():
+        np.testing.assert_array_equal(found[name][1], values[1], err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+def test_phrases_are_stronger_than_constraints_that_do_not_override(name):
+    others = [Ban([3]), NoRepeatNgrams(1), MinLength(5)]
+    found, *_ = searched(name, [[[3, 3, 0]]], others=others, max_length=7)
+
+    tokens = hypotheses(found, 0)[0]
+    assert contains(tokens, (3, 3, 0)) and len(tokens) >= 5
+
+
+def test_tokens_of_a_prefix_count():
+    others = [Prefix(np.array([[1, 3]]))]
+    found, *_ = searched("beam", [[[3, 0]]], others=others)
+
+    for tokens in hypotheses(found, 0):
+        assert not tokens or (tokens[:2] == (1, 3) and contains(tokens, (3, 0)))
+
+
+def test_the_limit_of_a_row_counts():
+    limit = np.array([4, 6], "int32")
+    found, *_ = searched("beam", [[[3, 3, 0]], [[0, 1]]], limit=limit)
+
+    assert hypotheses(found, 0)[0] == (3, 3, 0, END)
+    assert contains(hypotheses(found, 1)[0], (0, 1))
+
+
+def test_some_tokens_do_not_follow_a_phrase_directly():
+    table, state = random_table(3, SMALL), random_state(3, 1, SMALL)
+    # Without it, every token is followed by 1.
+    state["offset"][0, 1] = 20.0
+    state["offset"][0, END] = -20.0
+    options = {"start": START, "end": END, "max_length": LENGTH}
+
+    def following(not_followed_by):
+        required = RequiredPhrases([[[3, 0]]], not_followed_by=not_followed_by)
+        found = beam_search(make_step(table), state, constraints=[required], **options)
+        tokens = hypotheses(to_numpy(found), 0)[0]
+        return tokens[tokens.index(3) + 2 :]
+
+    assert following(())[0] == 1
+    assert following([1])[0] != 1
+    assert 1 in following([1])
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+def test_a_token_that_the_model_rules_out_leaves_no_hypothesis(name):
+    search, own = SEARCHES[name]
+    table, state = random_table(3, SMALL), random_state(3, 2, SMALL)
+    state["offset"][0, 3] = -np.inf
+    state["offset"][1, 3] = np.nan
+    found = search(
+        make_step(table),
+        state,
+        start=START,
+        end=END,
+        max_length=LENGTH,
+        constraints=[RequiredPhrases([[[3]], [[3]]])],
+        **own,
+    )
+
+    assert (to_numpy(found["lengths"]) == 0).all()
+    assert to_numpy(found["finite"]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+def test_no_rows_give_no_rows(name):
+    found, *_ = searched(name, np.zeros((0, 2, 3), "int32"), how=quickly)
+
+    assert found["token_ids"].shape[0] == 0
+
+
+def test_compiled_searches_agree():
+    eager, *_ = searched("groups", PHRASES, how=eagerly, max_length=7)
+    graph, *_ = searched("groups", PHRASES, how=compiled, max_length=7)
+
+    np.testing.assert_array_equal(eager["token_ids"], graph["token_ids"])
+    np.testing.assert_allclose(eager["scores"], graph["scores"], rtol=1e-5)
+
+
+def phrases_as_inputs(phrases, state, table):
+    """A search whose phrases are an input."""
+    return beam_search(
+        make_step(table),
+        state,
+        start=START,
+        end=END,
+        max_length=7,
+        beam_size=BEAM,
+        constraints=[RequiredPhrases(phrases)],
+    )
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="about graphs of TensorFlow")
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.exhaustive)]
+)
+def test_a_graph_takes_phrases_of_any_batch(jit_compile):
+    import tensorflow as tf
+
+    table = random_table(3, SMALL)
+    rows = 2 if jit_compile else None
+    signature = [
+        tf.TensorSpec((rows, 2, 3), "int32"),
+        tf.TensorSpec((rows,), "int32"),
+    ]
+
+    @tf.function(input_signature=signature, jit_compile=jit_compile)
+    def search(phrases, code):
+        state = {
+            "code": code,
+            "seen": tf.zeros((tf.size(code), 7), "int32"),
+            "offset": tf.zeros((tf.size(code), SMALL)),
+        }
+        return phrases_as_inputs(phrases, state, table)
+
+    expected, _, state = searched("beam", PHRASES, max_length=7)
+    phrases = np.full((2, 2, 3), -1, "int32")
+    phrases[0, 0], phrases[0, 1, :2] = PHRASES[0]
+    found = to_numpy(search(phrases, state["code"]))
+
+    np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
+
+
+def test_phrases_of_a_queue_follow_their_rows():
+    phrases = np.array([[[3, 0]], [[1, -1]], [[0, 1]]], "int32")
+    table, state = to_tensors((random_table(3, SMALL), random_state(3, 3, SMALL)))
+    queue = BeamSearchQueue(
+        lambda memory: make_step(table),
+        batch_size=2,
+        constraints=lambda memory: [RequiredPhrases(memory)],
+        start=START,
+        end=END,
+        max_length=LENGTH,
+    )
+    found = queue(phrases, state)
+
+    expected, *_ = searched(beam_search, phrases, beam_size=5)
+    np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
+
+
+@pytest.mark.parametrize(
+    ("phrases", "options", "message"),
+    [
+        ([[3, 0]], {}, "for every row, a list of phrases.*: "),
+        ([[[3.5]]], {}, "every token of RequiredPhrases must be an integer.*3.5"),
+        (np.zeros((1, 2), "int32"), {}, r"\(batch, phrases, tokens\).*\(1, 2\)"),
+        (np.zeros((1, 2, 3)), {}, r"must be integers.*float"),
+        (np.array([[[-1, 3]]]), {}, r"padding after the tokens.*\[\[\[-1, 3\]\]\]"),
+        ([[[3, END]]], {}, f"must not contain end, {END}"),
+        ([[[4]]], {}, r"between 0 and 3. Received: \[4\]"),
+        ([[[3] * 6]], {}, "fewer tokens than max_length, 6. .*: 6 tokens in row 0"),
+        ([[[3]], []], {}, "of RequiredPhrases must have 1 rows.*: 2"),
+        ([[[3]]], {"not_followed_by": 3}, "not_followed_by must be a list.*: 3"),
+        ([[[3]]], {"not_followed_by": [9]}, r"between 0 and 3. Received: \[9\]"),
+    ],
+)
+def test_wrong_phrases_are_named(phrases, options, message):
+    state = to_tensors(random_state(3, 1, SMALL))
+    with pytest.raises(ValueError, match=message):
+        greedy_search(
+            make_step(random_table(3, SMALL)),
+            state,
+            start=START,
+            end=END,
+            max_length=LENGTH,
+            constraints=[RequiredPhrases(phrases, **options)],
+        )
+
+
+def test_two_constraints_with_a_progress_are_refused():
+    with pytest.raises(ValueError, match=r"one with a progress.*Received: 2"):
+        searched("beam", [[[3]]], others=[RequiredPhrases([[[0]]])])
