@@ -104,6 +104,8 @@ class BaseCaptioner:
                 greedy search;
                 `length_penalty` (0.7): hypotheses are ranked by log-probability divided
                 by `length ** length_penalty`;
+                `beam_groups` (1) and `diversity_penalty` (0.5): groups and penalty of
+                diverse beam search;
                 `no_repeat_ngrams` (3): no caption repeats an n-gram of this length, and
                 0 disables it.
 

@@ -164,32 +164,32 @@ class Captioner(BaseCaptioner, Task):
         return feature_model(self.network.backbone)
 
     def search_model(
-        self, *, beam_size=5, length_penalty=0.7, no_repeat_ngrams=3, maps="weights"
+        self,
+        *,
+        no_repeat_ngrams=3,
+        maps="weights",
+        length_penalty=0.7,
+        **beam,
     ):
         """Return the compiled beam search as a Keras model; see `SearchModel`.
 
         Args:
-            beam_size: Beam width: number of hypotheses kept at each step; 1 is greedy
-                search.
-            length_penalty: Hypotheses are ranked by log-probability divided by
-                `length ** length_penalty`.
             no_repeat_ngrams: N-gram blocking: no caption repeats an n-gram of this
                 length (0 disables it).
             maps: Attention maps to return: `"weights"`, or `"probabilities"`. They
                 differ for hard attention, whose weights are one-hot.
+            length_penalty: Hypotheses are ranked by log-probability divided by
+                `length ** length_penalty`.
+            **beam: Further options of `keras_attention.beam_search`.
         """
-        search = functools.partial(
-            beam_search,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            early_stopping=True,
-        )
+        beam = {"length_penalty": length_penalty, "early_stopping": True, **beam}
+        search = functools.partial(beam_search, **beam)
         # One word and END.
         constraints = [MinLength(2)]
         if no_repeat_ngrams:
             constraints.append(NoRepeatNgrams(no_repeat_ngrams))
         return self._cached_search_model(
-            (beam_size, length_penalty, no_repeat_ngrams, maps),
+            (*sorted(beam.items()), no_repeat_ngrams, maps),
             search,
             self.config.max_tokens,
             constraints=constraints,

@@ -12,6 +12,7 @@ from keras_attention_apps.common.schema import (
     Natural,
     Positive,
     Range,
+    Weight,
     check_ranges,
 )
 from tyro.conf import Positional
@@ -109,6 +110,13 @@ class SearchConfig:
     #: Length penalty: hypotheses are ranked by log-probability / length ** penalty. By
     #: default 1.0, or that of a LiteRT file.
     length_penalty: LengthPenalty | None = None
+    #: Diverse beam search: number of groups, which divides the beam width. Each group
+    #: avoids the tokens of the groups before it; with --n-best, the results differ
+    #: more. By default 1, or that of a LiteRT file.
+    beam_groups: Positive | None = None
+    #: Diversity penalty of diverse beam search. By default 0.5, or that of a LiteRT
+    #: file.
+    diversity_penalty: Weight | None = None
     #: Batch size.
     batch_size: Annotated[int, Range(1, 1_000_000)] = 64
 

@@ -30,7 +30,9 @@ class Runtimes:
     litert: str
     few: int
 
-    def load(self, model, config, *, count, search, n_best=1, **options):
+    def load(
+        self, model, config, *, count, search, n_best=1, needs_keras=None, **options
+    ):
         """Load a model.
 
         Args:
@@ -40,6 +42,8 @@ class Runtimes:
             count: Number of inputs.
             search: Options of the beam search that were given.
             n_best: Number of hypotheses that are wanted, at most the beam width.
+            needs_keras: An option that was given and that LiteRT does not have, or
+                `None`.
             **options: Further arguments of `Task.from_preset`.
 
         Raises:
@@ -56,11 +60,17 @@ class Runtimes:
                 raise UserError(
                     f"a LiteRT file needs --runtime litert. Received: {model!r}"
                 )
+            if needs_keras is not None:
+                raise UserError(
+                    f"{needs_keras} needs the runtime keras. Received: {model!r} on "
+                    "litert"
+                )
             for name, value in changes.items():
                 raise UserError(f"{name} is fixed in a LiteRT file. Received: {value}")
             lite = imported(self.litert).from_preset(model, threads=threads)
             lite.search_options(**search)
             return lite
+        changes = changes or needs_keras
         if runtime == "auto" and count <= self.few and not changes:
             lite = self._fitting(model, search, threads)
             if lite is not None:

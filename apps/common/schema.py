@@ -176,3 +176,15 @@ class BeamConfig:
     beam_size: Positive = 5
     #: Length penalty: hypotheses are ranked by log-probability / length ** penalty.
     length_penalty: LengthPenalty = 1.0
+    #: Diverse beam search: number of groups, which divides the beam width. Each group
+    #: avoids the tokens of the groups before it; 1 is usual beam search.
+    beam_groups: Positive = 1
+    #: Diversity penalty of diverse beam search.
+    diversity_penalty: Weight = 0.5
+
+    def __post_init__(self):
+        if self.beam_groups < 1 or self.beam_size % self.beam_groups:
+            raise UserError(
+                f"beam_groups must divide beam_size, {self.beam_size}. "
+                f"Received: {self.beam_groups}"
+            )

@@ -3,6 +3,7 @@
 from keras_attention_apps.common.imports import lazy_attributes
 
 _MODULES = {
+    "Glossary": "data.glossary",
     "Translation": "translations",
     "TranslateBatch": "bulk",
     "Translator": "inference",

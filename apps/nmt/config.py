@@ -20,7 +20,6 @@ from keras_attention_apps.common.config import (
 )
 from keras_attention_apps.common.schema import (
     MAX_UNITS,
-    BeamConfig,
     Dropout,
     Layers,
     Length,
@@ -33,6 +32,7 @@ from keras_attention_apps.common.schema import (
     Units,
     Weight,
 )
+from keras_attention_apps.nmt.schema import MinLengthRatio, TranslationBeamConfig
 from tyro.conf import Positional
 
 
@@ -316,6 +316,18 @@ class ChosenModel:
 
 
 @dataclasses.dataclass(frozen=True)
+class TranslationSearchConfig(SearchConfig):
+    """Options of the beam search, and the batch size."""
+
+    #: Minimum length of a translation relative to its source, in subwords. By default
+    #: 0, or that of a LiteRT file.
+    min_length_ratio: MinLengthRatio | None = None
+    #: Maximum length of a translation relative to its source, in subwords. By default
+    #: that of the model, which is generous, or that of a LiteRT file.
+    max_length_ratio: LengthRatio | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class TranslateConfig:
     """Translate sentences, and show word alignments.
 
@@ -337,6 +349,10 @@ class TranslateConfig:
     output: Path | None = None
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
+    #: Glossary: a file with a source phrase, a tab and a target phrase in every line.
+    #: Where the source phrase occurs in a sentence, the translation contains the target
+    #: phrase. In lower case, source phrases match any case. Keras runs the model.
+    glossary: Path | None = None
     #: Number of translations per sentence, each printed as: number of the sentence,
     #: tab, score, tab, translation.
     n_best: Positive = 1
@@ -354,7 +370,9 @@ class TranslateConfig:
     #: lengths and makes the search up to four times as fast. It pays off for many
     #: thousand sentences, and for a process that runs all day.
     jit_compile: bool = False
-    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+    search: Flags[TranslationSearchConfig] = dataclasses.field(
+        default_factory=TranslationSearchConfig
+    )
     bulk: Flags[BulkConfig] = dataclasses.field(default_factory=BulkConfig)
     reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
@@ -407,7 +425,12 @@ class EvaluateConfig:
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Output file for the translations.
     output: Path | None = None
-    search: Flags[SearchConfig] = dataclasses.field(default_factory=SearchConfig)
+    #: Glossary, as for nmt translate. The share of its phrases that the translations
+    #: contain is printed, too.
+    glossary: Path | None = None
+    search: Flags[TranslationSearchConfig] = dataclasses.field(
+        default_factory=TranslationSearchConfig
+    )
     reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 
@@ -426,5 +449,7 @@ class ExportConfig(ExportOptions):
     """
 
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    search: Flags[BeamConfig] = dataclasses.field(default_factory=BeamConfig)
+    search: Flags[TranslationBeamConfig] = dataclasses.field(
+        default_factory=TranslationBeamConfig
+    )
     reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)

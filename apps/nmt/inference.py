@@ -1,6 +1,7 @@
 """Translations: a trained network, its subwords, and the search."""
 
 import functools
+import math
 
 import keras
 import numpy as np
@@ -8,17 +9,21 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.network.replicas import predict_rows
-from keras_attention_apps.common.schema import BeamConfig
 from keras_attention_apps.common.task import Task
 from keras_attention_apps.common.tokens import PAD, START
 from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, ModelConfig
+from keras_attention_apps.nmt.data.glossary import word_continuations
 from keras_attention_apps.nmt.data.padding import chunks, pad
 from keras_attention_apps.nmt.data.text import alignment_of, merge_weights
 from keras_attention_apps.nmt.network.building import build_network
 from keras_attention_apps.nmt.network.forced_decoding import ForcedDecoding
+from keras_attention_apps.nmt.schema import TranslationBeamConfig
 from keras_attention_apps.nmt.translations import LENGTH_SLACK, BaseTranslator
 
-from keras_attention import beam_search
+from keras_attention import MinLength, RequiredPhrases, beam_search
+
+# Padding of phrases.
+NO_TOKEN = -1
 
 
 class Translator(BaseTranslator, Task):
@@ -38,7 +43,7 @@ class Translator(BaseTranslator, Task):
     """
 
     config_type = ModelConfig
-    search_type = BeamConfig
+    search_type = TranslationBeamConfig
     runtime_options = RUNTIME_OPTIONS
     build_network = staticmethod(build_network)
 
@@ -115,47 +120,127 @@ class Translator(BaseTranslator, Task):
         merged = merge_weights(weights, [*places[0], places[0][-1] + 1], places[1])
         return alignment_of(merged[:, :-1], merged[:, -1])
 
-    def _search(self, token_ids, batch_size, n_best, search):
+    def _search(self, token_ids, batch_size, n_best, search, phrases=()):
         columns = max(map(len, token_ids))
         if self.jit_compile:
             columns = self._rounded(columns)
             rows = power_of_two(len(token_ids), batch_size)
             token_ids = token_ids + token_ids[-1:] * (rows - len(token_ids))
-        source = pad(token_ids, columns=columns)
-        search_model = self.search_model(self.longest(source.shape[1]), **search)
-        return hypotheses(predict_rows(search_model, {"source": source}), n_best)
+            phrases = phrases + phrases[-1:] * (rows - len(phrases))
+        inputs = {"source": pad(token_ids, columns=columns)}
+        if any(phrases):
+            inputs["phrases"] = self._padded(phrases)
+        longest = self.longest_search(columns, search, phrases)
+        search_model = self.search_model(longest, phrases="phrases" in inputs, **search)
+        return hypotheses(predict_rows(search_model, inputs), n_best)
 
-    def search_model(self, max_length=None, *, beam_size=5, length_penalty=1.0):
+    def _padded(self, phrases):
+        """Return phrases as an array; its sizes are powers of two, so shapes are few.
+
+        Raises:
+            UserError: If the phrases of a sentence are too long for its translation.
+        """
+        for of_sentence in phrases:
+            length = sum(map(len, of_sentence)) + 1
+            if length > self.max_length:
+                raise UserError(
+                    f"the glossary phrases of a sentence must have fewer than "
+                    f"{self.max_length} subwords. Received: {length - 1}"
+                )
+        sizes = max(map(len, phrases)), max(len(x) for row in phrases for x in row)
+        shape = len(phrases), *(power_of_two(size, 2**20) for size in sizes)
+        padded = np.full(shape, NO_TOKEN, "int32")
+        for row, of_sentence in zip(padded, phrases, strict=True):
+            for place, phrase in zip(row, of_sentence, strict=False):
+                place[: len(phrase)] = phrase
+        return padded
+
+    def longest_search(self, columns, search, phrases=()):
+        """Return the maximum length of a batch of translations.
+
+        Args:
+            columns: Number of tokens of the longest sentence.
+            search: All options of the beam search.
+            phrases: For each sentence, the phrases that its translations contain.
+        """
+        longest = self.longest(columns, search["max_length_ratio"])
+        shortest = self._shortest(columns, search["min_length_ratio"])
+        needed = max((sum(map(len, x)) + 1 for x in phrases), default=0)
+        return self._rounded(max(longest, shortest, needed))
+
+    def _shortest(self, length, min_length_ratio):
+        """Return the minimum number of tokens for a source of `length` tokens."""
+        shortest = math.ceil(min_length_ratio * (length - 1)) + 1
+        return min(shortest, self.max_length)
+
+    def search_model(
+        self,
+        max_length=None,
+        *,
+        min_length_ratio=0.0,
+        max_length_ratio=None,
+        phrases=False,
+        **beam,
+    ):
         """Return the compiled beam search as a Keras model; see `SearchModel`.
 
         Args:
             max_length: Maximum number of tokens; that of the `ModelConfig` if omitted.
                 The limit of each translation also depends on its sentence.
-            beam_size: Beam width: number of hypotheses kept at each step; 1 is greedy
-                search.
-            length_penalty: Hypotheses are ranked by log-probability divided by
-                `length ** length_penalty`.
+            min_length_ratio, max_length_ratio: Limits of the length of a translation
+                relative to its source, in subwords; see `TranslationBeamConfig`.
+            phrases: Whether there is an input `"phrases"`, `(B, C, P)`: token ids of
+                the phrases that the translations contain, padded with `NO_TOKEN`.
+            **beam: Further options of `keras_attention.beam_search`.
         """
         max_length = max_length or self.config.max_tokens
-        search = functools.partial(
-            beam_search,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            early_stopping=True,
-        )
+        beam = {"early_stopping": True, **beam}
+        ratios = min_length_ratio, max_length_ratio
         return self._cached_search_model(
-            (max_length, beam_size, length_penalty),
-            search,
+            (max_length, *ratios, phrases, *sorted(beam.items())),
+            functools.partial(beam_search, **beam),
             max_length,
-            limit=self._limit,
+            limit=functools.partial(self._limit, ratios=ratios),
+            constraints=functools.partial(
+                self._constraints, ratio=min_length_ratio, max_length=max_length
+            ),
         )
 
-    def _limit(self, inputs):
+    def _limit(self, inputs, ratios):
         """Maximum number of tokens of each translation, `(B,)`."""
-        limits = [self.longest(n) for n in range(self.config.max_length + 1)]
-        is_token = keras.ops.cast(inputs["source"] != PAD, "int32")
-        limits = keras.ops.convert_to_tensor(limits, dtype="int32")
-        return keras.ops.take(limits, keras.ops.sum(is_token, axis=1))
+        shortest, longest = ratios
+        limits = [
+            max(self.longest(n, longest), self._shortest(n, shortest))
+            for n in range(self.config.max_length + 1)
+        ]
+        limit = _by_length(limits, inputs)
+        if "phrases" not in inputs:
+            return limit
+        is_token = keras.ops.cast(inputs["phrases"] != NO_TOKEN, "int32")
+        return keras.ops.maximum(limit, keras.ops.sum(is_token, axis=(1, 2)) + 1)
+
+    def _constraints(self, inputs, ratio, max_length):
+        """Constraints of the search for these inputs."""
+        constraints = []
+        if ratio:
+            lengths = range(self.config.max_length + 1)
+            shortest = [min(self._shortest(n, ratio), max_length) for n in lengths]
+            constraints.append(MinLength(_by_length(shortest, inputs)))
+        if "phrases" in inputs:
+            constraints.append(
+                RequiredPhrases(
+                    inputs["phrases"],
+                    not_followed_by=word_continuations(self.tokenizer),
+                )
+            )
+        return constraints
+
+
+def _by_length(numbers, inputs):
+    """Return the number for the length of each source, `(B,)`."""
+    is_token = keras.ops.cast(inputs["source"] != PAD, "int32")
+    numbers = keras.ops.convert_to_tensor(numbers, dtype="int32")
+    return keras.ops.take(numbers, keras.ops.sum(is_token, axis=1))
 
 
 def length_ratio(subwords, pairs):

@@ -3,10 +3,12 @@
 import dataclasses
 import functools
 
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.litert.task import LiteTask
 from keras_attention_apps.common.presets import loading
-from keras_attention_apps.common.schema import BeamConfig, Length, LengthRatio
+from keras_attention_apps.common.schema import Length, LengthRatio
 from keras_attention_apps.nmt.data.padding import pad
+from keras_attention_apps.nmt.schema import TranslationBeamConfig
 from keras_attention_apps.nmt.translations import BaseTranslator
 
 
@@ -34,10 +36,16 @@ class LiteTranslator(LiteTask, BaseTranslator):
     See `LiteTask` for the arguments.
     """
 
-    search_type = BeamConfig
+    search_type = TranslationBeamConfig
     metadata_type = Metadata
 
-    def _search(self, token_ids, batch_size, n_best, search):
+    def _phrases(self, sentence, glossary):
+        raise UserError(
+            "a LiteRT file has no input for the phrases of a glossary: translate with "
+            f"Keras. Received: {self.path}"
+        )
+
+    def _search(self, token_ids, batch_size, n_best, search, phrases=()):
         if len(token_ids) == 1:
             return [self._search_one(self.runtime, n_best, token_ids[0])]
         search_one = functools.partial(

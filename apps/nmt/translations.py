@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.tokens import END
+from keras_attention_apps.nmt.data.glossary import Glossary, encode_phrase
 from keras_attention_apps.nmt.data.padding import chunks
 from keras_attention_apps.nmt.data.text import Subwords, alignment_of, merge_weights
 
@@ -36,6 +37,9 @@ class Translation:
         end_weights: Attention to the end of the sentence, `(len(words),)`. With it, a
             row sums to one, unless the attention is local.
         cut: Whether the sentence was too long, and is translated in part.
+        subwords: The subwords of the translation, and the end token, if it has ended.
+        subword_log_probabilities: Natural logarithms of their probabilities, each given
+            those before it; their sum is `log_probability`.
     """
 
     text: str
@@ -46,6 +50,8 @@ class Translation:
     weights: np.ndarray
     end_weights: np.ndarray
     cut: bool = False
+    subwords: list = dataclasses.field(default_factory=list)
+    subword_log_probabilities: list = dataclasses.field(default_factory=list)
 
     @property
     def alignment(self):
@@ -63,6 +69,10 @@ class Translation:
             "words": self.words,
             "score": round(self.score, 4),
             "log_probability": round(self.log_probability, 4),
+            "subwords": self.subwords,
+            "subword_log_probabilities": [
+                round(x, 4) for x in self.subword_log_probabilities
+            ],
             "alignment": [f"{source}-{target}" for source, target in self.alignment],
             "attention": self.weights.round(4).tolist(),
         }
@@ -100,7 +110,9 @@ class BaseTranslator:
         best = [translations[0] for translations in found]
         return best[0] if single else best
 
-    def translate_each(self, sentences, *, n_best=1, batch_size=64, **search):
+    def translate_each(
+        self, sentences, *, n_best=1, batch_size=64, glossary=None, **search
+    ):
         """Translate any number of sentences, in batches of similar length.
 
         Several batches are read and sorted by length before the first is translated.
@@ -111,18 +123,28 @@ class BaseTranslator:
             n_best: Translations of a sentence, at most the beam width. There are fewer
                 where the search finds fewer.
             batch_size: Batch size, in sentences.
+            glossary: `Glossary`, or a dict from source phrases to target phrases. Where
+                a source phrase occurs in a sentence, its translations contain the
+                target phrase.
             **search: Options of the beam search:
                 `beam_size` (5), the number of hypotheses kept at each step, where 1 is
                 greedy search;
                 `length_penalty` (1.0): hypotheses are ranked by log-probability divided
-                by `length ** length_penalty`.
+                by `length ** length_penalty`;
+                `beam_groups` (1) and `diversity_penalty` (0.5): groups and penalty of
+                diverse beam search;
+                `min_length_ratio` (0.0) and `max_length_ratio`: limits of the length
+                relative to the source, in subwords.
 
         Yields:
             For each sentence, in order, the list of its `Translation`s, best first.
 
         Raises:
-            ValueError: If `n_best` or `batch_size` is out of range.
+            ValueError: If `n_best` or `batch_size` is out of range, or the phrases of
+                a sentence do not fit into its translation.
         """
+        if isinstance(glossary, dict):
+            glossary = Glossary(glossary)
         search = self.search_options(**search)
         check_n_best(n_best, search)
         check_batch_size(batch_size)
@@ -130,12 +152,18 @@ class BaseTranslator:
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
         for chunk in chunks(sentences, batch_size * sorted_batches):
             encoded = [self._encode(sentence) for sentence in chunk]
+            phrases = [
+                self._phrases(sentence, glossary) if glossary else []
+                for sentence in chunk
+            ]
             found = [[_nothing()] if len(ids) == 1 else None for ids, _ in encoded]
             waiting = [i for i, translations in enumerate(found) if not translations]
             waiting.sort(key=lambda i: len(encoded[i][0]))
             for batch in chunks(waiting, batch_size):
                 source = [encoded[i][0] for i in batch]
-                found_here = self._search(source, batch_size, n_best, search)
+                found_here = self._search(
+                    source, batch_size, n_best, search, [phrases[i] for i in batch]
+                )
                 for i, ranked in zip(batch, found_here, strict=False):
                     found[i] = [self._translation(*encoded[i], x) for x in ranked]
             yield from found
@@ -148,7 +176,13 @@ class BaseTranslator:
             return token_ids, False
         return [*token_ids[: longest - 1], END], True
 
-    def _search(self, token_ids, batch_size, n_best, search):
+    def _phrases(self, sentence, glossary):
+        """Return the target phrases of a sentence as lists of token ids."""
+        return [
+            encode_phrase(self.tokenizer, phrase) for phrase in glossary.find(sentence)
+        ]
+
+    def _search(self, token_ids, batch_size, n_best, search, phrases=()):
         """Return the best hypotheses of each sentence of a batch, best first.
 
         Args:
@@ -156,11 +190,22 @@ class BaseTranslator:
             batch_size: Maximum number of sentences of a batch.
             n_best: Maximum number of hypotheses of a sentence.
             search: All options of the beam search.
+            phrases: For each sentence, the phrases that its translations contain.
         """
         raise NotImplementedError
 
-    def longest(self, length):
-        """Return the maximum number of tokens for a source of `length` tokens."""
+    def longest(self, length, max_length_ratio=None):
+        """Return the maximum number of tokens for a source of `length` tokens.
+
+        Args:
+            length: Number of tokens, END included.
+            max_length_ratio: Option of the beam search; that of the model, which is
+                generous, if `None`.
+        """
+        if max_length_ratio is not None:
+            # END is no subword.
+            longest = math.floor(max_length_ratio * (length - 1)) + 1
+            return min(max(longest, 2), self.max_length)
         ratio = self.length_ratio
         ratio = 2.0 if ratio is None else ratio
         return self._rounded(ratio * (length + LENGTH_SLACK))
@@ -173,6 +218,7 @@ class BaseTranslator:
     def _translation(self, source_ids, cut, hypothesis):
         source_words, source_places = self.tokenizer.words(source_ids)
         words, places = self.tokenizer.words(hypothesis.token_ids)
+        length = hypothesis.length
         weights = hypothesis.weights
         if not self.attends:
             # The only weight is that of the summary vector.
@@ -188,6 +234,10 @@ class BaseTranslator:
             weights=merged[:, :-1],
             end_weights=merged[:, -1],
             cut=cut,
+            subwords=[self.tokenizer.pieces[x] for x in hypothesis.token_ids[:length]],
+            subword_log_probabilities=(
+                hypothesis.token_log_probabilities[:length].tolist()
+            ),
         )
 
 

@@ -22,7 +22,8 @@ class SearchModel(keras.Model):
         search: One of the searches of `keras_attention`, with its own arguments bound.
         max_length: Maximum number of tokens of a sequence, END included.
         banned: Token ids that no sequence may contain.
-        constraints: Further constraints of the search.
+        constraints: Further constraints of the search, or a function from the inputs to
+            them.
         limit: Function from the inputs to the maximum length of each row, `(B,)`;
             `max_length` for all if omitted. Only `beam_search` accepts one.
         step_options: Further keyword arguments of `network.step`.
@@ -54,7 +55,8 @@ class SearchModel(keras.Model):
         self.network = network
         self.search = search
         self.max_length = max_length
-        self.constraints = (Ban(banned), *constraints)
+        self.banned = Ban(banned)
+        self.constraints = constraints
         self.limit = limit
         self.step_options = dict(step_options or {})
         self.seed_generator = seed_generator
@@ -64,6 +66,9 @@ class SearchModel(keras.Model):
     def call(self, inputs):
         memory, state = self.network.begin(inputs, self.max_length)
         step = functools.partial(self.network.step, memory=memory, **self.step_options)
+        constraints = self.constraints
+        if callable(constraints):
+            constraints = constraints(inputs)
         limit = {} if self.limit is None else {"limit": self.limit(inputs)}
         return self.search(
             with_cast_weights(step, self.network),
@@ -71,6 +76,6 @@ class SearchModel(keras.Model):
             start=START,
             end=END,
             max_length=self.max_length,
-            constraints=self.constraints,
+            constraints=[self.banned, *constraints],
             **limit,
         )

@@ -13,6 +13,7 @@ from keras_attention_apps.nmt.data.dataset import (
     read_links,
     read_parallel,
 )
+from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.data.links import POSSIBLE, SURE
 from keras_attention_apps.nmt.metrics import (
     alignment_error_rate,
@@ -29,8 +30,9 @@ def evaluate(config):
         check_file(config.output)
     source, target = _files(config)
     chosen = config.translator
-    files = RUNTIMES.files(chosen.model)
-    Inputs(source, target, config.alignments, *files).check(config.output)
+    inputs = source, target, config.alignments, config.glossary
+    Inputs(*inputs, *RUNTIMES.files(chosen.model)).check(config.output)
+    glossary = config.glossary and Glossary.from_file(config.glossary)
     sources, references = read_parallel(source, target)
     links = None
     if config.alignments is not None:
@@ -41,12 +43,15 @@ def evaluate(config):
         # Scores are those of the Keras model, unless LiteRT is requested.
         count=math.inf,
         search=config.search.beam,
+        needs_keras=config.glossary and "--glossary",
         precision=chosen.precision,
     )
     if links is not None:
         _check_aligns(translator, chosen.model)
     search = translator.search_options(**config.search.beam)
-    found = translator.translate(sources, batch_size=config.search.batch_size, **search)
+    found = translator.translate(
+        sources, batch_size=config.search.batch_size, glossary=glossary, **search
+    )
     translations = [translation.text for translation in found]
     cut = sum(translation.cut for translation in found)
     if cut:
@@ -55,17 +60,11 @@ def evaluate(config):
             "length of the model, and were cut",
             file=sys.stderr,
         )
-    scores, signatures = translation_scores(translations, references)
     print(
         f"{chosen.model} on {len(sources)} sentences of {source}, "
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
     )
-    for name, score in scores.items():
-        print(f"{name:8} {score:6.2f}  {signatures[name]}")
-    unit, _ = lengths_of(sources)
-    for lengths, count, score in bleu_by_length(sources, translations, references):
-        about = f"{count} sentences of {lengths[0]} to {lengths[1]} {unit}"
-        print(f"bleu-lc  {score:6.2f}  {about}")
+    scores = _print_scores(sources, translations, references)
     if links is not None:
         scores["aer"] = alignment_error_rate(
             translator.align(sources, references), links
@@ -75,9 +74,24 @@ def evaluate(config):
             f"aer      {scores['aer']:6.2f}  {np.sum(kinds == SURE)} sure and "
             f"{np.sum(kinds == POSSIBLE)} possible links; forced decoding"
         )
+    if glossary is not None:
+        share, count = glossary.coverage(sources, translations)
+        print(f"glossary {share:6.2f}  % of {count} phrases are in the translations")
     if config.output is not None:
         with atomic_path(config.output) as temporary:
             temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
+    return scores
+
+
+def _print_scores(sources, translations, references):
+    """Print BLEU and chrF2, also by length, and return the scores of all sentences."""
+    scores, signatures = translation_scores(translations, references)
+    for name, score in scores.items():
+        print(f"{name:8} {score:6.2f}  {signatures[name]}")
+    unit, _ = lengths_of(sources)
+    for lengths, count, score in bleu_by_length(sources, translations, references):
+        about = f"{count} sentences of {lengths[0]} to {lengths[1]} {unit}"
+        print(f"bleu-lc  {score:6.2f}  {about}")
     return scores
 
 

@@ -17,6 +17,7 @@ from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.reading import check_input, opened
 from keras_attention_apps.nmt.data.dataset import decode_line
+from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 
 
@@ -33,6 +34,7 @@ def translate(config):
     config.bulk.check_local()
     _check(config)
     chosen = config.translator
+    glossary = config.glossary and Glossary.from_file(config.glossary)
     lines = _Lines(config)
     # A user who types a line waits for its translation.
     batch_size = 1 if lines.are_typed else config.search.batch_size
@@ -43,6 +45,7 @@ def translate(config):
         count=lines.count(RUNTIMES.few + 1) if batch_size > 1 else 1,
         search=config.search.beam,
         n_best=config.n_best,
+        needs_keras=config.glossary and "--glossary",
         precision=chosen.precision,
         jit_compile=config.jit_compile,
     )
@@ -53,7 +56,11 @@ def translate(config):
             f"Received: {chosen.model!r}"
         )
     found = translator.translate_each(
-        lines, n_best=config.n_best, batch_size=batch_size, **config.search.beam
+        lines,
+        n_best=config.n_best,
+        batch_size=batch_size,
+        glossary=glossary,
+        **config.search.beam,
     )
     with _output(config) as file:
         for number, translations in enumerate(found, start=1):
@@ -82,7 +89,8 @@ def _check(config):
             "expected sentences, --input, or lines on the standard input. "
             "Received: a closed standard input"
         )
-    inputs = [*RUNTIMES.files(config.translator.model), config.input]
+    model = RUNTIMES.files(config.translator.model)
+    inputs = [*model, config.input, config.glossary]
     if not config.sentences and config.input is None:
         inputs.append("/dev/stdin")
     if config.output is not None:

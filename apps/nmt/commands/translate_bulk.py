@@ -17,7 +17,15 @@ def translate_bulk(config):
     """
     check_options(
         config,
-        ("sentences", "n_best", "alignments", "plot", "json", "jit_compile"),
+        (
+            "sentences",
+            "n_best",
+            "alignments",
+            "plot",
+            "json",
+            "jit_compile",
+            "glossary",
+        ),
     )
     if config.input is None:
         raise UserError(

@@ -39,7 +39,12 @@ class Pairs:
 
 
 def read_lines(path):
-    """Return the clean lines of a text file; only line feeds end lines.
+    """Return the clean lines of a text file; see `read_raw_lines`."""
+    return [clean(line) for line in read_raw_lines(path)]
+
+
+def read_raw_lines(path):
+    """Return the lines of a text file; only line feeds end lines.
 
     The text is UTF-8, or UTF-16 or UTF-32 with a byte order mark.
 
@@ -51,7 +56,7 @@ def read_lines(path):
     if not content.strip():
         raise UserError(f"{path} is empty")
     lines = content.removesuffix(b"\n").split(b"\n")
-    return [clean(decode_line(line, path, n)) for n, line in enumerate(lines, start=1)]
+    return [decode_line(line, path, n) for n, line in enumerate(lines, start=1)]
 
 
 def decode_line(line, path, number):

@@ -1,0 +1,155 @@
+"""Glossaries: phrases whose translations are fixed."""
+
+import re
+
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.tokens import END, UNKNOWN
+from keras_attention_apps.common.writing_systems import UNSPACED
+from keras_attention_apps.nmt.data.dataset import read_raw_lines
+from keras_attention_apps.nmt.data.text import WORD_BEGIN, clean
+
+_UNSPACED = re.compile(UNSPACED)
+# A character of a script without spaces, a word, or a punctuation mark.
+_WORDS = re.compile(rf"{UNSPACED}|(?:(?!{UNSPACED})\w)+|\S")
+
+
+class Glossary:
+    """A glossary: source phrases, and the target phrases that translate them.
+
+    A source phrase occurs in a sentence as whole words. In lower case, it matches any
+    case; with capitals, exactly these. Where several phrases match, the longest one
+    applies, and a word belongs to one phrase at most.
+
+    Args:
+        phrases: Pairs of a source phrase and its target phrase, as a dict or a list.
+
+    Raises:
+        UserError: If a phrase is empty, or a source phrase has two translations.
+
+    Example:
+
+    >>> glossary = Glossary({"dog": "Hund", "hot dog": "Hotdog"})
+    >>> glossary.find("A Dog eats a hot dog.")
+    ['Hund', 'Hotdog']
+    """
+
+    def __init__(self, phrases):
+        # By the folded words: the target phrases by the words as written, `None` for
+        # those that match any case.
+        self._targets = {}
+        self._longest = 0
+        pairs = phrases.items() if isinstance(phrases, dict) else phrases
+        for source, target in pairs:
+            self._add(source, target)
+
+    @classmethod
+    def from_file(cls, path):
+        """Read a glossary: a line per entry, source phrase, tab, target phrase.
+
+        Empty lines are ignored. The text is UTF-8, or UTF-16 or UTF-32 with a byte
+        order mark.
+
+        Raises:
+            UserError: If the file cannot be read, or a line is not an entry.
+            OSError: If it is missing.
+        """
+        glossary = cls({})
+        for number, line in enumerate(read_raw_lines(path), start=1):
+            if not line.strip():
+                continue
+            columns = line.split("\t")
+            try:
+                if len(columns) != 2:
+                    raise UserError(
+                        "expected a source phrase, a tab and a target phrase. "
+                        f"Received: {line!r:.80}"
+                    )
+                glossary._add(*columns)
+            except UserError as error:
+                raise UserError(f"{path}, line {number}: {error}") from error
+        return glossary
+
+    def __len__(self):
+        return sum(map(len, self._targets.values()))
+
+    def _add(self, source, target):
+        words, target = _WORDS.findall(clean(source)), clean(target)
+        if not words or not target:
+            raise UserError(
+                f"expected two phrases. Received: {source!r:.60} and {target!r:.60}"
+            )
+        self._longest = max(self._longest, len(words))
+        entries = self._targets.setdefault(tuple(map(str.casefold, words)), {})
+        written = None if source == source.lower() else tuple(words)
+        before = entries.setdefault(written, target)
+        if before != target:
+            raise UserError(
+                f"{source!r:.60} has two translations. Received: {before!r:.60} and "
+                f"{target!r:.60}"
+            )
+
+    def find(self, sentence):
+        """Return the target phrases for a sentence, in order, each once."""
+        words = _WORDS.findall(clean(sentence))
+        folded = [word.casefold() for word in words]
+        found, place = [], 0
+        while place < len(words):
+            for size in range(min(self._longest, len(words) - place), 0, -1):
+                here = slice(place, place + size)
+                target = self._match(words[here], tuple(folded[here]))
+                if target is not None:
+                    found.append(target)
+                    place += size
+                    break
+            else:
+                place += 1
+        return list(dict.fromkeys(found))
+
+    def coverage(self, sentences, translations):
+        """Return the percentage of target phrases that translations contain.
+
+        Returns:
+            percentage: 100 if no phrase applies.
+            count: Number of phrases that apply.
+        """
+        found = [
+            target in clean(translation)
+            for sentence, translation in zip(sentences, translations, strict=True)
+            for target in self.find(sentence)
+        ]
+        return 100 * sum(found) / len(found) if found else 100.0, len(found)
+
+    def _match(self, words, folded):
+        """Return the target phrase of words of a sentence, `None` if there is none."""
+        entries = self._targets.get(folded)
+        if entries is None:
+            return None
+        return entries.get(tuple(words), entries.get(None))
+
+
+def encode_phrase(tokenizer, phrase):
+    """Return the token ids of a target phrase within a translation.
+
+    Args:
+        tokenizer: The `Subwords` of the model.
+        phrase: String.
+
+    Raises:
+        UserError: If the subwords of the model cannot spell it.
+    """
+    token_ids = [x for x in tokenizer.encode(phrase) if x != END]
+    if UNKNOWN in token_ids:
+        raise UserError(f"the subwords of the model cannot spell {phrase!r:.60}")
+    if tokenizer.pieces[token_ids[0]] == WORD_BEGIN and _UNSPACED.match(phrase):
+        # Within a sentence, no space comes before it.
+        return token_ids[1:]
+    return token_ids
+
+
+def word_continuations(tokenizer):
+    """Return the subwords that would continue a word, in scripts with spaces."""
+    return [
+        token
+        for token, piece in enumerate(tokenizer.pieces)
+        if piece[:1].isalnum() and not _UNSPACED.match(piece)
+    ]

@@ -1,0 +1,31 @@
+"""Options in the files of a translator, which are read without the command line."""
+
+import dataclasses
+from typing import Annotated
+
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.schema import BeamConfig, LengthRatio, Range
+
+# Minimum length of a translation relative to its source.
+MinLengthRatio = Annotated[float, Range(0, 1000)]
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationBeamConfig(BeamConfig):
+    """Options of the beam search."""
+
+    #: Minimum length of a translation relative to its source, in subwords, as far as
+    #: the maximum length allows.
+    min_length_ratio: MinLengthRatio = 0.0
+    #: Maximum length of a translation relative to its source, in subwords; by default
+    #: that of the model, which is generous.
+    max_length_ratio: LengthRatio | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        largest = self.max_length_ratio
+        if largest is not None and self.min_length_ratio > largest:
+            raise UserError(
+                f"min_length_ratio must be at most max_length_ratio, {largest}. "
+                f"Received: {self.min_length_ratio}"
+            )
