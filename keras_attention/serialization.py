@@ -28,6 +28,16 @@ def serialize_seed(seed):
     return seed
 
 
+def serialize_shared_part(part):
+    """Return the config of a part that several layers may share.
+
+    Where Keras saves a model, the second config of an object contains its id, by which
+    layers that load such a config share the part again.
+    """
+    serialize_part(part)
+    return serialize_part(part)
+
+
 def deserialize_parts(config):
     """Return a config with the parts that `serialize_part` wrote as layers."""
     return {

@@ -40,6 +40,7 @@ def run(script, *arguments, **variables):
         ["crossentropy.py", "linear_crossentropy"],
         ["encoder.py", "GRU|ours|graph"],
         ["search.py", "queue"],
+        ["sliding_window.py", "256|sliding|both"],
         ["train_step.py", "ours, graph"],
         ["translation_step.py", "ours, graph"],
     ],

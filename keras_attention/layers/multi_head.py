@@ -31,7 +31,7 @@ from keras_attention.ops.weightings import (
     masked_softmax,
     masked_sparsemax,
 )
-from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.serialization import deserialize_parts, serialize_shared_part
 
 # Functions `(scores, mask) -> weights` over the last axis.
 WEIGHTINGS = {
@@ -116,7 +116,7 @@ class MultiHeadMemory(BaseMemory):
             "key_dim": self.key_dim,
             "value_dim": self.value_dim,
             "projection": dict(self.projection),
-            "positions": serialize_part(self.positions),
+            "positions": serialize_shared_part(self.positions),
         }
 
     @classmethod
@@ -395,7 +395,7 @@ class MultiHeadStep(BaseStep):
             "dropout": self.dropout,
             "seed": self.seed,
             "projection": dict(self.projection),
-            "positions": serialize_part(self.positions),
+            "positions": serialize_shared_part(self.positions),
             "window_size": self.window_size,
         }
 

@@ -20,7 +20,7 @@ from keras_attention.layers.relative_positions import (
 )
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.relative_positions import count_positions
-from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.serialization import deserialize_parts, serialize_shared_part
 from keras_attention.typing import (
     Config,
     Initializer,
@@ -417,7 +417,7 @@ class SelfAttention(BaseAttention):
             "dropout": self.dropout,
             "scale": self.scale,
             "seed": self.seed,
-            "positions": serialize_part(self.positions),
+            "positions": serialize_shared_part(self.positions),
             "num_key_value_heads": self.num_key_value_heads,
             "window_size": self.window_size,
             **self.projection,
