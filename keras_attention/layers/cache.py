@@ -8,6 +8,27 @@ from keras import ops
 from keras_attention.lengths import at_least_one
 
 
+def check_cache(cache, query, value, causal, attention_axes):
+    """Raise `ValueError` unless a call may have a cache, with a place for each step."""
+    if not causal or value is not None:
+        raise ValueError(
+            "A cache is for causal self-attention: causal must be True and value "
+            f"None. Received: causal={causal}, value "
+            f"{None if value is None else tuple(value.shape)}"
+        )
+    if attention_axes is not None:
+        raise ValueError(
+            "A layer with attention_axes takes no cache. "
+            f"Received: a cache, attention_axes={attention_axes}"
+        )
+    steps, places = (*query.shape[1:-1], 1)[0], cache["keys"].shape[2]
+    if steps is not None and steps > places:
+        raise ValueError(
+            "The cache must have a place for every step. Received: "
+            f"{steps} steps, max_length={places}"
+        )
+
+
 def remember(cache, memory):
     """Write the keys and values of new steps into the next free places of a cache.
 

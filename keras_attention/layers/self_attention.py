@@ -5,13 +5,15 @@ V value depth, D depth of a head.
 """
 
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_attention.layers.attention_axes import AttentionAxes, attend_over_axes
 from keras_attention.layers.base import BaseAttention, check_shapes
-from keras_attention.layers.cache import remember
+from keras_attention.layers.cache import check_cache, remember
 from keras_attention.layers.multi_head import WEIGHTINGS, MultiHeadMemory, MultiHeadStep
 from keras_attention.layers.projections import serialize_options, weight_options
 from keras_attention.layers.relative_positions import (
@@ -122,6 +124,11 @@ class SelfAttention(BaseAttention):
         num_key_value_heads: Positive integer that divides `num_heads`, number of heads
             of the keys and values; `num_heads` if `None`.
         window_size: Positive integer, size of the sliding window; unlimited if `None`.
+        attention_axes: Integers, the axes of inputs of more than three axes that are
+            attended to, such as `(1, 2)` for a grid `(batch, height, width, depth)`.
+            They are one sequence in row-major order; the other axes have the same size
+            in query, value and key, and are independent of one another. Unlike in
+            `keras.layers.MultiHeadAttention`, `None` is for three axes only.
 
     Call arguments:
         query: Tensor of shape `(batch, query_length, query_dim)`, or one query
@@ -191,6 +198,7 @@ class SelfAttention(BaseAttention):
         positions: str | RelativePositions | None = None,
         num_key_value_heads: int | None = None,
         window_size: int | None = None,
+        attention_axes: Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
         check_positive_integer("num_heads", num_heads)
@@ -223,6 +231,7 @@ class SelfAttention(BaseAttention):
         self.positions = get_positions(positions, causal, self.dtype_policy)
         self.num_key_value_heads = num_key_value_heads
         self.window_size = window_size
+        self.axes = AttentionAxes(attention_axes)
         # From a configuration, every projection makes an initializer of its own: two
         # that share one would start with the same weights.
         options = serialize_options(weight_options(locals()))
@@ -282,7 +291,19 @@ class SelfAttention(BaseAttention):
         cache: Tensors | None = None,
         training: bool | None = None,
     ) -> Nested:
-        self._check_call(query, value, key, cache)
+        if cache is not None:
+            check_cache(cache, query, value, self.causal, self.axes.axes)
+        if self.axes.has_others(query.shape):
+            query_mask = query_mask if mask is None else mask
+            return attend_over_axes(
+                self.call,
+                self.axes,
+                {"query": query, "value": value, "key": key},
+                {"query": query_mask, "value": value_mask, "key": key_mask},
+                attention_mask,
+                return_attention_scores,
+            )
+        self._check_call(query, value, key)
         for given in (query_mask, mask):
             check_mask("query_mask", given, query.shape[:-1])
         query_mask = query_mask if mask is None else mask
@@ -329,7 +350,20 @@ class SelfAttention(BaseAttention):
             outputs.append(cache)
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-    def _check_call(self, query, value, key, cache):
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+    ) -> None:
+        shapes = query_shape, value_shape, key_shape
+        self.axes.check_axes(query_shape)
+        if self.axes.has_others(query_shape):
+            self.axes.check(*shapes)
+            shapes = [None if x is None else self.axes.fold_shape(x) for x in shapes]
+        super().build(*shapes)
+
+    def _check_call(self, query, value, key):
         if value is None and key is not None:
             raise ValueError(
                 "key needs a value of as many positions. Received: key "
@@ -344,20 +378,6 @@ class SelfAttention(BaseAttention):
                 "causal attention need: query must have the shape "
                 "(batch, queries, query_depth). "
                 f"Received: {tuple(query.shape)}"
-            )
-        if cache is None:
-            return
-        if not self.causal or value is not None:
-            raise ValueError(
-                "A cache is for causal self-attention: causal must be True and value "
-                f"None. Received: causal={self.causal}, value "
-                f"{None if value is None else tuple(value.shape)}"
-            )
-        steps, places = (*query.shape[1:-1], 1)[0], cache["keys"].shape[2]
-        if steps is not None and steps > places:
-            raise ValueError(
-                "The cache must have a place for every step. Received: "
-                f"{steps} steps, max_length={places}"
             )
 
     def _needs_positions(self):
@@ -390,14 +410,22 @@ class SelfAttention(BaseAttention):
         cache: Tensors | None = None,
         **kwargs: Any,
     ) -> Any:
-        self._check_call(query, value, key, cache)
-        shape = self.compute_output_shape(query.shape)
-        outputs = [keras.KerasTensor(shape, self.compute_dtype)]
-        if return_attention_scores:
+        if cache is not None:
+            check_cache(cache, query, value, self.causal, self.axes.axes)
+        other = query if value is None else value
+        if self.axes.has_others(query.shape):
+            self.axes.check(
+                query.shape, other.shape, None if key is None else key.shape
+            )
+            shape = self.axes.weights_shape(self.num_heads, query.shape, other.shape)
+        else:
+            self._check_call(query, value, key)
             batch, *queries = query.shape[:-1]
             positions = self._length(query, value, cache)
             shape = (batch, self.num_heads, *queries, positions)
-            outputs.append(keras.KerasTensor(shape, self.compute_dtype))
+        shapes = [self.compute_output_shape(query.shape)]
+        shapes += [shape] if return_attention_scores else []
+        outputs = [keras.KerasTensor(shape, self.compute_dtype) for shape in shapes]
         if cache is not None:
             outputs.append(
                 {name: keras.KerasTensor(x.shape, x.dtype) for name, x in cache.items()}
@@ -420,6 +448,7 @@ class SelfAttention(BaseAttention):
             "positions": serialize_shared_part(self.positions),
             "num_key_value_heads": self.num_key_value_heads,
             "window_size": self.window_size,
+            "attention_axes": self.axes.axes,
             **self.projection,
         }
 

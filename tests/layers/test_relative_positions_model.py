@@ -115,7 +115,7 @@ def test_layers_in_a_file_share_positions(rng, tmp_path, quantized):
 def test_config_of_an_earlier_version_gives_the_same_layer(rng):
     layer = build("none", True)
     config = layer.get_config()
-    for name in ("positions", "num_key_value_heads", "window_size"):
+    for name in ("positions", "num_key_value_heads", "window_size", "attention_axes"):
         assert config.pop(name) is None
 
     restored = SelfAttention.from_config(json.loads(json.dumps(config)))

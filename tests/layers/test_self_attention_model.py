@@ -62,6 +62,7 @@ ARGUMENTS = {
     "positions": T5Positions(8, 5, bidirectional=False, dtype="mixed_bfloat16"),
     "num_key_value_heads": 1,
     "window_size": 3,
+    "attention_axes": [1],
     "dtype": "mixed_bfloat16",
     "name": "reader",
     "trainable": False,

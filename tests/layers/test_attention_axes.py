@@ -1,0 +1,123 @@
+"""Self-attention over some axes of inputs of more than three axes."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from layers.self_attention_reference import attend, draw, numpy, read
+
+from keras_attention import SelfAttention
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+HEADS, KEY_DIM, DEPTH = 3, 4, 6
+GRID, OTHER = (2, 3, 5, DEPTH), (2, 3, 7, DEPTH)
+
+
+def build(axes, **options):
+    options = {"bias_initializer": "normal", **options}
+    return SelfAttention(HEADS, KEY_DIM, attention_axes=axes, **options)
+
+
+def peer_of(layer, axes, x, value):
+    """`keras.layers.MultiHeadAttention` with the weights of a layer."""
+    peer = keras.layers.MultiHeadAttention(HEADS, KEY_DIM, attention_axes=axes)
+    peer.build(x.shape, value.shape)
+    layer.build(x.shape, value.shape)
+    step, memory = layer.step, layer.memory
+    projections = {
+        "query": step.query_projection,
+        "key": memory.key_projection,
+        "value": memory.value_projection,
+        "attention_output": step.output_projection,
+    }
+    for sublayer in peer._flatten_layers():
+        if sublayer.name in projections:
+            own = projections[sublayer.name].get_weights()
+            shapes = [w.shape for w in sublayer.get_weights()]
+            pairs = zip(own, shapes, strict=True)
+            sublayer.set_weights([w.reshape(shape) for w, shape in pairs])
+    return peer
+
+
+@pytest.mark.parametrize(
+    ("axes", "value_shape"), [((2,), OTHER), ((1, 2), GRID), ((1,), GRID)]
+)
+def test_equals_keras(rng, axes, value_shape):
+    layer = build(axes)
+    x, value = draw(rng, GRID, value_shape)
+    peer = peer_of(layer, axes, x, value)
+    expected = numpy(peer(x, value, return_attention_scores=True))
+
+    found = attend(layer, x, value)
+
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    symbols = layer(
+        keras.KerasTensor((None, *GRID[1:])),
+        keras.KerasTensor((None, *value_shape[1:])),
+        return_attention_scores=True,
+    )
+    for one, symbol in zip(found, symbols, strict=True):
+        assert symbol.shape == (None, *one.shape[1:])
+
+
+def test_masks_positions_and_windows_are_those_of_each_row(rng):
+    options = {"causal": True, "positions": "rotary", "window_size": 3}
+    layer = build([-2], num_key_value_heads=1, **options)
+    x = draw(rng, GRID)
+    mask = rng.random(GRID[:-1]) < 0.7
+    seen = rng.random((2, 5, 5)) < 0.8
+    alone = SelfAttention.from_config({**layer.get_config(), "attention_axes": None})
+    alone.build((None, None, DEPTH))
+    layer.build(GRID)
+    alone.set_weights(layer.get_weights())
+
+    output = read(layer, x, query_mask=mask, attention_mask=seen)
+
+    for row in range(GRID[1]):
+        masks = {"query_mask": mask[:, row], "attention_mask": seen}
+        expected = read(alone, x[:, row], **masks)
+        np.testing.assert_allclose(output[:, row], expected, atol=1e-5)
+
+
+def test_model_takes_any_size(rng):
+    inputs = keras.Input((None, None, DEPTH))
+    layer = build((1, 2))
+    model = keras.Model(inputs, layer(inputs))
+    x = draw(rng, GRID)
+
+    found = model.predict(x, verbose=0)
+
+    rows = ops.reshape(x, (2, 15, DEPTH))
+    plain = SelfAttention.from_config({**layer.get_config(), "attention_axes": None})
+    plain.build(rows.shape)
+    plain.set_weights(layer.get_weights())
+    np.testing.assert_allclose(found.reshape(rows.shape), read(plain, rows), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("axes", "shapes", "message"),
+    [
+        ((0,), [GRID], r"Received: \[0\], query \(2, 3, 5, 6\)"),
+        ((3,), [GRID], r"Received: \[3\], query \(2, 3, 5, 6\)"),
+        ((1, -3), [GRID], r"Received: \[1, -3\]"),
+        ((2,), [GRID, (2, 4, 5, 6)], r"query \(2, 3, 5, 6\), value \(2, 4, 5, 6\)"),
+        ((1,), [(2, DEPTH)], r"Received: \[1\], query \(2, 6\)"),
+    ],
+)
+def test_axes_that_do_not_fit_are_named(axes, shapes, message):
+    with pytest.raises(ValueError, match=message):
+        build(axes)(*(np.zeros(shape, "float32") for shape in shapes))
+
+
+def test_axes_must_be_integers():
+    with pytest.raises(ValueError, match=r"must be integers.* Received: 'height'"):
+        build("height")
+
+
+def test_no_cache_for_more_axes(rng):
+    layer = build((1,), causal=True)
+
+    with pytest.raises(ValueError, match=r"takes no cache. Received: .*=\[1\]"):
+        layer(draw(rng, (2, 3, DEPTH)), cache=layer.get_initial_cache(2, 3))
