@@ -165,6 +165,19 @@ def test_an_only_batch_that_is_never_split_otherwise_has_no_padding(pairs, subwo
         assert (array[:, -1] != PAD).any()
 
 
+def test_rows_are_a_multiple_of_the_devices(pairs, subwords):
+    one, three = (batches(pairs, subwords, devices=devices) for devices in (1, 3))
+    counts = []
+    for i in range(len(one)):
+        for name, array in three[i][0].items():
+            expected = one[i][0][name]
+            counts.append(len(expected))
+            assert array.shape == (-(-counts[-1] // 3) * 3, expected.shape[1])
+            np.testing.assert_array_equal(array[: counts[-1]], expected)
+            assert (array[counts[-1] :] == PAD).all()
+    assert any(count % 3 for count in counts)
+
+
 def test_sizes_are_multiples(pairs, subwords):
     dataset = batches(pairs, subwords, multiple=8)
     for (batch,) in map(dataset.__getitem__, range(len(dataset))):

@@ -23,6 +23,8 @@ OPTIONS = {
     "model.decoder-layers": 1,
     "model.max-length": 20,
     "model.dropout": 0,
+    "model.context-dropout": 0,
+    "model.output-dropout": 0,
 }
 
 

@@ -102,6 +102,8 @@ class CaptionNetwork(keras.Model):
             embeddings_initializer=embeddings_initializer,
         )
         self.embedding_dropout = keras.layers.Dropout(config.dropout)
+        # It replaces Keras' own figure, which weights steps by rows, with padding.
+        self.whole_loss = keras.metrics.Mean(name="loss")
         self.words_loss = keras.metrics.Mean(name="words_loss")
 
     @property
@@ -209,9 +211,8 @@ class CaptionNetwork(keras.Model):
         smoothing = options.label_smoothing if advantages is None else 0.0
         losses = captions_loss(label_smoothing=smoothing)
         words = ops.sum(ops.cast(mask, losses.dtype))
-        share = share_of_replica(words)
-        words = ops.maximum(words, 1.0)
-        self.words_loss.update_state(ops.sum(losses) / words)
+        divisor = ops.maximum(words, 1.0)
+        self.words_loss.update_state(ops.sum(losses) / divisor, sample_weight=words)
         if self.reinforce and advantages is None:
             # The reward is the likelihood without label smoothing.
             likelihood = -captions_loss()
@@ -225,7 +226,9 @@ class CaptionNetwork(keras.Model):
         if options.supervision and "regions" in x:
             supervised = attention_supervision(weights, x["regions"], mask)
             losses = losses + options.supervision * supervised
-        return share * ops.sum(losses) / words
+        loss = ops.sum(losses) / divisor
+        self.whole_loss.update_state(loss, sample_weight=words)
+        return share_of_replica(words) * loss
 
     def _logits_of_samples(self, logits):
         """Return the logits of sampling, with temperature and without banned words."""

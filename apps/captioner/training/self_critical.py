@@ -1,7 +1,6 @@
 """Self-critical training on sampled captions."""
 
 import numpy as np
-from keras_attention_apps.common.network.compiling import rounded_up
 from keras_attention_apps.common.training.self_critical import SelfCritical
 
 
@@ -14,14 +13,10 @@ class SelfCriticalCaptions(SelfCritical):
         reward: Function of the list of words of a caption and the index of its image
             to its reward, such as a `CiderReward`.
         batch_images: Batch size, in images.
-        multiple: The rows of a batch are a multiple of this. The last batch of an epoch
-            is filled up with images of the first batch.
         **options: Further arguments of `SelfCritical`.
     """
 
-    def __init__(
-        self, captioner, features, reward, *, batch_images, multiple=1, **options
-    ):
+    def __init__(self, captioner, features, reward, *, batch_images, **options):
         super().__init__(
             captioner.network,
             "captions",
@@ -31,8 +26,7 @@ class SelfCriticalCaptions(SelfCritical):
         self.captioner = captioner
         self.features = features
         self.reward = reward
-        self.batch_images = rounded_up(batch_images, multiple)
-        self.multiple = multiple
+        self.batch_images = batch_images
 
     def __len__(self):
         return -(-len(self.features[0]) // self.batch_images)
@@ -40,7 +34,6 @@ class SelfCriticalCaptions(SelfCritical):
     def plan(self, epoch):
         random = np.random.default_rng((self.seed, epoch))
         order = random.permutation(len(self.features[0]))
-        order = np.resize(order, rounded_up(len(order), self.multiple))
         for begin in range(0, len(order), self.batch_images):
             yield order[begin : begin + self.batch_images]
 

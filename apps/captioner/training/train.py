@@ -338,7 +338,7 @@ class _Phases:
             batch_images=config.batch_images,
             samples=config.captions_per_image,
             baseline=config.self_critical_baseline,
-            multiple=self.devices,
+            devices=self.devices,
             seed=config.seed,
         )
         self._fit(

@@ -1,4 +1,4 @@
-"""Data parallelism: the share of a replica in the loss, and predictions of a batch.
+"""Data parallelism: loss, optimizer and predictions of the global batch.
 
 Under data parallelism TensorFlow runs the model once on each device, with a share of
 the batch; JAX runs it once, with arrays that are spread over the devices.
@@ -18,15 +18,65 @@ def share_of_replica(count):
     Args:
         count: Number of items in the batch of this replica, a scalar.
     """
-    if keras.backend.backend() != "tensorflow":
+    replica = _replica()
+    if replica is None:
         return ops.ones_like(count)
+    total = replica.all_reduce("SUM", count)
+    return count / ops.maximum(total, 1)
+
+
+class AdamW(keras.optimizers.AdamW):
+    """AdamW that clips the gradient of the global batch.
+
+    On TensorFlow, Keras clips the gradient of each replica before it adds them up; this
+    optimizer clips their sum. Create it in the scope of the strategy.
+
+    Args:
+        learning_rate: As in Keras.
+        global_clipnorm: Maximum global norm of the gradient; 0 disables clipping.
+        **options: Further arguments of `keras.optimizers.AdamW`.
+    """
+
+    def __init__(self, learning_rate, *, global_clipnorm, **options):
+        # Keras clips the mean over the replicas, and adds up one copy per replica.
+        clipnorm = global_clipnorm / _replica_count()
+        super().__init__(learning_rate, global_clipnorm=clipnorm, **options)
+
+    def apply(self, grads, trainable_variables=None):
+        if keras.backend.backend() == "tensorflow":
+            grads = _mean_over_replicas(grads)
+        super().apply(grads, trainable_variables)
+
+
+def _mean_over_replicas(gradients):
+    """Return dense gradients of TensorFlow, averaged over all replicas."""
     import tensorflow as tf
 
-    replica = tf.distribute.get_replica_context()
-    if replica is None or replica.num_replicas_in_sync == 1:
-        return ops.ones_like(count)
-    total = replica.all_reduce(tf.distribute.ReduceOp.SUM, count)
-    return count / ops.maximum(total, 1)
+    # In a sparse gradient the norm would count repeated rows one by one.
+    dense = [tf.convert_to_tensor(x) for x in gradients if x is not None]
+    replica = _replica()
+    if replica is not None:
+        dense = replica.all_reduce("MEAN", dense)
+    dense = iter(dense)
+    return [None if x is None else next(dense) for x in gradients]
+
+
+def _replica():
+    """Return TensorFlow's context of this replica; `None` if there are no others."""
+    if _replica_count() == 1:
+        return None
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context()
+
+
+def _replica_count():
+    """Return the number of replicas of TensorFlow's strategy; 1 elsewhere."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def predict_rows(model, inputs):

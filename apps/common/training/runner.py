@@ -14,6 +14,7 @@ from keras_attention_apps.common.hosts import (
     wait_for_hosts,
 )
 from keras_attention_apps.common.inputs import Inputs
+from keras_attention_apps.common.network.replicas import AdamW
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.training.callbacks import (
     ReportEveryEpoch,
@@ -157,7 +158,7 @@ class Runner:
     def _compile(self, schedule, ema_momentum):
         """Compile, and restore the optimiser of an interrupted phase."""
         self.task.network.compile(
-            optimizer=keras.optimizers.AdamW(
+            optimizer=AdamW(
                 schedule,
                 weight_decay=self.config.weight_decay,
                 global_clipnorm=self.config.clip_norm,

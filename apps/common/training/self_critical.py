@@ -1,10 +1,12 @@
 """Self-critical training: policy gradient on sampled sequences."""
 
 import functools
+import math
 
 import keras
 import numpy as np
 from keras_attention_apps.common.hosts import rows_of_host
+from keras_attention_apps.common.network.compiling import rounded_up
 from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.common.tokens import PAD, START
@@ -31,6 +33,10 @@ class SelfCritical:
         baseline: `"samples"`, the mean reward of the other samples of the item, or
             `"greedy"`, the reward of the result of greedy search.
         banned: Token ids that no sample may contain.
+        multiple: The rows of a search are padded to a multiple of this, so that a
+            backend which compiles for every shape compiles less often.
+        devices: The rows of a training batch are padded to a multiple of this, too.
+            Rows of padding have no tokens, and do not count in the loss.
         seed: Seed of the order and the samples.
 
     Raises:
@@ -42,7 +48,16 @@ class SelfCritical:
     """
 
     def __init__(
-        self, network, sequences, *, samples, baseline="samples", banned=(), seed
+        self,
+        network,
+        sequences,
+        *,
+        samples,
+        baseline="samples",
+        banned=(),
+        multiple=1,
+        devices=1,
+        seed,
     ):
         if baseline not in ("samples", "greedy"):
             raise ValueError(
@@ -51,6 +66,8 @@ class SelfCritical:
         self.network = network
         self.sequences = sequences
         self.baseline = baseline
+        self.multiple = multiple
+        self.devices = devices
         self.seed = seed
         self._generator = keras.random.SeedGenerator(seed)
         self._sample = functools.partial(
@@ -107,6 +124,7 @@ class SelfCritical:
         callbacks.on_train_begin()
         for epoch in range(initial_epoch, epochs):
             callbacks.on_epoch_begin(epoch)
+            network.reset_metrics()
             rewards = []
             for step, items in enumerate(self.plan(epoch)):
                 callbacks.on_train_batch_begin(step)
@@ -118,9 +136,9 @@ class SelfCritical:
                 callbacks.on_train_batch_end(
                     step, {"loss": figures["loss"], "reward": np.mean(rewards)}
                 )
-            callbacks.on_epoch_end(
-                epoch, {"loss": figures["loss"], "reward": np.mean(rewards)}
-            )
+            # On several devices of TensorFlow, the figures of a step are approximate.
+            loss = network.get_metrics_result()["loss"]
+            callbacks.on_epoch_end(epoch, {"loss": loss, "reward": np.mean(rewards)})
             if network.stop_training:
                 break
         callbacks.on_train_end()
@@ -144,6 +162,9 @@ class SelfCritical:
             self.sequences: sampled.astype("int32"),
             "advantages": rewards - self._baselines(rewards, inputs, items),
         }
+        multiple = math.lcm(self.multiple, self.devices)
+        batch = _with_rows(batch, rounded_up(len(items), multiple))
+        batch[self.sequences][len(items) :] = PAD
         return batch, rewards.mean()
 
     def _baselines(self, rewards, inputs, items):
@@ -155,9 +176,10 @@ class SelfCritical:
     def _search(self, inputs, items, search, **options):
         """Return token ids `(items, K, T)` and their lengths, as arrays."""
         search_model = self._search_model(search, self.max_length(inputs), **options)
-        outputs = predict_rows(search_model, inputs)
+        rows = rounded_up(len(items), self.multiple)
+        outputs = predict_rows(search_model, _with_rows(inputs, rows))
         return [
-            keras.ops.convert_to_numpy(outputs[name])
+            keras.ops.convert_to_numpy(outputs[name])[: len(items)]
             for name in ("token_ids", "lengths")
         ]
 
@@ -170,3 +192,11 @@ class SelfCritical:
             ],
             "float32",
         )
+
+
+def _with_rows(arrays, rows):
+    """Return a dict of arrays with more rows, which repeat the last one."""
+    return {
+        name: np.concatenate([array, np.repeat(array[-1:], rows - len(array), axis=0)])
+        for name, array in arrays.items()
+    }

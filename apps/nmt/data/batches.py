@@ -38,6 +38,7 @@ class SentenceBatches(keras.utils.PyDataset):
         epoch: First epoch.
         multiple: Lengths and rows are padded to multiples of this, so that a backend
             which compiles for every shape compiles less often.
+        devices: Rows are padded to a multiple of this, too.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class SentenceBatches(keras.utils.PyDataset):
         seed=0,
         epoch=0,
         multiple=1,
+        devices=1,
     ):
         super().__init__()
         self.subwords = subwords
@@ -60,6 +62,7 @@ class SentenceBatches(keras.utils.PyDataset):
         self.seed = seed
         self.epoch = epoch
         self.multiple = multiple
+        self.devices = devices
         # Pairs are left out by their length without BPE-dropout, so that all epochs
         # have the same pairs.
         texts = list(zip(pairs.source, pairs.target, strict=True))
@@ -137,6 +140,7 @@ class SentenceBatches(keras.utils.PyDataset):
         target = [[START, *token_ids] for token_ids in target]
         if self.multiple == 1:
             rows = len(batch)
+        rows = rounded_up(rows, math.lcm(self.multiple, self.devices))
         inputs = {
             "source": pad(source, rows, columns[0]),
             "target": pad(target, rows, columns[1]),
@@ -171,12 +175,8 @@ class SentenceBatches(keras.utils.PyDataset):
         return list(map(self.rounded, (len(batch), longest[0], longest[1] + 1)))
 
     def rounded(self, size):
-        """Return the number of rows or columns after padding."""
+        """Return a size as a multiple."""
         return rounded_up(size, self.multiple)
-
-    def filled(self, batch):
-        """Return the pairs of a batch; padding rows repeat the last one."""
-        return batch + batch[-1:] * (self.rounded(len(batch)) - len(batch))
 
 
 def cut_batches(chosen, lengths, batch_tokens):

@@ -16,7 +16,13 @@ class SelfCriticalTranslations(SelfCritical):
     """
 
     def __init__(self, translator, batches, reward, **options):
-        super().__init__(translator.network, "target", **options)
+        super().__init__(
+            translator.network,
+            "target",
+            multiple=batches.multiple,
+            devices=batches.devices,
+            **options,
+        )
         self.translator = translator
         self.batches = batches
         self.reward = reward
@@ -25,7 +31,7 @@ class SelfCriticalTranslations(SelfCritical):
         return len(self.batches)
 
     def plan(self, epoch):
-        return map(self.batches.filled, self.batches.plan(epoch))
+        return self.batches.plan(epoch)
 
     def inputs(self, items, random):
         sources = [source for source, _ in items]

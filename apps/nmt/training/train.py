@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import hashlib
-import math
 import operator
 
 import keras
@@ -256,8 +255,8 @@ class _Phases:
         self.validation = validation
         self.checkpoints = checkpoints
         # JAX compiles every shape, so shapes are rounded up.
-        multiple = 8 if keras.backend.backend() == "jax" else 1
-        self.multiple = math.lcm(multiple, devices)
+        self.multiple = 8 if keras.backend.backend() == "jax" else 1
+        self.devices = devices
         self.epochs = config.output / EPOCHS
         self.metric = config.validation_metric
         if self.metric == "bleu" and not has_four_words(validation.target):
@@ -380,6 +379,7 @@ class _Phases:
             seed=config.seed,
             epoch=self.checkpoints.progress.epoch,
             multiple=self.multiple,
+            devices=self.devices,
         )
         if not len(batches):
             raise UserError(
