@@ -3,6 +3,7 @@
 The clusters are on this machine. Their nodes are processes.
 """
 
+import functools
 import os
 import signal
 
@@ -10,7 +11,10 @@ import numpy as np
 import pytest
 from keras_attention_apps.captioner import CaptionBatch, LiteCaptioner
 from keras_attention_apps.captioner.main import main
+from keras_attention_apps.common.bulk import engine, inputs
 from keras_attention_apps.common.bulk.parts import Parts
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import BulkConfig
 from keras_attention_apps.nmt import LiteTranslator
 from keras_attention_apps.nmt.main import main as nmt
 from PIL import Image
@@ -171,6 +175,68 @@ def test_parquet_and_shards(nodes, photographs, expected, tmp_path):
         assert caption(tmp_path / name, output) == 0
         found = captions(output)
         assert found == {key.format(i): expected[path] for i, path in enumerate(paths)}
+
+
+def test_damaged_files_are_rows_and_are_tried_again(
+    nodes, photographs, expected, tmp_path
+):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    paths = list(expected)[:4]
+    contents = [open(path, "rb").read() for path in paths]  # noqa: SIM115
+    table = pa.table({"id": paths, "bytes": contents})
+    folder = tmp_path / "photographs.parquet"
+    folder.mkdir()
+    parquet.write_table(table.slice(0, 1), folder / "0.parquet")
+    parquet.write_table(table.slice(1, 3), folder / "1.parquet")
+    whole = (folder / "1.parquet").read_bytes()
+    (folder / "1.parquet").write_bytes(whole[:-20])
+    output = tmp_path / "captions.parquet"
+
+    assert caption(folder, output) == 2
+    damaged = {str(folder / "1.parquet"): None}
+    assert captions(output) == {paths[0]: expected[paths[0]], **damaged}
+
+    (folder / "1.parquet").write_bytes(whole)
+    assert caption(folder, output) == 0
+    assert captions(output) == {path: expected[path] for path in paths}
+
+
+@pytest.mark.parametrize(
+    ("error", "place"),
+    [
+        (OSError("no space"), "parts"),
+        (TypeError("a bug"), "parts"),
+        (ValueError("a bug"), "actor"),
+    ],
+    ids=["file", "bug in a task", "bug in an actor"],
+)
+def test_only_errors_of_files_are_those_of_the_user(nodes, tmp_path, error, place):
+    class Failing(CaptionBatch):
+        def __init__(self, **_):
+            self.columns = self.columns_of(False)
+
+        def __call__(self, batch):
+            if place == "actor":
+                raise error
+            return {**batch, **{name: [None] for name in self.columns}}
+
+    class FailingParts(Parts):
+        def write(self, batch):
+            raise error
+
+    parts = FailingParts(tmp_path / "out.jsonl", CaptionBatch.columns_of(False))
+    parts.begin({})
+    with pytest.raises((UserError, ray.exceptions.RayError), match=str(error)) as found:
+        engine.run(
+            functools.partial(inputs.from_names, ["a"], ["a"]),
+            Failing,
+            parts,
+            config=BulkConfig(actors=1),
+            arguments={"model": "none", "batch_size": 1},
+        )
+    assert isinstance(found.value, UserError) == isinstance(error, OSError)
 
 
 def test_lines_are_translated(nodes, tmp_path):

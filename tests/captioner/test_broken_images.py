@@ -10,6 +10,7 @@ import pytest
 from keras_attention_apps.captioner.images import limits
 from keras_attention_apps.captioner.images.reading import (
     ImageError,
+    read_array,
     read_image,
 )
 from PIL import Image
@@ -145,6 +146,23 @@ class TestWhatIsBroken:
 
         fails(data, "expected a whole image", f"got {type(error).__name__}")
         fails(data, "the given bytes", "bad header")
+
+
+class TestErrorsOfTheProgram:
+    @pytest.mark.parametrize("place", ["_reduce", "_to_rgb"])
+    def test_they_keep_their_type(self, monkeypatch, place):
+        def fail(*_):
+            raise AttributeError("no such attribute")
+
+        monkeypatch.setattr(f"{read_image.__module__}.{place}", fail)
+
+        with pytest.raises(AttributeError, match="no such attribute"):
+            read_image(encode(noise()))
+
+    def test_a_wrong_size_is_no_broken_image(self):
+        with pytest.raises(ValueError, match="positive size") as caught:
+            read_array(encode(noise()), 0)
+        assert not isinstance(caught.value, ImageError)
 
 
 class TestLimit:

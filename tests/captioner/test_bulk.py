@@ -104,6 +104,19 @@ def test_unreadable_image_is_a_row_with_its_error(
         assert math.isnan(row["score"])
 
 
+def test_row_with_an_error_keeps_it(caption_batch, photographs, expected):
+    photos = np.array([None, photographs[0]], "O")
+
+    damaged, whole = rows(
+        caption_batch({"photo": photos, "error": np.array(["damaged", None], "O")})
+    )
+    (alone,) = rows(caption_batch({"photo": [None], "error": ["damaged"]}))
+
+    check(expected[photographs[0]], whole)
+    assert damaged["error"] == alone["error"] == "damaged"
+    assert damaged["caption"] is alone["caption"] is None
+
+
 def test_files_are_read_with_pyarrow(model_folder, photographs, expected, tmp_path):
     fs = pytest.importorskip("pyarrow.fs")
     batch = CaptionBatch(

@@ -1,5 +1,8 @@
 """The output of a bulk inference: parts, and the ids that they contain."""
 
+import io
+import tarfile
+
 import pytest
 from keras_attention_apps.common.cli import UserError
 
@@ -109,6 +112,16 @@ class _Failing:
         return getattr(self._filesystem, name)
 
 
+def test_a_second_job_is_refused(parts):
+    with parts.locked():
+        parts.write(batch("x"))
+        with pytest.raises(UserError, match="no other process"), parts.locked():
+            pytest.fail("the folder is locked")
+        assert ids(parts) == ["x"]
+    with parts.locked():
+        assert len(parts.finished()) == 1
+
+
 def test_other_options_are_an_error(parts):
     parts.begin({"model": "tiny", "maps": False})
     with pytest.raises(UserError, match="model='tiny' instead of 'large'"):
@@ -196,6 +209,111 @@ def test_parquet_without_the_column_is_named(tmp_path):
     parquet.write_table(pa.table({"id": ["a"], "photo": [b"x"]}), path)
     with pytest.raises(UserError, match=r"a column 'image' in .*Received: id, photo"):
         inputs.from_parquet(fs.LocalFileSystem(), [str(path)], "image", "id", ())
-    path.write_text("no Parquet")
-    with pytest.raises(UserError, match="cannot read"):
-        inputs.from_parquet(fs.LocalFileSystem(), [str(path)], "image", "id", ())
+
+
+def rows_of(read, path):
+    """The rows of a file as pairs of an id and a value, or an id and an error."""
+    pa = pytest.importorskip("pyarrow")
+    tables = inputs._rows_of_files(
+        pa.table({"path": [str(path)]}), read=read, finished=None
+    )
+    return [
+        (row["id"], row["error"] or row["value"])
+        for table in tables
+        for row in table.to_pylist()
+    ]
+
+
+def shard_of(path, *names):
+    """Write a shard whose files contain their own names."""
+    with tarfile.open(path, "w") as shard:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 700
+            shard.addfile(member, io.BytesIO(name.encode().ljust(700)))
+
+
+@pytest.fixture
+def read_shard():
+    fs = pytest.importorskip("pyarrow.fs")
+
+    def read(path):
+        return inputs._images_of_shard(
+            path, filesystem=fs.LocalFileSystem(), suffixes={".jpg", ".png"}
+        )
+
+    return read
+
+
+def test_a_shard_has_one_image_of_every_sample(tmp_path, read_shard):
+    path = tmp_path / "shard.tar"
+    names = ["0.jpg", "0.png", "0.txt", "a.b/1.PNG", "._2.jpg", "2.seg.jpg", "2.png"]
+    shard_of(path, *names)
+
+    expected = [("0", "0.jpg"), ("a.b/1", "a.b/1.PNG"), ("2", "2.png")]
+    assert rows_of(read_shard, path) == [
+        (f"{path}/{key}", name.encode().ljust(700)) for key, name in expected
+    ]
+
+
+@pytest.mark.parametrize(
+    ("damage", "whole"),
+    [
+        ("header", 1),
+        ("end of a file", 1),
+        ("end of the archive", 3),
+        ("no archive", 0),
+        ("missing", 0),
+    ],
+)
+def test_a_damaged_shard_is_a_row_with_its_error(tmp_path, read_shard, damage, whole):
+    path = tmp_path / "shard.tar"
+    shard_of(path, "0.jpg", "1.jpg", "2.jpg")
+    # Each file takes a header and two blocks.
+    content, file = bytearray(path.read_bytes()), 3 * 512
+    if damage == "header":
+        content[file : file + 9] = b"x" * 9
+    elif damage == "end of a file":
+        del content[file + 600 :]
+    elif damage == "end of the archive":
+        del content[3 * file :]
+    else:
+        content[:] = b"no archive"
+    path.write_bytes(content)
+    if damage == "missing":
+        path.unlink()
+
+    *rows, (damaged, error) = rows_of(read_shard, path)
+
+    assert [key for key, _ in rows] == [f"{path}/{i}" for i in range(whole)]
+    assert damaged == str(path)
+    assert error.startswith(f"Cannot read {str(path)!r}: ")
+
+
+def test_a_damaged_parquet_file_is_a_row_with_its_error(tmp_path):
+    pa, fs = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.fs")
+    from pyarrow import parquet
+
+    def read(path):
+        return inputs._rows_of_parquet(
+            path, filesystem=fs.LocalFileSystem(), column="text", id_column="number"
+        )
+
+    path = tmp_path / "text.parquet"
+    table = pa.table({"number": [1, 2, 3], "text": ["one", "two", "three"]})
+    parquet.write_table(table, path, row_group_size=2, compression="snappy")
+    content = bytearray(path.read_bytes())
+    assert rows_of(read, path) == [("1", "one"), ("2", "two"), ("3", "three")]
+
+    group = parquet.ParquetFile(path).metadata.row_group(1).column(1)
+    begin = group.dictionary_page_offset
+    content[begin : begin + group.total_compressed_size] = (
+        b"x" * group.total_compressed_size
+    )
+    path.write_bytes(content)
+    *rows, (damaged, error) = rows_of(read, path)
+    assert rows == [("1", "one"), ("2", "two")]
+    assert damaged == str(path) and error.startswith(f"Cannot read {str(path)!r}: ")
+
+    path.write_bytes(content[:-20])
+    assert [name for name, _ in rows_of(read, path)] == [str(path)]

@@ -1,13 +1,13 @@
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.training.lock import locked
+from keras_attention_apps.common.lock import locked
 
 
 def test_a_second_training_is_refused(tmp_path):
     folder = tmp_path / "new" / "training"
     with locked(folder):
         (folder / "file").touch()
-        said = r"no other training .*training'"
+        said = r"no other process .*training'"
         with pytest.raises(UserError, match=said), locked(folder):
             pytest.fail("the folder is locked")
     with locked(folder):
@@ -25,6 +25,6 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     def fail(file):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("keras_attention_apps.common.training.lock._lock_now", fail)
+    monkeypatch.setattr("keras_attention_apps.common.lock._lock_now", fail)
     with locked(tmp_path):
         pass

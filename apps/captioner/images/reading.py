@@ -98,21 +98,42 @@ def _decoded(source, draft=False, max_pixels=None):
     """Yield an image as an upright RGB image, in memory that is reserved for it."""
     # Several threads may read the same image object or open file.
     shared = isinstance(source, Image.Image) or hasattr(source, "read")
-    try:
-        with _pixel_limit(), _one_at_a_time if shared else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        with _errors_of(source):
+            stack.enter_context(_pixel_limit())
+            if shared:
+                stack.enter_context(_one_at_a_time)
             image = _open(source, max_pixels)
-            with limits.DECODED.reserve(_reduce(image, draft)):
-                # Each step reuses the name, so that the image of the step before is
-                # freed.
-                image = _upright(image)
-                image = _to_rgb(image)
-                yield image
-    # With a broken header, Pillow's readers raise nearly every type of exception.
-    except Exception as error:
+            stack.enter_context(limits.DECODED.reserve(_reduce(image, draft)))
+            # Each step reuses the name, so that the image of the step before is freed.
+            image = _upright(image)
+            image = _to_rgb(image)
+        yield image
+
+
+@contextlib.contextmanager
+def _errors_of(source):
+    """Turn an error of reading an image into an `ImageError` that names the image."""
+    try:
+        yield
+    # Of the image, its file, or the memory it needs; other errors are of the program.
+    except (OSError, ValueError, MemoryError, Image.DecompressionBombError) as error:
         is_path = isinstance(source, (str, os.PathLike, ArchivedFile))
         name = repr(str(source)) if is_path else f"the given {_type(source)}"
         reason = " ".join(_reason(error).split())
         raise ImageError(f"Cannot read {name}: {reason}") from error
+
+
+@contextlib.contextmanager
+def _errors_of_pillow():
+    """Turn all errors of Pillow into `ImageError`s.
+
+    With a broken header, its readers raise nearly every type of exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise ImageError(_reason(error)) from error
 
 
 def _reduce(image, draft):
@@ -280,14 +301,15 @@ def _open(source, max_pixels):
         data = _read_bytes(source)
         length = len(data)
         Image.init()
-        try:
-            formats = [name for name in FORMATS if name in Image.OPEN]
-            source = Image.open(io.BytesIO(data), formats=formats)
-        except UnidentifiedImageError as error:
-            raise ImageError(
-                f"expected an image of {', '.join(FORMATS)}, "
-                f"got {len(data)} bytes that begin with {data[:16]!r}"
-            ) from error
+        formats = [name for name in FORMATS if name in Image.OPEN]
+        with _errors_of_pillow():
+            try:
+                source = Image.open(io.BytesIO(data), formats=formats)
+            except UnidentifiedImageError as error:
+                raise ImageError(
+                    f"expected an image of {', '.join(FORMATS)}, "
+                    f"got {len(data)} bytes that begin with {data[:16]!r}"
+                ) from error
         if data.startswith(b"\xff\xd8"):
             problem = limits.problem_of_scans(data)
     problem = limits.problem_of_size(*source.size, length, max_pixels) or problem
@@ -343,7 +365,8 @@ def _array_to_image(array):
 
 def _upright(image):
     # Loading a TIFF turns it upright and updates its orientation.
-    image.load()
+    with _errors_of_pillow():
+        image.load()
     # Pillow's own function also rewrites the other tags, which may be broken.
     try:
         turn = _TURNS.get(image.getexif().get(_ORIENTATION))
@@ -385,10 +408,11 @@ def _part_to_rgb(image):
         image = Image.fromarray(grey)
     elif image.mode == "F":
         image = Image.fromarray(_to_8_bits(_finite(image), image.info["maximum"]))
-    if image.has_transparency_data:
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image.convert("RGBA"))
-    return image.convert("RGB")
+    with _errors_of_pillow():
+        if image.has_transparency_data:
+            white = Image.new("RGBA", image.size, "white")
+            image = Image.alpha_composite(white, image.convert("RGBA"))
+        return image.convert("RGB")
 
 
 def _finite(image):

@@ -106,7 +106,7 @@ class ModelBatch:
             Dict of the columns of the batch and those of the result. The column of the
             inputs is left out if it contains bytes. Where an input cannot be read,
             `error` has the reason, and the other columns of the result are empty;
-            elsewhere it is `None`.
+            elsewhere it is `None`. A row of the batch that has an `error` keeps it.
 
         Raises:
             UserError: If the batch has no such column.
@@ -117,13 +117,16 @@ class ModelBatch:
                 f"{', '.join(batch)}"
             )
         values = list(batch[self.column])
+        errors = list(batch.get("error", [None] * len(values)))
+        pairs = zip(values, errors, strict=True)
         with at_most(self.max_bytes):
-            rows = self.rows(values)
+            found = iter(self.rows([x for x, error in pairs if error is None]))
+        rows = [next(found) if error is None else {"error": error} for error in errors]
         kept = dict(batch)
         if any(isinstance(value, bytes) for value in values):
             del kept[self.column]
-        found = {x: _column(rows, x, kind) for x, kind in self.columns.items()}
-        return {**kept, **found}
+        columns = {x: _column(rows, x, kind) for x, kind in self.columns.items()}
+        return {**kept, **columns}
 
     def rows(self, values):
         """Return a dict for each input of a batch, with `error` if it failed."""

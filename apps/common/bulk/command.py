@@ -69,8 +69,8 @@ def run_command(program, inputs, model_batch, config, *, chosen, options, filesy
     }
     _check_model(model_batch, arguments)
     names = ("model", "maps", "search", "options")
-    parts.begin({name: arguments[name] for name in names})
-    with tqdm(unit="row") as bar:
+    with parts.locked(), tqdm(unit="row") as bar:
+        parts.begin({name: arguments[name] for name in names})
         totals = engine.run(
             inputs,
             model_batch,

@@ -74,7 +74,7 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
         The `Totals`.
 
     Raises:
-        UserError: If the model or the inputs cannot be read.
+        UserError: If the inputs cannot be read, a part cannot be written, or Ray fails.
     """
     with cluster(config.address) as ray:
         context = require("ray.data").DataContext.get_current()
@@ -106,6 +106,8 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
         rows = errors = 0
         with _errors_of(ray):
             for part in data.iter_rows():
+                if part["problem"]:
+                    raise UserError(f"cannot write {parts.name!r}: {part['problem']}")
                 rows, errors = rows + part["rows"], errors + part["errors"]
                 if progress:
                     progress(part["rows"])
@@ -113,9 +115,14 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
 
 
 def _write(table, *, parts):
-    """Write a table as a part, and return a table with its counts."""
-    written = parts.write(table.to_pydict())
-    return require("pyarrow").table(written)
+    """Write a table as a part, and return a table with its counts or the problem."""
+    pa, problem = require("pyarrow"), None
+    written = {"rows": [0], "errors": [0]}
+    try:
+        written = parts.write(table.to_pydict())
+    except OSError as error:
+        problem = reason(error)
+    return pa.table({**written, "problem": pa.array([problem], pa.string())})
 
 
 def _resources(ray, config, arguments):
@@ -134,11 +141,14 @@ def _resources(ray, config, arguments):
 
 @contextlib.contextmanager
 def _errors_of(ray):
-    """Replace an error of a worker by a `UserError` with its reason."""
+    """Replace errors of the cluster, such as a lost actor, by a `UserError`.
+
+    An exception of a function that Ray calls keeps its type and traceback.
+    """
+    exceptions = ray.exceptions
     try:
         yield
-    except ray.exceptions.RayError as error:
-        cause = error
-        while cause.__cause__ or getattr(cause, "cause", None):
-            cause = getattr(cause, "cause", None) or cause.__cause__
-        raise UserError(f"a worker of Ray failed: {reason(cause)}") from error
+    except (exceptions.RayTaskError, exceptions.UserCodeException):
+        raise
+    except exceptions.RayError as error:
+        raise UserError(f"Ray failed: {reason(error)}") from error

@@ -1,12 +1,17 @@
 """The inputs of a bulk inference as Ray datasets with ids.
 
-Every function returns a `ray.data.Dataset` with the columns `id` and `value`. It is
-lazy: only file names and line offsets are read before the inference starts.
+Every function returns a `ray.data.Dataset` with the columns `id` and `value`, and of
+archives `error`. It is lazy: only file names and line offsets are read before the
+inference starts.
 """
 
 import codecs
+import contextlib
 import functools
 import io
+import itertools
+import posixpath
+import tarfile
 
 from keras_attention_apps.common.bulk.locations import require
 from keras_attention_apps.common.bulk.parts import is_missing
@@ -15,6 +20,8 @@ from keras_attention_apps.common.encodings import MARKS
 
 # Number of names in a block, and of lines that one task reads.
 BLOCK = 1024
+# Number of rows of a Parquet file that are read at once.
+ROWS = 64
 # CPUs that Ray reserves for a task that reads or writes files.
 IO_CPUS = 0.1
 
@@ -70,6 +77,8 @@ def from_names(ids, values, finished):
 def from_parquet(filesystem, paths, column, id_column, finished):
     """Return a dataset of a column of Parquet files.
 
+    A file that is damaged gives a row with the path as its id, and the error.
+
     Args:
         filesystem, paths: File system, and paths of the files or folders.
         column: Column of the values: strings, bytes, or structs with a field `bytes`,
@@ -78,84 +87,122 @@ def from_parquet(filesystem, paths, column, id_column, finished):
         finished: Sorted digests of the ids to leave out.
 
     Raises:
-        UserError: If the files cannot be read, or lack a column.
+        UserError: If the first file that can be read lacks a column.
     """
-    columns = list(dict.fromkeys([id_column, column]))
-    _check_columns(filesystem, paths, columns)
-    data = require("ray.data").read_parquet(
-        paths,
-        filesystem=filesystem,
-        columns=columns,
-        num_cpus=IO_CPUS,
+    paths = found_files(filesystem, paths, {".parquet"})
+    read = functools.partial(
+        _rows_of_parquet, filesystem=filesystem, column=column, id_column=id_column
     )
-    return data.map_batches(
-        functools.partial(
-            _selected, id_column=id_column, column=column, finished=_shared(finished)
-        ),
-        batch_format="pyarrow",
-        num_cpus=IO_CPUS,
-    )
+    for path in paths:
+        with contextlib.suppress(OSError, require("pyarrow").ArrowException):
+            # A wrong option is an error before the inference starts.
+            next(read(path), None)
+            break
+    return _from_files(paths, read, finished)
 
 
-def _check_columns(filesystem, paths, columns):
-    """Raise a `UserError` if Parquet files cannot be read, or lack a column."""
-    try:
-        files = require("pyarrow.dataset").dataset(
-            paths[0], filesystem=filesystem, format="parquet"
-        )
-        names = files.schema.names
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {paths[0]!r}: {reason(error)}") from error
-    for column in columns:
-        if column not in names:
-            raise UserError(
-                f"expected a column {column!r} in {paths[0]!r} (--column, "
-                f"--id-column). Received: {', '.join(names)}"
-            )
-
-
-def _selected(table, *, id_column, column, finished):
+def _rows_of_parquet(path, *, filesystem, column, id_column):
+    """Yield tables of ids and values."""
     pa, compute = require("pyarrow"), require("pyarrow.compute")
-    ids, values = table[id_column], table[column]
-    if pa.types.is_struct(values.type):
-        values = compute.struct_field(values, "bytes")
-    table = pa.table({"id": ids.cast(pa.string()), "value": values})
-    return _missing(table, finished)
+    with filesystem.open_input_file(path) as opened:
+        file = require("pyarrow.parquet").ParquetFile(opened)
+        for name in (column, id_column):
+            if name not in file.schema_arrow.names:
+                raise UserError(
+                    f"expected a column {name!r} in {path!r} (--column, --id-column). "
+                    f"Received: {', '.join(file.schema_arrow.names)}"
+                )
+        # One group after the other, so that those before a damaged one are read.
+        batches = itertools.chain.from_iterable(
+            file.iter_batches(ROWS, [group], columns=[id_column, column])
+            for group in range(file.num_row_groups)
+        )
+        for batch in batches:
+            ids, values = batch[id_column].cast(pa.string()), batch[column]
+            if pa.types.is_struct(values.type):
+                values = compute.struct_field(values, "bytes")
+            yield pa.table({"id": ids, "value": values})
 
 
 def from_shards(filesystem, paths, suffixes, finished):
     """Return a dataset of the images in WebDataset shards (tar files).
 
-    The id of an image is the path of its shard, a slash, and its key.
+    The id of an image is the path of its shard, a slash, and its key. A shard that is
+    damaged gives a row with its path as the id, and the error.
 
     Args:
         filesystem, paths: File system, and paths of the shards.
         suffixes: Set of image suffixes.
         finished: Sorted digests of the ids to leave out.
     """
-    extensions = [suffix.removeprefix(".") for suffix in sorted(suffixes)]
-    data = require("ray.data").read_webdataset(
-        paths,
-        filesystem=filesystem,
-        decoder=None,
-        suffixes=extensions,
-        include_paths=True,
-        num_cpus=IO_CPUS,
-    )
-    return data.map_batches(
-        functools.partial(_samples, names=extensions, finished=_shared(finished)),
+    read = functools.partial(_images_of_shard, filesystem=filesystem, suffixes=suffixes)
+    return _from_files(paths, read, finished)
+
+
+def _images_of_shard(path, *, filesystem, suffixes):
+    """Yield tables of ids and values, the first image of every sample."""
+    pa, last = require("pyarrow"), None
+    with (
+        filesystem.open_input_stream(path) as stream,
+        tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as shard,
+    ):
+        for member in shard:
+            folder, name = posixpath.split(member.name)
+            stem, _, extension = name.partition(".")
+            key = posixpath.join(folder, stem)
+            # Archives made on a Mac bring a hidden `._name` beside every file.
+            if not stem or f".{extension.lower()}" not in suffixes or key == last:
+                continue
+            if member.isfile():
+                last, content = key, shard.extractfile(member).read()
+                yield pa.table({"id": [f"{path}/{key}"], "value": [content]})
+
+
+class _Member(tarfile.TarInfo):
+    """A member of an archive; a damaged header is an error, not the end."""
+
+    @classmethod
+    def fromtarfile(cls, archive):
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"damaged archive: {error}") from error
+
+
+def _from_files(paths, read, finished):
+    """Return a dataset of the rows of files, one file a task.
+
+    Args:
+        paths: Their paths.
+        read: Function from a path to an iterator of tables of ids and values.
+        finished: Sorted digests of the ids to leave out.
+    """
+    pa, data = require("pyarrow"), require("ray.data")
+    table = pa.table({"path": pa.array(paths, pa.string())})
+    blocks = [table.slice(i, 1) for i in range(len(table))]
+    return data.from_arrow(blocks).map_batches(
+        functools.partial(_rows_of_files, read=read, finished=_shared(finished)),
+        batch_size=1,
         batch_format="pyarrow",
         num_cpus=IO_CPUS,
     )
 
 
-def _samples(table, *, names, finished):
-    pa, compute = require("pyarrow"), require("pyarrow.compute")
-    found = [table[name] for name in names if name in table.column_names]
-    columns = table["path"].to_pylist(), table["__key__"].to_pylist()
-    ids = [f"{shard}/{key}" for shard, key in zip(*columns, strict=True)]
-    value = compute.coalesce(*found) if found else pa.nulls(len(table), pa.binary())
-    return _missing(pa.table({"id": pa.array(ids), "value": value}), finished)
+def _rows_of_files(paths, *, read, finished):
+    """Yield tables of the rows of files, with a row for the error of a damaged file."""
+    pa = require("pyarrow")
+    damage = (OSError, pa.ArrowException, tarfile.TarError, UserError)
+    for path in paths["path"].to_pylist():
+        try:
+            for table in read(path):
+                errors = pa.nulls(len(table), pa.string())
+                yield _missing(table.append_column("error", errors), finished)
+        except damage as error:
+            found = f"Cannot read {path!r}: {reason(error)}"
+            values = pa.nulls(1)
+            yield pa.table({"id": [path], "value": values, "error": [found]})
 
 
 def from_lines(filesystem, path, finished):

@@ -6,11 +6,13 @@ import io
 import json
 import posixpath
 import uuid
+from pathlib import Path
 
 import numpy as np
 from keras_attention_apps.common.bulk.locations import located, require
 from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.files import parse_json, to_json
+from keras_attention_apps.common.lock import locked
 
 # File with the options on which the results depend. Readers of Parquet skip names that
 # start with an underscore or a dot.
@@ -48,6 +50,17 @@ class Parts:
             raise UserError(
                 f"--output must be a folder. Received a file: {self.name!r}"
             )
+
+    @contextlib.contextmanager
+    def locked(self):
+        """Lock the folder against other jobs. Only a local folder can be locked.
+
+        Raises:
+            UserError: If another job writes to it.
+        """
+        local = isinstance(self.filesystem, require("pyarrow.fs").LocalFileSystem)
+        with locked(Path(self.folder)) if local else contextlib.nullcontext():
+            yield
 
     def begin(self, options):
         """Create the folder, or check that an earlier run had the same options.

@@ -5,8 +5,8 @@ import contextlib
 import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hosts import is_first_host, joined_hosts
+from keras_attention_apps.common.lock import locked
 from keras_attention_apps.common.network.compiling import computing_in
-from keras_attention_apps.common.training.lock import locked
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A lock that keeps two trainings from writing to one folder."""
+"""A lock that keeps two processes from writing to one folder."""
 
 import contextlib
 import errno
@@ -11,21 +11,21 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def locked(folder):
-    """Lock a folder against other trainings, and create it if needed.
+    """Lock a folder against other processes, and create it if needed.
 
     The operating system releases the lock when the process ends, however it ends. On a
     file system without locks, nothing is locked. At the end the lock is removed, and so
     is an empty folder.
 
     Raises:
-        UserError: If another training has the lock.
+        UserError: If another process has the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
     with open(path, "ab") as file:
         if not _lock(file) or not _is_there(file, path):
             raise UserError(
-                "expected an output folder to which no other training writes. "
+                "expected an output folder to which no other process writes. "
                 f"Received: {str(folder)!r}"
             )
         try:
@@ -38,7 +38,7 @@ def locked(folder):
 
 
 def _is_there(file, path):
-    """Whether an open file still has its name: another training may have removed it."""
+    """Whether an open file still has its name: another process may have removed it."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False
