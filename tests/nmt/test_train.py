@@ -150,13 +150,13 @@ def test_the_report_shows_translations_and_alignments(trained, corpus):
 def test_warm_up_and_average_are_short_where_the_training_is(
     corpus, tmp_path, monkeypatch, begin
 ):
-    given, optimizer = {}, keras.optimizers.AdamW
+    given, optimizer = {}, runner.AdamW
 
     def record(schedule, **options):
         given.update(options, schedule=schedule)
         return optimizer(schedule, **options)
 
-    monkeypatch.setattr(keras.optimizers, "AdamW", record)
+    monkeypatch.setattr(runner, "AdamW", record)
     arguments = command(
         corpus, tmp_path, **{"warm-up": 500, "epochs": 1, "batch-tokens": 60}
     )
