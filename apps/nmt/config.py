@@ -101,6 +101,9 @@ class ModelConfig:
     output_dropout: Dropout = 0.2
     #: Dropout rate of the attention weights of self-attention.
     attention_dropout: Dropout = 0.0
+    #: Whether the network can copy words of the source, such as names and numbers that
+    #: the training text does not have.
+    copy: Annotated[bool, tyro.conf.arg(aliases=["--copy"])] = False
     #: Maximum number of subwords in a sentence, the end token included.
     max_length: Length = 128
     #: Maximum length of a translation relative to its source, in subwords; by default
@@ -111,6 +114,11 @@ class ModelConfig:
     def max_tokens(self):
         """Maximum number of tokens that the network generates, END included."""
         return self.max_length
+
+    @property
+    def extra_ids(self):
+        """Number of extended ids: the most words of several subwords in a sentence."""
+        return self.max_length // 2 if self.copy else 0
 
     def fewest_weights(self, vocabulary_size):
         """Return a lower bound of the number of weights, without building them.

@@ -47,9 +47,15 @@ class Translator(BaseTranslator, Task):
     runtime_options = RUNTIME_OPTIONS
     build_network = staticmethod(build_network)
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, config, tokenizer, network, **options):
+        super().__init__(config, tokenizer, network, **options)
         self._forced_decoding = None
+        if self.copying:
+            network.kinds = self.copying.kinds
+
+    @property
+    def extra_ids(self):
+        return self.config.extra_ids
 
     @property
     def max_length(self):

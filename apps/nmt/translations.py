@@ -1,12 +1,14 @@
 """Translations of sentences, whichever runtime computes them."""
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 
 import numpy as np
 from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.tokens import END
+from keras_attention_apps.nmt.data.copying import Copying
 from keras_attention_apps.nmt.data.glossary import Glossary, encode_phrase
 from keras_attention_apps.nmt.data.padding import chunks
 from keras_attention_apps.nmt.data.text import Subwords, alignment_of, merge_weights
@@ -89,11 +91,17 @@ class BaseTranslator:
         max_length: Maximum number of subwords of a sentence, END included.
         length_ratio: Maximum length of a translation relative to its source, or `None`.
         attends: Whether the model has attention.
+        extra_ids: Number of extended ids for words of the source; 0 without copying.
     """
 
     noun = "translator"
     presets = PRESETS
     tokenizer_type = Subwords
+
+    @functools.cached_property
+    def copying(self):
+        """The `Copying` of the vocabulary; `None` without copying."""
+        return Copying(self.tokenizer) if self.extra_ids else None
 
     def translate(self, sentences, **options):
         """Translate one sentence or several.
@@ -217,16 +225,24 @@ class BaseTranslator:
 
     def _translation(self, source_ids, cut, hypothesis):
         source_words, source_places = self.tokenizer.words(source_ids)
-        words, places = self.tokenizer.words(hypothesis.token_ids)
+        token_ids, weights = hypothesis.token_ids, hypothesis.weights
+        origins = range(len(token_ids))
+        if self.copying:
+            token_ids, origins = self.copying.expand(token_ids, source_ids)
+            weights = weights[origins]
+        words, places = self.tokenizer.words(token_ids)
+        # A word that was copied is one subword.
+        subwords = [""] * len(hypothesis.token_ids)
+        for token, origin in zip(token_ids, origins, strict=True):
+            subwords[origin] += self.tokenizer.pieces[token]
         length = hypothesis.length
-        weights = hypothesis.weights
         if not self.attends:
             # The only weight is that of the summary vector.
             weights = np.zeros((len(places), len(source_places)))
         # The end token is one more word.
         merged = merge_weights(weights, [*source_places, len(source_words)], places)
         return Translation(
-            text=self.tokenizer.decode(hypothesis.token_ids),
+            text=self.tokenizer.decode(token_ids),
             source_words=source_words,
             words=words,
             score=hypothesis.score,
@@ -234,7 +250,7 @@ class BaseTranslator:
             weights=merged[:, :-1],
             end_weights=merged[:, -1],
             cut=cut,
-            subwords=[self.tokenizer.pieces[x] for x in hypothesis.token_ids[:length]],
+            subwords=subwords[:length],
             subword_log_probabilities=(
                 hypothesis.token_log_probabilities[:length].tolist()
             ),

@@ -156,7 +156,7 @@ def test_without_attention_only_a_summary_is_known():
     network = network_of(NETWORKS[-1])
     memory, _ = network.begin(tensors(sentences()), LONGEST)
 
-    assert memory["values"].shape == (BATCH, 1, 14)
+    assert memory["decoder"]["values"].shape == (BATCH, 1, 14)
 
 
 @pytest.mark.parametrize("attention", ["luong", "self-attention"])

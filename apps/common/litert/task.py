@@ -26,6 +26,7 @@ class LiteTask:
 
     Attributes:
         tokenizer: The tokenizer.
+        extra_ids: Number of ids beyond the vocabulary.
         search: Dict of the options of the beam search.
 
     Raises:
@@ -33,6 +34,7 @@ class LiteTask:
     """
 
     metadata_type = None
+    extra_ids = 0
 
     def __init__(self, path, *, threads=None):
         file = read_model_file(path, self.noun)
@@ -68,7 +70,7 @@ class LiteTask:
         """
         (best,) = hypotheses(run(signature, **inputs), n_best)
         largest = max(hypothesis.token_ids.max() for hypothesis in best)
-        if largest >= len(self.tokenizer):
+        if largest >= len(self.tokenizer) + self.extra_ids:
             raise UserError(f"its vocabulary has no token {largest}")
         return best
 

@@ -12,6 +12,7 @@ from keras_attention_apps.common.tokens import END, PAD
 from keras_attention_apps.nmt.commands.export_litert import save_lite_translator
 from keras_attention_apps.nmt.data.text import BLANKS
 from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.network.copying import word_numbers
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 
 # Sentences that are translated at the same time.
@@ -94,15 +95,19 @@ def save_served(translator, search_model, directory):
         source = source.to_tensor(PAD)
         found = map_chunks(best, source, chunks, signature)
         has_text = ragged.row_lengths() > 0
-        token_ids = found["token_ids"]
+        token_ids, found_weights = found["token_ids"], found["weights"]
         valid = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
         valid = tf.logical_and(valid, has_text[:, None])
+        if translator.copying:
+            token_ids, valid, found_weights = expanded(
+                token_ids, valid, found_weights, source, translator.copying.kinds
+            )
         is_source = tf.logical_and(source != PAD, source != END)
         weights = tf.zeros_like(token_ids, "float32")[..., None]
         weights = weights * tf.ones_like(source, "float32")[:, None]
         if attends:
             are_attended = tf.logical_and(valid[..., None], is_source[:, None])
-            weights = tf.where(are_attended, found["weights"], weights)
+            weights = tf.where(are_attended, found_weights, weights)
         text = tokenizer.detokenize(tf.ragged.boolean_mask(token_ids, valid))
         served = {
             "translation": cleaned(text),
@@ -123,6 +128,41 @@ def save_served(translator, search_model, directory):
         "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "sentences")]
     )
     write_archive(archive, directory, tf.errors.OpError)
+
+
+def expanded(token_ids, valid, weights, source, kinds):
+    """Replace extended ids by the subwords of their words: see `Copying.expand`.
+
+    Args:
+        token_ids: Token ids and extended ids, `(B, L)`.
+        valid: Booleans `(B, L)`, `False` after the last token.
+        weights: Attention `(B, L, S)`.
+        source: Token ids `(B, S)`.
+        kinds: Kinds of all subwords, `(N,)`.
+
+    Returns:
+        The same three, for the subwords, of which there may be more than L.
+    """
+    import tensorflow as tf
+
+    numbers, _ = word_numbers(source, kinds)
+    copied = token_ids - len(kinds)
+    is_copied = (copied >= 0)[..., None]
+    # For each token, itself and all subwords of the source; those that spell it.
+    shape = tf.concat([tf.shape(token_ids), tf.shape(source)[1:]], axis=0)
+    subwords = tf.broadcast_to(source[:, None], shape)
+    subwords = tf.concat([token_ids[..., None], subwords], axis=-1)
+    spell = is_copied & (copied[..., None] == numbers[:, None])
+    spell = valid[..., None] & tf.concat([~is_copied, spell], axis=-1)
+    places = tf.range(tf.shape(token_ids)[1])[None, :, None] * tf.ones_like(subwords)
+    spell, subwords, places = (
+        tf.reshape(x, [tf.shape(x)[0], -1]) for x in (spell, subwords, places)
+    )
+    token_ids = tf.ragged.boolean_mask(subwords, spell).to_tensor(END)
+    places = tf.ragged.boolean_mask(places, spell).to_tensor(0)
+    count = tf.reduce_sum(tf.cast(spell, "int32"), axis=1, keepdims=True)
+    valid = tf.range(tf.shape(token_ids)[1])[None] < count
+    return token_ids, valid, tf.gather(weights, places, batch_dims=1)
 
 
 def cleaned(sentences):

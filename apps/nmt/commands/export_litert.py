@@ -50,6 +50,7 @@ def save_lite_translator(translator, path, *, search, quantize="float16", **orig
             "max_length": longest,
             "length_ratio": translator.length_ratio,
             "attends": translator.attends,
+            "extra_ids": translator.extra_ids,
             "search": search,
         },
         **origin,

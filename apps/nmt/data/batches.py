@@ -36,6 +36,7 @@ class SentenceBatches(keras.utils.PyDataset):
             A text that would exceed `max_length` is split without it.
         seed: Seed of the order and of the subwords.
         epoch: First epoch.
+        copying: `Copying` that turns words of the target into extended ids, or `None`.
         multiple: Lengths and rows are padded to multiples of this, so that a backend
             which compiles for every shape compiles less often.
         devices: Rows are padded to a multiple of this, too.
@@ -52,6 +53,7 @@ class SentenceBatches(keras.utils.PyDataset):
         subword_dropouts=(0.0, 0.0),
         seed=0,
         epoch=0,
+        copying=None,
         multiple=1,
         devices=1,
     ):
@@ -61,6 +63,7 @@ class SentenceBatches(keras.utils.PyDataset):
         self.subword_dropouts = subword_dropouts
         self.seed = seed
         self.epoch = epoch
+        self.copying = copying
         self.multiple = multiple
         self.devices = devices
         # Pairs are left out by their length without BPE-dropout, so that all epochs
@@ -102,6 +105,8 @@ class SentenceBatches(keras.utils.PyDataset):
             self._encode(side, dropout, int(random.integers(1 << 31)))
             for side, dropout in enumerate(self.subword_dropouts)
         ]
+        if self.copying:
+            encoded[1] = list(map(self.copying.extend, *encoded))
         pairs = list(zip(*encoded, strict=True))
         lengths = np.array([[len(source), len(target)] for source, target in pairs])
         if self.links:
@@ -154,10 +159,19 @@ class SentenceBatches(keras.utils.PyDataset):
         """Return the target weights of the attention, `(B, T, S)`."""
         guide = np.zeros(shape, "float32")
         for row, (source, target, links) in zip(guide, batch, strict=False):
-            places = map(self.subwords.word_places, (source, target))
-            weights = subword_weights(links, *places)
+            weights = subword_weights(links, *self._places(source, target))
             row[: weights.shape[0], : weights.shape[1]] = weights
         return guide
+
+    def _places(self, source, target):
+        """Return the index of the word of each token, for source and target."""
+        expanded, first = target, np.arange(len(target))
+        if self.copying:
+            expanded, tokens = self.copying.expand(target, source)
+            _, first = np.unique(tokens, return_index=True)
+        places = np.asarray(self.subwords.word_places(expanded))
+        # The end has no place.
+        return self.subwords.word_places(source), places[first[first < len(places)]]
 
     def _largest(self):
         """Return the sizes of a batch of all pairs, however their words are split."""

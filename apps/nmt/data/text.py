@@ -65,6 +65,7 @@ class Subwords(StoredTokenizer):
     Attributes:
         model: The same.
         pieces: The subwords in the order of their numbers.
+        bytes: Dict from the ids of byte subwords to their bytes.
         banned: Token ids that no translation contains: PAD, START, UNKNOWN and control
             characters.
     """
@@ -94,8 +95,7 @@ class Subwords(StoredTokenizer):
             self._processor.id_to_piece(i)
             for i in range(self._processor.get_piece_size())
         ]
-        # From the ids of byte subwords to their bytes.
-        self._bytes = {
+        self.bytes = {
             i: int(piece[3:5], 16)
             for i, piece in enumerate(self.pieces)
             if self._processor.is_byte(i)
@@ -284,10 +284,10 @@ class Subwords(StoredTokenizer):
 
     def _first_character(self, tokens):
         """Return the first character of tokens; U+FFFD if their bytes are invalid."""
-        if tokens[0] not in self._bytes:
+        if tokens[0] not in self.bytes:
             return self.pieces[tokens[0]].lstrip(WORD_BEGIN)[:1]
-        spelt = itertools.takewhile(self._bytes.__contains__, tokens)
-        return bytes(map(self._bytes.get, spelt)).decode(errors="replace")[0]
+        spelt = itertools.takewhile(self.bytes.__contains__, tokens)
+        return bytes(map(self.bytes.get, spelt)).decode(errors="replace")[0]
 
     def _text(self, tokens):
         return clean(self._processor.decode(tokens)).replace(" ", "")

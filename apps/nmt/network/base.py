@@ -4,18 +4,35 @@ Shapes: B sentences, K hypotheses, T target tokens, S source tokens, E depth of 
 embedding, N vocabulary size.
 """
 
-import keras
-from keras import ops, tree
-from keras_attention_apps.common.network.replicas import share_of_replica
-from keras_attention_apps.common.tokens import PAD
+import math
 
-from keras_attention import attention_supervision, linear_crossentropy
+import keras
+import numpy as np
+from keras import ops, tree
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.network.replicas import share_of_replica
+from keras_attention_apps.common.tokens import PAD, UNKNOWN
+from keras_attention_apps.nmt.data.copying import OUTSIDE
+from keras_attention_apps.nmt.network.copying import extended_ids
+
+from keras_attention import (
+    PointerGenerator,
+    attention_supervision,
+    linear_crossentropy,
+    sequence_crossentropy,
+)
+
+# Log-probability of the least probable target whose loss has a gradient.
+LEAST = math.log(1e-30)
 
 
 class TranslationNetwork(keras.Model):
     """Base class of the translation networks.
 
-    Subclasses implement `encode`, `decode`, `begin` and `step`.
+    Subclasses implement `encode`, `decode`, `start` and `advance`.
+
+    With copying, a token of a target or of a search may be an extended id; see
+    `keras_attention_apps.nmt.data.copying`. The decoder reads it as UNKNOWN.
 
     Args:
         config: A complete `ModelConfig`.
@@ -35,8 +52,12 @@ class TranslationNetwork(keras.Model):
 
     Returns:
         Inputs of the output layer, `(B, T, E)` or `(B * K, T, E)`, for the tokens after
-        START. With a guide, a dict of these as `"hidden"`, and the attention as
-        `"weights"`, `(B, T, S)`.
+        START. With a guide or copying, a dict of these as `"hidden"`, and the attention
+        as `"weights"`, `(B, T, S)`; with copying, also the ids of the source as
+        `"source_ids"`, `(B, S)`.
+
+    Attributes:
+        kinds: Integer array `(N,)`, the kinds of the subwords, for copying.
     """
 
     def __init__(
@@ -63,6 +84,10 @@ class TranslationNetwork(keras.Model):
         self.output_dropout = keras.layers.Dropout(config.output_dropout)
         # It replaces Keras' own figure, which weights steps by rows, with padding.
         self.token_loss = keras.metrics.Mean(name="loss")
+        self.kinds = np.full(vocabulary_size, OUTSIDE, "int32")
+        self.copying = None
+        if config.copy:
+            self.copying = self._pointer_generator(vocabulary_size)
 
     def _embeddings(self, vocabulary_size, name):
         return keras.layers.ReversibleEmbedding(
@@ -74,27 +99,50 @@ class TranslationNetwork(keras.Model):
             name=name,
         )
 
+    def _pointer_generator(self, vocabulary_size):
+        config = self.config
+        if config.attention == "none":
+            raise UserError(
+                "copying needs a model with attention. Received: attention=none"
+            )
+        layer = PointerGenerator(config.extra_ids, name="copying")
+        depths = vocabulary_size, None, None, config.embedding_units
+        layer.build(*((None, depth) for depth in depths))
+        return layer
+
     def build(self, inputs_shape):
         """Do nothing: the first call creates all weights, without a trace by Keras."""
 
     def call(self, inputs, training=None):
-        target = inputs["target"]
-        if "advantages" not in inputs:
-            memory = self.encode(inputs["source"], training=training)
-            hidden, weights = self.decode(
-                target[:, :-1],
-                memory,
-                return_weights="guide" in inputs,
-                training=training,
+        target, are_samples = inputs["target"], "advantages" in inputs
+        if are_samples:
+            # Samples are drawn in inference mode, without dropout.
+            training = False
+        memory = self.encode(inputs["source"], training=training)
+        if self.copying:
+            memory["source_ids"] = extended_ids(inputs["source"], self.kinds)
+        if are_samples:
+            memory = tree.map_structure(
+                lambda x: ops.repeat(x, ops.shape(target)[1], axis=0), memory
             )
-            return hidden if weights is None else {"hidden": hidden, "weights": weights}
-        # Samples are drawn in inference mode, without dropout.
-        memory = self.encode(inputs["source"], training=False)
-        memory = tree.map_structure(
-            lambda x: ops.repeat(x, ops.shape(target)[1], axis=0), memory
+        hidden, weights = self.decode(
+            self._read(_rows(target)[:, :-1]),
+            memory,
+            return_weights="guide" in inputs or self.config.copy,
+            training=training,
         )
-        hidden, _ = self.decode(_rows(target)[:, :-1], memory, training=False)
-        return hidden
+        if weights is None:
+            return hidden
+        outputs = {"hidden": hidden, "weights": weights}
+        if self.copying:
+            outputs["source_ids"] = memory["source_ids"]
+        return outputs
+
+    def _read(self, token_ids):
+        """Replace extended ids by UNKNOWN, which has an embedding."""
+        if not self.copying:
+            return token_ids
+        return ops.where(token_ids < len(self.kinds), token_ids, UNKNOWN)
 
     def align(self, inputs):
         """Return the attention of forced decoding, `(B, T, S)`.
@@ -127,12 +175,32 @@ class TranslationNetwork(keras.Model):
             inputs: Dict with `"source"`, token ids `(B, S)`.
             max_length: Maximum number of steps.
         """
+        memory, state = self.start(inputs, max_length)
+        memory = {"decoder": memory}
+        if self.copying:
+            memory["source_ids"] = extended_ids(inputs["source"], self.kinds)
+        return memory, state
+
+    def start(self, inputs, max_length):
+        """Return the memory of the decoder and its first state; see `begin`."""
         raise NotImplementedError
 
     def step(self, token_ids, state, memory):
         """One step of `keras_attention.beam_search`."""
-        hidden, state, weights = self.advance(token_ids, state, memory)
-        return ops.log_softmax(self.logits(hidden), axis=-1), state, weights
+        hidden, state, weights = self.advance(
+            self._read(token_ids), state, memory["decoder"]
+        )
+        logits = self.logits(hidden)
+        if not self.copying:
+            return ops.log_softmax(logits, axis=-1), state, weights
+        log_probs = self._copy(logits, weights, memory["source_ids"], hidden)
+        return log_probs, state, weights
+
+    def _copy(self, logits, weights, source_ids, hidden, **options):
+        """Call the `PointerGenerator`, whose switch reads the hidden vector."""
+        # Padding beyond the maximum length has no weights; see `LuongNetwork`.
+        source_ids = source_ids[:, : ops.shape(weights)[-1]]
+        return self.copying(logits, weights, source_ids, hidden, **options)
 
     def logits(self, hidden):
         """Return the logits `(..., N)`, in float32."""
@@ -154,16 +222,21 @@ class TranslationNetwork(keras.Model):
         ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
         """
         targets = _rows(x["target"])[:, 1:]
-        options = {"label_smoothing": self.label_smoothing}
-        if "advantages" in x:
-            y_pred = y_pred / self.sample_temperature
-            options = {"weights": ops.reshape(x["advantages"], (-1, 1))}
         mask = targets != PAD
-        hidden = y_pred["hidden"] if "guide" in x else y_pred
-        loss = linear_crossentropy(
-            targets, hidden, self.embedding.embeddings, mask, **options
-        )
-        tokens = ops.sum(ops.cast(mask, loss.dtype))
+        tokens = ops.sum(ops.cast(mask, "float32"))
+        if self.copying:
+            losses = self._copying_losses(x, targets, y_pred)
+            loss = ops.sum(ops.where(mask, losses, 0.0)) / ops.maximum(tokens, 1.0)
+        else:
+            options = {"label_smoothing": self.label_smoothing}
+            hidden = y_pred["hidden"] if "guide" in x else y_pred
+            if "advantages" in x:
+                hidden = hidden / self.sample_temperature
+                options = {"weights": ops.reshape(x["advantages"], (-1, 1))}
+            loss = linear_crossentropy(
+                targets, hidden, self.embedding.embeddings, mask, **options
+            )
+        tokens = ops.cast(tokens, loss.dtype)
         if "guide" in x:
             # Padding beyond the maximum length has no weights; see `LuongNetwork`.
             guide = x["guide"][..., : ops.shape(y_pred["weights"])[-1]]
@@ -172,6 +245,24 @@ class TranslationNetwork(keras.Model):
             loss = loss + self.guide_weight * guided
         self.token_loss.update_state(loss, sample_weight=tokens)
         return share_of_replica(tokens) * loss
+
+    def _copying_losses(self, x, targets, y_pred):
+        """Return the loss of every token, `(B, T)`, of a network that copies.
+
+        Label smoothing is that of the words of the vocabulary.
+        """
+        hidden = y_pred["hidden"]
+        logits = self.logits(hidden)
+        inputs = logits, y_pred["weights"], y_pred["source_ids"], hidden
+        if "advantages" in x:
+            log_probs = self._copy(*inputs) / self.sample_temperature
+            losses = sequence_crossentropy(targets, log_probs)
+            return losses * ops.cast(ops.reshape(x["advantages"], (-1, 1)), "float32")
+        losses = -ops.maximum(self._copy(*inputs, targets=targets), LEAST)
+        if self.label_smoothing:
+            spread = ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
+            losses = losses + self.label_smoothing * (spread - losses)
+        return losses
 
 
 def _rows(target):

@@ -103,7 +103,7 @@ class RecurrentNetwork(TranslationNetwork):
         weights = steps["weights"] if return_weights else None
         return self.output_dropout(hidden, training=training), weights
 
-    def begin(self, inputs, max_length):
+    def start(self, inputs, max_length):
         encoded = self.encode(inputs["source"])
         cell = self.decoder.cell
         memory = cell.attention.memory(encoded["values"], value_mask=encoded["mask"])

@@ -74,7 +74,7 @@ class SelfAttentionNetwork(TranslationNetwork):
         )
         return found if return_weights else (found, None)
 
-    def begin(self, inputs, max_length):
+    def start(self, inputs, max_length):
         encoded = self.encode(inputs["source"])
         memory = self.transformer.memory(encoded["values"], encoded["mask"])
         rows = ops.shape(inputs["source"])[0]

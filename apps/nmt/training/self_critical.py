@@ -45,6 +45,11 @@ class SelfCriticalTranslations(SelfCritical):
         return self.batches.rounded(longest)
 
     def reward_of(self, item, token_ids):
-        _, target = item
+        source, target = item
+        copying = self.translator.copying
         decode = self.translator.tokenizer.decode
+        if copying:
+            token_ids, target = (
+                copying.expand(x, source)[0] for x in (token_ids, target)
+            )
         return self.reward(decode(token_ids), decode(target))

@@ -378,6 +378,7 @@ class _Phases:
             subword_dropouts=subword_dropouts,
             seed=config.seed,
             epoch=self.checkpoints.progress.epoch,
+            copying=self.translator.copying,
             multiple=self.multiple,
             devices=self.devices,
         )

@@ -1,0 +1,213 @@
+"""Names and numbers that the training text does not have, with and without copying.
+
+A parallel text, English to German, is made from templates with names and numbers. Each
+language has an order of its own, so the position does not tell which name is meant. The
+training text has 400 names, the frequent ones more often, as in real text. The names
+and numbers of the test are new, made up of other syllables. The same translator is
+trained without and with `--copy`. Prints
+
+- names, numbers: share of the names and numbers of the test that the translations have,
+  each as often as the reference;
+- exact: share of translations that equal the reference;
+- seen: share of the names and numbers of training sentences that are right.
+
+    python benchmarks/copying.py
+    python benchmarks/copying.py luong self-attention --epochs 12
+"""
+
+import argparse
+import collections
+import contextlib
+import random
+import re
+import tempfile
+import time
+from pathlib import Path
+
+TRAINING, VALIDATION, TEST, SEEN = 4000, 64, 300, 200
+NAMES = 400
+ATTENTIONS = ("bahdanau", "luong", "self-attention")
+
+# {a}, {b}: people; {p}, {q}: places; {n}: a number. Lists are chosen from in parallel.
+TEMPLATES = [
+    ("{a} lives in {p} now.", "{a} wohnt jetzt in {p}."),
+    ("Yesterday {a} met {b} in {p}.", "Gestern traf {a} in {p} {b}."),
+    ("{a} bought {n} {things} for {b}.", "Für {b} hat {a} {n} {things} gekauft."),
+    ("The train from {p} to {q} is late.", "Nach {q} fährt der Zug aus {p} zu spät."),
+    ("Does {a} know that {b} is ill?", "Weiß {a}, dass {b} krank ist?"),
+    ("{n} people live in {p}.", "In {p} leben {n} Menschen."),
+    ("Mr. {a}, please call {b}!", "Bitte rufen Sie {b} an, Herr {a}!"),
+    ("{a} sold {n} {things} in {p}.", "In {p} verkaufte {a} {n} {things}."),
+    ("The {job} of {p} is called {a}.", "{a} heißt der {job} von {p}."),
+    ("{a} and {b} went to {p}.", "Nach {p} sind {a} und {b} gegangen."),
+    ("When did the {job} write to {a}?", "Wann hat der {job} an {a} geschrieben?"),
+    ("{a} is {n} years older than {b}.", "Um {n} Jahre ist {a} älter als {b}."),
+    ("The {job} saw {n} {things}.", "Der {job} sah {n} {things}."),
+    ("{things} are cheap in {q}.", "In {q} sind {things} billig."),
+]
+THINGS = {
+    "books": "Bücher",
+    "horses": "Pferde",
+    "apples": "Äpfel",
+    "chairs": "Stühle",
+    "letters": "Briefe",
+    "clocks": "Uhren",
+    "bicycles": "Fahrräder",
+    "houses": "Häuser",
+}
+JOBS = {
+    "mayor": "Bürgermeister",
+    "doctor": "Arzt",
+    "teacher": "Lehrer",
+    "baker": "Bäcker",
+    "judge": "Richter",
+    "neighbour": "Nachbar",
+}
+# Syllables of the names for training, and of those for the test.
+SYLLABLES = {
+    "training": ("bdfgklmnprst", "aeiou", ("", "n", "l", "r", "s")),
+    "test": ("bdfghklmnprstvwzjx", "aeiouyöü", ("", "n", "l", "k", "x", "th", "sz")),
+}
+SMALL = {
+    "vocabulary-size": 500,
+    "batch-tokens": 1000,
+    "warm-up": 200,
+    "average": 0,
+    "ema-momentum": 0.99,
+    "model.dropout": 0.1,
+    "model.context-dropout": 0.1,
+    "model.output-dropout": 0.1,
+    "model.max-length": 64,
+    "model.embedding-units": 64,
+    "model.attention-units": 64,
+}
+RECURRENT = {**SMALL, "model.units": 96, "model.encoder-units": 64}
+OPTIONS = {
+    "bahdanau": RECURRENT,
+    "luong": RECURRENT,
+    "self-attention": {**SMALL, "model.units": 128},
+}
+
+
+class Text:
+    """Sentences from templates, with names and numbers."""
+
+    def __init__(self, seed=0):
+        self.random = random.Random(seed)
+        self.names = self._names(NAMES, "training")
+
+    def _names(self, count, kind, besides=()):
+        """Return different names of two to four syllables."""
+        begins, vowels, ends = SYLLABLES[kind]
+        draw, names = self.random.choice, {}
+        while len(names) < count:
+            name = "".join(
+                draw(begins) + draw(vowels) + draw(ends)
+                for _ in range(draw((2, 2, 3, 4)))
+            ).capitalize()
+            if name not in besides:
+                names[name] = None
+        return list(names)
+
+    def pair(self, kind):
+        """Return a sentence, its translation, its names and its numbers."""
+        draw = self.random.choice
+        if kind == "training":
+            weights = [1 / (rank + 10) for rank in range(NAMES)]
+            names = self.random.choices(self.names, weights, k=4)
+            number = draw((draw(range(2, 100)), draw(range(100, 3000))))
+        else:
+            names = self._names(4, kind, besides=self.names)
+            number = self.random.randrange(3000, 1_000_000)
+        (source, target) = draw(TEMPLATES)
+        thing, job = draw(list(THINGS)), draw(list(JOBS))
+        values = dict(zip("abpq", names, strict=True), n=str(number))
+        slots = re.findall(r"{(\w)}", source)
+        return (
+            source.format(**values, things=thing, job=job),
+            target.format(**values, things=THINGS[thing], job=JOBS[job]),
+            [values[slot] for slot in slots if slot != "n"],
+            [values[slot] for slot in slots if slot == "n"],
+        )
+
+    def pairs(self, count, kind):
+        return [self.pair(kind) for _ in range(count)]
+
+
+def write(pairs, folder, name):
+    for side, suffix in enumerate(("en", "de")):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (folder / f"{name}.{suffix}").write_text(text, encoding="utf-8")
+
+
+def train(attention, options, folder, copy):
+    """Return a translator, and the seconds that its training took."""
+    from keras_attention_apps.nmt import Translator
+    from keras_attention_apps.nmt.main import main as nmt
+
+    output = folder / f"{attention}{'-copy' * copy}"
+    options = {"attention": attention, "data": folder, "pair": "en-de", **options}
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    flags += ["--copy"] if copy else []
+    start = time.perf_counter()
+    with (
+        open(folder / f"{output.name}.log", "w", encoding="utf-8") as log,
+        contextlib.redirect_stdout(log),
+    ):
+        if nmt(["train", "--output", str(output), *map(str, flags)]):
+            raise SystemExit(f"the training of {output.name} failed")
+    return Translator.from_preset(str(output / "model")), time.perf_counter() - start
+
+
+def shares(translator, pairs):
+    """Return the shares of right names, right numbers and exact translations."""
+    found = translator.translate([source for source, *_ in pairs])
+    right, total, exact = [0, 0], [0, 0], 0
+    for translation, (_, target, *expected) in zip(found, pairs, strict=True):
+        words = collections.Counter(re.findall(r"\w+", translation.text))
+        exact += translation.text == target
+        for kind, values in enumerate(expected):
+            wanted = collections.Counter(values)
+            right[kind] += (wanted & words).total()
+            total[kind] += wanted.total()
+    return *(a / b for a, b in zip(right, total, strict=True)), exact / len(pairs)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("attention", nargs="*", help=" ".join(ATTENTIONS))
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--output", type=Path, help="folder to keep the models in")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.attention) - set(ATTENTIONS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    text = Text()
+    training = text.pairs(TRAINING, "training")
+    validation, test = text.pairs(VALIDATION, "training"), text.pairs(TEST, "test")
+    with contextlib.ExitStack() as stack:
+        folder = arguments.output
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        write(training, folder, "train")
+        write(validation, folder, "val")
+        write(test, folder, "test")
+        print("| attention | copying | trained | names | numbers | exact | seen |")
+        print("|---|---|---:|---:|---:|---:|---:|", flush=True)
+        for attention in arguments.attention or ATTENTIONS[:1]:
+            for copy in (False, True):
+                options = {**OPTIONS[attention], "epochs": arguments.epochs}
+                translator, seconds = train(attention, options, folder, copy)
+                names, numbers, exact = shares(translator, test)
+                seen, *_ = shares(translator, training[:SEEN])
+                print(
+                    f"| {attention} | {'yes' if copy else 'no'} | {seconds:.0f} s "
+                    f"| {names:.1%} | {numbers:.1%} | {exact:.1%} | {seen:.1%} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
