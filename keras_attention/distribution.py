@@ -8,9 +8,9 @@ def attention_layout_map(
 ) -> keras.distribution.LayoutMap:
     """Return a layout map that shards the projections of attention over a mesh axis.
 
-    Tensor parallelism over the hidden units: the kernels `(D, units)` of the query, key
-    and value projections are sharded by columns, with their biases; the kernel
-    `(units, D)` of the output projection by rows; and the scale `(units,)` of an
+    Tensor parallelism over the hidden units: the kernels `(D, units)` of the query,
+    key, value and gate projections are sharded by columns, with their biases; the
+    kernel `(units, D)` of the output projection by rows; and the scale `(units,)` of an
     additive score. Every device computes the scores and contexts of its own units (its
     heads in `SelfAttention`), and one all-reduce adds up the results. All other weights
     are replicated. Entries for further layers of a model can be added.
@@ -48,8 +48,8 @@ def attention_layout_map(
             f"Received: {axis!r}"
         )
     layout_map = keras.distribution.LayoutMap(device_mesh)
-    layout_map[r".*(query|key|value)_projection/kernel"] = (None, axis)
-    layout_map[r".*(query|key|value)_projection/bias"] = (axis,)
+    layout_map[r".*(query|key|value|gate)_projection/kernel"] = (None, axis)
+    layout_map[r".*(query|key|value|gate)_projection/bias"] = (axis,)
     layout_map[r".*output_projection/kernel"] = (axis, None)
     layout_map[r".*score/scale"] = (axis,)
     return layout_map

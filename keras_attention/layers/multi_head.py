@@ -50,6 +50,7 @@ class MultiHeadMemory(BaseMemory):
         key_dim, value_dim: Depth of a key and of a value in one head.
         projection: Dict of `keras.layers.Dense` arguments, for both projections.
         positions: The `RelativePositions`, which may rotate the keys, or `None`.
+        norm: `"rms"` or `"layer"` to normalise each key, or `None`.
 
     Call arguments:
         start: Position of the first step of each row, int32 `(B,)`; zero if omitted.
@@ -60,7 +61,14 @@ class MultiHeadMemory(BaseMemory):
     """
 
     def __init__(
-        self, num_heads, key_dim, value_dim, projection, positions=None, **kwargs
+        self,
+        num_heads,
+        key_dim,
+        value_dim,
+        projection,
+        positions=None,
+        norm=None,
+        **kwargs,
     ):
         super().__init__(**kwargs)
         self.num_heads = num_heads
@@ -68,6 +76,8 @@ class MultiHeadMemory(BaseMemory):
         self.value_dim = value_dim
         self.projection = projection
         self.positions = positions
+        self.norm = norm
+        self.key_norm = _norm(self, "key_norm")
         self.key_projection = _projection(self, "key_projection", num_heads * key_dim)
         self.value_projection = _projection(
             self, "value_projection", num_heads * value_dim
@@ -76,6 +86,8 @@ class MultiHeadMemory(BaseMemory):
     def build(self, value_shape, key_shape=None):
         self.key_projection.build((None, (key_shape or value_shape)[-1]))
         self.value_projection.build((None, value_shape[-1]))
+        if self.key_norm is not None:
+            self.key_norm.build((None, None, None, self.key_dim))
         self.built = True
 
     def call(
@@ -98,10 +110,10 @@ class MultiHeadMemory(BaseMemory):
         return memory
 
     def project(self, value, key):
-        keys = project_rows(self.key_projection, key)
+        keys = split_heads(project_rows(self.key_projection, key), self.num_heads)
         values = project_rows(self.value_projection, value)
         return {
-            "keys": split_heads(keys, self.num_heads),
+            "keys": keys if self.key_norm is None else self.key_norm(keys),
             "values": split_heads(values, self.num_heads),
         }
 
@@ -117,6 +129,7 @@ class MultiHeadMemory(BaseMemory):
             "value_dim": self.value_dim,
             "projection": dict(self.projection),
             "positions": serialize_shared_part(self.positions),
+            "norm": self.norm,
         }
 
     @classmethod
@@ -143,6 +156,8 @@ class MultiHeadStep(BaseStep):
         projection: Dict of `keras.layers.Dense` arguments, for both projections.
         positions: The `RelativePositions`, or `None`.
         window_size: Number W: a query sees positions at a distance below W only.
+        norm: `"rms"` or `"layer"` to normalise each query, or `None`.
+        use_gate: Whether a gate of the query multiplies the joined heads.
 
     Call arguments:
         causal: Whether query t sees the positions up to t only.
@@ -167,6 +182,8 @@ class MultiHeadStep(BaseStep):
         projection,
         positions=None,
         window_size=None,
+        norm=None,
+        use_gate=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -181,6 +198,9 @@ class MultiHeadStep(BaseStep):
         self.projection = projection
         self.positions = positions
         self.window_size = window_size
+        self.norm = norm
+        self.use_gate = use_gate
+        self.query_norm = _norm(self, "query_norm")
         self.query_projection = _projection(
             self, "query_projection", num_heads * key_dim
         )
@@ -193,10 +213,15 @@ class MultiHeadStep(BaseStep):
         if self.positions is not None and not self.positions.built:
             query_heads = (None, self.num_heads, None, self.key_dim)
             self.positions.build(query_heads, memory_shape["values"])
+        if self.query_norm is not None:
+            self.query_norm.build((None, None, None, self.key_dim))
+        joined = self.num_heads * memory_shape["values"][-1]
+        if self.use_gate:
+            self.gate_projection = _projection(self, "gate_projection", joined)
+            self.gate_projection.build((None, query_shape[-1]))
         if self.use_output_projection:
             depth = self.context_depth(query_shape[-1], memory_shape)
             self.output_projection = _projection(self, "output_projection", depth)
-            joined = self.num_heads * memory_shape["values"][-1]
             self.output_projection.build((None, joined))
         self.built = True
 
@@ -218,15 +243,11 @@ class MultiHeadStep(BaseStep):
     ):
         if query_mask is not None:
             query = clear_masked(query, query_mask)
-        query = split_heads(project_rows(self.query_projection, query), self.num_heads)
-        # Scaled before the product, which could overflow in half precision.
-        query = query * self.scale
         if query_positions is not None:
             query_positions = ops.cast(query_positions, "int32")
         elif self._needs_positions():
-            query_positions = count_positions(query_mask, ops.shape(query)[2])
-        if self.positions is not None:
-            query = self.positions.rotate(query, query_positions)
+            query_positions = count_positions(query_mask, ops.shape(query)[1])
+        inputs, query = query, self._project_query(query, query_positions)
         cut = same_sequence and mask is None and not return_weights
         if cut and self._saves_time(query.shape[2], causal):
             context = self._attend_in_blocks(query, memory, causal, training)
@@ -246,9 +267,7 @@ class MultiHeadStep(BaseStep):
             seen = combine_masks(seen, query_mask)
         if return_weights and average_heads:
             outputs["weights"] = ops.mean(outputs["weights"], axis=1)
-        output = join_heads(context)
-        if self.use_output_projection:
-            output = project_rows(self.output_projection, output)
+        output = self._project_output(context, inputs)
         if seen is not None:
             output = clear_masked(output, seen)
         # On PyTorch, Keras multiplies float64 in float32.
@@ -259,6 +278,26 @@ class MultiHeadStep(BaseStep):
         if self.use_output_projection:
             return self.output_dim or query_depth
         return self.num_heads * memory_shapes["values"][-1]
+
+    def _project_query(self, query, query_positions):
+        """Return queries `(B, T, Q)` as scaled queries of all heads `(B, N, T, D)`."""
+        query = split_heads(project_rows(self.query_projection, query), self.num_heads)
+        if self.query_norm is not None:
+            query = self.query_norm(query)
+        # Scaled before the product, which could overflow in half precision.
+        query = query * self.scale
+        if self.positions is not None:
+            query = self.positions.rotate(query, query_positions)
+        return query
+
+    def _project_output(self, context, query):
+        """Return the output for contexts `(B, N, T, V)` of queries `(B, T, Q)`."""
+        output = join_heads(context)
+        if self.use_gate:
+            output = output * ops.sigmoid(project_rows(self.gate_projection, query))
+        if self.use_output_projection:
+            output = project_rows(self.output_projection, output)
+        return output
 
     def _needs_positions(self):
         return self.positions is not None or self.window_size is not None
@@ -397,11 +436,29 @@ class MultiHeadStep(BaseStep):
             "projection": dict(self.projection),
             "positions": serialize_shared_part(self.positions),
             "window_size": self.window_size,
+            "norm": self.norm,
+            "use_gate": self.use_gate,
         }
 
     @classmethod
     def from_config(cls, config):
         return cls(**deserialize_parts(config))
+
+
+# Normalisations of queries and keys.
+NORMS = {
+    "rms": keras.layers.RMSNormalization,
+    "layer": keras.layers.LayerNormalization,
+}
+
+
+def _norm(layer, name):
+    """Return the normalisation of heads that a layer has, or `None`."""
+    if layer.norm is None:
+        return None
+    return NORMS[layer.norm](
+        epsilon=1e-6, dtype=layer.dtype_policy, trainable=layer.trainable, name=name
+    )
 
 
 def _projection(layer, name, units):

@@ -84,6 +84,9 @@ class RelativePositions(AttentionPart):
         """Return what is added to the contexts, `(B, N, T, V)`."""
         return None
 
+    def get_config(self) -> Config:
+        return dict(super().get_config())
+
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class RotaryPositions(RelativePositions):

@@ -4,7 +4,6 @@ Shapes: B batch, T queries, S positions, L places of a cache, N heads, Q query d
 V value depth, D depth of a head.
 """
 
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,14 +11,18 @@ import keras
 from keras import ops
 
 from keras_attention.layers.attention_axes import AttentionAxes, attend_over_axes
-from keras_attention.layers.base import BaseAttention, check_shapes
+from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.cache import check_cache, remember
-from keras_attention.layers.multi_head import WEIGHTINGS, MultiHeadMemory, MultiHeadStep
+from keras_attention.layers.multi_head import (
+    MultiHeadMemory,
+    MultiHeadStep,
+)
 from keras_attention.layers.projections import serialize_options, weight_options
 from keras_attention.layers.relative_positions import (
     RelativePositions,
     get_positions,
 )
+from keras_attention.layers.self_attention_checks import check_arguments, check_call
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.relative_positions import count_positions
 from keras_attention.serialization import deserialize_parts, serialize_shared_part
@@ -34,7 +37,7 @@ from keras_attention.typing import (
     Tensors,
     WeightConstraint,
 )
-from keras_attention.validation import check_choice, check_mask, check_positive_integer
+from keras_attention.validation import check_mask, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -129,6 +132,11 @@ class SelfAttention(BaseAttention):
             They are one sequence in row-major order; the other axes have the same size
             in query, value and key, and are independent of one another. Unlike in
             `keras.layers.MultiHeadAttention`, `None` is for three axes only.
+        query_key_norm: `"rms"` or `"layer"`: queries and keys are normalised in each
+            head before positions and scale, with a gain of `key_dim` numbers for the
+            queries of all heads, and one for the keys; `None` for no normalisation.
+        use_gate: Whether the joined heads are multiplied by
+            `sigmoid(W_gate query[t])` before the output projection.
 
     Call arguments:
         query: Tensor of shape `(batch, query_length, query_dim)`, or one query
@@ -172,7 +180,9 @@ class SelfAttention(BaseAttention):
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), sections 3.2.1 to
         3.2.3; grouped heads:
         [Ainslie et al., 2023](https://arxiv.org/abs/2305.13245); sliding windows:
-        [Beltagy et al., 2020](https://arxiv.org/abs/2004.05150), section 3.1.
+        [Beltagy et al., 2020](https://arxiv.org/abs/2004.05150), section 3.1;
+        normalisation: [Dehghani et al., 2023](https://arxiv.org/abs/2302.05442),
+        section 2; gate: [Qiu et al., 2025](https://arxiv.org/abs/2505.06708).
     """
 
     def __init__(
@@ -199,24 +209,11 @@ class SelfAttention(BaseAttention):
         num_key_value_heads: int | None = None,
         window_size: int | None = None,
         attention_axes: Sequence[int] | None = None,
+        query_key_norm: str | None = None,
+        use_gate: bool = False,
         **kwargs: Any,
     ) -> None:
-        check_positive_integer("num_heads", num_heads)
-        check_positive_integer("window_size", window_size, optional=True)
-        _check_groups(num_key_value_heads, num_heads)
-        check_positive_integer("key_dim", key_dim)
-        check_positive_integer("value_dim", value_dim, optional=True)
-        check_positive_integer("output_dim", output_dim, optional=True)
-        if output_dim is not None and not use_output_projection:
-            raise ValueError(
-                "output_dim must be None without an output projection. "
-                f"Received: {output_dim!r}"
-            )
-        check_choice("weighting", weighting, WEIGHTINGS)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1). Received: {dropout!r}")
-        if not isinstance(scale, (numbers.Real, type(None))):
-            raise ValueError(f"scale must be a number or None. Received: {scale!r}")
+        check_arguments(locals())
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.key_dim = key_dim
@@ -232,6 +229,8 @@ class SelfAttention(BaseAttention):
         self.num_key_value_heads = num_key_value_heads
         self.window_size = window_size
         self.axes = AttentionAxes(attention_axes)
+        self.query_key_norm = query_key_norm
+        self.use_gate = use_gate
         # From a configuration, every projection makes an initializer of its own: two
         # that share one would start with the same weights.
         options = serialize_options(weight_options(locals()))
@@ -241,6 +240,7 @@ class SelfAttention(BaseAttention):
             "dtype": self.dtype_policy,
             "trainable": self.trainable,
             "positions": self.positions,
+            "norm": query_key_norm,
         }
         groups = num_key_value_heads or num_heads
         self.memory = MultiHeadMemory(
@@ -256,6 +256,7 @@ class SelfAttention(BaseAttention):
             dropout,
             seed,
             window_size=window_size,
+            use_gate=use_gate,
             name="step",
             **common,
         )
@@ -303,7 +304,7 @@ class SelfAttention(BaseAttention):
                 attention_mask,
                 return_attention_scores,
             )
-        self._check_call(query, value, key)
+        check_call(self, query, value, key)
         for given in (query_mask, mask):
             check_mask("query_mask", given, query.shape[:-1])
         query_mask = query_mask if mask is None else mask
@@ -323,7 +324,7 @@ class SelfAttention(BaseAttention):
             value, key, value_mask=value_mask, key_mask=key_mask, **options
         )
         positions = None
-        if itself and self._needs_positions():
+        if itself and self.needs_positions:
             positions = count_positions(memory.get("mask"), ops.shape(query)[1])
         if cache is not None:
             if positions is not None:
@@ -363,24 +364,9 @@ class SelfAttention(BaseAttention):
             shapes = [None if x is None else self.axes.fold_shape(x) for x in shapes]
         super().build(*shapes)
 
-    def _check_call(self, query, value, key):
-        if value is None and key is not None:
-            raise ValueError(
-                "key needs a value of as many positions. Received: key "
-                f"{tuple(key.shape)}, value None"
-            )
-        value_shape = (None,) * 3 if value is None else value.shape
-        check_shapes(query.shape, value_shape, None if key is None else key.shape)
-        ordered = self.causal or self._needs_positions()
-        if ordered and value is not None and len(query.shape) == 2:
-            raise ValueError(
-                "One query has no place in a sequence, which positions, windows and "
-                "causal attention need: query must have the shape "
-                "(batch, queries, query_depth). "
-                f"Received: {tuple(query.shape)}"
-            )
-
-    def _needs_positions(self):
+    @property
+    def needs_positions(self) -> bool:
+        """Whether the weights depend on positions."""
         return self.positions is not None or self.window_size is not None
 
     def _length(self, query, value, cache):
@@ -419,7 +405,7 @@ class SelfAttention(BaseAttention):
             )
             shape = self.axes.weights_shape(self.num_heads, query.shape, other.shape)
         else:
-            self._check_call(query, value, key)
+            check_call(self, query, value, key)
             batch, *queries = query.shape[:-1]
             positions = self._length(query, value, cache)
             shape = (batch, self.num_heads, *queries, positions)
@@ -449,21 +435,14 @@ class SelfAttention(BaseAttention):
             "num_key_value_heads": self.num_key_value_heads,
             "window_size": self.window_size,
             "attention_axes": self.axes.axes,
+            "query_key_norm": self.query_key_norm,
+            "use_gate": self.use_gate,
             **self.projection,
         }
 
     @classmethod
     def from_config(cls, config: Config) -> "SelfAttention":
         return cls(**deserialize_parts(config))
-
-
-def _check_groups(num_key_value_heads, num_heads):
-    name = "num_key_value_heads"
-    check_positive_integer(name, num_key_value_heads, optional=True)
-    if num_key_value_heads is not None and num_heads % num_key_value_heads:
-        raise ValueError(
-            f"{name} must divide num_heads={num_heads}. Received: {num_key_value_heads}"
-        )
 
 
 def _with_batch_axis(attention_mask, shape):

@@ -153,17 +153,18 @@ def test_blocks_equal_all_positions(rng, name, causal, window_size, mask, monkey
 
 
 @pytest.mark.parametrize(
-    ("causal", "window_size"), covering([True, False], [3, None], strength=1)
+    ("causal", "window_size", "use_gate"), [(True, 3, False), (False, 3, True)]
 )
-def test_grouped_heads_equal_keras(rng, causal, window_size):
+def test_grouped_heads_equal_keras(rng, causal, window_size, use_gate):
+    options = {"bias_initializer": "normal", "use_gate": use_gate}
     peer = keras.layers.GroupQueryAttention(
-        KEY_DIM, HEADS, GROUPS, sliding_window=window_size, bias_initializer="normal"
+        KEY_DIM, HEADS, GROUPS, sliding_window=window_size, **options
     )
     layer = build(
-        "none",
-        causal,
+        *("none", causal),
         num_key_value_heads=GROUPS,
         window_size=window_size,
+        use_gate=use_gate,
     )
     x, value = draw(rng, SEQUENCE, SEQUENCE)
     mask = np.arange(STEPS) < [[STEPS], [4]]
@@ -172,12 +173,16 @@ def test_grouped_heads_equal_keras(rng, causal, window_size):
         x, value, use_causal_mask=causal, return_attention_scores=True, **options
     )
     layer.build(x.shape, value.shape)
-    names = {"query": layer.step.query_projection, "key": layer.memory.key_projection}
-    names["value"] = layer.memory.value_projection
-    names["attention_output"] = layer.step.output_projection
+    projections = {
+        "query": layer.step.query_projection,
+        "key": layer.memory.key_projection,
+        "value": layer.memory.value_projection,
+        "gate": layer.step.gate_projection if use_gate else None,
+        "attention_output": layer.step.output_projection,
+    }
     for sublayer in peer._flatten_layers():
-        if sublayer.name in names:
-            own = names[sublayer.name]
+        if sublayer.name in projections:
+            own = projections[sublayer.name]
             given = zip(own.weights, sublayer.get_weights(), strict=True)
             own.set_weights([x.reshape(w.shape) for w, x in given])
 
@@ -187,3 +192,34 @@ def test_grouped_heads_equal_keras(rng, causal, window_size):
     np.testing.assert_allclose(output[mask], expected[mask], atol=1e-5)
     by_query = mask[:, None, :, None]
     np.testing.assert_allclose(found * by_query, weights * by_query, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_queries_and_keys_are_normalised_in_each_head(rng, kind):
+    layer = build("none", True, num_key_value_heads=GROUPS, query_key_norm=kind)
+    x = draw(rng, SEQUENCE)
+    layer.build(SEQUENCE)
+    for norm in (layer.step.query_norm, layer.memory.key_norm):
+        norm.set_weights([rng.normal(size=w.shape) for w in norm.weights])
+
+    def normalise(x, norm):
+        gain, *shift = numpy(norm.weights)
+        x = np.float64(x)
+        x = x - x.mean(-1, keepdims=True) if kind == "layer" else x
+        deviation = np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+        return x / deviation * gain + (shift[0] if shift else 0)
+
+    query, key = numpy([layer.step.query_projection(x), layer.memory.key_projection(x)])
+    query = normalise(
+        query.reshape(BATCH, STEPS, HEADS, KEY_DIM), layer.step.query_norm
+    )
+    key = normalise(key.reshape(BATCH, STEPS, GROUPS, KEY_DIM), layer.memory.key_norm)
+    key = key.repeat(HEADS // GROUPS, axis=2)
+    odds = np.exp(np.einsum("btnd,bsnd->bnts", query, key) * KEY_DIM**-0.5)
+    odds *= np.tri(STEPS)
+    expected, weights = attend(layer, x)
+    np.testing.assert_allclose(weights, odds / odds.sum(-1, keepdims=True), atol=1e-5)
+
+    output, _, _ = stepped(layer, x, STEPS)
+
+    np.testing.assert_allclose(output, expected, atol=1e-5)

@@ -97,7 +97,7 @@ def test_layers_in_a_file_share_positions(rng, tmp_path, quantized):
     inputs = keras.Input((None, DEPTH))
     x = SelfAttention(2, 4, positions=shared)(inputs)
     x = SelfAttention(2, 4, positions=shared)(x)
-    x = SelfAttention(2, 4, positions="shaw", window_size=2)(x)
+    x = SelfAttention(2, 4, positions="shaw", window_size=2, use_gate=True)(x)
     model = keras.Model(inputs, x)
     if quantized:
         model.quantize("int8")
@@ -115,8 +115,15 @@ def test_layers_in_a_file_share_positions(rng, tmp_path, quantized):
 def test_config_of_an_earlier_version_gives_the_same_layer(rng):
     layer = build("none", True)
     config = layer.get_config()
-    for name in ("positions", "num_key_value_heads", "window_size", "attention_axes"):
+    for name in (
+        "positions",
+        "num_key_value_heads",
+        "window_size",
+        "attention_axes",
+        "query_key_norm",
+    ):
         assert config.pop(name) is None
+    assert config.pop("use_gate") is False
 
     restored = SelfAttention.from_config(json.loads(json.dumps(config)))
 
@@ -127,18 +134,22 @@ def test_config_of_an_earlier_version_gives_the_same_layer(rng):
     np.testing.assert_array_equal(read(restored, x), read(layer, x))
 
 
-@pytest.mark.parametrize("name", [name for name in POSITIONS if name != "none"])
+@pytest.mark.parametrize("name", ["rotary", "alibi", "t5", "shaw"])
 def test_positions_come_back_from_their_config(name):
-    positions = POSITIONS[name](causal=True)
-    config = json.loads(json.dumps(positions.get_config()))
+    for positions in (name, POSITIONS[name](causal=True)):
+        layer = SelfAttention(2, 4, positions=positions, dtype="mixed_float16")
+        config = json.loads(json.dumps(layer.get_config()))
 
-    assert type(positions).from_config(config).get_config() == positions.get_config()
+        restored = SelfAttention.from_config(config)
+
+        assert restored.get_config() == layer.get_config()
+        assert type(restored.positions) is type(layer.positions)
 
 
 @pytest.mark.parametrize("dtype", quick_first(["mixed_float16", "bfloat16", "float64"]))
 @pytest.mark.parametrize("name", quick_first(["rotary", "alibi", "t5", "shaw"], 4))
 def test_other_precisions(rng, name, dtype):
-    exact = build(name, True)
+    exact = build(name, True, query_key_norm="rms", use_gate=True)
     layer = SelfAttention.from_config({**exact.get_config(), "dtype": dtype})
     x = draw(rng, SEQUENCE) / 4
     exact.build(SEQUENCE)
@@ -177,6 +188,7 @@ def test_tables_are_trained(rng):
     [
         ({"positions": "sine"}, r"positions must be one of 'rotary'.*Received: 'sine'"),
         ({"num_key_value_heads": 4}, r"must divide num_heads=6. Received: 4"),
+        ({"query_key_norm": "l2"}, r"query_key_norm must be .* Received: 'l2'"),
         ({"window_size": 0}, r"window_size must be .* Received: 0"),
     ],
 )
@@ -222,6 +234,12 @@ class Distance(RelativePositions):
 
     def bias(self, query, offsets):
         return -ops.cast(ops.abs(offsets), "float32")[:, None]
+
+
+def test_config_of_positions_of_ones_own():
+    config = SelfAttention(1, 4, positions=Distance(name="near")).get_config()
+
+    assert config["positions"]["config"]["name"] == "near"
 
 
 def test_positions_of_ones_own(rng):

@@ -63,6 +63,8 @@ ARGUMENTS = {
     "num_key_value_heads": 1,
     "window_size": 3,
     "attention_axes": [1],
+    "query_key_norm": "layer",
+    "use_gate": True,
     "dtype": "mixed_bfloat16",
     "name": "reader",
     "trainable": False,
@@ -123,8 +125,9 @@ def test_frozen_layer_has_nothing_to_train(rng):
 
     layer.trainable = True
 
-    # The table of the positions, and the kernel and the bias of each projection.
-    assert len(layer.trainable_variables) == 9
+    # A table of positions, gain and shift of each norm, kernel and bias of each
+    # projection.
+    assert len(layer.trainable_variables) == 1 + 2 * 2 + 2 * 5
 
 
 def test_initializers_take_effect_and_projections_do_not_start_alike():

@@ -1,0 +1,54 @@
+"""Checks of the arguments and of the calls of `SelfAttention`."""
+
+import numbers
+
+from keras_attention.layers.base import check_shapes
+from keras_attention.layers.multi_head import NORMS, WEIGHTINGS
+from keras_attention.validation import check_choice, check_positive_integer
+
+
+def check_arguments(arguments):
+    """Raise `ValueError` for arguments, a dict by name, that do not fit."""
+    num_heads, groups = arguments["num_heads"], arguments["num_key_value_heads"]
+    check_positive_integer("num_heads", num_heads)
+    check_positive_integer("key_dim", arguments["key_dim"])
+    for name in ("value_dim", "output_dim", "num_key_value_heads", "window_size"):
+        check_positive_integer(name, arguments[name], optional=True)
+    if groups is not None and num_heads % groups:
+        raise ValueError(
+            f"num_key_value_heads must divide num_heads={num_heads}. Received: {groups}"
+        )
+    output_dim = arguments["output_dim"]
+    if output_dim is not None and not arguments["use_output_projection"]:
+        raise ValueError(
+            "output_dim must be None without an output projection. "
+            f"Received: {output_dim!r}"
+        )
+    check_choice("weighting", arguments["weighting"], WEIGHTINGS)
+    if arguments["query_key_norm"] is not None:
+        check_choice("query_key_norm", arguments["query_key_norm"], NORMS)
+    if not 0 <= arguments["dropout"] < 1:
+        raise ValueError(
+            f"dropout must be in [0, 1). Received: {arguments['dropout']!r}"
+        )
+    scale = arguments["scale"]
+    if not isinstance(scale, (numbers.Real, type(None))):
+        raise ValueError(f"scale must be a number or None. Received: {scale!r}")
+
+
+def check_call(layer, query, value, key):
+    """Raise `ValueError` for tensors of a call that do not fit."""
+    if value is None and key is not None:
+        raise ValueError(
+            "key needs a value of as many positions. Received: key "
+            f"{tuple(key.shape)}, value None"
+        )
+    value_shape = (None,) * 3 if value is None else value.shape
+    check_shapes(query.shape, value_shape, None if key is None else key.shape)
+    ordered = layer.causal or layer.needs_positions
+    if ordered and value is not None and len(query.shape) == 2:
+        raise ValueError(
+            "One query has no place in a sequence, which positions, windows and "
+            "causal attention need: query must have the shape "
+            f"(batch, queries, query_depth). Received: {tuple(query.shape)}"
+        )
