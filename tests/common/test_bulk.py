@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+from pathlib import Path
 
 import pytest
 from keras_attention_apps.common.cli import UserError
@@ -9,7 +10,7 @@ from keras_attention_apps.common.cli import UserError
 pytest.importorskip("pyarrow")
 
 from keras_attention_apps.common.bulk import inputs
-from keras_attention_apps.common.bulk.locations import located, located_all
+from keras_attention_apps.common.bulk.locations import as_text, located, located_all
 from keras_attention_apps.common.bulk.parts import Parts, digests, is_missing
 
 COLUMNS = {"caption": str, "words": [str], "score": float, "cut": bool, "error": str}
@@ -179,6 +180,8 @@ def test_uri_is_one_whatever_pathlib_made_of_it(tmp_path):
     _, path = located(f"file:{tmp_path}")
 
     assert path == located(f"file://{tmp_path}")[1] == str(tmp_path)
+    assert as_text(Path("s3://bucket/a")) == "s3://bucket/a"
+    assert as_text(Path("a/b")) == str(Path("a/b"))
     with pytest.raises(UserError, match="cannot open 'nothing://x'"):
         located("nothing:/x")
 

@@ -20,17 +20,24 @@ def located(path):
         UserError: If pyarrow is not installed, or has no such file system.
     """
     fs = require("pyarrow.fs")
-    text = str(path)
-    found = _URI.match(text)
-    if not found:
-        return fs.LocalFileSystem(), os.path.abspath(text)
-    scheme, rest = found[1].lower(), text[found.end() :]
-    uri = f"{scheme}:///{rest}" if scheme == "file" else f"{scheme}://{rest}"
+    uri = as_text(path)
+    if not _URI.match(uri):
+        return fs.LocalFileSystem(), os.path.abspath(uri)
     try:
         return fs.FileSystem.from_uri(uri)
     # Errors of Arrow are subclasses of these.
     except (OSError, ValueError) as error:
         raise UserError(f"cannot open {uri!r}: {reason(error)}") from error
+
+
+def as_text(path):
+    """Return a path or URI as a string, with the slashes that `pathlib` removed."""
+    text = str(path)
+    found = _URI.match(text)
+    if not found:
+        return text
+    scheme, rest = found[1].lower(), text[found.end() :]
+    return f"{scheme}:///{rest}" if scheme == "file" else f"{scheme}://{rest}"
 
 
 def located_all(paths):

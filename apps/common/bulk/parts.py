@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 import numpy as np
-from keras_attention_apps.common.bulk.locations import located, require
+from keras_attention_apps.common.bulk.locations import as_text, located, require
 from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.files import parse_json, to_json
 from keras_attention_apps.common.lock import locked
@@ -42,7 +42,7 @@ class Parts:
                 "--output must end in .parquet or .jsonl: a folder of parts of this "
                 f"format. Received: {str(path)!r}"
             )
-        self.name = str(path)
+        self.name = as_text(path)
         self.columns = {"id": str, **columns}
         self.filesystem, self.folder = located(path)
         fs = require("pyarrow.fs")
