@@ -17,6 +17,7 @@ def attention_overlay(
     words: Sequence[str],
     weights: Any,
     *,
+    boxes: Any = None,
     title: str | None = None,
     columns: int = 5,
     width: float = 12.0,
@@ -24,14 +25,19 @@ def attention_overlay(
     """Overlay the attention weights of each word on an image.
 
     The first panel is the image. Each word has a panel in which the brightness of a
-    region is its attention weight, relative to the maximum of the word.
+    region is its attention weight, relative to the maximum of the word. If the regions
+    are `boxes`, the brightness of a pixel is the sum of the weights of all boxes that
+    contain it, and the box with the largest weight has an outline.
 
     Args:
         image: Array `(height, width, 3)`, integers up to 255 or floats up to 1, or an
             object that NumPy converts to one, such as a Pillow image.
         words: The words, one for each map.
         weights: Attention weights, `(len(words), rows, columns)`, or
-            `(len(words), rows * columns)` for a square grid.
+            `(len(words), rows * columns)` for a square grid; with `boxes`,
+            `(len(words), len(boxes))`.
+        boxes: Boxes of the regions, `(regions, 4)`: left, top, right and bottom in
+            shares of width and height. By default, the regions form a grid.
         title: Title of the figure; the words, separated by spaces, if omitted.
         columns: Number of panels per row.
         width: Width of the figure in inches.
@@ -50,8 +56,13 @@ def attention_overlay(
         raise ValueError(
             f"image must have the shape (height, width, 3). Received: {image.shape}"
         )
-    maps = _as_maps(weights, len(words))
     height, span = image.shape[:2]
+    if boxes is None:
+        maps = _as_maps(weights, len(words))
+    else:
+        weights = _to_array(weights)
+        boxes = _as_boxes(boxes, weights.shape, len(words))
+        maps = [box_map(weight, boxes, height, span) for weight in weights]
     rows = math.ceil((len(words) + 1) / columns)
     panel = width / columns
     figure = Figure(
@@ -68,10 +79,13 @@ def attention_overlay(
     font = {"fontfamily": _font_families([*words, title]), "parse_math": False}
     axes[0].imshow(image)
     axes[0].set_title("image", fontsize=12, color="0.45")
-    for axis, word, weight in zip(axes[1:], words, maps, strict=False):
-        brightness = enlarge(weight, height, span)
+    for index, (axis, word) in enumerate(zip(axes[1:], words, strict=False)):
+        weight = maps[index]
+        brightness = enlarge(weight, height, span) if boxes is None else weight
         axis.imshow(_highlight(image, brightness))
         axis.set_title(word, fontsize=14, **font)
+        if boxes is not None and len(boxes):
+            _outline(axis, boxes[weights[index].argmax()], height, span)
     figure.suptitle(title, fontsize=15, **font)
     return figure
 
@@ -170,6 +184,43 @@ def _as_maps(weights, count):
             f"word. Received: {weights.shape}"
         )
     return weights
+
+
+def _as_boxes(boxes, shape, count):
+    boxes = _to_array(boxes)
+    if boxes.shape[1:] != (4,) or shape != (count, len(boxes)):
+        raise ValueError(
+            "boxes must have the shape (regions, 4) and weights the shape "
+            f"({count}, regions), one row for each word. Received: boxes "
+            f"{boxes.shape}, weights {shape}"
+        )
+    return boxes
+
+
+def box_map(weight, boxes, height, width):
+    """Return a map of the sum of the weights of boxes, with a maximum of one.
+
+    Args:
+        weight: Attention weights of the boxes, `(regions,)`.
+        boxes: Array `(regions, 4)`: left, top, right and bottom in shares of width and
+            height.
+        height, width: Size of the map in pixels.
+    """
+    total = np.zeros((height, width))
+    for one, (left, top, right, bottom) in zip(weight, boxes, strict=True):
+        rows = slice(math.floor(top * height), math.ceil(bottom * height))
+        columns = slice(math.floor(left * width), math.ceil(right * width))
+        total[rows, columns] += one
+    return total / max(total.max(initial=0.0), 1e-12)
+
+
+def _outline(axis, box, height, width):
+    """Draw the outline of a box."""
+    from matplotlib.patches import Rectangle
+
+    left, top, right, bottom = box * (width, height, width, height)
+    corner, size = (left - 0.5, top - 0.5), (right - left, bottom - top)
+    axis.add_patch(Rectangle(corner, *size, fill=False, color="tab:orange", lw=1.5))
 
 
 def enlarge(weight, height, width):

@@ -105,6 +105,32 @@ def test_even_weights_show_the_image_as_it_is(image):
     np.testing.assert_allclose(picture(drawn(figure)[1]), image / 255, atol=1e-6)
 
 
+def test_boxes_show_the_sum_of_their_weights(image):
+    boxes = [[0.0, 0.0, 0.5, 1.0], [0.25, 0.0, 1.0, 0.5], [0.9, 0.9, 1.0, 1.0]]
+    weights = [[0.25, 0.7, 0.05], [0.9, 0.1, 0.0]]
+    figure = attention_overlay(image, ["one", "two"], weights, boxes=boxes)
+
+    brightness = picture(drawn(figure)[1]).mean(-1)
+    # Where two boxes overlap, in one of them, in the other, in the third, in none.
+    both, second, first, third, none = (
+        brightness[y, x] for y, x in ((2, 25), (2, 60), (28, 5), (30, 70), (20, 50))
+    )
+    assert both == pytest.approx(200 / 255)
+    assert both > second > first > third > none
+    outlines = [axis.patches[0].get_bbox().bounds for axis in drawn(figure)[1:]]
+    expected = 0.25 * WIDTH - 0.5, -0.5, 0.75 * WIDTH, 0.5 * HEIGHT
+    assert outlines[0] == pytest.approx(expected)
+    assert outlines[1] == pytest.approx((-0.5, -0.5, 0.5 * WIDTH, HEIGHT))
+
+
+@pytest.mark.parametrize(
+    ("boxes", "weights"), [((3, 4), (2, 2)), ((2, 3), (2, 2)), ((2, 4), (2, 1, 2))]
+)
+def test_weights_need_a_box_each(image, boxes, weights):
+    with pytest.raises(ValueError, match=r"boxes must have the shape \(regions, 4\)"):
+        attention_overlay(image, WORDS[:2], np.ones(weights), boxes=np.zeros(boxes))
+
+
 def test_flat_weights_are_read_row_by_row(image):
     square = one_hot((0, 2), (2, 0), rows=3, columns=3)
 

@@ -23,7 +23,10 @@ class Caption:
         mean_log_probability: Mean over the words and the end token. The larger it is,
             the more confident the model is.
         probabilities: Probability of each word, given those before it.
-        weights: Attention maps `(len(words), rows, columns)`, each summing to one.
+        weights: Attention maps `(len(words), rows, columns)`, each summing to one; for
+            detected regions `(len(words), R)`.
+        boxes: Boxes of detected regions `(R, 4)`: left, top, right and bottom in shares
+            of width and height; otherwise `None`.
     """
 
     text: str
@@ -33,9 +36,13 @@ class Caption:
     mean_log_probability: float
     probabilities: list
     weights: np.ndarray
+    boxes: np.ndarray | None = None
 
     def details(self):
         """Return everything as a dict that JSON can hold."""
+        boxes = {}
+        if self.boxes is not None:
+            boxes["boxes"] = self.boxes.astype(float).round(4).tolist()
         return {
             "caption": self.text,
             "score": round(self.score, 4),
@@ -44,6 +51,7 @@ class Caption:
             "log_probability": round(self.log_probability, 4),
             "mean_log_probability": round(self.mean_log_probability, 4),
             "attention": self.weights.astype(float).round(4).tolist(),
+            **boxes,
         }
 
 
@@ -57,7 +65,7 @@ class BaseCaptioner:
         tokenizer: The `Vocabulary`.
         image_size: Images are resized to a square of this side in pixels.
         max_length: Maximum number of words of a caption.
-        grid: Numbers of rows and columns of the regions.
+        grid: Numbers of rows and columns of the regions; `None` for detected regions.
     """
 
     noun = "captioner"
@@ -87,18 +95,29 @@ class BaseCaptioner:
         return best[0] if single else best
 
     def caption_each(
-        self, images, *, n_best=1, batch_size=64, maps="weights", **search
+        self,
+        images,
+        *,
+        n_best=1,
+        batch_size=64,
+        maps="weights",
+        regions=None,
+        **search,
     ):
         """Caption any number of images.
 
         Args:
             images: Iterable of images, as for `caption`. The images of a list are read
-                ahead, while those before them are captioned.
+                ahead, while those before them are captioned. A model of detected
+                regions needs the paths of images or of their files of regions, or
+                `Regions`.
             n_best: Captions of an image, at most the beam width. There are fewer where
                 the search finds fewer.
             batch_size: Batch size, in images.
             maps: Attention maps to return: `"weights"`, or `"probabilities"`. They
                 differ for hard attention, whose weights are one-hot.
+            regions: Folder with the files of detected regions; by default that of each
+                image. For a model that was trained on them only.
             **search: Options of the beam search:
                 `beam_size` (5), the number of hypotheses kept at each step, where 1 is
                 greedy search;
@@ -115,10 +134,19 @@ class BaseCaptioner:
         """
         raise NotImplementedError
 
-    def captions_of(self, outputs, n_best=1):
-        """Return, for every image of a search, its best `Caption`s."""
+    def captions_of(self, outputs, n_best=1, boxes=None):
+        """Return, for every image of a search, its best `Caption`s.
+
+        Args:
+            outputs: Dict of arrays, the result of the search.
+            n_best: Maximum number of captions of an image.
+            boxes: For each image, the boxes of its detected regions, if any.
+        """
+        found = hypotheses(outputs, n_best)
+        boxes = [None] * len(found) if boxes is None else boxes
         return [
-            list(map(self._caption, found)) for found in hypotheses(outputs, n_best)
+            [self._caption(hypothesis, of_image) for hypothesis in several]
+            for several, of_image in zip(found, boxes, strict=True)
         ]
 
     def words_of(self, token_ids):
@@ -133,10 +161,11 @@ class BaseCaptioner:
         except ImageError as error:
             return error
 
-    def _caption(self, hypothesis):
+    def _caption(self, hypothesis, boxes=None):
         words = self.words_of(hypothesis.token_ids)
-        rows, columns = self.grid
         maps = hypothesis.weights[: len(words)]
+        is_grid = boxes is None
+        maps = maps.reshape(-1, *self.grid) if is_grid else maps[:, : len(boxes)]
         return Caption(
             text=detokenize(words),
             words=words,
@@ -147,5 +176,6 @@ class BaseCaptioner:
                 hypothesis.token_log_probabilities[: len(words)]
             ).tolist(),
             # A view would keep the maps of the whole batch in memory.
-            weights=maps.reshape(-1, rows, columns).copy(),
+            weights=maps.copy(),
+            boxes=boxes,
         )

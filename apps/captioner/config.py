@@ -52,6 +52,11 @@ class ModelConfig:
     preprocessing: Literal["own", "none", "unit", "tf", "torch", "caffe"] = "own"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
+    #: Depth of the features in files of detected regions, which training sets with
+    #: --regions; 0 for regions of the backbone.
+    region_depth: Annotated[int, Range(0, MAX_UNITS)] = 0
+    #: Maximum number of detected regions of an image; the first ones are used.
+    max_regions: Annotated[int, Range(1, 4096)] = 100
     #: Depth to which the regions are projected; 0 keeps the depth of the backbone.
     region_units: Annotated[int, Range(0, MAX_UNITS)] = 512
     #: Decoder. recurrent: an LSTM with additive attention, as in the paper.
@@ -112,6 +117,7 @@ class ModelConfig:
 # Options of a model that do not change its weights.
 RUNTIME_OPTIONS = (
     "image_size",
+    "max_regions",
     "attention",
     "estimator",
     "soft_probability",
@@ -140,6 +146,10 @@ class TrainConfig:
     data: Path
     #: Output folder for the best model, the checkpoints and the report (report.html).
     output: Path
+    #: Folder with detected regions instead of a backbone: for the image dog.jpg, a file
+    #: dog.npz with the arrays features (R, D) and boxes (R, 4): left, top, right and
+    #: bottom in shares of width and height. There is no fine-tuning of a CNN then.
+    regions: Path | None = None
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
     #: CNN included, and its vocabulary, to which new words are added. Options of the
@@ -314,6 +324,9 @@ class CaptionConfig:
     images: Positional[tuple[Path, ...]]
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
+    #: Folder with the detected regions of the images, for a model that was trained on
+    #: them; by default the folder of each image.
+    regions: Path | None = None
     #: Write to this file instead of standard output: one JSON object per line, with
     #: photo, model and caption or error. If the file exists, the images that have
     #: captions in it are skipped, so the same command in the same working directory
@@ -396,6 +409,9 @@ class EvaluateConfig:
     split: str = "dev"
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
+    #: Folder with the detected regions of the images, for a model that was trained on
+    #: them; by default the folder of each image.
+    regions: Path | None = None
     #: Maximum share of unreadable images, which are left out.
     max_unreadable: Share = 0.01
     #: Write the captions to this file in COCO's results format.

@@ -10,11 +10,13 @@ import keras
 import numpy as np
 from keras_attention_apps.captioner.captions import BaseCaptioner
 from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, ModelConfig
+from keras_attention_apps.captioner.data.regions import padded, read_regions
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.captioner.network.encoders import FILE, Encoder
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.task import Task
@@ -109,11 +111,25 @@ class Captioner(BaseCaptioner, Task):
 
     @property
     def grid(self):
+        if self.config.region_depth:
+            return None
         return self.network.backbone.rows, self.network.backbone.columns
 
     def caption_each(
-        self, images, *, n_best=1, batch_size=64, maps="weights", **search
+        self,
+        images,
+        *,
+        n_best=1,
+        batch_size=64,
+        maps="weights",
+        regions=None,
+        **search,
     ):
+        if regions is not None and not self.config.region_depth:
+            raise UserError(
+                "regions must not be given to a model that computes them from images. "
+                f"Received: {str(regions)!r}"
+            )
         search = self.search_options(**search)
         check_n_best(n_best, search)
         check_batch_size(batch_size)
@@ -126,7 +142,7 @@ class Captioner(BaseCaptioner, Task):
 
         def next_batch():
             batch = list(itertools.islice(images, batch_size))
-            return batch, readers.map(self._read, batch)
+            return batch, readers.map(self._read, batch, itertools.repeat(regions))
 
         try:
             batch, read = next_batch()
@@ -136,8 +152,8 @@ class Captioner(BaseCaptioner, Task):
                 arrays = [x for x in read if not isinstance(x, ImageError)]
                 captions = iter(())
                 if arrays:
-                    outputs = self._search(search_model, np.stack(arrays), batch_size)
-                    captions = iter(self.captions_of(outputs, n_best))
+                    found = self._search(search_model, arrays, batch_size, n_best)
+                    captions = iter(found)
                 for image, result in zip(batch, read, strict=True):
                     failed = isinstance(result, ImageError)
                     yield image, result if failed else next(captions)
@@ -145,18 +161,47 @@ class Captioner(BaseCaptioner, Task):
         finally:
             readers.shutdown(cancel_futures=True)
 
-    def _search(self, search_model, images, batch_size):
-        """Search for captions of an array of images, padded if XLA compiles."""
+    def _read(self, image, regions=None):
+        if not self.config.region_depth:
+            return super()._read(image)
+        try:
+            return read_regions(
+                image,
+                regions,
+                depth=self.config.region_depth,
+                most=self.config.max_regions,
+            )
+        except ImageError as error:
+            return error
+
+    def _search(self, search_model, images, batch_size, n_best):
+        """Return the captions of images, which are arrays or `Regions`."""
+        if self.config.region_depth:
+            boxes = [image.boxes for image in images]
+            images = [padded(x.features, self.config.max_regions) for x in images]
+        else:
+            boxes = None
+        arrays = np.stack(images)
         if self.jit_compile:
+            # There are few batch sizes for which XLA compiles.
             rows = power_of_two(len(images), batch_size)
-            images = np.resize(images, (rows, *images.shape[1:]))
+            arrays = np.resize(arrays, (rows, *arrays.shape[1:]))
+        features = arrays if boxes else self._features(arrays)
+        outputs = search_model.predict_on_batch({"features": features})
+        found = {
+            name: keras.ops.convert_to_numpy(x)[: len(images)]
+            for name, x in outputs.items()
+        }
+        return self.captions_of(found, n_best, boxes)
+
+    def _features(self, images):
+        """Return the features of an array of images."""
         # The CNN runs outside XLA, whose convolutions are slow on CPUs.
         features = [
             self._cnn.predict_on_batch(images[first : first + CNN_BATCH])
             for first in range(0, len(images), CNN_BATCH)
         ]
-        outputs = search_model.predict_on_batch({"features": np.concatenate(features)})
-        return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
+        return np.concatenate(features)
 
     @functools.cached_property
     def _cnn(self):

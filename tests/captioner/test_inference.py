@@ -87,10 +87,10 @@ def test_of_a_list_the_next_are_read_while_others_are_captioned(
     begun, read, find = threading.Event(), captioner._read, captioner._search
     last = photograph[::-1]
 
-    def reading(image):
+    def reading(image, regions):
         if image is last:
             begun.set()
-        return read(image)
+        return read(image, regions)
 
     def finding(*arguments):
         assert begun.wait(60)

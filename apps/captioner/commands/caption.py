@@ -42,7 +42,7 @@ def caption(config):
     if config.overlay:
         overlays = find_overlays(config.overlay, config.images, paths)
     chosen = config.captioner
-    inputs = [*paths, *RUNTIMES.files(chosen.model)]
+    inputs = [*paths, config.regions, *RUNTIMES.files(chosen.model)]
     if config.output:
         _check_output(config.output)
         Inputs(*inputs).check(config.output)
@@ -70,6 +70,7 @@ def caption(config):
             paths,
             n_best=config.n_best,
             batch_size=config.search.batch_size,
+            regions=config.regions,
             **config.search.beam,
         ):
             captions = _probable(config, path, captions)

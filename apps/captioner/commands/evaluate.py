@@ -25,7 +25,7 @@ def evaluate(config):
         check_file(config.output)
         if not _are_results(config.output):
             files = RUNTIMES.files(config.captioner.model)
-            Inputs(config.data, *files).check(config.output)
+            Inputs(config.data, config.regions, *files).check(config.output)
     images = read_dataset(config.data, config.split)
     images = readable(images, config.max_unreadable)
     chosen = config.captioner
@@ -42,6 +42,7 @@ def evaluate(config):
         [image.path for image in images],
         maps="probabilities",
         batch_size=config.search.batch_size,
+        regions=config.regions,
         **search,
     )
     texts = [caption.text for caption in captions]

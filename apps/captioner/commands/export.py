@@ -5,6 +5,7 @@ from keras_attention_apps.captioner.commands.export_litert import save_lite_capt
 from keras_attention_apps.captioner.data.text import JOINTS
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.runtimes import RUNTIMES
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.export import (
     export_task,
     fill_chunks,
@@ -19,11 +20,22 @@ CHUNK = 32
 def export(config):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
     chosen = config.captioner
+
+    def load():
+        captioner = Captioner.from_preset(chosen.model, **chosen.options)
+        if captioner.config.region_depth:
+            raise UserError(
+                "expected a model that computes regions from images, which SavedModels "
+                f"and LiteRT files take. Received: {chosen.model}, which needs files "
+                "of detected regions"
+            )
+        return captioner
+
     export_task(
         config,
         chosen.model,
         RUNTIMES.files(chosen.model),
-        lambda: Captioner.from_preset(chosen.model, **chosen.options),
+        load,
         save_lite_captioner,
         save_served,
     )

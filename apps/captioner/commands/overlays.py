@@ -86,7 +86,11 @@ def write_overlay(path, caption, target):
     write_figure(
         target,
         lambda: plots().attention_overlay(
-            image, caption.words, caption.weights, title=caption.text
+            image,
+            caption.words,
+            caption.weights,
+            boxes=caption.boxes,
+            title=caption.text,
         ),
         dpi=120,
     )

@@ -5,7 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.data.boxes import WHOLE, coverage, viewed
+from keras_attention_apps.captioner.data.boxes import (
+    WHOLE,
+    coverage,
+    coverage_of_regions,
+    viewed,
+)
 from keras_attention_apps.captioner.images.reading import read_array
 from keras_attention_apps.common.hosts import rows_of_host
 from keras_attention_apps.common.network.compiling import rounded_up
@@ -101,7 +106,8 @@ class TrainingBatches(keras.utils.PyDataset):
         augment: Whether images are cropped and mirrored at random.
         boxes: For each image, a dict from token ids to boxes, for attention
             supervision; `None` for none.
-        grid: Rows and columns of the regions.
+        grid: Rows and columns of the regions; `None` if `features` are
+            `RegionFeatures`.
         batch_images: Batch size, in images.
         captions_per_image: Maximum number of captions of an image in an epoch.
         multiple: The rows of a batch are a multiple of this. Further rows have an image
@@ -197,14 +203,19 @@ class TrainingBatches(keras.utils.PyDataset):
 
     def _regions(self, chosen, views, captions):
         """Return the share of each region that the boxes of each word cover."""
-        rows, columns = self.grid
         targets = captions[..., 1:]
-        regions = np.zeros((*targets.shape, rows * columns), "float32")
+        count = np.prod(self.grid) if self.grid else self.features[0].most
+        regions = np.zeros((*targets.shape, count), "float32")
         for row, (image, view) in enumerate(zip(chosen, views, strict=True)):
             for token, boxes in self.boxes[image].items():
-                covered = coverage(viewed(boxes, view), rows, columns)
-                regions[row][targets[row] == token] = covered
+                covered = self._covered(image, viewed(boxes, view))
+                regions[row, targets[row] == token, : len(covered)] = covered
         return regions
+
+    def _covered(self, image, boxes):
+        if self.grid:
+            return coverage(boxes, *self.grid)
+        return coverage_of_regions(boxes, self.features[0].boxes(image))
 
     def _caption_batch(self, chosen, least, random):
         rows = []

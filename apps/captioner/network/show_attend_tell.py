@@ -72,18 +72,25 @@ class ShowAttendTell(CaptionNetwork):
         self.decoder.build(embedded, regions)
         self.readout.build(embedded, (*embedded[:2], self.config.units), regions)
 
-    def initial_state(self, regions):
+    def initial_state(self, regions, mask=None):
         """Return the initial state of the LSTM, from the mean region."""
-        mean = ops.mean(regions, axis=1)
+        if mask is None:
+            mean = ops.mean(regions, axis=1)
+        else:
+            shares = ops.cast(mask, regions.dtype)[..., None]
+            count = ops.maximum(ops.sum(shares, axis=1), 1)
+            mean = ops.sum(shares * regions, axis=1) / count
         return {"cell": [self.initial_output(mean), self.initial_carry(mean)]}
 
-    def decode(self, words, regions, training=None):
+    def decode(self, words, regions, mask=None, training=None):
         embedded = self.embedding_dropout(self.embedding(words), training=training)
         state = keras.tree.map_structure(
             lambda x: ops.repeat(x[:, None], ops.shape(words)[1], axis=1),
-            self.initial_state(regions),
+            self.initial_state(regions, mask),
         )
-        steps = self.decoder(embedded, regions, state, training=training)
+        steps = self.decoder(
+            embedded, regions, state, value_mask=mask, training=training
+        )
         hidden = self.readout(
             embedded, steps["output"], steps["context"], training=training
         )
@@ -92,8 +99,9 @@ class ShowAttendTell(CaptionNetwork):
 
     def begin(self, inputs, max_length=None):
         regions = self.regions(inputs, training=False)
-        memory = self.decoder.cell.attention.memory(regions)
-        return memory, self.initial_state(regions)
+        mask = self.region_mask(inputs)
+        memory = self.decoder.cell.attention.memory(regions, value_mask=mask)
+        return memory, self.initial_state(regions, mask)
 
     def advance(self, token_ids, state, memory):
         embedded = self.embedding(token_ids)

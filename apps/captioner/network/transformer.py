@@ -59,12 +59,13 @@ class TransformerCaptioner(CaptionNetwork):
         if not self.built:
             self.decoder.build(*self.build_inputs())
 
-    def decode(self, words, regions, training=None):
+    def decode(self, words, regions, mask=None, training=None):
         embedded = embed(self.embedding, self.positions, words)
         embedded = self.embedding_dropout(embedded, training=training)
         hidden, weights = self.decoder(
             ops.reshape(embedded, (-1, *ops.shape(embedded)[2:])),
             regions,
+            mask,
             return_attention_scores=True,
             training=training,
         )
@@ -77,7 +78,7 @@ class TransformerCaptioner(CaptionNetwork):
     def begin(self, inputs, max_length):
         regions = self.regions(inputs, training=False)
         caches = self.decoder.get_initial_cache(ops.shape(regions)[0], max_length)
-        return self.decoder.memory(regions), caches
+        return self.decoder.memory(regions, self.region_mask(inputs)), caches
 
     def advance(self, token_ids, state, memory):
         embedded = embed(self.embedding, self.positions, token_ids, state[0]["length"])

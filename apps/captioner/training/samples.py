@@ -41,7 +41,7 @@ class CaptionSamples(Samples):
         words = zip(output.words, output.weights, output.probabilities, strict=True)
         tiles = "".join(
             f'<li><div class="photo"><div class="photo-layer" '
-            f'style="--map:url({map_uri(weights)})"></div></div>'
+            f'style="--map:url({map_uri(weights, output.boxes)})"></div></div>'
             f'<span dir="auto">{html.escape(word)}</span>'
             f"<small>{probability:.0%}</small></li>"
             for word, weights, probability in words

@@ -14,7 +14,8 @@ from keras_attention_apps.captioner.data.batches import (
     random_views,
 )
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
-from keras_attention_apps.captioner.data.text import SPECIAL, Vocabulary, tokenize
+from keras_attention_apps.captioner.data.regions import RegionFeatures, depth_of_regions
+from keras_attention_apps.captioner.data.text import SPECIAL, Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
 from keras_attention_apps.captioner.network.base import LossOptions
@@ -25,6 +26,12 @@ from keras_attention_apps.captioner.network.weight_files import SUFFIXES
 from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.training.samples import CaptionSamples
 from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
+from keras_attention_apps.captioner.training.summary import (
+    report_cut,
+    report_encoder,
+    report_phrases,
+    report_unknown,
+)
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import recover_folder
 from keras_attention_apps.common.hosts import on_first_host
@@ -63,7 +70,9 @@ def train(config: TrainConfig):
     config = dataclasses.replace(
         config, data=config.data.resolve(), output=config.output.resolve()
     )
-    inputs = config.data, config.from_preset, config.backbone_weights
+    if config.regions:
+        config = dataclasses.replace(config, regions=config.regions.resolve())
+    inputs = config.data, config.regions, config.from_preset, config.backbone_weights
     check_output(config.output, config.tensorboard, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
     if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
@@ -79,6 +88,7 @@ def _train(config, devices):
         readable(read_dataset(config.data, split), config.max_unreadable)
         for split in ("train", "dev")
     )
+    config = _with_regions(config, [*training, *validation])
     texts = [text for image in training for text in image.captions]
     few_images = min(BATCH_IMAGES, -(-len(training) // MIN_STEPS))
     config = dataclasses.replace(
@@ -101,10 +111,10 @@ def _train(config, devices):
         f"words; {len(validation)} images for validation"
     )
     print(about)
-    _report_unknown(texts, vocabulary, config.min_count)
-    _report_cut(texts, config.model.max_length)
+    report_unknown(texts, vocabulary, config.min_count)
+    report_cut(texts, config.model.max_length)
     if config.supervision:
-        _report_phrases(training)
+        report_phrases(training)
     text, boxes = attrgetter("path.name", "captions"), attrgetter("boxes")
     checkpoints = Checkpoints(
         config.output / CHECKPOINTS,
@@ -117,7 +127,7 @@ def _train(config, devices):
     on_first_host(recover_folder, config.output / BEST)
     encoder = start.network.backbone.encoder if start else None
     network = _build(config, len(vocabulary), encoder)
-    _report_encoder(network.backbone)
+    report_encoder(network.backbone)
     public = public_name(config.model.backbone)
     model = dataclasses.replace(config.model, backbone=public)
     captioner = Captioner(model, vocabulary, network)
@@ -128,6 +138,40 @@ def _train(config, devices):
     )
     phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_critical))
     return phases.runner.best
+
+
+def _with_regions(config, images):
+    """Return the `TrainConfig` with the depth of the detected regions, if any.
+
+    Raises:
+        UserError: If options of the training do not fit, or regions cannot be read.
+    """
+    model = config.model
+    if not config.regions:
+        if model.region_depth:
+            raise UserError(
+                "regions must be given: the model attends to detected regions of depth "
+                f"{model.region_depth}. Received: None"
+            )
+        return config
+    if config.frozen_views > 1:
+        raise UserError(
+            "frozen_views must be 1 with regions, which are those of whole images. "
+            f"Received: {config.frozen_views}"
+        )
+    if config.backbone_weights not in ("imagenet", "none"):
+        raise UserError(
+            "backbone_weights must not be set with regions, which need no CNN. "
+            f"Received: {config.backbone_weights!r}"
+        )
+    model = dataclasses.replace(
+        model, region_depth=depth_of_regions(images, config.regions)
+    )
+    print(
+        f"At most {model.max_regions} detected regions of depth {model.region_depth} "
+        "for each image; no fine-tuning of a CNN"
+    )
+    return dataclasses.replace(config, model=model, fine_tune_epochs=0)
 
 
 def _from_preset(config):
@@ -148,54 +192,6 @@ def _from_preset(config):
     taken = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)
     print(f"From {config.from_preset}: {', '.join(taken)}")
     return dataclasses.replace(config, model=model, backbone_weights="none"), start
-
-
-def _report_unknown(texts, vocabulary, min_count):
-    """Print the share of unknown words."""
-    words = [word for text in texts for word in tokenize(text)]
-    unknown = sum(word not in vocabulary for word in words)
-    if unknown:
-        print(
-            f"{unknown / len(words):.1%} of the words occur fewer than {min_count} "
-            "times and are unknown; --min-count 1 keeps all words"
-        )
-
-
-def _report_cut(texts, max_length):
-    """Print how many captions exceed the maximum length."""
-    cut = sum(len(tokenize(text)) > max_length for text in texts)
-    if cut:
-        print(
-            f"{cut} captions have more than {max_length} words and are cut; "
-            "--model.max-length allows more"
-        )
-
-
-def _report_encoder(backbone):
-    """Print the regions and the preprocessing of a third-party encoder."""
-    encoder = backbone.encoder
-    if not encoder:
-        return
-    pixels = f"preprocessing {backbone.preprocessing}"
-    if backbone.preprocessing == "own":
-        pixels = "pixels from 0 to 255"
-        if encoder.scale is not None or encoder.offset is not None:
-            pixels += f" times {encoder.scale} plus {encoder.offset}"
-    print(
-        f"{encoder.name}: {backbone.rows} x {backbone.columns} regions of depth "
-        f"{backbone.depth}; {pixels}"
-    )
-
-
-def _report_phrases(images):
-    """Print how many box names are phrases, which match no single word."""
-    names = {name for image in images for name in image.boxes}
-    several = sorted(name for name in names if " " in name)
-    if several:
-        print(
-            f"{len(several)} of {len(names)} box names are phrases, the first "
-            f"{several[0]!r}: only single words supervise the attention"
-        )
 
 
 def _fingerprint(by, *splits):
@@ -262,7 +258,7 @@ class _Phases:
         ]
         record = training_record(
             config,
-            private=("data", "cache"),
+            private=("data", "regions", "cache"),
             paths=("backbone_weights", "from_preset"),
         )
         self.samples = CaptionSamples(validation)
@@ -303,6 +299,8 @@ class _Phases:
     def fine_tune(self):
         """Phase 2: fine-tuning of the upper layers of the CNN, with the decoder."""
         config, backbone = self.config, self.network.backbone
+        if not config.fine_tune_epochs:
+            return
         size = config.model.image_size
         self._load_best(config.fine_tune_dropout)
         backbone.unfreeze(config.fine_tune_share)
@@ -381,11 +379,19 @@ class _Phases:
 
     def _features(self, images, name, **options):
         """Return the features of images by the CNN; see `cached_features`."""
+        if self.config.regions:
+            return self._regions_of(images)
         home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
         cache = self.config.cache or home / "captioner"
         paths = [image.path for image in images]
         backbone = self.network.backbone
         return cached_features(backbone, paths, cache, name=name, **options)
+
+    def _regions_of(self, images):
+        model, names = self.config.model, [image.path.name for image in images]
+        return RegionFeatures(
+            names, self.config.regions, model.max_regions, model.region_depth
+        )
 
     def _load_best(self, dropout_rate):
         """Load the best model so far, and set the dropout rate of a phase."""
@@ -398,7 +404,7 @@ class _Phases:
         config, progress = self.config, self.runner.progress
         if not epochs:
             return
-        boxes, backbone = None, self.network.backbone
+        boxes = None
         if config.supervision:
             boxes = [self._boxes(image) for image in self.training]
             if not any(boxes):
@@ -411,7 +417,7 @@ class _Phases:
             **source,
             augment=config.augment,
             boxes=boxes,
-            grid=(backbone.rows, backbone.columns),
+            grid=self.captioner.grid,
             batch_images=config.batch_images,
             captions_per_image=config.captions_per_image,
             multiple=self.devices,
@@ -450,13 +456,21 @@ class _Phases:
             if word in vocabulary
         }
 
+    def _boxes_of_regions(self, first, count):
+        """Return the boxes of the detected regions of some dev images, if any."""
+        if not self.config.regions:
+            return None
+        regions = self._regions_of(self.validation)
+        return [regions.boxes(index) for index in range(first, first + count)]
+
     def _validate(self, batches):
         beam_size = self.config.validation_beam_size
         search_model = self.captioner.search_model(beam_size=beam_size)
         captions = []
         for batch in batches():
             outputs = predict_rows(search_model, batch)
-            for [best] in self.captioner.captions_of(outputs):
+            boxes = self._boxes_of_regions(len(captions), len(outputs["scores"]))
+            for [best] in self.captioner.captions_of(outputs, boxes=boxes):
                 self.samples.keep(len(captions), best)
                 captions.append(best.text)
         references = [image.captions for image in self.validation]

@@ -8,6 +8,7 @@ from keras_attention_apps.captioner.captions import PRESETS
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.images.reading import image_to_array, read_image
 from keras_attention_apps.captioner.runtimes import RUNTIMES
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.presets import is_litert, read_config
 from keras_attention_apps.common.web.models import Models
 
@@ -48,6 +49,7 @@ class CaptionService:
         self._config = config
         self._models = Models(RUNTIMES, config.runtime)
         model = self._main({})
+        _check_reads_images(config.captioner.model, model.grid is not None)
         self.defaults = model.search_options()
         self._sizes = {model.image_size}
         self.compares_hard = False
@@ -61,6 +63,7 @@ class CaptionService:
             return
         # The class of the model would import Keras.
         other = read_config(name, presets=PRESETS, kind=ModelConfig, noun="captioner")
+        _check_reads_images(name, not other.region_depth)
         self._sizes.add(other.image_size)
         self.compares_hard = other.attention == "hard"
 
@@ -106,6 +109,14 @@ class CaptionService:
     def _main(self, search):
         chosen = self._config.captioner
         return self._models(chosen.model, search, **chosen.options)
+
+
+def _check_reads_images(name, reads_images):
+    if not reads_images:
+        raise UserError(
+            "expected a model that computes regions from images. Received: "
+            f"{name}, which needs files of detected regions"
+        )
 
 
 def _captions(model, photo, search, n_best):

@@ -13,6 +13,8 @@ from PIL import Image
 
 # Pixels of a map on each region; the browser enlarges it smoothly.
 MAP_PIXELS = 8
+# Pixels of a map of detected regions on each side.
+BOX_PIXELS = 64
 # The first word, before those of the caption, which shows the image without a map.
 WHOLE = "photo"
 
@@ -52,13 +54,20 @@ def caption_figure(photo, caption, title):
     )
 
 
-def map_uri(weights):
+def map_uri(weights, boxes=None):
     """Return a map as the data URI of a PNG.
 
     Its alpha is large where the word did not look.
+
+    Args:
+        weights: Map `(rows, columns)`, or `(R,)` of detected regions.
+        boxes: The boxes of detected regions, `(R, 4)`.
     """
-    rows, columns = weights.shape
-    bright = plots().enlarge(weights, rows * MAP_PIXELS, columns * MAP_PIXELS)
+    if boxes is None:
+        rows, columns = weights.shape
+        bright = plots().enlarge(weights, rows * MAP_PIXELS, columns * MAP_PIXELS)
+    else:
+        bright = plots().box_map(weights, boxes, BOX_PIXELS, BOX_PIXELS)
     alpha = np.rint(255 * (1 - bright)).astype("uint8")
     file = io.BytesIO()
     Image.fromarray(np.stack([np.zeros_like(alpha), alpha], axis=-1)).save(file, "PNG")

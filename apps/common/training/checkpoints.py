@@ -29,6 +29,7 @@ WEIGHTS = re.compile(r"phase-\d+-epoch-\d+\.weights\.h5")
 # Options that may change, such as paths: a training can be moved and resumed.
 CHANGEABLE = (
     "data",
+    "regions",
     "source",
     "target",
     "valid_source",
