@@ -7,6 +7,7 @@ _MODULES = {
     "CaptionBatch": "bulk",
     "Captioner": "inference",
     "LiteCaptioner": "litert",
+    "Regions": "data.regions",
 }
 __all__ = list(_MODULES)
 

@@ -8,9 +8,10 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.config import ChosenModel, WebConfig
 from keras_attention_apps.captioner.data.batches import TrainingBatches
-from keras_attention_apps.captioner.data.boxes import coverage_of_regions
+from keras_attention_apps.captioner.data.boxes import coverage_of_regions, pointing
 from keras_attention_apps.captioner.data.regions import (
     RegionFeatures,
     Regions,
@@ -206,6 +207,10 @@ def test_a_model_of_a_grid_takes_no_regions(squares, model_folder, detected, cap
             {"features": np.ones(3), "boxes": np.ones((3, 4))},
             r"must be floats \(R, D\)",
         ),
+        (
+            {"features": np.ones((0, 3)), "boxes": np.ones((0, 4))},
+            "at least one region",
+        ),
         ({"features": np.ones((2, 3)), "boxes": np.ones((3, 4))}, r"\(2, 4\), one box"),
         ({"features": np.full((1, 3), np.nan), "boxes": [[0, 0, 1, 1]]}, "finite"),
         ({"features": np.ones((1, 3)), "boxes": [[0, 0, 640, 480]]}, "from 0 to 1"),
@@ -237,6 +242,18 @@ def test_coverage_of_regions_by_a_box():
     regions = [[0.0, 0.0, 0.5, 1.0], [0.5, 0.5, 1.0, 1.0], [0.1, 0.1, 0.2, 0.2]]
     covered = coverage_of_regions([[0.0, 0.0, 0.5, 0.5]], regions)
     np.testing.assert_allclose(covered, [0.5, 0.0, 1.0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "box, hits", [([0.0, 0.0, 0.5, 0.5], 1), ([0.8, 0, 1, 0.2], 0)]
+)
+def test_pointing_at_detected_regions(box, hits):
+    # The first region, which has the largest weight, covers the first object.
+    boxes = np.array([[0.0, 0.0, 0.4, 0.4], [0.5, 0.5, 0.7, 0.7]])
+    caption = Caption(
+        "dog", ["dog"], 0.0, 0.0, 0.0, [1.0], np.array([[0.6, 0.4]]), boxes
+    )
+    assert pointing([caption], [{"dog": [box]}]) == (hits, 1)
 
 
 def test_supervision_of_detected_regions(detected):

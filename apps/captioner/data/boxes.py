@@ -124,6 +124,8 @@ def pointing(captions, boxes):
                     if caption.boxes is None
                     else coverage_of_regions(named[word], caption.boxes)
                 )
-                hits += bool(covered[weights.argmax()] >= covered.max() / 2)
+                # Detected regions may all miss the object.
+                largest = covered.max()
+                hits += bool(0 < largest / 2 <= covered[weights.argmax()])
                 count += 1
     return hits, count

@@ -23,7 +23,7 @@ class Regions:
     """The detected regions of an image.
 
     Attributes:
-        features: Float32 array `(R, D)`.
+        features: Float32 array `(R, D)`, at least one region.
         boxes: Boxes `(R, 4)`: left, top, right and bottom in shares of width and
             height.
     """
@@ -42,7 +42,7 @@ def regions_file(image, folder=None):
     path = Path(image)
     if path.suffix == SUFFIX:
         return path
-    return (path.parent if folder is None else folder) / f"{path.stem}{SUFFIX}"
+    return Path(path.parent if folder is None else folder) / f"{path.stem}{SUFFIX}"
 
 
 def read_regions(source, folder=None, *, depth=None, most=None):
@@ -93,8 +93,8 @@ def _checked(features, boxes, depth, most, where):
     features, boxes = np.asarray(features), np.asarray(boxes)
     expected = "D" if depth is None else depth
     problem = None
-    if features.ndim != 2 or features.dtype.kind != "f" or not features.shape[1]:
-        problem = f"features must be floats (R, {expected})"
+    if features.ndim != 2 or features.dtype.kind != "f" or not features.size:
+        problem = f"features must be floats (R, {expected}), at least one region"
     elif depth is not None and features.shape[1] != depth:
         problem = f"features must have the depth {depth}, that of the model"
     elif boxes.shape != (len(features), 4) or boxes.dtype.kind not in "fiu":
