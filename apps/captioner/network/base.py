@@ -41,15 +41,14 @@ class LossOptions:
 class CaptionNetwork(keras.Model):
     """Base class of the networks: images or their features in, logits and maps out.
 
-    Subclasses implement `build`, `decode`, `begin` and `advance`.
+    Subclasses call `add_embeddings`, and implement `build`, `decode`, `begin` and
+    `advance`.
 
     Args:
         config: A `ModelConfig`.
-        vocabulary_size: Number of words N.
         backbone_weights, encoder: See `Backbone`.
         sample_temperature: Softmax temperature for sampling captions in self-critical
             training.
-        embeddings_initializer: Initializer of the word embeddings.
         **loss_options: See `LossOptions`.
 
     Call arguments:
@@ -72,12 +71,10 @@ class CaptionNetwork(keras.Model):
     def __init__(
         self,
         config,
-        vocabulary_size,
         *,
         backbone_weights=None,
         encoder=None,
         sample_temperature=1.0,
-        embeddings_initializer="uniform",
         **loss_options,
     ):
         super().__init__(name="captioner")
@@ -101,15 +98,23 @@ class CaptionNetwork(keras.Model):
             else keras.layers.Identity()
         )
         self.region_dropout = keras.layers.Dropout(config.dropout)
-        self.embedding = keras.layers.ReversibleEmbedding(
-            vocabulary_size,
-            config.embedding_units,
-            embeddings_initializer=embeddings_initializer,
-        )
-        self.embedding_dropout = keras.layers.Dropout(config.dropout)
         # It replaces Keras' own figure, which weights steps by rows, with padding.
         self.whole_loss = keras.metrics.Mean(name="loss")
         self.words_loss = keras.metrics.Mean(name="words_loss")
+
+    def add_embeddings(self, vocabulary_size, initializer="uniform"):
+        """Create the word embeddings, which the output layer shares.
+
+        Args:
+            vocabulary_size: Number of words N.
+            initializer: Initializer of the embeddings.
+        """
+        self.embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            self.config.embedding_units,
+            embeddings_initializer=initializer,
+        )
+        self.embedding_dropout = keras.layers.Dropout(self.config.dropout)
 
     @property
     def dropouts(self):

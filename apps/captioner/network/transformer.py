@@ -33,13 +33,10 @@ class TransformerCaptioner(CaptionNetwork):
                 "attention must be soft with the transformer decoder; hard attention "
                 f"needs decoder recurrent. Received: {config.attention}"
             )
-        super().__init__(
-            config,
-            vocabulary_size,
-            embeddings_initializer=keras.initializers.RandomNormal(
-                stddev=config.embedding_units**-0.5
-            ),
-            **options,
+        super().__init__(config, **options)
+        deviation = config.embedding_units**-0.5
+        self.add_embeddings(
+            vocabulary_size, keras.initializers.RandomNormal(stddev=deviation)
         )
         self.positions = PositionEncoding()
         self.decoder = TransformerDecoder(
