@@ -160,7 +160,8 @@ def test_a_model_does_not_become_hard(folder, capsys):
 def test_every_phase_continues_after_an_interruption(
     eager, squares, tmp_path, monkeypatch
 ):
-    save, changes = SaveEveryEpoch.on_epoch_end, {"epochs": 1, "batch-images": 12}
+    save = SaveEveryEpoch.on_epoch_end
+    changes = {"epochs": 1, "fine-tune-epochs": 0, "batch-images": 12}
 
     def interrupt(self, *args, **kwargs):
         save(self, *args, **kwargs)
@@ -170,8 +171,8 @@ def test_every_phase_continues_after_an_interruption(
     assert main(command(squares, whole, SIZES, **changes)) == 0
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
-        codes = [main(command(squares, halted, SIZES, **changes)) for _ in range(3)]
-    assert codes == [130, 130, 130]
+        codes = [main(command(squares, halted, SIZES, **changes)) for _ in range(2)]
+    assert codes == [130, 130]
     assert main(command(squares, halted, SIZES, **changes)) == 0
     check_history(halted, whole)
 
