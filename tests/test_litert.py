@@ -9,8 +9,11 @@ from keras_attention import (
     AdditiveAttention,
     AttentionCell,
     Ban,
+    MinLength,
     NoRepeatNgrams,
+    RequiredPhrases,
     beam_search,
+    contrastive_search,
     convert_to_litert,
     litert_quantization,
 )
@@ -150,6 +153,68 @@ def test_int8_search_is_that_of_keras(search, monkeypatch):
     expected = search(SOURCE)
     np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
     np.testing.assert_allclose(found["scores"], expected["scores"], atol=0.05)
+
+
+TABLE = np.random.default_rng(3).normal(size=(9, 9)).astype("float32")
+
+
+def table_step(token_ids, state):
+    """A step whose hidden state is the row of the last token."""
+    rows = ops.take(TABLE, token_ids, axis=0)
+    return ops.log_softmax(2 * rows), {"rows": rows}, rows[..., :3]
+
+
+def with_phrases(phrases, min_length):
+    """Diverse beam search with phrases and a minimum length as inputs."""
+    return beam_search(
+        table_step,
+        {"rows": ops.zeros((1, 9))},
+        start=START,
+        end=END,
+        max_length=7,
+        beam_size=6,
+        beam_groups=2,
+        constraints=[MinLength(min_length), RequiredPhrases(phrases)],
+    )
+
+
+def contrastive(min_length):
+    return contrastive_search(
+        table_step,
+        {"rows": ops.zeros((1, 9))},
+        hidden=lambda state: state["rows"],
+        start=START,
+        end=END,
+        max_length=7,
+        constraints=[MinLength(min_length)],
+    )
+
+
+@pytest.mark.exhaustive
+def test_phrases_groups_and_contrastive_search_are_converted():
+    import tensorflow as tf
+
+    min_length = tf.TensorSpec([1], tf.int32)
+    content = convert_to_litert(
+        {
+            "phrases": (
+                with_phrases,
+                {
+                    "phrases": tf.TensorSpec([1, 2, 2], tf.int32),
+                    "min_length": min_length,
+                },
+            ),
+            "contrastive": (contrastive, {"min_length": min_length}),
+        }
+    )
+    phrases = np.array([[[3, 3], [1, -1]]], "int32")
+    inputs = {"phrases": phrases, "min_length": np.array([6], "int32")}
+    for name, function in (("phrases", with_phrases), ("contrastive", contrastive)):
+        found = runner(content, name)(**inputs)
+        for key, values in function(**inputs).items():
+            expected = ops.convert_to_numpy(values)
+            np.testing.assert_allclose(found[key], expected, atol=1e-5, err_msg=key)
+        inputs.pop("phrases", None)
 
 
 def test_bad_arguments():

@@ -96,7 +96,7 @@ def test_an_image_that_cannot_be_read_does_not_stop_the_others(
 
 def test_options_of_the_search_are_fixed(exported, photographs):
     lite = LiteCaptioner(exported)
-    assert lite.search_options(beam_size=4) == SEARCH
+    assert SEARCH.items() <= lite.search_options(beam_size=4).items()
     with pytest.raises(UserError, match=r"beam_size=4, which is fixed in the file"):
         lite.caption(photographs[0], beam_size=3)
     with pytest.raises(UserError, match=r"n_best must be between 1 and beam_size, 4"):

@@ -259,3 +259,51 @@ def test_a_wrong_keyword_is_named_with_those_of_the_search(search):
 def test_a_constraint_that_masks_nothing_is_unfinished():
     with pytest.raises(NotImplementedError):
         searched(greedy_search, [Constraint()])
+
+
+@pytest.mark.parametrize("search", [beam_search, greedy_search])
+def test_a_minimum_length_may_differ_from_row_to_row(search):
+    found = searched(search, [MinLength(np.array([2, LENGTH]))])
+
+    for row, min_length in enumerate((2, LENGTH)):
+        same = searched(search, [MinLength(min_length)])
+        np.testing.assert_array_equal(found["token_ids"][row], same["token_ids"][row])
+        assert (found["lengths"][row] >= min_length).all()
+
+
+@pytest.mark.parametrize(
+    ("min_length", "message"),
+    [
+        (np.array([2, 9]), r"between 0 and max_length, 5. .*: \[2 9\]"),
+        (np.array([2, 3, 4]), "min_length must have 2 rows.*: 3"),
+        (np.array([[2], [3]]), r"one for every row.*int64 of shape \(2, 1\)"),
+        (np.array([2.5, 3.0]), "must be an integer, or one.*float64"),
+    ],
+)
+def test_wrong_minimum_lengths_are_named(min_length, message):
+    with pytest.raises(ValueError, match=message):
+        searched(greedy_search, [MinLength(min_length)])
+
+
+class EndsInTime(Constraint):
+    """A hypothesis ends at its limit at the latest."""
+
+    def mask(self, log_probs, state, step):
+        is_last = (step.remaining == 1)[..., None]
+        return self.forbid(log_probs, is_last & (step.vocabulary != step.end)), state
+
+
+@pytest.mark.parametrize("search", [beam_search, greedy_search])
+def test_a_constraint_knows_how_many_tokens_may_follow(search):
+    table, state = to_tensors((random_table(3), random_state(3)))
+    options = {"start": START, "end": END, "max_length": LENGTH}
+    constraints = [MinLength(3), EndsInTime()]
+    for limit in (None, np.array([3, 4])):
+        found = search(
+            make_step(table), state, constraints=constraints, limit=limit, **options
+        )
+        found = to_numpy(found)
+        for row, longest in enumerate((LENGTH, LENGTH) if limit is None else limit):
+            for tokens in hypotheses(found, row):
+                assert not tokens or tokens[-1] == END
+                assert len(tokens) <= longest

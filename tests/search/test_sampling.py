@@ -165,12 +165,13 @@ def test_no_temperature_makes_possible_what_is_not(temperature, cut):
         assert (np.abs(others - expected) <= 5 * math.sqrt(expected)).all()
 
 
-def plain_cut(probabilities, top_k=None, top_p=None):
+def plain_cut(probabilities, top_k=None, top_p=None, min_p=0.0):
     """The most probable tokens, one after the other, until there are enough."""
     result, kept = np.zeros_like(probabilities), 0.0
     ranked = np.argsort(-probabilities)[:top_k]
     for token in ranked:
-        if top_p is None or kept < top_p * probabilities[ranked].sum():
+        is_in_nucleus = top_p is None or kept < top_p * probabilities[ranked].sum()
+        if is_in_nucleus and probabilities[token] >= min_p * probabilities.max():
             result[token] = probabilities[token]
         kept += probabilities[token]
     return result / result.sum()
@@ -183,6 +184,8 @@ def plain_cut(probabilities, top_k=None, top_p=None):
         {"top_p": 0.6},
         {"top_k": 4, "top_p": 0.8},
         {"top_k": 100, "top_p": 1.0},
+        {"min_p": 0.2},
+        {"top_k": 5, "top_p": 0.9, "min_p": 0.3},
     ],
 )
 def test_only_the_most_probable_are_drawn_in_proportion(cut):
@@ -204,7 +207,7 @@ def test_only_the_most_probable_are_drawn_in_proportion(cut):
     assert_sound(some, table, state, 0, 29, max_length=1, drawn=True)
 
 
-@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 0.01}])
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}])
 def test_of_a_single_token_nothing_else_is_drawn_at_any_step(cut):
     table, state = random_table(29), random_state(29)
 
@@ -213,3 +216,19 @@ def test_of_a_single_token_nothing_else_is_drawn_at_any_step(cut):
     assert_sound(result, table, state, length_penalty=0, drawn=True)
     greedy = run_greedy(table, state)["token_ids"]
     np.testing.assert_array_equal(result["token_ids"], greedy.repeat(BEAM, axis=1))
+
+
+@pytest.mark.parametrize("run", [run_greedy, run_sample])
+def test_a_row_ends_at_its_limit(run):
+    table, state = random_table(13), random_state(13)
+    never_ends(state, 0)
+    never_ends(state, 1)
+
+    whole, cut = run(table, state), run(table, state, limit=(2, 4))
+
+    assert cut["lengths"].tolist() == [[n] * cut["lengths"].shape[1] for n in (2, 4)]
+    for row, limit in enumerate((2, 4)):
+        for key in ("token_ids", "token_log_probs", "weights"):
+            expected = whole[key][row, :, :limit]
+            np.testing.assert_array_equal(cut[key][row, :, :limit], expected)
+        assert (cut["token_ids"][row, :, limit:] == END).all()

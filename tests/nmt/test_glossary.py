@@ -1,0 +1,172 @@
+import numpy as np
+import pytest
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.nmt import Glossary
+from keras_attention_apps.nmt.data.glossary import encode_phrase, word_continuations
+from keras_attention_apps.nmt.main import main
+
+from .conftest import untrained
+
+
+@pytest.mark.parametrize(
+    ("entries", "sentence", "found"),
+    [
+        ({"dog": "chien"}, "The Dog, a DOG.", ["chien"]),
+        ({"dog": "chien"}, "dogs and hotdog", []),
+        ({"Turkey": "Turquie"}, "a turkey in Turkey", ["Turquie"]),
+        ({"Turkey": "Turquie"}, "a turkey", []),
+        ({"May": "mai", "may": "peut"}, "In May it may rain", ["mai", "peut"]),
+        ({"hot dog": "hot-dog", "dog": "chien"}, "a hot  dog", ["hot-dog"]),
+        ({"hot dog": "hot-dog", "dog": "chien"}, "dog hot dog", ["chien", "hot-dog"]),
+        ({"a b": "x", "b c": "y"}, "a b c", ["x"]),
+        ({"e-mail": "courriel"}, "An e-mail!", ["courriel"]),
+        ({"狗": "chien"}, "一只狗在跑", ["chien"]),
+        ({"straße": "rue"}, "die STRASSE", ["rue"]),
+        ({}, "a dog", []),
+    ],
+)
+def test_phrases_are_found_as_whole_words(entries, sentence, found):
+    assert Glossary(entries).find(sentence) == found
+
+
+def test_a_file_has_a_line_for_each_entry(tmp_path):
+    file = tmp_path / "terms.tsv"
+    file.write_bytes("\ufeffdog\tle  chien\r\n\nhot dog\thot-dog\n".encode())
+    glossary = Glossary.from_file(file)
+
+    assert len(glossary) == 2
+    assert glossary.find("a dog and a hot dog") == ["le chien", "hot-dog"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"dog chien\n", "line 1: expected a source phrase, a tab.*: 'dog chien'"),
+        (b"a\tb\n\nc\td\te\n", r"line 3: expected a source phrase, a tab.*: 'c\\td"),
+        (b"dog\t \n", "line 1: expected two phrases.*: 'dog' and ' '"),
+        (b"dog\ta\ndog\tb\n", "line 2: 'dog' has two translations.*: 'a' and 'b'"),
+        (b"\xff\tb\n", "line 1, is not UTF-8"),
+        (b"", "is empty"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_line(tmp_path, content, said):
+    file = tmp_path / "terms.tsv"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=said):
+        Glossary.from_file(file)
+
+
+def test_phrases_become_tokens_within_a_sentence(subwords, unspaced_subwords):
+    for phrase in ("le chien rouge", "xyz"):
+        token_ids = encode_phrase(subwords, phrase)
+        assert subwords.decode(token_ids) == phrase
+    assert encode_phrase(unspaced_subwords, "看见了") != []
+    pieces = [subwords.pieces[x] for x in word_continuations(subwords)]
+    assert pieces and all(piece[0].isalnum() for piece in pieces)
+
+
+def test_translations_contain_the_phrases_of_their_sentences(eager, translator):
+    glossary = {"dog": "vieux chien", "red": "grand", "bird": "xyz"}
+    sentences = ["the red dog", "a cat", "", "a bird sees the dog"]
+    found = translator.translate_each(sentences, n_best=2, glossary=glossary)
+    plain = translator.translate("a cat")
+
+    for sentence, several in zip(sentences, found, strict=True):
+        phrases = Glossary(glossary).find(sentence)
+        for translation in several:
+            for phrase in phrases:
+                assert phrase in translation.text
+        if sentence == "a cat":
+            assert several[0].text == plain.text
+            assert several[0].score == pytest.approx(plain.score, abs=1e-4)
+
+
+@pytest.mark.exhaustive
+def test_compiled_searches_contain_them_too(subwords):
+    translator = untrained(subwords, "bahdanau")
+    glossary = {"dog": "vieux chien", "the": "un"}
+    sentences = ["the red dog", "a cat", "a bird sees the dog"]
+    expected = translator.translate(sentences, glossary=glossary)
+    translator.jit_compile = True
+    translator._search_models.clear()
+    found = translator.translate(sentences, glossary=glossary)
+
+    assert [x.text for x in found] == [x.text for x in expected]
+
+
+def test_phrases_that_do_not_fit_are_named(translator):
+    long = " ".join(["chien"] * 30)
+    with pytest.raises(UserError, match="must have fewer than 20 subwords"):
+        translator.translate("a dog", glossary={"dog": long})
+
+
+def test_subwords_have_their_log_probabilities(translator):
+    for found in next(translator.translate_each(["the red dog"], n_best=3)):
+        total = np.sum(found.subword_log_probabilities)
+        assert total == pytest.approx(found.log_probability, abs=1e-4)
+        assert len(found.subwords) == len(found.subword_log_probabilities)
+        assert found.details()["subwords"] == found.subwords
+
+
+@pytest.mark.parametrize(
+    ("options", "fewest", "most"),
+    [
+        ({"min_length_ratio": 1.5}, 1.5, 2.0),
+        ({"max_length_ratio": 0.5}, 0.0, 0.5),
+        ({"min_length_ratio": 1.0, "max_length_ratio": 1.0}, 1.0, 1.0),
+    ],
+)
+def test_lengths_keep_their_ratios(eager, translator, options, fewest, most):
+    sentences = ["the red dog", "a big bird sees"]
+    for sentence, found in zip(
+        sentences, translator.translate(sentences, **options), strict=True
+    ):
+        count = len(translator.tokenizer.encode(sentence)) - 1
+        length = sum(x != "</s>" for x in found.subwords)
+        assert np.ceil(fewest * count) <= length
+        if "max_length_ratio" in options:
+            assert length <= max(most * count, 1) + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--beam-groups", "2"], "beam_groups must divide beam_size, 5. Received: 2"),
+        (["--beam-groups", "0"], "beam_groups must be at least 1. Received: 0"),
+        (
+            ["--min-length-ratio", "2", "--max-length-ratio", "1"],
+            "min_length_ratio must be at most max_length_ratio, 1.0. Received: 2.0",
+        ),
+        (["--glossary", "nowhere"], "directory: 'nowhere'"),
+        (
+            ["--glossary", "terms.tsv", "--runtime", "litert"],
+            "--glossary needs the runtime keras. Received: 'multi30k",
+        ),
+    ],
+)
+def test_wrong_options_get_one_clear_line(options, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "terms.tsv").write_text("dog\tHund\n")
+    assert main(["translate", "A dog.", *options]) == 2
+
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1 and said in err
+
+
+def test_the_commands_take_a_glossary(
+    corpus, model_folder, loaded_once, tmp_path, capsys
+):
+    glossary, model = tmp_path / "terms.tsv", ["--model", str(model_folder)]
+    glossary.write_text("dog\tvieux chien\n")
+    options = [*model, "--glossary", str(glossary)]
+    assert main(["translate", "the red dog", "a cat", *options]) == 0
+    first, _ = capsys.readouterr().out.splitlines()
+    assert "vieux chien" in first
+
+    assert main(["evaluate", "--data", str(corpus), "--pair", "en-fr", *options]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    count = sum("dog" in x for x in (corpus / "val.en").read_text().splitlines())
+    assert line == f"glossary 100.00  % of {count} phrases are in the translations"
+    assert main(["translate", "x", *options, "--output", str(glossary)]) == 2
+    assert "terms.tsv" in capsys.readouterr().err
+    assert glossary.read_text() == "dog\tvieux chien\n"
