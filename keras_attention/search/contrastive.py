@@ -15,6 +15,7 @@ from keras_attention.search.step import (
     constrain,
     weights_of_any_step,
 )
+from keras_attention.search.top_k import largest
 from keras_attention.typing import Nested, Step, Tensor, Tensors
 from keras_attention.validation import check_positive_integer, check_rank
 
@@ -104,7 +105,7 @@ def contrastive_search(
         scores = (1 - alpha) * ops.exp(log_probs) - alpha * similarity
         # The worst score of a possible token is -1.
         scores = ops.where(is_possible(log_probs), scores, -2.0)
-        best = ops.cast(ops.argmax(scores, axis=-1), "int32")[:, None]
+        best = largest(scores)[:, None]
         token_ids, gains, after = gather((candidates, log_probs, after), best)
         extension = {
             "token_ids": token_ids,

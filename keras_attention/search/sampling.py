@@ -15,6 +15,7 @@ from keras_attention.search.step import (
     constrain,
     weights_of_any_step,
 )
+from keras_attention.search.top_k import largest
 from keras_attention.typing import Nested, Seed, Step, Tensor, Tensors
 from keras_attention.validation import check_positive_integer
 
@@ -56,7 +57,7 @@ def greedy_search(
     """
 
     def most_probable(log_probs, t):
-        return ops.argmax(log_probs, axis=-1)
+        return largest(log_probs)
 
     options = {"start": start, "end": end, "max_length": max_length, "limit": limit}
     return _search(step, state, 1, most_probable, constraints, **options)

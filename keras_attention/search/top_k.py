@@ -1,4 +1,4 @@
-"""Top-k of very many numbers."""
+"""The largest of very many numbers."""
 
 import math
 
@@ -8,6 +8,15 @@ from keras_attention.search.nested import gather
 
 # For fewer numbers, the function of the backend is as fast.
 MIN_SIZE = 4096
+
+
+def largest(x):
+    """Return the first place of the largest number: `(..., N)` to `(...)`, int32.
+
+    `keras.ops.argmax` of floats has operations that LiteRT lacks.
+    """
+    most = ops.max(x, axis=-1, keepdims=True, initial=-math.inf)
+    return ops.cast(ops.argmax(ops.cast(x >= most, "int32"), axis=-1), "int32")
 
 
 def top_k(x, k):

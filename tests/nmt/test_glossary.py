@@ -43,7 +43,7 @@ def test_a_file_has_a_line_for_each_entry(tmp_path):
     [
         (b"dog chien\n", "line 1: expected a source phrase, a tab.*: 'dog chien'"),
         (b"a\tb\n\nc\td\te\n", r"line 3: expected a source phrase, a tab.*: 'c\\td"),
-        (b"dog\t \n", "line 1: expected two phrases.*: 'dog' and ' '"),
+        (b"dog\t \n", "line 1: expected two phrases.*: 'dog' and ''"),
         (b"dog\ta\ndog\tb\n", "line 2: 'dog' has two translations.*: 'a' and 'b'"),
         (b"\xff\tb\n", "line 1, is not UTF-8"),
         (b"", "is empty"),
