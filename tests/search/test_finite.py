@@ -16,6 +16,9 @@ SEARCHES = {
         *args, samples=2, top_k=1, **options
     ),
     "beam": lambda *args, **options: beam_search(*args, beam_size=3, **options),
+    "groups": lambda *args, **options: beam_search(
+        *args, beam_size=4, beam_groups=2, **options
+    ),
     "beam of one": lambda *args, **options: beam_search(
         *args, beam_size=1, length_penalty=0.0, **options
     ),

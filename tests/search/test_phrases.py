@@ -108,36 +108,32 @@ def test_a_beam_of_all_hypotheses_finds_the_best_of_all_sequences():
     assert hypotheses(found, 0)[: len(allowed)] == allowed
 
 
-def plain_allocation(table, state, row, phrases, *, beam_size, max_length):
-    """Dynamic beam allocation for one row, as its docstring defines it, with lists.
+class Plain:
+    """The phrases of a row, as the docstring of `RequiredPhrases` describes them."""
 
-    Returns the best hypothesis, and the smallest difference that decided anything.
-    """
+    def __init__(self, phrases, max_length):
+        self.phrases, self.max_length = phrases, max_length
 
-    def missing(tokens):
-        return [p for p in phrases if not contains(tokens, p)]
+    def missing(self, tokens):
+        return [p for p in self.phrases if not contains(tokens, p)]
 
-    def longest(tokens, phrase):
+    def longest(self, tokens, phrase):
         sizes = range(len(phrase), 0, -1)
         return next((n for n in sizes if tokens[-n:] == phrase[:n]), 0)
 
-    def progress(tokens, token):
-        left = missing(tokens)
-        wanted = [p for p in left if p[longest(tokens, p)] == token]
-        done = [p for p in phrases if p not in left]
-        done += [p for p in wanted if longest(tokens, p) + 1 == len(p)]
-        partial = [longest(tokens, p) + 1 for p in wanted if p not in done]
+    def progress(self, tokens, token):
+        left = self.missing(tokens)
+        after = {p: self.longest(tokens, p) + 1 for p in left}
+        wanted = [p for p, n in after.items() if p[n - 1] == token]
+        done = [p for p in self.phrases if p not in left]
+        done += [p for p in wanted if after[p] == len(p)]
+        partial = [after[p] for p in wanted if p not in done]
         return sum(map(len, done)) + max(partial, default=0)
 
-    def is_allowed(tokens, token):
-        left = missing(tokens)
-        count = sum(map(len, left))
-        spare = max_length - len(tokens) - 2 - count
-        if not left:
-            return True
-        if token == END:
-            return False
-        if spare >= 0:
+    def allows(self, tokens, token):
+        left = self.missing(tokens)
+        spare = self.max_length - len(tokens) - 2 - sum(map(len, left))
+        if not left or (token != END and spare >= 0):
             return True
         # A token may continue a match that is not the longest one.
         matches = {
@@ -146,31 +142,33 @@ def plain_allocation(table, state, row, phrases, *, beam_size, max_length):
             for n in range(len(p))
             if p[n] == token and tokens[len(tokens) - n :] == p[:n]
         }
-        most = max(longest(tokens, p) for p in left) + 1
-        return max(matches, default=0) >= min(-spare, most)
+        most = max(self.longest(tokens, p) for p in left) + 1
+        return token != END and max(matches, default=0) >= min(-spare, most)
 
-    closest = math.inf
+
+def plain_allocation(table, state, row, phrases, *, beam_size, max_length):
+    """Dynamic beam allocation for one row, as its docstring defines it, with lists.
+
+    Returns the finished hypotheses, and the smallest difference that decided anything.
+    """
+    plain, closest = Plain(phrases, max_length), math.inf
     alive, finished = [((), 0.0)], []
     for _ in range(max_length):
-        candidates = []
-        for tokens, total in alive:
-            log_probs = log_prob_of_next(table, state, row, tokens)
-            candidates += [
-                (progress(tokens, token), total + gain, (*tokens, token))
-                for token, gain in enumerate(log_probs)
-                if is_allowed(tokens, token)
-            ]
+        candidates = [
+            (plain.progress(tokens, token), total + gain, (*tokens, token))
+            for tokens, total in alive
+            for token, gain in enumerate(log_prob_of_next(table, state, row, tokens))
+            if plain.allows(tokens, token)
+        ]
         candidates.sort(key=lambda x: (-x[0], -x[1]))
         ordered = []
-        for value, bank in itertools.groupby(candidates, key=lambda x: x[0]):
-            bank = list(bank)
-            scores = [x[1] for x in bank]
-            closest = min([closest, *-np.diff(scores)])
-            ordered += [(turn, -value, x) for turn, x in enumerate(bank)]
+        for value, same in itertools.groupby(candidates, key=lambda x: x[0]):
+            same = list(same)
+            closest = min([closest, *-np.diff([x[1] for x in same])])
+            ordered += [(turn, -value, x) for turn, x in enumerate(same)]
         ordered = [x[2] for x in sorted(ordered, key=lambda x: x[:2])]
         finished += [x[1:] for x in ordered[:beam_size] if x[2][-1] == END]
-        finished.sort(key=lambda x: -x[0])
-        finished = finished[:beam_size]
+        finished = sorted(finished, key=lambda x: -x[0])[:beam_size]
         going = [x for x in ordered if x[2][-1] != END][:beam_size]
         alive = [(tokens, total) for _, total, tokens in going]
     return [tokens for _, tokens in finished], closest
