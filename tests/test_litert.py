@@ -211,9 +211,10 @@ def test_phrases_groups_and_contrastive_search_are_converted():
     inputs = {"phrases": phrases, "min_length": np.array([6], "int32")}
     for name, function in (("phrases", with_phrases), ("contrastive", contrastive)):
         found = runner(content, name)(**inputs)
+        # The weights of the file are float16.
         for key, values in function(**inputs).items():
             expected = ops.convert_to_numpy(values)
-            np.testing.assert_allclose(found[key], expected, atol=1e-5, err_msg=key)
+            np.testing.assert_allclose(found[key], expected, atol=1e-3, err_msg=key)
         inputs.pop("phrases", None)
 
 
