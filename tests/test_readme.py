@@ -43,6 +43,9 @@ def test_lines_of_the_first_page_run():
     others = {
         "a sequence alone, whose positions attend to one another": sequence,
         "a sequence whose order matters": sequence,
+        "a sequence whose distances matter (rotary, ALiBi, T5, Shaw)": sequence,
+        "a long sequence, whose positions attend to their neighbours": sequence,
+        "several heads, with a smaller cache": sequence,
         "a sequence that should become one vector": vector,
         "a sentence that grows word by word, in a Transformer": (2, 32),
         "a sentence that grows word by word, in a recurrent decoder": (2, 5, 64),

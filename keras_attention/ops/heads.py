@@ -37,24 +37,22 @@ def join_heads(x):
 
 def head_scores(query, keys):
     """Return `query @ keys^T` `(B, N, T, S)` for `(B, N, T, D)` and `(B, G, S, D)`."""
-    num_heads, length = query.shape[1], ops.shape(query)[2]
-    query = _by_group(query, keys.shape[1])
+    heads, query = query, _by_group(query, keys.shape[1])
     if acceleration.has_few_scores((*query.shape[:3], keys.shape[2]), query.dtype):
         scores = ops.sum(query[:, :, :, None] * keys[:, :, None], axis=-1)
     else:
         scores = ops.matmul(query, ops.transpose(keys, (0, 1, 3, 2)))
-    return _by_head(scores, num_heads, length)
+    return _by_head(scores, heads)
 
 
 def read_heads(weights, values):
     """Return `weights @ values` for `(B, N, T, S)` and values `(B, G, S, V)`."""
-    num_heads, length = weights.shape[1], ops.shape(weights)[2]
-    weights = _by_group(weights, values.shape[1])
+    heads, weights = weights, _by_group(weights, values.shape[1])
     if acceleration.has_few_scores(weights.shape, weights.dtype):
         context = ops.sum(weights[..., None] * values[:, :, None], axis=-2)
     else:
         context = ops.matmul(weights, values)
-    return _by_head(context, num_heads, length)
+    return _by_head(context, heads)
 
 
 def _by_group(x, num_groups):
@@ -65,11 +63,11 @@ def _by_group(x, num_groups):
     return ops.reshape(x, (batch, num_groups, num_heads // num_groups * length, last))
 
 
-def _by_head(x, num_heads, length):
-    """Reshape `(B, G, N / G * T, ...)` to `(B, N, T, ...)`."""
-    if x.shape[1] == num_heads:
+def _by_head(x, heads):
+    """Reshape `(B, G, N / G * T, ...)` to `(B, N, T, ...)`, the axes of `heads`."""
+    if x.shape[1] == heads.shape[1]:
         return x
-    return ops.reshape(x, (ops.shape(x)[0], num_heads, length, ops.shape(x)[3]))
+    return ops.reshape(x, (*ops.shape(heads)[:3], ops.shape(x)[3]))
 
 
 def has_position(mask, query, keys):

@@ -193,6 +193,12 @@ def test_heads_in_a_decoder_neither_look_back_nor_draw(option):
         AttentionCell(CELLS["gru"](), SelfAttention(3, 5, **option))
 
 
+@pytest.mark.parametrize("option", [{"positions": "alibi"}, {"window_size": 2}])
+def test_heads_in_a_decoder_know_no_positions(option):
+    with pytest.raises(ValueError, match=r"neither positions.*Received: positions"):
+        AttentionCell(CELLS["gru"](), SelfAttention(3, 5, **option))
+
+
 def test_order_must_be_one_of_two():
     with pytest.raises(ValueError, match=r"'previous', 'current'.*Received: 'luong'"):
         AttentionCell(CELLS["gru"](), LuongAttention(), order="luong")
