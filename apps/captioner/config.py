@@ -166,6 +166,9 @@ class TrainConfig:
     #: Minimum count of a word in the training captions to be in the vocabulary. By
     #: default 5, or 1 for fewer than 5,000 captions.
     min_count: Positive | None = None
+    #: Pretrained word vectors, as the initial embeddings: a text file of GloVe,
+    #: word2vec or fastText. Their dimension must be embedding_units.
+    embeddings: Path | None = None
     #: Captions per image in a batch. If an image has more, every epoch draws a random
     #: subset. Also the number of captions sampled per image in self-critical training.
     captions_per_image: Positive = 5

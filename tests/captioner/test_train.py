@@ -171,6 +171,30 @@ def test_missing_inputs_are_one_line_errors(changes, said, squares, tmp_path, ca
     assert len(err) == 1 and said in err[0]
 
 
+def test_word_vectors_are_the_first_embeddings(squares, tmp_path, capsys, monkeypatch):
+    def interrupt(network, *args, **kwargs):
+        networks.append(network)
+        raise KeyboardInterrupt
+
+    networks = []
+    path = tmp_path / "vectors.txt"
+    path.write_text(
+        "2 7\nred 0 0 0 0 0 0 3\nSquare 0 0 0 0 0 0 4\nsquare 4 3 0 0 0 0 0"
+    )
+    monkeypatch.setattr(keras.Model, "fit", interrupt)
+    assert main(command(squares, tmp_path / "run", embeddings=path)) == 130
+
+    assert "2 of 12 words (16.7%) have a vector in vec" in capsys.readouterr().out
+    # They are divided by their mean length, 4.
+    embeddings = networks[0].embedding.get_weights()[0]
+    lengths = np.linalg.norm(embeddings, axis=1)
+    assert np.sort(lengths)[-2:] == pytest.approx([0.75, 1.25])
+    assert np.all(lengths[:4] > 0) and np.all(lengths[:4] < 0.5)
+    path.write_text("dog 1 2 3 4 5 6 7")
+    assert main(command(squares, tmp_path / "other", embeddings=path)) == 2
+    assert "has no vector for any of the 12 words" in capsys.readouterr().err
+
+
 def test_an_empty_vocabulary_is_refused(squares, tmp_path, capsys):
     assert main(command(squares, tmp_path / "run", **{"min-count": 25})) == 2
     assert "is so frequent. Received: 25" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 import shutil
 import sys
 
@@ -7,11 +8,13 @@ import keras
 import numpy as np
 import pytest
 from combinations import quick_first
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.training import runner
 from keras_attention_apps.common.training.callbacks import (
     SaveEveryEpoch,
     ValidateDecoded,
 )
+from keras_attention_apps.nmt.config import TrainConfig
 from keras_attention_apps.nmt.data.text import Subwords
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
@@ -463,6 +466,27 @@ def test_the_links_of_a_guide_belong_to_the_training(few, tmp_path, capsys, begi
 
     assert main([*run, "--model.attention", "none"]) == 2
     assert "guide needs a model with attention" in capsys.readouterr().err
+
+
+def test_word_vectors_are_the_first_embeddings(few, tmp_path, capsys, begin):
+    path = tmp_path / "vectors.txt"
+    path.write_text("".join(f"{word} {'1 ' * 12}\n" for word in ("dog", "dog", "cat")))
+    begin(small(few, tmp_path / "run", embeddings=path))
+    reported = capsys.readouterr().out
+    assert re.search(r"2 of 3\d\d subwords \(0.\d%\) have a vector in vec", reported)
+    assert "1 lines of vectors.txt repeat a word" in reported
+
+    wrong = {"embeddings": path, "model.embedding-units": 10}
+    assert main(small(few, tmp_path / "other", **wrong)) == 2
+    assert re.search(
+        "vectors.txt: Line 1 must be a word and 10 numbers, .* Received: 12 numbers; "
+        "--model.embedding-units is 10",
+        capsys.readouterr().err,
+    )
+    assert main(small(few, tmp_path / "run")) == 2
+    assert "another value of embeddings: 'vectors.txt'" in capsys.readouterr().err
+    with pytest.raises(UserError, match="embeddings must not be set with from_preset"):
+        training.train(TrainConfig(output=tmp_path, embeddings=path, from_preset="x"))
 
 
 def test_one_pair_is_trained_on(copied, eager, tmp_path):

@@ -41,6 +41,10 @@ from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import training_context
+from keras_attention_apps.common.training.embeddings import (
+    check_embeddings,
+    load_embeddings,
+)
 from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
@@ -72,7 +76,14 @@ def train(config: TrainConfig):
     )
     if config.regions:
         config = dataclasses.replace(config, regions=config.regions.resolve())
-    inputs = config.data, config.regions, config.from_preset, config.backbone_weights
+    check_embeddings(config)
+    inputs = (
+        config.data,
+        config.regions,
+        config.from_preset,
+        config.backbone_weights,
+        config.embeddings,
+    )
     check_output(config.output, config.tensorboard, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
     if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
@@ -120,6 +131,8 @@ def _train(config, devices):
         config.output / CHECKPOINTS,
         {
             **dataclasses.asdict(config),
+            # The file may be elsewhere, but not another one.
+            "embeddings": config.embeddings and config.embeddings.name,
             "text": _fingerprint(text, training, validation),
             "boxes": _fingerprint(boxes, training) if config.supervision else None,
         },
@@ -133,6 +146,8 @@ def _train(config, devices):
     captioner = Captioner(model, vocabulary, network)
     if start:
         captioner.copy_weights(start)
+    if config.embeddings:
+        load_embeddings(config.embeddings, vocabulary.words, network)
     phases = _Phases(
         config, captioner, training, validation, checkpoints, devices, about
     )

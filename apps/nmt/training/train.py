@@ -25,6 +25,7 @@ from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average_models
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import training_context
+from keras_attention_apps.common.training.embeddings import check_embeddings
 from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
@@ -50,6 +51,7 @@ from keras_attention_apps.nmt.metrics import (
     translation_scores,
 )
 from keras_attention_apps.nmt.network.building import build_network
+from keras_attention_apps.nmt.training.embeddings import load_embeddings
 from keras_attention_apps.nmt.training.rewards import BleuChrfReward
 from keras_attention_apps.nmt.training.samples import TranslationSamples
 from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
@@ -88,11 +90,12 @@ def train(config: TrainConfig):
     )
     if config.guide and config.model.attention == "none":
         raise UserError("guide needs a model with attention. Received: attention=none")
+    check_embeddings(config)
     inputs = [config.source, config.target, config.valid_source, config.valid_target]
     check_output(
         config.output,
         config.tensorboard,
-        [*inputs, config.guide, config.data, config.from_preset],
+        [*inputs, config.guide, config.embeddings, config.data, config.from_preset],
         (BEST, CHECKPOINTS, EPOCHS),
     )
     if not config.epochs + config.self_critical_epochs:
@@ -181,6 +184,8 @@ def _train(config, training, validation, devices):
         digest = hashlib.sha256(start.tokenizer.model).hexdigest()
         depends_on = {"from_preset's subwords": f"digest {digest[:12]}"}
     depends_on |= dataclasses.asdict(config)
+    # The file may be elsewhere, but not another one.
+    depends_on["embeddings"] = config.embeddings and config.embeddings.name
     depends_on |= {
         "text": text_of(training, validation),
         "links of the guide": guide_of(training),
@@ -201,6 +206,8 @@ def _train(config, training, validation, devices):
     )
     if start:
         network.set_weights(start.network.get_weights())
+    if config.embeddings:
+        load_embeddings(config.embeddings, subwords.pieces, network)
     translator = Translator(model, subwords, network)
     phases = _Phases(config, translator, training, validation, checkpoints, devices)
     phases.runner.run((phases.fit, phases.average, phases.self_critical))

@@ -1,0 +1,52 @@
+"""Initial embeddings of subwords from word vectors."""
+
+import re
+
+import numpy as np
+from keras_attention_apps.common.training.embeddings import (
+    read_vectors,
+    report_found,
+    set_embeddings,
+)
+from keras_attention_apps.common.writing_systems import UNSPACED
+from keras_attention_apps.nmt.data.text import WORD_BEGIN
+
+
+def load_embeddings(path, pieces, network):
+    """Set the embeddings of a network to the word vectors of its subwords.
+
+    A subword that begins a word, such as `▁dog`, takes the vector of the word that it
+    spells, `dog`; so does punctuation, and a subword of a script without spaces. Other
+    subwords, such as the ending `ing`, are no words, and keep their initial vectors.
+    In a file of vectors of subwords, whose words have the mark `▁` themselves, every
+    subword takes its own vector.
+
+    Args:
+        path: The file.
+        pieces: The subwords.
+        network: The `TranslationNetwork`.
+
+    Raises:
+        UserError: If the file cannot be read, or has no vector for any subword.
+    """
+    vectors, found, repeated = vectors_of(path, pieces, network.config.embedding_units)
+    report_found(path, found, repeated, "subwords")
+    for layer in {network.embedding, network.source_embedding}:
+        set_embeddings(layer.embeddings, vectors, found)
+
+
+def vectors_of(path, pieces, dimension):
+    """Return the vectors of subwords, which are found, and the repeated lines."""
+    words = [piece.removeprefix(WORD_BEGIN) for piece in pieces]
+    loaded = read_vectors(path, [*pieces, *words], dimension)
+    vectors, found = (np.split(x, 2) for x in (loaded.vectors, loaded.found))
+    begins = np.array([piece.startswith(WORD_BEGIN) for piece in pieces])
+    if np.any(found[0] & begins):
+        return vectors[0], found[0], loaded.repeated
+    is_word = begins | [_stands_alone(word) for word in words]
+    return vectors[1], found[1] & is_word, loaded.repeated
+
+
+def _stands_alone(piece):
+    """Whether a subword is a word without a mark: punctuation, or without spaces."""
+    return not any(map(str.isalnum, piece)) or bool(re.match(UNSPACED, piece))
