@@ -16,6 +16,7 @@ from keras_attention_apps.common.config import (
     Precision,
     ReadingConfig,
     RuntimeConfig,
+    SamplingSchedule,
     SearchConfig,
     ServerConfig,
 )
@@ -208,6 +209,13 @@ class TrainConfig:
     self_critical_bleu: Weight = 0.0
     #: Weight decay of AdamW.
     weight_decay: Weight = 0.01
+    #: Scheduled sampling: largest probability that the recurrent decoder reads a word
+    #: that it samples itself, instead of one of the caption (0 disables it).
+    scheduled_sampling: Share = 0.0
+    #: Growth of that probability over the steps of the first phase: constant; linear,
+    #: from 0; or inverse-sigmoid, with half of it after half of the steps. Fine-tuning
+    #: continues with the largest probability.
+    sampling_schedule: SamplingSchedule = "inverse-sigmoid"
     #: Label smoothing.
     label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
     #: Weight of the doubly stochastic penalty (lambda), which encourages equal

@@ -19,6 +19,7 @@ from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.network.compiling import power_of_two
+from keras_attention_apps.common.network.weights import model_weights
 from keras_attention_apps.common.task import Task
 
 from keras_attention import MinLength, NoRepeatNgrams, beam_search
@@ -243,7 +244,8 @@ class Captioner(BaseCaptioner, Task):
 
 
 def _inference_weights(network):
-    """Return the weights of a network without those of its loss."""
+    """Return the weights of a network without those of its loss and its training."""
     of_loss = network.reinforce.weights if network.reinforce else []
     excluded = {id(weight) for weight in of_loss}
-    return [weight for weight in network.weights if id(weight) not in excluded]
+    weights = model_weights(network)
+    return [weight for weight in weights if id(weight) not in excluded]

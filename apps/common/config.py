@@ -18,6 +18,7 @@ from keras_attention_apps.common.schema import (
 from tyro.conf import Positional
 
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
+SamplingSchedule = Literal["constant", "linear", "inverse-sigmoid"]
 ModelName = Annotated[str, tyro.conf.arg(aliases=["--preset"])]
 Flags = tyro.conf.OmitArgPrefixes
 

@@ -15,6 +15,7 @@ from keras_attention_apps.common.config import (
     Precision,
     ReadingConfig,
     RuntimeConfig,
+    SamplingSchedule,
     SearchConfig,
     ServerConfig,
 )
@@ -225,6 +226,12 @@ class TrainConfig:
     beta_2: Share | None = None
     #: Weight decay of AdamW.
     weight_decay: Weight = 0.01
+    #: Scheduled sampling: largest probability that a recurrent decoder reads a word
+    #: that it samples itself, instead of one of the reference (0 disables it).
+    scheduled_sampling: Share = 0.0
+    #: Growth of that probability over the steps of the first phase: constant; linear,
+    #: from 0; or inverse-sigmoid, with half of it after half of the steps.
+    sampling_schedule: SamplingSchedule = "inverse-sigmoid"
     #: Label smoothing.
     label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
     #: Gradient clipping: maximum global norm (0 disables it).

@@ -66,7 +66,9 @@ class AttentionDecoder(QuantizableLayer):
         Dict with `"output"`, `"cell_output"` and `"query"` `(B, [K,] T, U)`,
         `"context"` `(B, [K,] T, V)`, `"weights"` `(B, [K,] T, S)`, the other reports of
         the attention (see `AttentionCell`), and `"state"`, the state after the last
-        step. With `order="previous"`, `"query"` holds the previous states, which
+        step. With `sampling`, `"word_inputs"` `(B, [K,] T, D)` are the inputs that the
+        steps read, samples included; a readout of the inputs needs these. With
+        `order="previous"`, `"query"` holds the previous states, which
         Bahdanau's readout needs, followed by the inputs if they are in the query.
 
     Raises:
@@ -153,7 +155,10 @@ class AttentionDecoder(QuantizableLayer):
         if training and self.sampling is not None:
             run = self._sample
         outputs, state = run(inputs, sequence, state, memory, training)
+        read = outputs.pop("word_inputs", inputs)
         outputs = cell.complete(outputs)
+        if self.sampling is not None:
+            outputs["word_inputs"] = read
         if inputs_mask is not None:
             outputs = tree.map_structure(
                 lambda x: _where(sequence["mask"], x, ops.zeros_like(x)), outputs
@@ -251,7 +256,8 @@ class AttentionDecoder(QuantizableLayer):
             state, previous = carry
             read = sampling.choose(now["sampling"], now["inputs"], *previous)
             outputs, new_state = cell(read, state, memory, now["noise"], training=True)
-            return (_keep(state, new_state, now), (read, outputs)), outputs
+            carry = _keep(state, new_state, now), (read, outputs)
+            return carry, {**outputs, "word_inputs": read}
 
         first = tree.map_structure(lambda x: at_least_one(x)[0], sequence)
         inputs = first["inputs"]
@@ -292,6 +298,7 @@ class AttentionDecoder(QuantizableLayer):
         if cell.input_feeding:
             state["fed"] = None
         names = ["output", "cell_output", "query", "context"]
+        names += ["word_inputs"] if self.sampling is not None else []
         return {
             **dict.fromkeys(names, previous_mask),
             **self._masks_of_reports(previous_mask),

@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -169,6 +170,34 @@ def test_missing_inputs_are_one_line_errors(changes, said, squares, tmp_path, ca
     assert main(command(squares, tmp_path / "run", **changes)) == 2
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 1 and said in err[0]
+
+
+@pytest.mark.exhaustive
+def test_scheduled_sampling_grows_in_the_first_phase(
+    squares, tmp_path, monkeypatch, without_steps, eager
+):
+    def validated(self, batches):
+        rate = self.network.decoder.sampling.rate
+        rates.append([float(rate(step)) for step in (0, 2, 4)])
+        return {"cider": 1.0, "bleu-4": 1.0}
+
+    rates = []
+    monkeypatch.setattr(train._Phases, "_validate", validated)
+    changes = {"scheduled-sampling": 0.5, "sampling-schedule": "linear"}
+    assert main(command(squares, tmp_path / "run", SHORT, **changes)) == 0
+
+    # Two epochs of two steps; then fine-tuning, and self-critical training without it.
+    assert rates[:2] == [[0, 0.25, 0.5]] * 2
+    assert rates[2] == [0.5] * 3
+    with h5py.File(tmp_path / "run" / "model" / "model.weights.h5") as file:
+        assert "sampling" not in file["decoder"] and "cell" in file["decoder"]
+    Captioner.from_preset(tmp_path / "run" / "model")
+
+
+def test_scheduled_sampling_needs_a_recurrent_decoder(squares, tmp_path, capsys):
+    changes = {"scheduled-sampling": 0.5, "decoder": "transformer"}
+    assert main(command(squares, tmp_path / "run", **changes)) == 2
+    assert "reads one word after the other" in capsys.readouterr().err
 
 
 def test_word_vectors_are_the_first_embeddings(squares, tmp_path, capsys, monkeypatch):
@@ -343,6 +372,8 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
 
     output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     changes = {"epochs": 2, "fine-tune-epochs": 0, "self-critical-epochs": 0}
+    # The rate of scheduled sampling depends on the number of steps.
+    changes |= {"scheduled-sampling": 1, "sampling-schedule": "linear"}
     assert main(command(squares, undisturbed, SHORT, **changes)) == 0
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)

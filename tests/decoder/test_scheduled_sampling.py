@@ -573,11 +573,15 @@ def test_a_decoder_reads_its_own_words(rng, choice, leading):
         output = numpy(outputs["output"])
         expected = np.where(mask[..., t, None], output, 0)
         np.testing.assert_allclose(found["output"][..., t, :], expected, atol=1e-5)
+        read = np.where(mask[..., t, None], numpy(x), 0)
+        np.testing.assert_allclose(found["word_inputs"][..., t, :], read, atol=1e-6)
         x = embed(ops.argmax(classify(output), axis=-1))
     np.testing.assert_allclose(
         found["output"][..., 0, :], taught["output"][..., 0, :], atol=1e-5
     )
     assert abs(found["output"] - taught["output"])[..., 1, :].max() > 1e-3
+    masked = np.where(mask[..., None], inputs, 0)
+    np.testing.assert_array_equal(taught["word_inputs"], masked)
 
 
 def test_sampling_of_a_decoder_must_be_scheduled_sampling():

@@ -206,13 +206,15 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
         raise KeyboardInterrupt
 
     output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
-    assert main(small(few, undisturbed)) == 0
+    # The rate of scheduled sampling depends on the number of steps.
+    changes = {"scheduled-sampling": 1, "sampling-schedule": "linear"}
+    assert main(small(few, undisturbed, **changes)) == 0
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
-        assert main(small(few, output)) == 130
+        assert main(small(few, output, **changes)) == 130
     # As if it had been killed while the model was replaced.
     (output / "model").rename(output / ".old-7-model")
-    assert main(small(few, output)) == 0
+    assert main(small(few, output, **changes)) == 0
 
     assert not list(output.glob(".*"))
     for ours, theirs in zip(history(output), history(undisturbed), strict=True):
@@ -410,6 +412,8 @@ def test_every_network_trains(attention, copied, eager, few, tmp_path):
     changes["precision"] = "mixed_bfloat16"
     if attention != "none":
         changes["guide"] = write_links(few, tmp_path / "guide", "train")
+    if attention != "self-attention":
+        changes["scheduled-sampling"] = 0.5
     assert main(small(few, output, **changes)) == 0
 
     assert keras.config.dtype_policy().name == "float32"
@@ -466,6 +470,12 @@ def test_the_links_of_a_guide_belong_to_the_training(few, tmp_path, capsys, begi
 
     assert main([*run, "--model.attention", "none"]) == 2
     assert "guide needs a model with attention" in capsys.readouterr().err
+
+
+def test_scheduled_sampling_needs_a_recurrent_decoder(few, tmp_path, capsys):
+    changes = {"scheduled-sampling": 0.5, "model.attention": "self-attention"}
+    assert main(small(few, tmp_path / "run", **changes)) == 2
+    assert "reads one word after the other" in capsys.readouterr().err
 
 
 def test_word_vectors_are_the_first_embeddings(few, tmp_path, capsys, begin):

@@ -49,6 +49,8 @@ class CaptionNetwork(keras.Model):
         backbone_weights, encoder: See `Backbone`.
         sample_temperature: Softmax temperature for sampling captions in self-critical
             training.
+        scheduled_sampling: Whether the decoder has `ScheduledSampling`, with a rate of
+            0 at first; for the recurrent decoder.
         **loss_options: See `LossOptions`.
 
     Call arguments:
@@ -75,11 +77,13 @@ class CaptionNetwork(keras.Model):
         backbone_weights=None,
         encoder=None,
         sample_temperature=1.0,
+        scheduled_sampling=False,
         **loss_options,
     ):
         super().__init__(name="captioner")
         self.config = config
         self.sample_temperature = sample_temperature
+        self.scheduled_sampling = scheduled_sampling
         self.loss_options = LossOptions(**loss_options)
         self.backbone = (
             NoBackbone(config.region_depth)

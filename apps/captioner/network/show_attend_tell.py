@@ -14,6 +14,7 @@ from keras_attention import (
     AttentionDecoder,
     HardWeighting,
     ReinforceLoss,
+    ScheduledSampling,
 )
 
 
@@ -53,7 +54,10 @@ class ShowAttendTell(CaptionNetwork):
             input_in_query=config.input_in_query,
             gate=True,
         )
-        self.decoder = AttentionDecoder(cell)
+        sampling = None
+        if self.scheduled_sampling:
+            sampling = ScheduledSampling(self.embedding, self._predict, rate=0.0)
+        self.decoder = AttentionDecoder(cell, sampling=sampling)
         self.readout = DeepOutput(config.embedding_units, dropout=config.dropout)
         # Weight files of captioners store this layer under the name `from_output`.
         self.readout.from_output = self.readout.from_state
@@ -92,11 +96,18 @@ class ShowAttendTell(CaptionNetwork):
         steps = self.decoder(
             embedded, regions, state, value_mask=mask, training=training
         )
+        # In scheduled sampling, some of the words that were read are samples.
+        read = steps.get("word_inputs", embedded)
         hidden = self.readout(
-            embedded, steps["output"], steps["context"], training=training
+            read, steps["output"], steps["context"], training=training
         )
         reports = self.decoder.cell.attention.step.reports
         return hidden, {name: steps[name] for name in ("weights", *reports)}
+
+    def _predict(self, embedded, outputs):
+        """Return the logits of one step, for scheduled sampling."""
+        hidden = self.readout(embedded, outputs["output"], outputs["context"])
+        return self.embedding(hidden, reverse=True)
 
     def begin(self, inputs, max_length=None):
         regions = self.regions(inputs, training=False)

@@ -52,6 +52,10 @@ from keras_attention_apps.common.training.runner import (
     check_output,
     training_record,
 )
+from keras_attention_apps.common.training.scheduled_sampling import (
+    check_sampling,
+    start_sampling,
+)
 from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
 
 _LOSS_OPTIONS = [field.name for field in dataclasses.fields(LossOptions)]
@@ -77,6 +81,7 @@ def train(config: TrainConfig):
     if config.regions:
         config = dataclasses.replace(config, regions=config.regions.resolve())
     check_embeddings(config)
+    check_sampling(config, recurrent=config.model.decoder == "recurrent")
     inputs = (
         config.data,
         config.regions,
@@ -235,6 +240,7 @@ def _build(config, vocabulary_size, encoder):
             backbone_weights=None if start == "none" else start,
             encoder=encoder,
             sample_temperature=config.self_critical_temperature,
+            scheduled_sampling=config.scheduled_sampling > 0,
             **{name: getattr(config, name) for name in _LOSS_OPTIONS},
         )
     except UserError:
@@ -439,6 +445,9 @@ class _Phases:
             seed=config.seed + progress.phase,
             epoch=progress.epoch,
         )
+        # The probability grows in the first phase, and is the largest after it.
+        grows = not (progress.phase and config.epochs)
+        start_sampling(self.network, config, grows * len(batches) * epochs)
         self._fit(
             title, batches, validation, epochs=epochs, learning_rate=learning_rate
         )

@@ -77,6 +77,21 @@ def _sizes(file, kind):
     return sizes
 
 
+def copy_weights(source, target):
+    """Copy the weights of one network to another of the same configuration."""
+    pairs = zip(model_weights(target), model_weights(source), strict=True)
+    for ours, theirs in pairs:
+        ours.assign(theirs)
+
+
+def model_weights(network):
+    """Return the weights of a network without those of its training.
+
+    In a training with scheduled sampling, a network counts the passes.
+    """
+    return [x for x in network.weights if not x.path.endswith("/passes")]
+
+
 def save_half(model, path):
     """Write a model's weights as a Keras `.weights.h5` file in float16.
 
@@ -84,7 +99,8 @@ def save_half(model, path):
     compressed file a quarter smaller than with the eleven bits of float16.
 
     Args:
-        model: A built Keras model. Its optimiser's state is left out.
+        model: A built Keras model. The state of a training, of its optimiser and of
+            scheduled sampling, is left out.
         path: Name of the file, ending in `.weights.h5`.
     """
     # The file in full precision has no name, so that a killed process leaves none.
@@ -184,7 +200,7 @@ def _writing(path):
 def _copy_half(source, target):
     target.attrs.update(source.attrs)
     for name, item in source.items():
-        if name == "optimizer":
+        if name in ("optimizer", "sampling"):
             continue
         if isinstance(item, h5py.Group):
             _copy_half(item, target.create_group(name))

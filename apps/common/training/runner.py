@@ -15,6 +15,7 @@ from keras_attention_apps.common.hosts import (
 )
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.network.replicas import AdamW
+from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.training.callbacks import (
     ReportEveryEpoch,
@@ -125,7 +126,7 @@ class Runner:
         if self.progress.history:
             wait_for_hosts("best model")
             best = type(self.task).from_preset(self.best)
-            self.task.network.set_weights(best.network.get_weights())
+            copy_weights(best.network, self.task.network)
 
     def save_best(self, task=None, **about):
         """Save the trained model, or another one, as the best."""

@@ -41,6 +41,8 @@ class TranslationNetwork(keras.Model):
         sample_temperature: Softmax temperature for sampling translations in
             self-critical training.
         guide_weight: Weight of attention supervision.
+        scheduled_sampling: Whether the decoder has `ScheduledSampling`, with a rate of
+            0 at first; for recurrent decoders.
 
     Call arguments:
         inputs: Dict with token ids, padded with PAD: `"source"` `(B, S)`, and
@@ -68,10 +70,12 @@ class TranslationNetwork(keras.Model):
         label_smoothing=0.0,
         sample_temperature=1.0,
         guide_weight=0.0,
+        scheduled_sampling=False,
     ):
         super().__init__(name="translator")
         self.config = config
         self.guide_weight = guide_weight
+        self.scheduled_sampling = scheduled_sampling
         self.label_smoothing = label_smoothing
         self.sample_temperature = sample_temperature
         self.embedding = self._embeddings(vocabulary_size, "embedding")

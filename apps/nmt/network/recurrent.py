@@ -19,6 +19,7 @@ from keras_attention import (
     LayerNormLSTMCell,
     LuongAttention,
     RecurrentEncoder,
+    ScheduledSampling,
 )
 
 
@@ -49,7 +50,10 @@ class RecurrentNetwork(TranslationNetwork):
             cell = keras.layers.StackedRNNCells([cells[0], *rest])
         else:
             (cell,) = cells
-        self.decoder = AttentionDecoder(self._attention_cell(cell))
+        sampling = None
+        if self.scheduled_sampling:
+            sampling = ScheduledSampling(self.embedding, self._predict, rate=0.0)
+        self.decoder = AttentionDecoder(self._attention_cell(cell), sampling=sampling)
 
     def _cell(self, units):
         """Return a recurrent cell."""
@@ -99,9 +103,14 @@ class RecurrentNetwork(TranslationNetwork):
             value_mask=memory["mask"],
             training=training,
         )
-        hidden = self._hidden(embedded, steps)
+        # In scheduled sampling, some of the words that were read are samples.
+        hidden = self._hidden(steps.get("word_inputs", embedded), steps)
         weights = steps["weights"] if return_weights else None
         return self.output_dropout(hidden, training=training), weights
+
+    def _predict(self, embedded, outputs):
+        """Return the logits of one step, for scheduled sampling."""
+        return self.logits(self._hidden(embedded, outputs))
 
     def start(self, inputs, max_length):
         encoded = self.encode(inputs["source"])

@@ -20,6 +20,7 @@ from keras_attention_apps.common.hosts import (
     on_first_host,
     wait_for_hosts,
 )
+from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average_models
@@ -32,6 +33,10 @@ from keras_attention_apps.common.training.runner import (
     Runner,
     check_output,
     training_record,
+)
+from keras_attention_apps.common.training.scheduled_sampling import (
+    check_sampling,
+    start_sampling,
 )
 from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
 from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, TrainConfig, with_recipe
@@ -90,6 +95,7 @@ def train(config: TrainConfig):
     )
     if config.guide and config.model.attention == "none":
         raise UserError("guide needs a model with attention. Received: attention=none")
+    check_sampling(config, recurrent=config.model.attention != "self-attention")
     check_embeddings(config)
     inputs = [config.source, config.target, config.valid_source, config.valid_target]
     check_output(
@@ -203,9 +209,10 @@ def _train(config, training, validation, devices):
         label_smoothing=config.label_smoothing,
         sample_temperature=config.self_critical_temperature,
         guide_weight=config.guide_weight,
+        scheduled_sampling=config.scheduled_sampling > 0,
     )
     if start:
-        network.set_weights(start.network.get_weights())
+        copy_weights(start.network, network)
     if config.embeddings:
         load_embeddings(config.embeddings, subwords.pieces, network)
     translator = Translator(model, subwords, network)
@@ -310,6 +317,7 @@ class _Phases:
             _remove_epochs(self.epochs)
         if not config.epochs:
             return
+        start_sampling(self.network, config, len(batches) * config.epochs)
         self._fit(
             "Teacher forcing",
             batches,
