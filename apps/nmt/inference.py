@@ -94,6 +94,8 @@ class Translator(BaseTranslator, Task):
             for source, target in zip(sources, targets, strict=True)
         ]
         found = [[] for _ in encoded]
+        if self.copying:
+            encoded = [(x, self.copying.extend(x, target)) for x, target in encoded]
         # A side that is empty has the end token alone.
         order = [i for i, pair in enumerate(encoded) if min(map(len, pair)) > 1]
         order.sort(key=lambda i: max(map(len, encoded[i])))
@@ -121,6 +123,9 @@ class Translator(BaseTranslator, Task):
 
     def _links(self, source, target, weights):
         """Return the links of a pair of token ids, from its attention."""
+        if self.copying:
+            target, origins = self.copying.expand(target, source)
+            weights = weights[origins]
         places = [self.tokenizer.word_places(side) for side in (source, target)]
         # The end token is one more word.
         merged = merge_weights(weights, [*places[0], places[0][-1] + 1], places[1])

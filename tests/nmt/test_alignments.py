@@ -111,6 +111,18 @@ def test_forced_decoding_reads_the_given_translation(translator, eager):
         assert links == expected
 
 
+def test_copied_words_are_read_as_one_token(subwords, eager):
+    translator = untrained(subwords, "bahdanau", copy=True)
+    read = []
+    forced = translator._forced
+    translator._forced = lambda pairs, *_: read.extend(pairs) or forced(pairs, 64)
+    (links,) = translator.align(["the dog Zorba sees"], ["le chien Zorba voit"])
+
+    _, target = read[0]
+    assert sum(token >= len(subwords) for token in target) >= 1
+    assert len(links) > 1 and [t for _, t in links] == sorted({t for _, t in links})
+
+
 def test_words_beyond_the_maximum_length_have_no_links(translator, eager):
     (links,) = translator.align(["dog " * 25], ["chien " * 25])
 

@@ -167,7 +167,7 @@ def test_scheduled_sampling_reads_and_writes_its_own_words(changes, eager):
     network.decoder.sampling.rate = 1.0
     found = ops.convert_to_numpy(network(inputs, training=True))
 
-    memory, state = network.begin(inputs, LONGEST)
+    memory, state = network.start(inputs, LONGEST)
     state = tree.map_structure(lambda x: x[:, None], state)
     token_ids = inputs["target"][:, :1]
     for t in range(TARGET):

@@ -476,6 +476,9 @@ def test_scheduled_sampling_needs_a_recurrent_decoder(few, tmp_path, capsys):
     changes = {"scheduled-sampling": 0.5, "model.attention": "self-attention"}
     assert main(small(few, tmp_path / "run", **changes)) == 2
     assert "reads one word after the other" in capsys.readouterr().err
+    run = small(few, tmp_path / "run", **{"scheduled-sampling": 0.5})
+    assert main([*run, "--copy"]) == 2
+    assert "needs a model without copy" in capsys.readouterr().err
 
 
 def test_word_vectors_are_the_first_embeddings(few, tmp_path, capsys, begin):

@@ -21,6 +21,12 @@ def check_sampling(config, *, recurrent):
             "the other: self-attention trains on all words at once, before it can "
             f"sample any. Received: {config.scheduled_sampling}"
         )
+    if config.scheduled_sampling and getattr(config.model, "copy", False):
+        raise UserError(
+            "scheduled_sampling needs a model without copy: its samples are words of "
+            "the vocabulary, and never copies from the source. "
+            f"Received: {config.scheduled_sampling}"
+        )
 
 
 class SamplingRate(keras.optimizers.schedules.LearningRateSchedule):

@@ -155,7 +155,8 @@ class TranslationNetwork(keras.Model):
             inputs: Dict with `"source"` and `"target"`, as for a call.
         """
         memory = self.encode(inputs["source"])
-        _, weights = self.decode(inputs["target"][:, :-1], memory, return_weights=True)
+        target = self._read(inputs["target"][:, :-1])
+        _, weights = self.decode(target, memory, return_weights=True)
         return weights
 
     def encode(self, source, training=None):
