@@ -1,4 +1,6 @@
-"""Summaries of data and image encoder, printed before a training."""
+"""Summaries of data and image encoder before a training."""
+
+import hashlib
 
 from keras_attention_apps.captioner.data.text import tokenize
 
@@ -49,3 +51,14 @@ def report_phrases(images):
             f"{len(several)} of {len(names)} box names are phrases, the first "
             f"{several[0]!r}: only single words supervise the attention"
         )
+
+
+def fingerprint(by, *splits):
+    """Return a line with a digest of `by(image)` over all images of the splits."""
+    digest = hashlib.blake2b(digest_size=6)
+    for images in splits:
+        for image in images:
+            digest.update(repr(by(image)).encode())
+    counts = " and ".join(str(len(images)) for images in splits)
+    # Checkpoints of earlier versions contain this line.
+    return f"{counts} photographs, digest {digest.hexdigest()}"

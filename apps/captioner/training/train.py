@@ -1,7 +1,6 @@
 """Training in three phases: decoder, fine-tuning, and self-critical training."""
 
 import dataclasses
-import hashlib
 import os
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -27,6 +26,7 @@ from keras_attention_apps.captioner.training.rewards import BleuReward, CiderRew
 from keras_attention_apps.captioner.training.samples import CaptionSamples
 from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
 from keras_attention_apps.captioner.training.summary import (
+    fingerprint,
     report_cut,
     report_encoder,
     report_phrases,
@@ -138,8 +138,8 @@ def _train(config, devices):
             **dataclasses.asdict(config),
             # The file may be elsewhere, but not another one.
             "embeddings": config.embeddings and config.embeddings.name,
-            "text": _fingerprint(text, training, validation),
-            "boxes": _fingerprint(boxes, training) if config.supervision else None,
+            "text": fingerprint(text, training, validation),
+            "boxes": fingerprint(boxes, training) if config.supervision else None,
         },
     )
     on_first_host(recover_folder, config.output / BEST)
@@ -212,17 +212,6 @@ def _from_preset(config):
     taken = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)
     print(f"From {config.from_preset}: {', '.join(taken)}")
     return dataclasses.replace(config, model=model, backbone_weights="none"), start
-
-
-def _fingerprint(by, *splits):
-    """Return a line with a digest of `by(image)` over all images of the splits."""
-    digest = hashlib.blake2b(digest_size=6)
-    for images in splits:
-        for image in images:
-            digest.update(repr(by(image)).encode())
-    counts = " and ".join(str(len(images)) for images in splits)
-    # Checkpoints of earlier versions contain this line.
-    return f"{counts} photographs, digest {digest.hexdigest()}"
 
 
 def _build(config, vocabulary_size, encoder):
