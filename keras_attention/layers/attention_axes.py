@@ -23,7 +23,7 @@ def attend_over_axes(attend, axes, tensors, masks, attention_mask, return_weight
         axes: The `AttentionAxes`.
         tensors: Dict of `"query"`, `"value"` and `"key"`; the last two may be `None`.
         masks: Dict of their masks by the same names, `None` or without the depth.
-        attention_mask: `(B, T, S)`, `(T, S)` or `None`.
+        attention_mask: `(B, [N,] T, S)`, `(T, S)` or `None`.
     """
     query = tensors["query"]
     value = query if tensors["value"] is None else tensors["value"]
@@ -43,6 +43,15 @@ def attend_over_axes(attend, axes, tensors, masks, attention_mask, return_weight
         return axes.unfold(found, query)
     output, weights = found
     return axes.unfold(output, query), axes.unfold_weights(weights, query, value)
+
+
+def check_no_details(return_details, axes):
+    """Raise `ValueError` for details of attention over some axes."""
+    if return_details:
+        raise ValueError(
+            "With attention_axes, return_details must be False. "
+            f"Received: return_details=True, attention_axes={axes}"
+        )
 
 
 class AttentionAxes:
@@ -118,8 +127,8 @@ class AttentionAxes:
         return self.fold(ops.cast(mask, "bool")[..., None])[..., 0]
 
     def fold_attention_mask(self, mask, query):
-        """Return a mask `(B, T, S)` for all rows; `(T, S)` and `None` as they are."""
-        if mask is None or len(mask.shape) != 3:
+        """Return a mask `(B, [N,] T, S)` for all rows; `(T, S)` as it is."""
+        if mask is None or len(mask.shape) == 2:
             return mask
         rows = self._rows(len(query.shape))
         free = math.prod(ops.shape(query)[axis] for axis in rows[1:])

@@ -278,24 +278,30 @@ def check_shapes(query_shape, value_shape, key_shape=None):
         )
 
 
-def mask_of_queries(attention_mask, query_shape, positions):
-    """Return an attention mask as `(B, T, S)`, in which any axis may be of size 1.
+def mask_of_queries(attention_mask, query_shape, positions, num_heads=None):
+    """Return an attention mask as `(B, [N,] T, S)`; any axis may be of size 1.
 
     Args:
-        attention_mask: Boolean `(B, T, S)` or `(T, S)`; `(B, S)` for one query; `None`.
+        attention_mask: Boolean `(B, T, S)` or `(T, S)`; `(B, S)` for one query; with
+            heads `(B, N, T, S)`, or `(B, N, S)` for one query, too; or `None`.
         query_shape: `(B, T, Q)`, or `(B, Q)` for one query.
         positions: S.
+        num_heads: N, or `None` for a mask without an axis of heads.
     """
     if attention_mask is None:
         return None
-    *batch_and_queries, _ = query_shape
-    shape = (*batch_and_queries, positions)
-    single = len(shape) == 2
-    shapes = [shape] if single else [shape, shape[1:]]
+    batch, *queries, _ = query_shape
+    shapes = [(batch, *queries, positions)]
+    shapes += [(*queries, positions)] if queries else []
+    shapes += [(batch, num_heads, *queries, positions)] if num_heads else []
     check_mask("attention_mask", attention_mask, *shapes, broadcasts=True)
-    if single:
+    if not queries:
+        attention_mask = attention_mask[..., None, :]
+    elif len(attention_mask.shape) == 2:
+        attention_mask = attention_mask[None]
+    if num_heads and len(attention_mask.shape) == 3:
         return attention_mask[:, None]
-    return attention_mask if len(attention_mask.shape) == 3 else attention_mask[None]
+    return attention_mask
 
 
 def stay_frozen(layer):

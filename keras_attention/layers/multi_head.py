@@ -5,13 +5,21 @@ values, Q query depth, V value depth, D depth of a head.
 """
 
 import keras
-from keras import ops
+from keras import ops, tree
 
 from keras_attention.layers.base import (
     BaseMemory,
     BaseStep,
 )
+from keras_attention.layers.dropout import WeightDropout
+from keras_attention.layers.head_weights import (
+    check_for_heads,
+    draw_for_scores,
+    draw_for_steps,
+    weigh_heads,
+)
 from keras_attention.layers.projections import project_rows
+from keras_attention.layers.weightings import get_weighting, is_plain_softmax
 from keras_attention.lengths import is_zero
 from keras_attention.ops import sliding_windows
 from keras_attention.ops.heads import (
@@ -26,19 +34,12 @@ from keras_attention.ops.heads import (
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.relative_positions import count_positions, offsets_between
-from keras_attention.ops.weightings import (
-    masked_entmax15,
-    masked_softmax,
-    masked_sparsemax,
+from keras_attention.serialization import (
+    deserialize_parts,
+    serialize_part,
+    serialize_seed,
+    serialize_shared_part,
 )
-from keras_attention.serialization import deserialize_parts, serialize_shared_part
-
-# Functions `(scores, mask) -> weights` over the last axis.
-WEIGHTINGS = {
-    "softmax": masked_softmax,
-    "sparsemax": masked_sparsemax,
-    "entmax": masked_entmax15,
-}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -142,7 +143,7 @@ class MultiHeadStep(BaseStep):
     """Step of an attention of several heads: project, attend, join, project.
 
     Without weights in the outputs, the backend's fused attention may be used.
-    See `BaseStep` for the call.
+    See `BaseStep` for the call. Its mask may also be one per head, `(B, N, T, S)`.
 
     Args:
         num_heads: Number of heads N.
@@ -150,9 +151,9 @@ class MultiHeadStep(BaseStep):
         output_dim: Depth of the output; `None` for the depth of the queries.
         use_output_projection: Whether the joined heads are projected.
         scale: Number that multiplies the scores.
-        weighting: `"softmax"`, `"sparsemax"` or `"entmax"`.
+        weighting: Name of a weighting, or a `Weighting`.
         dropout: Rate at which weights are dropped in training.
-        seed: Integer, for the dropout.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`; for the dropout.
         projection: Dict of `keras.layers.Dense` arguments, for both projections.
         positions: The `RelativePositions`, or `None`.
         window_size: Number W: a query sees positions at a distance below W only.
@@ -161,8 +162,9 @@ class MultiHeadStep(BaseStep):
 
     Call arguments:
         causal: Whether query t sees the positions up to t only.
-        average_heads: Whether `"weights"` is the mean over the heads `(B, T, S)`, or
-            the weights of each head `(B, N, T, S)`.
+        average_heads: Whether `"weights"` is the mean over the heads `(B, T, S)`, and
+            the reports of the weighting are `(B, T, N, ...)`; or all are of each head,
+            `(B, N, T, ...)`.
         query_positions: Positions of the queries, int32 `(B, T)` or `(1, T)`; counted
             from zero, without masked queries, if omitted.
         same_sequence: Whether query t and position t are the same step with the same
@@ -192,9 +194,9 @@ class MultiHeadStep(BaseStep):
         self.output_dim = output_dim
         self.use_output_projection = use_output_projection
         self.scale = scale
-        self.weighting = weighting
-        self.dropout = dropout
-        self.seed = seed
+        self.weighting = get_weighting(weighting, self.dtype_policy)
+        check_for_heads(self.weighting, dropout)
+        self.reports = self.weighting.reports
         self.projection = projection
         self.positions = positions
         self.window_size = window_size
@@ -204,8 +206,15 @@ class MultiHeadStep(BaseStep):
         self.query_projection = _projection(
             self, "query_projection", num_heads * key_dim
         )
-        self.weight_dropout = keras.layers.Dropout(
+        self.weight_dropout = WeightDropout(
             dropout, seed=seed, dtype=self.dtype_policy, name="weight_dropout"
+        )
+
+    def draw(self, memory, steps, queries=1):
+        batch, _, length, _ = ops.shape(memory["keys"])
+        shape = (steps, batch, queries, length)
+        return draw_for_steps(
+            self.weighting, self.weight_dropout, self.num_heads, shape
         )
 
     def build(self, query_shape, memory_shape):
@@ -223,6 +232,9 @@ class MultiHeadStep(BaseStep):
             depth = self.context_depth(query_shape[-1], memory_shape)
             self.output_projection = _projection(self, "output_projection", depth)
             self.output_projection.build((None, joined))
+        if not self.weighting.built:
+            heads = [self.num_heads] if self.weighting.takes_heads else []
+            self.weighting.build((None, *heads, None, None))
         self.built = True
 
     def call(
@@ -241,6 +253,10 @@ class MultiHeadStep(BaseStep):
         query_positions=None,
         same_sequence=False,
     ):
+        if mask is not None and len(mask.shape) == 3:
+            mask = mask[:, None]
+        if noise is not None:
+            noise = tree.map_structure(lambda x: ops.swapaxes(x, 1, 2), noise)
         if query_mask is not None:
             query = clear_masked(query, query_mask)
         if query_positions is not None:
@@ -255,18 +271,20 @@ class MultiHeadStep(BaseStep):
             outputs, seen = {}, query_mask
         else:
             offsets, mask = self._relate(query_positions, memory, mask)
-            context, weights, mask = self._attend(
+            context, outputs, mask = self._attend(
                 *(query, memory["keys"], memory["values"], mask, offsets),
                 causal=causal,
                 query_mask=query_mask,
+                noise=noise,
                 return_weights=return_weights,
                 training=training,
             )
-            outputs = {"weights": weights} if return_weights else {}
             seen = has_position(mask, query, memory["keys"])
             seen = combine_masks(seen, query_mask)
-        if return_weights and average_heads:
-            outputs["weights"] = ops.mean(outputs["weights"], axis=1)
+        if average_heads:
+            outputs = {name: ops.swapaxes(x, 1, 2) for name, x in outputs.items()}
+            if return_weights:
+                outputs["weights"] = ops.mean(outputs["weights"], axis=2)
         output = self._project_output(context, inputs)
         if seen is not None:
             output = clear_masked(output, seen)
@@ -305,14 +323,14 @@ class MultiHeadStep(BaseStep):
     def _relate(self, query_positions, memory, mask):
         """Return the offsets, if they are needed, and all masks but the causal one."""
         valid = memory.get("mask")
-        mask = combine_masks(mask, None if valid is None else valid[:, None])
+        mask = combine_masks(mask, None if valid is None else valid[:, None, None])
         if not self._needs_positions():
             return None, mask
         key_positions = count_positions(valid, ops.shape(memory["keys"])[2])
         offsets = offsets_between(query_positions, key_positions)
         if self.window_size is not None:
             in_window = sliding_windows.in_window(offsets, self.window_size)
-            mask = combine_masks(mask, in_window)
+            mask = combine_masks(mask, in_window[:, None])
         return offsets, mask
 
     def _attend(
@@ -325,12 +343,14 @@ class MultiHeadStep(BaseStep):
         *,
         causal=False,
         query_mask=None,
+        noise=None,
         return_weights=False,
         training=None,
     ):
-        """Return contexts `(B, N, T, V)`, weights `(B, N, T, S)`, and the mask used.
+        """Return contexts `(B, N, T, V)`, a dict of other outputs, and the mask used.
 
-        Weights are `None` from fused attention, and the mask if all positions are seen.
+        The outputs are those of the weighting, `(B, N, T, ...)`, with `"weights"` if
+        they are requested. The mask is `None` if all positions are seen.
         """
         bias = None if self.positions is None else self.positions.bias(query, offsets)
         fused = not return_weights and self._fuses(keys, values, training)
@@ -339,16 +359,20 @@ class MultiHeadStep(BaseStep):
             mask = combine_masks(mask, up_to_each_query(query, keys))
         if fused:
             context = self._fused(query, keys, values, mask, bias, causal_only)
-            return context, None, mask
-        queries = None if query_mask is None else query_mask[..., None]
-        weights = self._weigh(query, keys, combine_masks(mask, queries), bias, training)
+            return context, {}, mask
+        seen = None if query_mask is None else query_mask[:, None, :, None]
+        seen = combine_masks(mask, seen)
+        outputs = self._weigh(query, keys, seen, bias, noise, training)
+        weights = outputs["weights"] if return_weights else outputs.pop("weights")
         context = read_heads(weights, values)
         more = None if self.positions is None else self.positions.read(weights, offsets)
-        return context if more is None else context + more, weights, mask
+        return context if more is None else context + more, outputs, mask
 
     def _saves_time(self, length, causal):
         """Return whether blocks of a sliding window cost less than all positions."""
         if self.window_size is None or not isinstance(length, int | None):
+            return False
+        if self.weighting.reports:
             return False
         seen = (2 if causal else 3) * sliding_windows.block_size(self.window_size)
         return length is None or length > seen
@@ -372,7 +396,7 @@ class MultiHeadStep(BaseStep):
             sliding_windows.key_blocks(values, size, causal),
             sliding_windows.block_mask(
                 steps, batch, length, self.window_size, size, causal
-            ),
+            )[:, None],
             sliding_windows.block_offsets(size, causal),
             training=training,
         )
@@ -384,8 +408,8 @@ class MultiHeadStep(BaseStep):
         backend = keras.backend.backend()
         on_jax = backend == "jax"
         return (
-            self.weighting == "softmax"
-            and not (self.dropout and training)
+            is_plain_softmax(self.weighting)
+            and not (self.weight_dropout.rate and training)
             and not (self.positions is not None and self.positions.reads)
             # Backends take no softmax over no position.
             and not is_zero(keys.shape[2])
@@ -399,7 +423,7 @@ class MultiHeadStep(BaseStep):
 
     def _fused(self, query, keys, values, mask, bias, causal):
         """Return the contexts of the backend's fused attention."""
-        mask = None if mask is None else mask[:, None]
+        given = mask
         if bias is not None:
             bias = masked_bias(bias, mask, self.compute_dtype)
         context = ops.dot_product_attention(
@@ -410,17 +434,25 @@ class MultiHeadStep(BaseStep):
             is_causal=causal,
             flash_attention=keras.config.is_flash_attention_enabled(),
         )
-        return ops.transpose(context, (0, 2, 1, 3))
+        context = ops.transpose(context, (0, 2, 1, 3))
+        if given is None or given.shape[1] == 1:
+            return context
+        # A query may have a position in some heads only.
+        return clear_masked(context, ops.any(given, axis=-1))
 
-    def _weigh(self, query, keys, mask, bias, training):
-        """Return the weights `(B, N, T, S)` of scaled queries `(B, N, T, D)`."""
+    def _weigh(self, query, keys, mask, bias, noise, training):
+        """Return weights and reports, `(B, N, T, ...)`, of scaled queries."""
         scores = head_scores(query, keys)
         if bias is not None:
             scores = at_least_float32(scores) + at_least_float32(bias)
-        mask = None if mask is None else mask[:, None]
-        weights = WEIGHTINGS[self.weighting](scores, mask)
-        weights = ops.cast(weights, self.compute_dtype)
-        return self.weight_dropout(weights, training=training)
+        if noise is None:
+            parts, shape = (self.weighting, self.weight_dropout), ops.shape(scores)
+            noise = draw_for_scores(*parts, shape) if training else {}
+        outputs = weigh_heads(
+            self.weighting, scores, mask, noise.get("weighting"), training
+        )
+        weights = self.weight_dropout(outputs["weights"], noise.get("dropout"))
+        return {**outputs, "weights": ops.cast(weights, self.compute_dtype)}
 
     def get_config(self):
         return {
@@ -430,9 +462,9 @@ class MultiHeadStep(BaseStep):
             "output_dim": self.output_dim,
             "use_output_projection": self.use_output_projection,
             "scale": self.scale,
-            "weighting": self.weighting,
-            "dropout": self.dropout,
-            "seed": self.seed,
+            "weighting": serialize_part(self.weighting),
+            "dropout": self.weight_dropout.rate,
+            "seed": serialize_seed(self.weight_dropout.seed),
             "projection": dict(self.projection),
             "positions": serialize_shared_part(self.positions),
             "window_size": self.window_size,

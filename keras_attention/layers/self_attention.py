@@ -10,8 +10,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.layers.attention_axes import AttentionAxes, attend_over_axes
-from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.attention_axes import (
+    AttentionAxes,
+    attend_over_axes,
+    check_no_details,
+)
+from keras_attention.layers.base import BaseAttention, mask_of_queries
 from keras_attention.layers.cache import check_cache, remember
 from keras_attention.layers.multi_head import (
     MultiHeadMemory,
@@ -23,9 +27,15 @@ from keras_attention.layers.relative_positions import (
     get_positions,
 )
 from keras_attention.layers.self_attention_checks import check_arguments, check_call
+from keras_attention.layers.weightings import Weighting
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.relative_positions import count_positions
-from keras_attention.serialization import deserialize_parts, serialize_shared_part
+from keras_attention.serialization import (
+    deserialize_parts,
+    serialize_part,
+    serialize_seed,
+    serialize_shared_part,
+)
 from keras_attention.typing import (
     Config,
     Initializer,
@@ -113,15 +123,17 @@ class SelfAttention(BaseAttention):
         use_output_projection: Whether the joined heads are projected. Without it, the
             depth of the output is `num_heads * value_dim`.
         causal: Whether query t sees the positions up to and including t only.
-        weighting: How scores become weights: `"softmax"`, `"sparsemax"` or `"entmax"`.
-            Hard and monotonic weightings are for one head, hence not available.
+        weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
+            `"hard"`, or a `Weighting` such as `HardWeighting()`. Each head has weights,
+            choices and, if it is learned, a temperature of its own. Monotonic attention
+            has one head, hence it is not available.
         dropout: Rate at which weights are dropped in training; the others are
-            scaled up.
+            scaled up. A hard choice cannot be dropped.
         scale: Number that multiplies the scores; `1 / sqrt(key_dim)` if `None`.
         use_bias: Whether the projections have a bias.
         kernel_initializer, kernel_regularizer, kernel_constraint: For the projections.
         bias_initializer, bias_regularizer, bias_constraint: For their biases.
-        seed: Integer, makes the dropout repeatable.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`; for the dropout.
         positions: Relative positions: `"rotary"`, `"alibi"`, `"t5"`, `"shaw"`, or a
             layer such as `RotaryPositions(fraction=0.5)`.
         num_key_value_heads: Positive integer that divides `num_heads`, number of heads
@@ -149,9 +161,14 @@ class SelfAttention(BaseAttention):
         value_mask, key_mask: Boolean `(batch, value_length)`.
         attention_mask: Boolean `(batch, query_length, value_length)`, or
             `(query_length, value_length)` for all sequences; `(batch, value_length)`
-            for one query. An axis of size 1 is broadcast.
+            for one query. A mask per head has another axis `num_heads` after the batch.
+            An axis of size 1 is broadcast.
+        use_causal_mask: Whether this call is causal, even if the layer is not.
         return_attention_scores: Whether to return the weights that were used, too:
             in training, after dropout.
+        return_details: Whether to return a dict instead of the output: `"context"`,
+            the output; `"weights"`; and the reports of the weighting, such as the
+            `"log_probability"` `(batch, num_heads, query_length)` of a hard choice.
         cache: Dict that `get_initial_cache` or the previous step returned. The query
             then holds the next step, or several.
 
@@ -194,7 +211,7 @@ class SelfAttention(BaseAttention):
         output_dim: int | None = None,
         use_output_projection: bool = True,
         causal: bool = False,
-        weighting: str = "softmax",
+        weighting: str | Weighting = "softmax",
         dropout: float = 0.0,
         scale: float | None = None,
         use_bias: bool = True,
@@ -221,10 +238,8 @@ class SelfAttention(BaseAttention):
         self.output_dim = output_dim
         self.use_output_projection = use_output_projection
         self.causal = causal
-        self.weighting = weighting
-        self.dropout = dropout
+        self.weighting_name = weighting if isinstance(weighting, str) else None
         self.scale = scale
-        self.seed = seed
         self.positions = get_positions(positions, causal, self.dtype_policy)
         self.num_key_value_heads = num_key_value_heads
         self.window_size = window_size
@@ -288,28 +303,34 @@ class SelfAttention(BaseAttention):
         value_mask: Tensor | None = None,
         key_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        use_causal_mask: bool = False,
         return_attention_scores: bool = False,
+        return_details: bool = False,
         cache: Tensors | None = None,
         training: bool | None = None,
     ) -> Nested:
+        causal = self.causal or use_causal_mask
         if cache is not None:
             check_cache(cache, query, value, self.causal, self.axes.axes)
         if self.axes.has_others(query.shape):
+            check_no_details(return_details, self.axes.axes)
             query_mask = query_mask if mask is None else mask
             return attend_over_axes(
-                self.call,
+                partial(self.call, use_causal_mask=use_causal_mask),
                 self.axes,
                 {"query": query, "value": value, "key": key},
                 {"query": query_mask, "value": value_mask, "key": key_mask},
                 attention_mask,
                 return_attention_scores,
             )
-        check_call(self, query, value, key)
+        check_call(self, query, value, key, causal)
         for given in (query_mask, mask):
             check_mask("query_mask", given, query.shape[:-1])
         query_mask = query_mask if mask is None else mask
-        mask_shape = (*query.shape[:-1], self._length(query, value, cache))
-        attention_mask = _with_batch_axis(attention_mask, mask_shape)
+        length = self._length(query, value, cache)
+        attention_mask = mask_of_queries(
+            attention_mask, query.shape, length, self.num_heads
+        )
         single = len(query.shape) == 2
         if single:
             query = query[:, None]
@@ -331,22 +352,23 @@ class SelfAttention(BaseAttention):
                 positions = cache["length"][:, None] + positions
             cache, seen = remember(cache, memory)
             memory = {"keys": cache["keys"], "values": cache["values"]}
-            attention_mask = combine_masks(attention_mask, seen)
+            attention_mask = combine_masks(attention_mask, seen[:, None])
         found, _ = self.step(
             query,
             memory,
             query_mask=query_mask,
             mask=attention_mask,
-            causal=self.causal and cache is None,
-            return_weights=return_attention_scores,
+            causal=causal and cache is None,
+            return_weights=return_attention_scores or return_details,
             average_heads=False,
             query_positions=positions,
             same_sequence=same_mask,
         )
-        names = ("context", "weights") if return_attention_scores else ("context",)
-        outputs = [found[name] for name in names]
         if single:
-            outputs = [ops.squeeze(x, axis=-2) for x in outputs]
+            axes = dict.fromkeys(found, 2) | {"context": 1}
+            found = {name: ops.squeeze(x, axis=axes[name]) for name, x in found.items()}
+        names = ("context", "weights") if return_attention_scores else ("context",)
+        outputs = [found] if return_details else [found[name] for name in names]
         if cache is not None:
             outputs.append(cache)
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
@@ -392,7 +414,9 @@ class SelfAttention(BaseAttention):
         value: Tensor | None = None,
         key: Tensor | None = None,
         *,
+        use_causal_mask: bool = False,
         return_attention_scores: bool = False,
+        return_details: bool = False,
         cache: Tensors | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -400,15 +424,21 @@ class SelfAttention(BaseAttention):
             check_cache(cache, query, value, self.causal, self.axes.axes)
         other = query if value is None else value
         if self.axes.has_others(query.shape):
+            check_no_details(return_details, self.axes.axes)
             self.axes.check(
                 query.shape, other.shape, None if key is None else key.shape
             )
             shape = self.axes.weights_shape(self.num_heads, query.shape, other.shape)
         else:
-            check_call(self, query, value, key)
+            check_call(self, query, value, key, self.causal or use_causal_mask)
             batch, *queries = query.shape[:-1]
             positions = self._length(query, value, cache)
             shape = (batch, self.num_heads, *queries, positions)
+        if return_details:
+            options = {"use_causal_mask": use_causal_mask, "cache": cache, **kwargs}
+            return keras.Operation.compute_output_spec(
+                self, query, value, key, return_details=True, **options
+            )
         shapes = [self.compute_output_shape(query.shape)]
         shapes += [shape] if return_attention_scores else []
         outputs = [keras.KerasTensor(shape, self.compute_dtype) for shape in shapes]
@@ -427,10 +457,10 @@ class SelfAttention(BaseAttention):
             "output_dim": self.output_dim,
             "use_output_projection": self.use_output_projection,
             "causal": self.causal,
-            "weighting": self.weighting,
-            "dropout": self.dropout,
+            "weighting": self.weighting_name or serialize_part(self.step.weighting),
+            "dropout": self.step.weight_dropout.rate,
             "scale": self.scale,
-            "seed": self.seed,
+            "seed": serialize_seed(self.step.weight_dropout.seed),
             "positions": serialize_shared_part(self.positions),
             "num_key_value_heads": self.num_key_value_heads,
             "window_size": self.window_size,
@@ -443,15 +473,3 @@ class SelfAttention(BaseAttention):
     @classmethod
     def from_config(cls, config: Config) -> "SelfAttention":
         return cls(**deserialize_parts(config))
-
-
-def _with_batch_axis(attention_mask, shape):
-    """Return a mask as `(B, T, S)` or `(1, T, S)`; of one query as `(B, 1, S)`."""
-    if attention_mask is None:
-        return None
-    single = len(shape) == 2
-    shapes = [shape] if single else [shape, shape[1:]]
-    check_mask("attention_mask", attention_mask, *shapes, broadcasts=True)
-    if single:
-        return attention_mask[:, None]
-    return attention_mask if len(attention_mask.shape) == 3 else attention_mask[None]

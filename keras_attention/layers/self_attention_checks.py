@@ -3,7 +3,7 @@
 import numbers
 
 from keras_attention.layers.base import check_shapes
-from keras_attention.layers.multi_head import NORMS, WEIGHTINGS
+from keras_attention.layers.multi_head import NORMS
 from keras_attention.validation import check_choice, check_positive_integer
 
 
@@ -24,19 +24,14 @@ def check_arguments(arguments):
             "output_dim must be None without an output projection. "
             f"Received: {output_dim!r}"
         )
-    check_choice("weighting", arguments["weighting"], WEIGHTINGS)
     if arguments["query_key_norm"] is not None:
         check_choice("query_key_norm", arguments["query_key_norm"], NORMS)
-    if not 0 <= arguments["dropout"] < 1:
-        raise ValueError(
-            f"dropout must be in [0, 1). Received: {arguments['dropout']!r}"
-        )
     scale = arguments["scale"]
     if not isinstance(scale, (numbers.Real, type(None))):
         raise ValueError(f"scale must be a number or None. Received: {scale!r}")
 
 
-def check_call(layer, query, value, key):
+def check_call(layer, query, value, key, causal):
     """Raise `ValueError` for tensors of a call that do not fit."""
     if value is None and key is not None:
         raise ValueError(
@@ -45,7 +40,7 @@ def check_call(layer, query, value, key):
         )
     value_shape = (None,) * 3 if value is None else value.shape
     check_shapes(query.shape, value_shape, None if key is None else key.shape)
-    ordered = layer.causal or layer.needs_positions
+    ordered = causal or layer.needs_positions
     if ordered and value is not None and len(query.shape) == 2:
         raise ValueError(
             "One query has no place in a sequence, which positions, windows and "

@@ -43,10 +43,13 @@ class Weighting(AttentionPart):
     A custom weighting implements `call`; see `AttentionPart` for its state and
     its noise.
 
-    `build` receives the shape `(B, T, S)` of the scores, in which T is the number of
-    heads or hops, each with weights of its own, if there are several, and else `None`.
+    `build` receives the shape of the scores: `(B, T, S)`, in which T is the number of
+    hops of a pooling and else `None`, or, if it takes heads, `(B, N, T, S)`.
 
     Attributes:
+        takes_heads: Whether scores, mask, noise and results may be those of N heads,
+            `(B, N, T, ...)`. Otherwise, the queries of all heads are joined,
+            `(B, N T, ...)`.
         reports: Names of the outputs other than the weights.
         everywhere: Whether it needs the scores of all positions and takes no window.
         scalable: Whether its weights may be multiplied with a prior.
@@ -67,6 +70,7 @@ class Weighting(AttentionPart):
     """
 
     reports: tuple[str, ...] = ()
+    takes_heads = False
     everywhere = False
     scalable = True
 
@@ -82,8 +86,10 @@ class TemperatureWeighting(Weighting):
         temperature: Positive; a low one sharpens the weights, a high one flattens them.
         learn_temperature: Whether the temperature is a weight, of which `temperature`
             is the initial value. Its logarithm is learned, so that it stays positive.
-            Heads and hops have their own.
+            Every head of an attention, and every hop of a pooling, has its own.
     """
+
+    takes_heads = True
 
     def __init__(
         self,
@@ -100,25 +106,19 @@ class TemperatureWeighting(Weighting):
         if self.learn_temperature:
             self.log_temperature = self.add_weight(
                 name="log_temperature",
-                shape=(scores_shape[1] or 1, 1, 1),
+                shape=(scores_shape[1] or 1, *[1] * len(scores_shape[2:])),
                 initializer=keras.initializers.Constant(math.log(self.temperature)),
             )
         self.built = True
 
     def divided(self, scores: Tensor) -> Tensor:
-        """Return the scores `(B, T, S)` divided by the temperature."""
+        """Return the scores divided by the temperature."""
         if not self.learn_temperature:
             if self.temperature == 1.0:
                 return scores
             return at_least_float32(scores) / self.temperature
         scores = at_least_float32(scores)
-        temperature = ops.exp(ops.cast(self.log_temperature, scores.dtype))
-        rows = self.log_temperature.shape[0]
-        if rows == 1:
-            return scores / temperature
-        batch, queries, length = ops.shape(scores)
-        scores = ops.reshape(scores, (batch, rows, queries // rows, length))
-        return ops.reshape(scores / temperature, (batch, queries, length))
+        return scores / ops.exp(ops.cast(self.log_temperature, scores.dtype))
 
     def get_config(self) -> Config:
         return {
@@ -484,6 +484,12 @@ WEIGHTINGS = {
     "monotonic": MonotonicWeighting,
     "mocha": MochaWeighting,
 }
+
+
+def is_plain_softmax(weighting):
+    """Return whether a weighting is a softmax without a temperature."""
+    plain = type(weighting) is SoftmaxWeighting and weighting.temperature == 1
+    return plain and not weighting.learn_temperature
 
 
 def get_weighting(identifier, dtype=None):

@@ -71,9 +71,14 @@ def _by_head(x, heads):
 
 
 def has_position(mask, query, keys):
-    """Return which queries may see any position, `(B, T)`; `None` if all may."""
+    """Return which queries may see any position, `(B, T)`; `None` if all may.
+
+    Args:
+        mask: Boolean, broadcastable to `(B, N, T, S)`, or `None`.
+        query, keys: Tensors `(B, N, T, D)` and `(B, G, S, D)`.
+    """
     if mask is not None:
-        return ops.any(mask, axis=-1)
+        return ops.any(mask, axis=(1, 3))
     if not may_be_zero(keys.shape[2]):
         return None
     batch, _, queries, _ = ops.shape(query)
@@ -81,9 +86,9 @@ def has_position(mask, query, keys):
 
 
 def up_to_each_query(query, keys):
-    """Return the causal mask, `(1, T, S)`."""
+    """Return the causal mask, `(1, 1, T, S)`."""
     t, s = (ops.arange(ops.shape(x)[2], dtype="int32") for x in (query, keys))
-    return t[None, :, None] >= s
+    return t[None, None, :, None] >= s
 
 
 def masked_bias(bias, mask, dtype):

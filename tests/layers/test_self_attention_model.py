@@ -351,8 +351,8 @@ def test_sizes_must_be_positive_integers(name, size):
     ("options", "message"),
     [
         (
-            {"weighting": "hard"},
-            "one of 'softmax', 'sparsemax', 'entmax'.*Received: 'hard'",
+            {"weighting": "monotonic"},
+            "monotonic attention cannot.*Received: MonotonicWeighting",
         ),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\). Received: 1.0"),
         (

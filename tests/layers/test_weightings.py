@@ -387,7 +387,7 @@ def test_a_temperature_is_learned(weighting, query, value, gradients):
     (logarithm,) = layer.trainable_variables
     np.testing.assert_allclose(ops.convert_to_numpy(logarithm), np.log(2), rtol=1e-6)
 
-    logarithm.assign(np.full((1, 1, 1), np.log(3)))
+    logarithm.assign(np.full((1, 1), np.log(3)))
 
     found, expected = numpy([layer(query, value), fixed(query, value)])
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -406,7 +406,7 @@ def test_every_hop_learns_a_temperature(value):
     # The second hop has the scores of the first, and a very high temperature.
     scale = ops.convert_to_numpy(layer.scale)[:, :1]
     layer.scale.assign(np.repeat(scale, 2, axis=1))
-    weighting.log_temperature.assign(np.array([[[0.0]], [[20.0]]]))
+    weighting.log_temperature.assign(np.array([[0.0], [20.0]]))
 
     weights = numpy(layer(value, return_attention_scores=True))[1]
 

@@ -1,0 +1,321 @@
+"""Weightings, masks and dropout of several heads."""
+
+import keras
+import numpy as np
+import pytest
+from combinations import quick_first
+from keras import ops
+from layers.self_attention_reference import (
+    BACKEND,
+    BATCH,
+    HEADS,
+    KEY_DIM,
+    POSITIONS,
+    QUERIES,
+    QUERY,
+    QUERY_DIM,
+    SEQUENCE,
+    VALUE,
+    VALUE_DEPTH,
+    attend,
+    biased,
+    both_ways,
+    draw,
+    numpy,
+    read,
+)
+
+from keras_attention import (
+    AttentionCell,
+    AttentionDecoder,
+    HardWeighting,
+    SelfAttention,
+    SoftmaxWeighting,
+    SparsemaxWeighting,
+    Weighting,
+    convert_to_litert,
+)
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+UNITS, CHOICES = 5, ("log_probability", "entropy", "sampled")
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class SquaredRelu(Weighting):
+    """A weighting of one's own, with a weight and a report, for one head."""
+
+    reports = ("total",)
+
+    def build(self, scores_shape):
+        self.threshold = self.add_weight(name="threshold", initializer="zeros")
+        self.built = True
+
+    def call(self, scores, valid=None, state=None, noise=None, training=None):
+        assert len(scores.shape) == 3
+        weights = ops.relu(ops.cast(scores, "float32") - self.threshold) ** 2
+        if valid is not None:
+            weights = ops.where(valid, weights, 0.0)
+        return {"weights": weights, "total": ops.sum(weights, axis=-1)}, {}
+
+
+def projected(layer, query, value):
+    """Scores `(B, N, T, S)` and values `(B, N, S, D)` of a layer, in NumPy."""
+
+    def heads(x, projection):
+        kernel, bias = numpy(projection.weights)
+        x = (x @ kernel + bias).reshape(*x.shape[:2], HEADS, -1)
+        return x.swapaxes(1, 2)
+
+    keys = heads(value, layer.memory.key_projection)
+    queries = heads(query, layer.step.query_projection) * KEY_DIM**-0.5
+    return queries @ keys.swapaxes(2, 3), heads(value, layer.memory.value_projection)
+
+
+def softmax(scores, mask=True):
+    odds = np.exp(scores - scores.max(-1, keepdims=True)) * mask
+    return odds / np.maximum(odds.sum(-1, keepdims=True), 1e-30)
+
+
+def joined(weights, values):
+    """The output without a projection."""
+    context = (weights @ values).swapaxes(1, 2)
+    return context.reshape(*context.shape[:2], -1)
+
+
+@pytest.fixture
+def tensors(rng):
+    return draw(rng, QUERY, VALUE)
+
+
+def test_a_weighting_of_ones_own_sees_the_queries_of_all_heads(tensors):
+    layer = biased(weighting=SquaredRelu(), use_output_projection=False)
+    mask = np.arange(POSITIONS) < np.array([[5], [3]])
+
+    details = layer(*tensors, value_mask=mask, return_details=True)
+
+    scores, values = projected(layer, *tensors)
+    expected = np.maximum(scores, 0) ** 2 * mask[:, None, None]
+    weights, total, context = numpy(details[x] for x in ("weights", "total", "context"))
+    np.testing.assert_allclose(weights, expected, atol=1e-4)
+    np.testing.assert_allclose(total, expected.sum(-1), atol=1e-4)
+    np.testing.assert_allclose(context, joined(expected, values), atol=1e-3)
+
+
+def test_every_head_chooses_its_position(tensors):
+    layer = biased(weighting="hard", use_output_projection=False)
+
+    context, weights = attend(layer, *tensors)
+
+    scores, values = projected(layer, *tensors)
+    expected = np.eye(POSITIONS)[scores.argmax(-1)]
+    np.testing.assert_array_equal(weights, expected)
+    np.testing.assert_allclose(context, joined(expected, values), atol=1e-5)
+
+
+def test_choices_are_drawn_and_reported_for_every_head(tensors):
+    query, value = (np.repeat(x[:1], 40, axis=0) for x in tensors)
+    layer = biased(weighting=HardWeighting(soft_probability=0.5, seed=1))
+
+    details = layer(query, value, training=True, return_details=True)
+
+    scores, _ = projected(layer, query[:1], value[:1])
+    weights, logs, entropy, sampled = numpy(details[x] for x in ("weights", *CHOICES))
+    # All heads and queries of an example use the softmax, or none does.
+    assert (sampled == sampled[:, :1, :1]).all()
+    assert 8 < sampled[:, 0, 0].sum() < 32
+    probabilities = np.broadcast_to(softmax(scores), weights.shape)
+    soft = ~sampled[:, 0, 0]
+    np.testing.assert_allclose(weights[soft], probabilities[soft], atol=1e-5)
+    chosen = weights[~soft]
+    assert set(np.unique(chosen)) == {0, 1}
+    expected = np.log((probabilities[~soft] * chosen).sum(-1))
+    np.testing.assert_allclose(logs[~soft], expected, atol=1e-4)
+    # Heads and examples draw their own.
+    places = chosen.argmax(-1)
+    assert (places != places[:1]).any(axis=0).mean() > 0.9
+    expected = -(probabilities * np.log(probabilities)).sum(-1)
+    np.testing.assert_allclose(entropy, expected, atol=1e-4)
+
+
+def test_every_head_learns_a_temperature(tensors):
+    layer = biased(weighting=SoftmaxWeighting(2.0, learn_temperature=True))
+    before = attend(layer, *tensors)[1]
+    temperatures = np.arange(1, HEADS + 1, dtype="float32")
+
+    layer.step.weighting.log_temperature.assign(np.log(temperatures)[:, None, None])
+
+    scores, _ = projected(layer, *tensors)
+    np.testing.assert_allclose(before, softmax(scores / 2), atol=1e-5)
+    expected = softmax(scores / temperatures[:, None, None])
+    for found in both_ways(layer, *tensors):
+        assert np.isfinite(found).all()
+    np.testing.assert_allclose(attend(layer, *tensors)[1], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", quick_first(["float32", "mixed_float16"]))
+def test_every_head_has_its_mask(tensors, rng, dtype):
+    layer = biased(use_output_projection=False, dtype=dtype)
+    mask = rng.random((BATCH, HEADS, QUERIES, POSITIONS)) < 0.6
+    # No position of one head, and of all heads.
+    mask[0, 1, 2] = mask[1, :, 0] = False
+
+    weights = attend(layer, *tensors, attention_mask=mask)[1]
+
+    scores, values = projected(layer, *tensors)
+    expected = softmax(scores, mask)
+    tolerance = 1e-5 if dtype == "float32" else 2e-2
+    np.testing.assert_allclose(weights, expected, atol=tolerance)
+    assert (weights[~mask] == 0).all()
+    for context in both_ways(layer, *tensors, attention_mask=mask):
+        assert (context[1, 0] == 0).all()
+        heads = context.reshape(BATCH, QUERIES, HEADS, -1)
+        assert (heads[0, 2, 1] == 0).all()
+        np.testing.assert_allclose(context, joined(expected, values), atol=tolerance)
+
+
+def test_a_mask_per_head_is_broadcast_and_combined(rng):
+    layer = biased(causal=True)
+    x = draw(rng, SEQUENCE)
+    mask = rng.random((1, HEADS, 1, POSITIONS)) < 0.7
+    whole = np.broadcast_to(mask, (BATCH, HEADS, POSITIONS, POSITIONS))
+    valid = np.arange(POSITIONS) < np.array([[5], [4]])
+
+    expected = attend(layer, x, attention_mask=whole, query_mask=valid)
+
+    found = attend(layer, x, attention_mask=mask, query_mask=valid)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    triangle = np.tri(POSITIONS, dtype="bool")
+    assert (found[1][~np.broadcast_to(whole & triangle, found[1].shape)] == 0).all()
+
+    cache, outputs = layer.get_initial_cache(BATCH, POSITIONS), []
+    for t in range(POSITIONS):
+        options = {"query_mask": valid[:, t], "attention_mask": whole[:, :, t]}
+        output, cache = layer(x[:, t], cache=cache, **options)
+        outputs.append(ops.convert_to_numpy(output))
+    np.testing.assert_allclose(np.stack(outputs, 1), expected[0], atol=1e-5)
+
+
+def test_one_query_has_a_mask_per_head(tensors, rng):
+    layer = biased()
+    query, value = tensors
+    mask = rng.random((BATCH, HEADS, QUERIES, POSITIONS)) < 0.6
+
+    expected = read(layer, query, value, attention_mask=mask)[:, 0]
+    found = read(layer, query[:, 0], value, attention_mask=mask[:, :, 0])
+
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ValueError, match=r"or \(2, 7, 3, 5\). Received: \(2, 2, 3, 5"):
+        layer(query, value, attention_mask=mask[:, :2])
+
+
+def test_a_call_may_be_causal(rng):
+    x = draw(rng, SEQUENCE)
+    layer, causal = biased(), biased(causal=True)
+    causal.build(SEQUENCE)
+    layer.build(SEQUENCE)
+    causal.set_weights(layer.get_weights())
+
+    expected = attend(causal, x)
+
+    for found in both_ways(layer, x, use_causal_mask=True):
+        np.testing.assert_allclose(found, expected[0], atol=1e-5)
+    with pytest.raises(ValueError, match=r"One query.*Received: \(2, 11\)"):
+        layer(x[:, 0], x, use_causal_mask=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    quick_first(
+        [{"weighting": HardWeighting, "order": "previous"}]
+        + [{"dropout": 0.5, "order": order} for order in ("previous", "current")],
+        2,
+    ),
+)
+@pytest.mark.parametrize("compiled", quick_first([False, True]))
+def test_heads_draw_in_a_decoder(options, compiled, rng):
+    options = dict(options)
+    order = options.pop("order")
+    options = {name: x() if callable(x) else x for name, x in options.items()}
+    attention = SelfAttention(HEADS, KEY_DIM, output_dim=UNITS, seed=1, **options)
+    cell = AttentionCell(keras.layers.GRUCell(UNITS), attention, order=order)
+    decoder = AttentionDecoder(cell)
+    inputs, value = draw(rng, QUERY, VALUE)
+    if compiled:
+        symbols = [keras.Input(x.shape[1:]) for x in (inputs, value)]
+        model = keras.Model(symbols, decoder(*symbols)["context"])
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=BACKEND != "torch")
+        target = np.zeros((BATCH, QUERIES, UNITS))
+        history = model.fit([inputs, value], target, verbose=0).history
+        assert np.isfinite(history["loss"]).all()
+
+    outputs = [decoder(inputs, value, training=x) for x in (True, False)]
+
+    trained, used = numpy(x["weights"] for x in outputs)
+    if "dropout" in options:
+        np.testing.assert_allclose(used.sum(-1), 1, atol=1e-5)
+        assert (abs(trained.sum(-1) - 1) > 1e-3).mean() > 0.9
+    else:
+        # Means over the choices of the heads.
+        np.testing.assert_allclose(
+            trained * HEADS, (trained * HEADS).round(), atol=1e-4
+        )
+        for found in outputs:
+            shapes = [tuple(found[name].shape) for name in CHOICES]
+            assert shapes == [(BATCH, QUERIES, HEADS)] * 3
+        assert ops.convert_to_numpy(outputs[0]["sampled"]).all()
+
+
+@pytest.mark.parametrize(
+    "weighting",
+    quick_first([SquaredRelu, lambda: SparsemaxWeighting(learn_temperature=True)]),
+)
+def test_a_layer_with_its_weighting_comes_back_from_a_file(
+    weighting, tensors, tmp_path
+):
+    symbols = [keras.Input((None, depth)) for depth in (QUERY_DIM, VALUE_DEPTH)]
+    layer = SelfAttention(HEADS, KEY_DIM, weighting=weighting())
+    model = keras.Model(symbols, layer(*symbols))
+    layer.step.weighting.trainable_weights[0].assign_add(
+        np.full(layer.step.weighting.trainable_weights[0].shape, 0.1)
+    )
+    model.save(tmp_path / "model.keras")
+
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    np.testing.assert_allclose(*numpy([restored(tensors), model(tensors)]), atol=1e-6)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="exports need TensorFlow")
+@pytest.mark.parametrize("weighting", [HardWeighting, SquaredRelu])
+def test_heads_are_exported(weighting, tensors, rng, tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    layer = biased(weighting=weighting())
+    mask = rng.random((BATCH, HEADS, QUERIES, POSITIONS)) < 0.6
+    named = dict(zip(("a", "b", "c"), (*tensors, mask), strict=True))
+    expected = read(layer, *tensors, attention_mask=mask)
+
+    def attend_with(a, b, c):
+        return {"context": layer(a, b, attention_mask=c)}
+
+    specs = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in named.items()}
+    model = convert_to_litert({"attend": (attend_with, specs)}, quantize=None)
+    run = interpreter.Interpreter(model_content=model).get_signature_runner("attend")
+    np.testing.assert_allclose(run(**named)["context"], expected, atol=1e-5)
+
+    symbols = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in named.values()]
+    output = layer(*symbols[:2], attention_mask=symbols[2])
+    keras.Model(symbols, output).export(tmp_path / "served", verbose=False)
+    served = tf.saved_model.load(tmp_path / "served")
+    found = served.serve(list(named.values()))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_what_heads_cannot_do_is_reported():
+    with pytest.raises(ValueError, match=r"HardWeighting, dropout=0\.5"):
+        SelfAttention(2, 3, weighting="hard", dropout=0.5)
+    with pytest.raises(ValueError, match=r"cannot.*MonotonicWeighting"):
+        SelfAttention(2, 3, weighting="monotonic")
