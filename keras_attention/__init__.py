@@ -32,6 +32,7 @@ from keras_attention.layers.scores import (
     Score,
 )
 from keras_attention.layers.self_attention import SelfAttention
+from keras_attention.layers.weighting import Weighting
 from keras_attention.layers.weightings import (
     EntmaxWeighting,
     HardWeighting,
@@ -39,7 +40,6 @@ from keras_attention.layers.weightings import (
     MonotonicWeighting,
     SoftmaxWeighting,
     SparsemaxWeighting,
-    Weighting,
 )
 from keras_attention.layers.windows import (
     LocalMonotonicWindow,

@@ -7,7 +7,7 @@ import keras
 from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.projections import serialize_options, weight_options
 from keras_attention.layers.scores import AdditiveScore
-from keras_attention.layers.weightings import Weighting
+from keras_attention.layers.weighting import Weighting
 from keras_attention.typing import (
     Config,
     Dtype,

@@ -10,7 +10,7 @@ from keras_attention.layers.base import BaseAttention, check_shapes, mask_of_que
 from keras_attention.layers.causal import check_causal
 from keras_attention.layers.scores import Score
 from keras_attention.layers.single_head import AttentionMemory, AttentionStep
-from keras_attention.layers.weightings import Weighting
+from keras_attention.layers.weighting import Weighting
 from keras_attention.layers.windows import LocalWindow
 from keras_attention.serialization import (
     deserialize_parts,

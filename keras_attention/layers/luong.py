@@ -18,7 +18,7 @@ from keras_attention.layers.scores import (
     LocationScore,
     Score,
 )
-from keras_attention.layers.weightings import Weighting
+from keras_attention.layers.weighting import Weighting
 from keras_attention.layers.windows import LocalMonotonicWindow, LocalPredictiveWindow
 from keras_attention.typing import (
     Config,

@@ -23,10 +23,10 @@ from keras_attention.layers.weightings import get_weighting, is_plain_softmax
 from keras_attention.lengths import is_zero
 from keras_attention.ops import sliding_windows
 from keras_attention.ops.heads import (
+    fused_heads,
     has_position,
     head_scores,
     join_heads,
-    masked_bias,
     read_heads,
     split_heads,
     up_to_each_query,
@@ -358,7 +358,7 @@ class MultiHeadStep(BaseStep):
         if causal and not causal_only:
             mask = combine_masks(mask, up_to_each_query(query, keys))
         if fused:
-            context = self._fused(query, keys, values, mask, bias, causal_only)
+            context = fused_heads(query, keys, values, mask, bias, causal_only)
             return context, {}, mask
         seen = None if query_mask is None else query_mask[:, None, :, None]
         seen = combine_masks(mask, seen)
@@ -420,25 +420,6 @@ class MultiHeadStep(BaseStep):
             and not (on_jax and keys.shape[-1] != values.shape[-1])
             and not (on_jax and self.compute_dtype in ("float16", "float64"))
         )
-
-    def _fused(self, query, keys, values, mask, bias, causal):
-        """Return the contexts of the backend's fused attention."""
-        given = mask
-        if bias is not None:
-            bias = masked_bias(bias, mask, self.compute_dtype)
-        context = ops.dot_product_attention(
-            *(ops.transpose(x, (0, 2, 1, 3)) for x in (query, keys, values)),
-            mask=mask if bias is None else None,
-            bias=bias,
-            scale=1.0,
-            is_causal=causal,
-            flash_attention=keras.config.is_flash_attention_enabled(),
-        )
-        context = ops.transpose(context, (0, 2, 1, 3))
-        if given is None or given.shape[1] == 1:
-            return context
-        # A query may have a position in some heads only.
-        return clear_masked(context, ops.any(given, axis=-1))
 
     def _weigh(self, query, keys, mask, bias, noise, training):
         """Return weights and reports, `(B, N, T, ...)`, of scaled queries."""

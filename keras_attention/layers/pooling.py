@@ -17,7 +17,8 @@ from keras_attention.layers.projections import (
     weight_options,
 )
 from keras_attention.layers.single_head import read
-from keras_attention.layers.weightings import Weighting, get_weighting
+from keras_attention.layers.weighting import Weighting
+from keras_attention.layers.weightings import get_weighting
 from keras_attention.lengths import mean
 from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import serialize_part

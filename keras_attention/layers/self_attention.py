@@ -5,6 +5,7 @@ V value depth, D depth of a head.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -27,7 +28,7 @@ from keras_attention.layers.relative_positions import (
     get_positions,
 )
 from keras_attention.layers.self_attention_checks import check_arguments, check_call
-from keras_attention.layers.weightings import Weighting
+from keras_attention.layers.weighting import Weighting
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.relative_positions import count_positions
 from keras_attention.serialization import (

@@ -13,7 +13,8 @@ from keras_attention.layers.causal import CausalMask
 from keras_attention.layers.coverage import Coverage
 from keras_attention.layers.dropout import WeightDropout
 from keras_attention.layers.scores import Score
-from keras_attention.layers.weightings import Weighting, get_weighting
+from keras_attention.layers.weighting import Weighting
+from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.windows import LocalWindow
 from keras_attention.ops.extra_position import append_score, split_weight
 from keras_attention.ops.masks import clear_masked, combine_masks

@@ -3,14 +3,17 @@
 Shapes: B batch, T queries, S scores of a query.
 """
 
-import math
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_attention.layers.base import AttentionPart
 from keras_attention.layers.scores import Score, ScorePair
+from keras_attention.layers.weighting import (
+    TemperatureWeighting,
+    Weighting,
+    check_positive,
+)
 from keras_attention.ops.choices import (
     entropy,
     log_probability,
@@ -25,7 +28,7 @@ from keras_attention.ops.monotonic import (
     monotonic_parallel,
     monotonic_recursive,
 )
-from keras_attention.ops.precision import at_least_float32, exact_dtype
+from keras_attention.ops.precision import exact_dtype
 from keras_attention.ops.weightings import (
     masked_entmax15,
     masked_sigmoid,
@@ -35,97 +38,6 @@ from keras_attention.ops.weightings import (
 from keras_attention.serialization import make_seed_generator, serialize_seed
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import check_choice, check_positive_integer
-
-
-class Weighting(AttentionPart):
-    """Base of the weightings.
-
-    A custom weighting implements `call`; see `AttentionPart` for its state and
-    its noise.
-
-    `build` receives the shape of the scores: `(B, T, S)`, in which T is the number of
-    hops of a pooling and else `None`, or, if it takes heads, `(B, N, T, S)`.
-
-    Attributes:
-        takes_heads: Whether scores, mask, noise and results may be those of N heads,
-            `(B, N, T, ...)`. Otherwise, the queries of all heads are joined,
-            `(B, N T, ...)`.
-        reports: Names of the outputs other than the weights.
-        everywhere: Whether it needs the scores of all positions and takes no window.
-        scalable: Whether its weights may be multiplied with a prior.
-
-    Call arguments:
-        scores: Tensor of shape `(B, T, S)`.
-        valid: Boolean, broadcastable to the scores: positions that may have weight;
-            `None` for all.
-        state: Dict of tensors, as `initial_state` returns it.
-        noise: Dict of tensors, as `draw` returns it for one step; empty or `None`
-            for a deterministic result.
-        training: Whether the layer trains.
-
-    Returns:
-        outputs: Dict with `"weights"` `(B, T, S)`, in float32 at least, and the
-            `reports`, which losses use.
-        state: Dict for the next step.
-    """
-
-    reports: tuple[str, ...] = ()
-    takes_heads = False
-    everywhere = False
-    scalable = True
-
-    def prepare_score(self, score: Score) -> Score:
-        """Return the score that this weighting takes, made from that of a layer."""
-        return score
-
-
-class TemperatureWeighting(Weighting):
-    """Base of the weightings that divide the scores by a temperature.
-
-    Args:
-        temperature: Positive; a low one sharpens the weights, a high one flattens them.
-        learn_temperature: Whether the temperature is a weight, of which `temperature`
-            is the initial value. Its logarithm is learned, so that it stays positive.
-            Every head of an attention, and every hop of a pooling, has its own.
-    """
-
-    takes_heads = True
-
-    def __init__(
-        self,
-        temperature: float = 1.0,
-        learn_temperature: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        _check_positive("temperature", temperature)
-        self.temperature = temperature
-        self.learn_temperature = learn_temperature
-
-    def build(self, scores_shape: Shape) -> None:
-        if self.learn_temperature:
-            self.log_temperature = self.add_weight(
-                name="log_temperature",
-                shape=(scores_shape[1] or 1, *[1] * len(scores_shape[2:])),
-                initializer=keras.initializers.Constant(math.log(self.temperature)),
-            )
-        self.built = True
-
-    def divided(self, scores: Tensor) -> Tensor:
-        """Return the scores divided by the temperature."""
-        if not self.learn_temperature:
-            if self.temperature == 1.0:
-                return scores
-            return at_least_float32(scores) / self.temperature
-        scores = at_least_float32(scores)
-        return scores / ops.exp(ops.cast(self.log_temperature, scores.dtype))
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "temperature": self.temperature,
-            "learn_temperature": self.learn_temperature,
-        }
 
 
 class _DeterministicWeighting(TemperatureWeighting):
@@ -245,7 +157,7 @@ class HardWeighting(TemperatureWeighting):
             raise ValueError(
                 f"soft_probability must be from 0 to 1. Received: {soft_probability!r}"
             )
-        _check_positive("relaxation", relaxation)
+        check_positive("relaxation", relaxation)
         self.estimator = estimator
         self.inference = inference
         self.soft_probability = soft_probability
@@ -469,11 +381,6 @@ class MochaWeighting(MonotonicWeighting):
 
     def get_config(self) -> Config:
         return {**super().get_config(), "chunk_size": self.chunk_size}
-
-
-def _check_positive(name, value):
-    if not value > 0:
-        raise ValueError(f"{name} must be positive. Received: {value!r}")
 
 
 WEIGHTINGS = {

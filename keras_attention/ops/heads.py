@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_attention import acceleration
 from keras_attention.lengths import may_be_zero
+from keras_attention.ops.masks import clear_masked
 
 
 def split_heads(x, num_heads):
@@ -103,3 +104,28 @@ def masked_bias(bias, mask, dtype):
     # Finite, or a query without a position would have weights of NaN.
     lowest = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
     return ops.where(mask, bias, ops.cast(lowest, dtype))
+
+
+def fused_heads(query, keys, values, mask, bias, causal):
+    """Return the contexts `(B, N, T, V)` of the backend's fused attention.
+
+    Args:
+        query, keys, values: Tensors `(B, N, T, D)`, `(B, G, S, D)` and `(B, G, S, V)`.
+        mask, bias: Broadcastable to `(B, N, T, S)`, or `None`.
+        causal: Whether query t sees the positions up to t only; without a mask.
+    """
+    if bias is not None:
+        bias = masked_bias(bias, mask, query.dtype)
+    context = ops.dot_product_attention(
+        *(ops.transpose(x, (0, 2, 1, 3)) for x in (query, keys, values)),
+        mask=mask if bias is None else None,
+        bias=bias,
+        scale=1.0,
+        is_causal=causal,
+        flash_attention=keras.config.is_flash_attention_enabled(),
+    )
+    context = ops.transpose(context, (0, 2, 1, 3))
+    if mask is None or mask.shape[1] == 1:
+        return context
+    # A query may have a position in some heads only.
+    return clear_masked(context, ops.any(mask, axis=-1))

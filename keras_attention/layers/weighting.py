@@ -1,0 +1,112 @@
+"""Base classes of the weightings.
+
+Shapes: B batch, T queries, S scores of a query, N heads.
+"""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_attention.layers.base import AttentionPart
+from keras_attention.layers.scores import Score
+from keras_attention.ops.precision import at_least_float32
+from keras_attention.typing import Config, Shape, Tensor
+
+
+class Weighting(AttentionPart):
+    """Base of the weightings.
+
+    A custom weighting implements `call`; see `AttentionPart` for its state and
+    its noise.
+
+    `build` receives the shape of the scores: `(B, T, S)`, in which T is the number of
+    hops of a pooling and else `None`, or, if it takes heads, `(B, N, T, S)`.
+
+    Attributes:
+        takes_heads: Whether scores, mask, noise and results may be those of N heads,
+            `(B, N, T, ...)`. Otherwise, the queries of all heads are joined,
+            `(B, N T, ...)`.
+        reports: Names of the outputs other than the weights.
+        everywhere: Whether it needs the scores of all positions and takes no window.
+        scalable: Whether its weights may be multiplied with a prior.
+
+    Call arguments:
+        scores: Tensor of shape `(B, T, S)`.
+        valid: Boolean, broadcastable to the scores: positions that may have weight;
+            `None` for all.
+        state: Dict of tensors, as `initial_state` returns it.
+        noise: Dict of tensors, as `draw` returns it for one step; empty or `None`
+            for a deterministic result.
+        training: Whether the layer trains.
+
+    Returns:
+        outputs: Dict with `"weights"` `(B, T, S)`, in float32 at least, and the
+            `reports`, which losses use.
+        state: Dict for the next step.
+    """
+
+    reports: tuple[str, ...] = ()
+    takes_heads = False
+    everywhere = False
+    scalable = True
+
+    def prepare_score(self, score: Score) -> Score:
+        """Return the score that this weighting takes, made from that of a layer."""
+        return score
+
+
+class TemperatureWeighting(Weighting):
+    """Base of the weightings that divide the scores by a temperature.
+
+    Args:
+        temperature: Positive; a low one sharpens the weights, a high one flattens them.
+        learn_temperature: Whether the temperature is a weight, of which `temperature`
+            is the initial value. Its logarithm is learned, so that it stays positive.
+            Every head of an attention, and every hop of a pooling, has its own.
+    """
+
+    takes_heads = True
+
+    def __init__(
+        self,
+        temperature: float = 1.0,
+        learn_temperature: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_positive("temperature", temperature)
+        self.temperature = temperature
+        self.learn_temperature = learn_temperature
+
+    def build(self, scores_shape: Shape) -> None:
+        if self.learn_temperature:
+            self.log_temperature = self.add_weight(
+                name="log_temperature",
+                shape=(scores_shape[1] or 1, *[1] * len(scores_shape[2:])),
+                initializer=keras.initializers.Constant(math.log(self.temperature)),
+            )
+        self.built = True
+
+    def divided(self, scores: Tensor) -> Tensor:
+        """Return the scores divided by the temperature."""
+        if not self.learn_temperature:
+            if self.temperature == 1.0:
+                return scores
+            return at_least_float32(scores) / self.temperature
+        scores = at_least_float32(scores)
+        return scores / ops.exp(ops.cast(self.log_temperature, scores.dtype))
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "temperature": self.temperature,
+            "learn_temperature": self.learn_temperature,
+        }
+
+
+def check_positive(name, value):
+    """Raise `ValueError` unless an argument is positive."""
+    if not value > 0:
+        raise ValueError(f"{name} must be positive. Received: {value!r}")
