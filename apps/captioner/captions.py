@@ -23,10 +23,13 @@ class Caption:
         mean_log_probability: Mean over the words and the end token. The larger it is,
             the more confident the model is.
         probabilities: Probability of each word, given those before it.
-        weights: Attention maps `(len(words), rows, columns)`, each summing to one; for
-            detected regions `(len(words), R)`.
+        weights: Attention maps `(len(words), rows, columns)`, or, for detected regions,
+            `(len(words), R)`. Each sums to one, or, with a sentinel, to one minus its
+            weight.
         boxes: Boxes of detected regions `(R, 4)`: left, top, right and bottom in shares
             of width and height; otherwise `None`.
+        sentinel: Weight of the visual sentinel for each word, for adaptive attention:
+            the share of the attention that is on the memory of the LSTM; else `None`.
     """
 
     text: str
@@ -37,12 +40,15 @@ class Caption:
     probabilities: list
     weights: np.ndarray
     boxes: np.ndarray | None = None
+    sentinel: list | None = None
 
     def details(self):
         """Return everything as a dict that JSON can hold."""
-        boxes = {}
+        optional = {}
         if self.boxes is not None:
-            boxes["boxes"] = self.boxes.astype(float).round(4).tolist()
+            optional["boxes"] = self.boxes.astype(float).round(4).tolist()
+        if self.sentinel is not None:
+            optional["sentinel"] = [round(x, 4) for x in self.sentinel]
         return {
             "caption": self.text,
             "score": round(self.score, 4),
@@ -51,7 +57,7 @@ class Caption:
             "log_probability": round(self.log_probability, 4),
             "mean_log_probability": round(self.mean_log_probability, 4),
             "attention": self.weights.astype(float).round(4).tolist(),
-            **boxes,
+            **optional,
         }
 
 
@@ -66,10 +72,12 @@ class BaseCaptioner:
         image_size: Images are resized to a square of this side in pixels.
         max_length: Maximum number of words of a caption.
         grid: Numbers of rows and columns of the regions; `None` for detected regions.
+        has_sentinel: Whether the last of the weights is that of a visual sentinel.
     """
 
     noun = "captioner"
     presets = PRESETS
+    has_sentinel = False
     tokenizer_type = Vocabulary
 
     def caption(self, images, **options):
@@ -115,7 +123,8 @@ class BaseCaptioner:
                 the search finds fewer.
             batch_size: Batch size, in images.
             maps: Attention maps to return: `"weights"`, or `"probabilities"`. They
-                differ for hard attention, whose weights are one-hot.
+                differ for hard attention, whose weights are one-hot, and for adaptive
+                attention, whose weights sum to one minus that of the sentinel.
             regions: Folder with the files of detected regions; by default that of each
                 image. For a model that was trained on them only.
             **search: Options of the beam search:
@@ -163,7 +172,9 @@ class BaseCaptioner:
 
     def _caption(self, hypothesis, boxes=None):
         words = self.words_of(hypothesis.token_ids)
-        maps = hypothesis.weights[: len(words)]
+        maps, sentinel = hypothesis.weights[: len(words)], None
+        if self.has_sentinel:
+            maps, sentinel = maps[:, :-1], maps[:, -1].tolist()
         is_grid = boxes is None
         maps = maps.reshape(-1, *self.grid) if is_grid else maps[:, : len(boxes)]
         return Caption(
@@ -178,4 +189,5 @@ class BaseCaptioner:
             # A view would keep the maps of the whole batch in memory.
             weights=maps.copy(),
             boxes=boxes,
+            sentinel=sentinel,
         )

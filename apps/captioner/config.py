@@ -77,12 +77,15 @@ class ModelConfig:
     #: Depth of the hidden layer of the recurrent decoder's attention.
     attention_units: Units = 512
     #: Whether the attention query of the recurrent decoder contains the embedding of
-    #: the last word. In the paper it is the state of the LSTM alone.
+    #: the last word. In the paper it is the state of the LSTM alone. The state of
+    #: adaptive attention has read that word.
     input_in_query: bool = False
     #: soft: the context is the weighted mean of all regions. hard: the context is one
-    #: region, sampled with these weights in training; for the recurrent decoder only.
+    #: region, sampled with these weights in training. adaptive: a visual sentinel lets
+    #: each word attend to the memory of the LSTM instead of the image. The transformer
+    #: has soft attention only.
     attention: Annotated[
-        Literal["soft", "hard"], tyro.conf.arg(aliases=["--attention"])
+        Literal["soft", "hard", "adaptive"], tyro.conf.arg(aliases=["--attention"])
     ] = "soft"
     #: Gradient estimator of hard attention: REINFORCE (score-function), or the
     #: straight-through Gumbel estimator.

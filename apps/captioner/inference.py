@@ -20,6 +20,7 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.network.weights import model_weights
+from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.task import Task
 
 from keras_attention import MinLength, NoRepeatNgrams, beam_search
@@ -69,6 +70,14 @@ class Captioner(BaseCaptioner, Task):
     def build_network(config, vocabulary_size, encoder=None):
         return build_network(config, vocabulary_size, encoder=encoder)
 
+    @classmethod
+    def changed(cls, config, changes):
+        options = set(cls.runtime_options)
+        if "adaptive" in (config.attention, changes.get("attention")):
+            # It has other weights than soft and hard attention.
+            options.remove("attention")
+        return replaced(config, changes, options)
+
     @staticmethod
     def read_parts(folder):
         return {"encoder": Encoder.load(folder)}
@@ -109,6 +118,10 @@ class Captioner(BaseCaptioner, Task):
     @property
     def max_length(self):
         return self.config.max_length
+
+    @property
+    def has_sentinel(self):
+        return self.config.attention == "adaptive"
 
     @property
     def grid(self):
@@ -222,8 +235,7 @@ class Captioner(BaseCaptioner, Task):
         Args:
             no_repeat_ngrams: N-gram blocking: no caption repeats an n-gram of this
                 length (0 disables it).
-            maps: Attention maps to return: `"weights"`, or `"probabilities"`. They
-                differ for hard attention, whose weights are one-hot.
+            maps: Attention maps to return; see `caption_each`.
             length_penalty: Hypotheses are ranked by log-probability divided by
                 `length ** length_penalty`.
             **beam: Further options of `keras_attention.beam_search`.

@@ -22,6 +22,7 @@ class Metadata:
     max_length: Length
     grid: list[Annotated[int, Range(1, 4096)]]
     maps: list[Literal["weights", "probabilities"]]
+    has_sentinel: bool = False
 
 
 class LiteCaptioner(LiteTask, BaseCaptioner):

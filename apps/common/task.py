@@ -87,6 +87,16 @@ class Task:
         )
 
     @classmethod
+    def changed(cls, config, changes):
+        """Return a configuration with other values of some `runtime_options`.
+
+        Args:
+            config: The configuration.
+            changes: Dict from names of options to values.
+        """
+        return replaced(config, changes, cls.runtime_options)
+
+    @classmethod
     def from_preset(cls, name_or_path, *, jit_compile=False, precision=None, **changes):
         """Load a shipped preset by its name, or a trained model by its folder.
 
@@ -103,7 +113,7 @@ class Task:
                 option cannot be changed.
         """
         folder = presets.find_preset(name_or_path, cls.presets)
-        config = replaced(cls.read_config(name_or_path), changes, cls.runtime_options)
+        config = cls.changed(cls.read_config(name_or_path), changes)
         named = ", ".join(f"{name}={value}" for name, value in changes.items())
         model = f"{folder} with {named}" if named else folder
         with computing_in(precision), presets.loading(model, cls.noun):

@@ -59,6 +59,10 @@ def evaluate(config):
     changes, entropy = attention["changes"], attention["entropy"]
     print(f"changes  {changes:6.2f} % of the words look at another region")
     print(f"entropy  {entropy:6.2f} nats of the attention of a word")
+    shares = [x for caption in captions for x in caption.sentinel or ()]
+    if shares:
+        attention["sentinel"] = 100 * float(np.mean(shares))
+        print(f"sentinel {attention['sentinel']:6.2f} % of the attention of a word")
     probable = cider_of_probable(
         texts,
         [image.captions for image in images],

@@ -51,6 +51,7 @@ def save_served(captioner, search_model, directory):
     - `"words"`, strings `(B, L)`, empty after the last word;
     - `"log_probability"`, `(B,)`;
     - `"attention"`, `(B, L, rows, columns)`, zero after the last word;
+    - `"sentinel"`, `(B, L)`, for adaptive attention only: the weight of the sentinel;
     - `"error"`, strings `(B,)`: the reason why an image cannot be read, otherwise
       empty. Such an image has an empty caption, and the others are captioned.
 
@@ -76,6 +77,8 @@ def save_served(captioner, search_model, directory):
         "attention": tf.TensorSpec([None, length, rows, columns], tf.float32),
         "error": tf.TensorSpec([None], tf.string),
     }
+    if captioner.has_sentinel:
+        signature["sentinel"] = tf.TensorSpec([None, length], tf.float32)
 
     def caption(encoded):
         images, problems = decode_images(encoded, captioner.config.image_size)
@@ -86,12 +89,17 @@ def save_served(captioner, search_model, directory):
         is_word = tf.logical_and(is_word, is_read[:, None])
         chosen = tf.where(is_word, tf.gather(words, token_ids), "")
         attention = tf.where(is_word[..., None], found["weights"][:, 0, :-1], 0.0)
+        sentinel = {}
+        if captioner.has_sentinel:
+            sentinel["sentinel"] = attention[..., -1]
+            attention = attention[..., :-1]
         return {
             "caption": joined(chosen),
             "words": chosen,
             "log_probability": tf.where(is_read, found["log_probs"][:, 0], 0.0),
             "attention": tf.reshape(attention, (-1, length, rows, columns)),
             "error": problems,
+            **sentinel,
         }
 
     def serve(encoded):

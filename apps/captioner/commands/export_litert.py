@@ -9,8 +9,8 @@ def save_lite_captioner(captioner, path, *, search, quantize="float16", **origin
     """Write CNN, decoder and beam search as a LiteRT file that `LiteCaptioner` reads.
 
     Its signature `weights` takes `images`, uint8 `(1, size, size, 3)`, and returns the
-    dict of `keras_attention.beam_search`. For hard attention there is another one,
-    `probabilities`, whose maps are the probabilities of the regions.
+    dict of `keras_attention.beam_search`. For hard and adaptive attention there is
+    another one, `probabilities`, whose maps are the probabilities of the regions.
 
     Args:
         captioner: The `Captioner`.
@@ -23,8 +23,8 @@ def save_lite_captioner(captioner, path, *, search, quantize="float16", **origin
 
     captioner.network.backbone.freeze()
     size = captioner.image_size
-    is_hard = captioner.config.attention == "hard"
-    maps = ("weights", "probabilities") if is_hard else ("weights",)
+    is_soft = captioner.config.attention == "soft"
+    maps = ("weights",) if is_soft else ("weights", "probabilities")
 
     def found(images, search_model):
         return search_model({"images": images})
@@ -47,6 +47,7 @@ def save_lite_captioner(captioner, path, *, search, quantize="float16", **origin
             "max_length": captioner.max_length,
             "grid": captioner.grid,
             "maps": maps,
+            "has_sentinel": captioner.has_sentinel,
             "search": search,
         },
         **origin,

@@ -76,6 +76,8 @@ def _names(paths):
 def write_overlay(path, caption, target):
     """Draw where a `Caption` looked in an image for each of its words.
 
+    With a sentinel, the label of a word has the share of the attention to the image.
+
     Args:
         path: The image, as for `read_image`.
         caption: The `Caption`.
@@ -83,11 +85,15 @@ def write_overlay(path, caption, target):
     """
     image = read_image(path)
     image.thumbnail((MAX_SIDE, MAX_SIDE))
+    labels = caption.words
+    if caption.sentinel is not None:
+        pairs = zip(caption.words, caption.sentinel, strict=True)
+        labels = [f"{word} ({1 - share:.0%} image)" for word, share in pairs]
     write_figure(
         target,
         lambda: plots().attention_overlay(
             image,
-            caption.words,
+            labels,
             caption.weights,
             boxes=caption.boxes,
             title=caption.text,

@@ -1,9 +1,8 @@
 """Building the network that a configuration describes."""
 
+from keras_attention_apps.captioner.network.adaptive import AdaptiveCaptioner
 from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
 from keras_attention_apps.captioner.network.transformer import TransformerCaptioner
-
-NETWORKS = {"recurrent": ShowAttendTell, "transformer": TransformerCaptioner}
 
 
 def build_network(config, vocabulary_size, **options):
@@ -14,6 +13,11 @@ def build_network(config, vocabulary_size, **options):
         vocabulary_size: Number of words.
         **options: Further arguments of `CaptionNetwork`.
     """
-    network = NETWORKS[config.decoder](config, vocabulary_size, **options)
+    kind = ShowAttendTell
+    if config.decoder == "transformer":
+        kind = TransformerCaptioner
+    elif config.attention == "adaptive":
+        kind = AdaptiveCaptioner
+    network = kind(config, vocabulary_size, **options)
     network.build()
     return network

@@ -33,6 +33,16 @@ class ShowAttendTell(CaptionNetwork):
             config.units, "tanh", name="initial_carry"
         )
         self.add_embeddings(vocabulary_size)
+        sampling = None
+        if self.scheduled_sampling:
+            sampling = ScheduledSampling(self.embedding, self._predict, rate=0.0)
+        self.decoder = AttentionDecoder(self.make_cell(config), sampling=sampling)
+        self.readout = DeepOutput(config.embedding_units, dropout=config.dropout)
+        # Weight files of captioners store this layer under the name `from_output`.
+        self.readout.from_output = self.readout.from_state
+
+    def make_cell(self, config):
+        """Return the `AttentionCell` of the decoder."""
         weighting = "softmax"
         if config.attention == "hard":
             weighting = HardWeighting(
@@ -48,19 +58,12 @@ class ShowAttendTell(CaptionNetwork):
         attention = AdditiveAttention(
             config.attention_units, use_bias=True, weighting=weighting
         )
-        cell = AttentionCell(
+        return AttentionCell(
             keras.layers.LSTMCell(config.units),
             attention,
             input_in_query=config.input_in_query,
             gate=True,
         )
-        sampling = None
-        if self.scheduled_sampling:
-            sampling = ScheduledSampling(self.embedding, self._predict, rate=0.0)
-        self.decoder = AttentionDecoder(cell, sampling=sampling)
-        self.readout = DeepOutput(config.embedding_units, dropout=config.dropout)
-        # Weight files of captioners store this layer under the name `from_output`.
-        self.readout.from_output = self.readout.from_state
 
     @property
     def dropouts(self):
@@ -74,18 +77,29 @@ class ShowAttendTell(CaptionNetwork):
         mean = (None, regions[-1])
         self.initial_output.build(mean)
         self.initial_carry.build(mean)
-        self.decoder.build(embedded, regions)
+        self.build_decoder(embedded, regions)
         self.readout.build(embedded, (*embedded[:2], self.config.units), regions)
+
+    def build_decoder(self, embedded_shape, regions_shape):
+        """Create the weights of the decoder."""
+        self.decoder.build(embedded_shape, regions_shape)
 
     def initial_state(self, regions, mask=None):
         """Return the initial state of the LSTM, from the mean region."""
-        if mask is None:
-            mean = ops.mean(regions, axis=1)
-        else:
-            shares = ops.cast(mask, regions.dtype)[..., None]
-            count = ops.maximum(ops.sum(shares, axis=1), 1)
-            mean = ops.sum(shares * regions, axis=1) / count
+        mean = mean_region(regions, mask)
         return {"cell": [self.initial_output(mean), self.initial_carry(mean)]}
+
+    def whole_image(self, regions, mask=None):
+        """Return what the steps read beside the memory of the attention: nothing."""
+        return {}
+
+    def cell_inputs(self, embedded, memory):
+        """Return the inputs of the cell: the embedded words `(B, K, [T,] E)` alone."""
+        return embedded
+
+    def reported(self, outputs):
+        """Return the weights and the reports of the attention among all outputs."""
+        return {name: outputs[name] for name in ("weights", *self.decoder.cell.reports)}
 
     def decode(self, words, regions, mask=None, training=None):
         embedded = self.embedding_dropout(self.embedding(words), training=training)
@@ -93,16 +107,14 @@ class ShowAttendTell(CaptionNetwork):
             lambda x: ops.repeat(x[:, None], ops.shape(words)[1], axis=1),
             self.initial_state(regions, mask),
         )
-        steps = self.decoder(
-            embedded, regions, state, value_mask=mask, training=training
-        )
+        inputs = self.cell_inputs(embedded, self.whole_image(regions, mask))
+        steps = self.decoder(inputs, regions, state, value_mask=mask, training=training)
         # In scheduled sampling, some of the words that were read are samples.
         read = steps.get("word_inputs", embedded)
         hidden = self.readout(
             read, steps["output"], steps["context"], training=training
         )
-        reports = self.decoder.cell.attention.step.reports
-        return hidden, {name: steps[name] for name in ("weights", *reports)}
+        return hidden, self.reported(steps)
 
     def _predict(self, embedded, outputs):
         """Return the logits of one step, for scheduled sampling."""
@@ -113,10 +125,21 @@ class ShowAttendTell(CaptionNetwork):
         regions = self.regions(inputs, training=False)
         mask = self.region_mask(inputs)
         memory = self.decoder.cell.attention.memory(regions, value_mask=mask)
+        memory = {**memory, **self.whole_image(regions, mask)}
         return memory, self.initial_state(regions, mask)
 
     def advance(self, token_ids, state, memory):
         embedded = self.embedding(token_ids)
-        outputs, state = self.decoder.cell(embedded, state, memory)
+        inputs = self.cell_inputs(embedded, memory)
+        outputs, state = self.decoder.cell(inputs, state, memory)
         hidden = self.readout(embedded, outputs["output"], outputs["context"])
-        return hidden, state, outputs
+        return hidden, state, self.reported(outputs)
+
+
+def mean_region(regions, mask=None):
+    """Return the mean of the regions `(B, S, D)` where the mask `(B, S)` is true."""
+    if mask is None:
+        return ops.mean(regions, axis=1)
+    shares = ops.cast(mask, regions.dtype)[..., None]
+    count = ops.maximum(ops.sum(shares, axis=1), 1)
+    return ops.sum(shares * regions, axis=1) / count

@@ -19,8 +19,8 @@ class TransformerCaptioner(CaptionNetwork):
     `TransformerDecoder`. See `CaptionNetwork` for arguments and call.
 
     Raises:
-        UserError: If the attention is hard, or `embedding_units` is not a multiple of
-            `heads`.
+        UserError: If the attention is not soft, or `embedding_units` is not a multiple
+            of `heads`.
 
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3; as
     the decoder of a captioner
@@ -30,8 +30,8 @@ class TransformerCaptioner(CaptionNetwork):
     def __init__(self, config, vocabulary_size, **options):
         if config.attention != "soft":
             raise UserError(
-                "attention must be soft with the transformer decoder; hard attention "
-                f"needs decoder recurrent. Received: {config.attention}"
+                "attention must be soft with the transformer decoder; others need "
+                f"decoder recurrent. Received: {config.attention}"
             )
         super().__init__(config, **options)
         deviation = config.embedding_units**-0.5

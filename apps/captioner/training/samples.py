@@ -4,7 +4,7 @@ import html
 import io
 
 from keras_attention_apps.captioner.images.reading import read_image
-from keras_attention_apps.captioner.web.views import map_uri
+from keras_attention_apps.captioner.web.views import map_uri, word_notes
 from keras_attention_apps.common.training.report import Samples
 from keras_attention_apps.common.web.markup import data_uri
 
@@ -38,12 +38,12 @@ class CaptionSamples(Samples):
         return f"--ratio:{width / height:.4f};--photo:url({photo})"
 
     def figure(self, output):
-        words = zip(output.words, output.weights, output.probabilities, strict=True)
+        words = zip(output.words, output.weights, word_notes(output), strict=True)
         tiles = "".join(
             f'<li><div class="photo"><div class="photo-layer" '
             f'style="--map:url({map_uri(weights, output.boxes)})"></div></div>'
             f'<span dir="auto">{html.escape(word)}</span>'
-            f"<small>{probability:.0%}</small></li>"
-            for word, weights, probability in words
+            f"<small>{note}</small></li>"
+            for word, weights, note in words
         )
         return f'<ol class="words">{tiles}</ol>'

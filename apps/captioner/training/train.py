@@ -38,7 +38,6 @@ from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.presets import BEST
-from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.embeddings import (
@@ -208,7 +207,7 @@ def _from_preset(config):
     size = config.model.image_size
     start = Captioner.from_preset(config.from_preset, image_size=size)
     changes = dataclasses.asdict(config.model)
-    model = replaced(start.config, changes, RUNTIME_OPTIONS)
+    model = Captioner.changed(start.config, changes)
     taken = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)
     print(f"From {config.from_preset}: {', '.join(taken)}")
     return dataclasses.replace(config, model=model, backbone_weights="none"), start

@@ -40,18 +40,32 @@ def caption_figure(photo, caption, title):
         ["", *layers],
         group=title,
         label=f"Words of the caption by {title}: choose one to see where it looked",
-        notes=["whole", *(f"{x:.0%}" for x in caption.probabilities)],
+        notes=["whole", *word_notes(caption)],
         shares=[0.0, *caption.probabilities],
         chosen=chosen,
     )
+    meaning = "probability of each word, given those before it"
+    if caption.sentinel is not None:
+        meaning += (
+            "; share of the attention to the image, not to the memory of the LSTM"
+        )
     preview = data_uri(photo.preview, "image/jpeg")
     style = f"--ratio:{photo.width / photo.height:.4f};--photo:url({preview})"
     return (
         f'<figure class="ka-figure ka-photo" style="{style}">'
         '<div class="ka-picture" role="img" aria-label="The photograph"></div>'
-        f"{choices}<figcaption><b>{html.escape(title)}</b>: probability of each word, "
-        "given those before it</figcaption></figure>"
+        f"{choices}<figcaption><b>{html.escape(title)}</b>: {meaning}</figcaption>"
+        "</figure>"
     )
+
+
+def word_notes(caption):
+    """Return the note of each word: its probability, and the share of the image."""
+    notes = [f"{x:.0%}" for x in caption.probabilities]
+    if caption.sentinel is None:
+        return notes
+    pairs = zip(notes, caption.sentinel, strict=True)
+    return [f"{note}, image {1 - share:.0%}" for note, share in pairs]
 
 
 def map_uri(weights, boxes=None):

@@ -1,0 +1,264 @@
+"""Captions with adaptive attention: where the model looks, and whether it looks."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from captioner.conftest import TINY, untrained
+from keras import ops
+from keras_attention_apps.captioner.captions import Caption
+from keras_attention_apps.captioner.commands import overlays
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.network.building import build_network
+from keras_attention_apps.captioner.web.views import word_notes
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.tokens import END, START
+
+from keras_attention import doubly_stochastic_penalty
+
+IMAGES, CAPTIONS, WORDS, REGIONS = 2, 3, 5, 4
+CAPTION = Caption(
+    text="a dog",
+    words=["a", "dog"],
+    score=-1.0,
+    log_probability=-2.0,
+    mean_log_probability=-1.0,
+    probabilities=[0.5, 0.25],
+    weights=np.full((2, 2, 2), 0.1, "float32"),
+    sentinel=[0.875, 0.0625],
+)
+
+
+@pytest.fixture
+def batch(rng, adaptive_captioner):
+    depth = adaptive_captioner.network.backbone.depth
+    captions = rng.integers(4, 13, (IMAGES, CAPTIONS, WORDS + 1))
+    captions[..., 0], captions[..., -1] = START, END
+    features = rng.normal(size=(IMAGES, REGIONS, depth)).astype("float32")
+    return {"features": features, "captions": captions}
+
+
+def numpy(tensors):
+    return keras.tree.map_structure(ops.convert_to_numpy, tensors)
+
+
+def test_every_word_divides_its_attention(adaptive_captioner, batch):
+    found = numpy(adaptive_captioner.network(batch))
+
+    assert found["sentinel"].shape == (IMAGES, CAPTIONS, WORDS)
+    assert np.ptp(found["sentinel"]) > 1e-3
+    looking = found["weights"].sum(axis=-1)
+    np.testing.assert_allclose(looking, 1 - found["sentinel"], atol=1e-6)
+    shares = found["weights"] / looking[..., None]
+    np.testing.assert_allclose(found["probabilities"], shares, atol=1e-6)
+
+
+def test_stepping_equals_the_full_pass(adaptive_captioner, batch):
+    network = adaptive_captioner.network
+    expected = numpy(network(batch))
+    memory, state = network.begin(batch)
+    state = keras.tree.map_structure(
+        lambda x: ops.repeat(x[:, None], CAPTIONS, axis=1), state
+    )
+
+    for t in range(WORDS):
+        tokens = batch["captions"][..., t]
+        _, _, shares = network.step(tokens, state, memory, "probabilities")
+        log_probs, state, weights = numpy(network.step(tokens, state, memory))
+        logits = ops.log_softmax(expected["logits"][:, :, t])
+        np.testing.assert_allclose(log_probs, numpy(logits), atol=1e-5)
+        for maps, name in ((weights, "weights"), (numpy(shares), "probabilities")):
+            wanted = expected[name][:, :, t], expected["sentinel"][:, :, t, None]
+            wanted = np.concatenate(wanted, axis=-1)
+            np.testing.assert_allclose(maps, wanted, atol=1e-6)
+
+
+def test_the_first_step_has_seen_the_whole_image(adaptive_captioner, batch):
+    cell = adaptive_captioner.network.decoder.cell.cell
+    kernel = numpy(cell.kernel)
+    memory, _ = adaptive_captioner.network.begin(batch)
+    depth = memory["image"].shape[-1]
+
+    # The inputs of the LSTM are the word, then the image, and no context.
+    assert len(kernel) == adaptive_captioner.config.embedding_units + depth
+    image = numpy(memory["image"])
+    assert (image >= 0).all() and np.ptp(image, axis=0).max() > 1e-3
+
+
+def test_padding_of_detected_regions_changes_nothing(rng, batch):
+    network = untrained(dataclasses.replace(TINY, attention="adaptive", region_depth=3))
+    features = rng.normal(size=(IMAGES, 2, 3)).astype("float32")
+    padded = np.pad(features, ((0, 0), (0, 2), (0, 0)))
+
+    found, expected = (
+        numpy(network.network({**batch, "features": x})) for x in (padded, features)
+    )
+
+    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+    np.testing.assert_allclose(found["sentinel"], expected["sentinel"], atol=1e-5)
+
+
+def test_the_penalty_does_not_ask_the_model_to_look(adaptive_captioner, batch):
+    network = adaptive_captioner.network
+    outputs, losses = network(batch), []
+    for share in (0.0, 0.5):
+        network.loss_options.doubly_stochastic = share
+        losses.append(float(network.compute_loss(batch, None, outputs)))
+    network.loss_options.doubly_stochastic = 0.0
+
+    mask = np.ones((IMAGES, CAPTIONS, WORDS), "bool")
+    penalty = doubly_stochastic_penalty(outputs["probabilities"], mask)
+    expected = 0.5 * float(ops.sum(penalty)) / mask.sum()
+    assert losses[1] - losses[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_captions_report_the_sentinel(eager, adaptive_captioner, tmp_path):
+    adaptive_captioner.save(tmp_path / "model")
+    captioner = Captioner.from_preset(tmp_path / "model")
+    image = np.full((20, 20, 3), 99, "uint8")
+
+    used, shares = (
+        captioner.caption(image, maps=x) for x in ("weights", "probabilities")
+    )
+
+    assert len(used.sentinel) == len(used.words) > 1
+    assert used.weights.shape == (len(used.words), 2, 2)
+    looking = used.weights.sum(axis=(1, 2))
+    np.testing.assert_allclose(looking, 1 - np.array(used.sentinel), atol=1e-5)
+    np.testing.assert_allclose(shares.weights.sum(axis=(1, 2)), 1, atol=1e-5)
+    assert shares.sentinel == pytest.approx(used.sentinel)
+    assert used.details()["sentinel"] == [round(x, 4) for x in used.sentinel]
+
+
+def test_others_have_no_sentinel():
+    plain = dataclasses.replace(CAPTION, sentinel=None)
+
+    assert "sentinel" not in plain.details()
+    assert word_notes(plain) == ["50%", "25%"]
+
+
+def test_figures_show_the_share_of_the_image(monkeypatch):
+    titles = []
+
+    def write_figure(target, draw, dpi):
+        titles.extend(axis.get_title() for axis in draw().axes)
+
+    monkeypatch.setattr(overlays, "write_figure", write_figure)
+    monkeypatch.setattr(overlays, "read_image", lambda path: _Image())
+
+    overlays.write_overlay("dog.jpg", CAPTION, "maps.png")
+
+    assert titles[1:3] == ["a (12% image)", "dog (94% image)"]
+    assert word_notes(CAPTION) == ["50%, image 12%", "25%, image 94%"]
+
+
+class _Image:
+    """A black image that is small already."""
+
+    def thumbnail(self, size):
+        pass
+
+    def __array__(self, dtype=None, copy=None):
+        return np.zeros((8, 8, 3), "uint8")
+
+
+@pytest.mark.parametrize("names", [("soft", "adaptive"), ("adaptive", "hard")])
+def test_attention_with_other_weights_cannot_be_changed(
+    names, captioner, adaptive_captioner
+):
+    old, new = names
+    models = {"soft": captioner, "adaptive": adaptive_captioner}
+
+    with pytest.raises(UserError, match=f"attention='{old}'.*Received: '{new}'"):
+        Captioner.changed(models[old].config, {"attention": new})
+
+    same = Captioner.changed(models[old].config, {"attention": old, "dropout": 0.1})
+    assert same.dropout == 0.1
+
+
+def test_training_from_soft_attention_is_an_error(
+    model_folder, squares, tmp_path, capsys
+):
+    options = {
+        "data": squares,
+        "output": tmp_path / "run",
+        "from-preset": model_folder,
+        "attention": "adaptive",
+    }
+    arguments = [str(x) for name, x in options.items() for x in (f"--{name}", x)]
+
+    assert main(["train", *arguments]) == 2
+
+    assert "has attention='soft', which cannot be changed" in capsys.readouterr().err
+
+
+def test_scheduled_sampling_is_an_error():
+    config = dataclasses.replace(TINY, attention="adaptive")
+
+    with pytest.raises(UserError, match="Received: attention adaptive"):
+        build_network(config, 13, scheduled_sampling=True)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="exports need TensorFlow"
+)
+def test_exports_report_the_sentinel(adaptive_captioner, squares, tmp_path):
+    import tensorflow as tf
+    from keras_attention_apps.captioner.litert import LiteCaptioner
+
+    adaptive_captioner.save(tmp_path / "model")
+    captioner = Captioner.from_preset(tmp_path / "model")
+    path = squares / "Images" / "red-8.png"
+    expected = captioner.caption(path)
+    options = ["--model", str(tmp_path / "model")]
+    lite_options = [*options, "--quantize", "none"]
+    assert main(["export", str(tmp_path / "served"), *options]) == 0
+    assert main(["export", str(tmp_path / "a.tflite"), *lite_options]) == 0
+
+    lite = LiteCaptioner(tmp_path / "a.tflite")
+    for maps in ("weights", "probabilities"):
+        found, wanted = (x.caption(path, maps=maps) for x in (lite, captioner))
+        assert found.words == wanted.words
+        np.testing.assert_allclose(found.weights, wanted.weights, atol=1e-4)
+        assert found.sentinel == pytest.approx(wanted.sentinel, abs=1e-4)
+
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    found = served.serve(tf.constant([path.read_bytes(), b"text"]))
+    count = len(expected.words)
+    np.testing.assert_allclose(
+        found["attention"][0, :count], expected.weights, atol=1e-4
+    )
+    np.testing.assert_allclose(
+        found["sentinel"][0, :count], expected.sentinel, atol=1e-4
+    )
+    assert not np.any(found["sentinel"][0, count:])
+    assert not np.any(found["sentinel"][1])
+
+
+@pytest.mark.exhaustive
+def test_trains_and_evaluates(squares, tmp_path, capsys, without_java):
+    options = {
+        "data": squares,
+        "output": tmp_path / "run",
+        "attention": "adaptive",
+        "cache": tmp_path / "cache",
+        "backbone-weights": "none",
+        "model.backbone": "SmallCNN",
+        "model.image-size": 16,
+        "model.units": 13,
+        "epochs": 1,
+        "fine-tune-epochs": 1,
+        "self-critical-epochs": 1,
+    }
+    arguments = [str(x) for name, x in options.items() for x in (f"--{name}", x)]
+    assert main(["train", *arguments]) == 0
+
+    model = str(tmp_path / "run" / "model")
+    assert main(["evaluate", "--data", str(squares), "--model", model]) == 0
+
+    assert "% of the attention of a word" in capsys.readouterr().out
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert ", image " in report
