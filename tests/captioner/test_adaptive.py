@@ -5,7 +5,6 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from captioner.conftest import TINY, untrained
 from keras import ops
 from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.commands import overlays
@@ -17,6 +16,8 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END, START
 
 from keras_attention import doubly_stochastic_penalty
+
+from .conftest import TINY, untrained
 
 IMAGES, CAPTIONS, WORDS, REGIONS = 2, 3, 5, 4
 CAPTION = Caption(
