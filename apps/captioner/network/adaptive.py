@@ -42,9 +42,9 @@ class AdaptiveCaptioner(ShowAttendTell):
     def __init__(self, config, vocabulary_size, **options):
         if options.get("scheduled_sampling"):
             raise UserError(
-                "scheduled_sampling needs soft or hard attention: the inputs of adaptive "
-                "attention contain the image beside the words, and only words are "
-                f"sampled. Received: attention {config.attention}"
+                "scheduled_sampling samples words, but inputs of adaptive attention "
+                "contain the image, too; it needs soft or hard attention. "
+                f"Received: attention {config.attention}"
             )
         super().__init__(config, vocabulary_size, **options)
         self.image_projection = keras.layers.Dense(
