@@ -63,10 +63,11 @@ JOBS = {
     "judge": "Richter",
     "neighbour": "Nachbar",
 }
-# Syllables of the names for training, and of those for the test.
+# Syllables of the names for training, and of those for the test. As in real text, no
+# letter is new, but the combinations are.
 SYLLABLES = {
-    "training": ("bdfgklmnprst", "aeiou", ("", "n", "l", "r", "s")),
-    "test": ("bdfghklmnprstvwzjx", "aeiouyöü", ("", "n", "l", "k", "x", "th", "sz")),
+    "training": ("bdfghjklmnprstvwxz", "aeiou", ("", "n", "l", "r", "s", "y")),
+    "test": ("bdfghjklmnprstvwxz", "aeiouyöü", ("", "n", "l", "k", "x", "th", "sz")),
 }
 SMALL = {
     "vocabulary-size": 500,
