@@ -17,6 +17,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     ):
         os.environ.setdefault(threads, "1")
 
+# Compiled programs run only a few times here: XLA need not optimise them.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 
 def pytest_collection_modifyitems(items):
     """Run the slowest files first, so that parallel processes end together."""

@@ -26,7 +26,20 @@ def modules_with_examples():
                 yield info.name
 
 
-@pytest.mark.parametrize("name", sorted(modules_with_examples()))
+# Their examples load a preset, which other tests do, too.
+SLOW = {
+    "keras_attention_apps.captioner.inference",
+    "keras_attention_apps.nmt.inference",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name in SLOW else [])
+        for name in sorted(modules_with_examples())
+    ],
+)
 def test_examples(name):
     module = importlib.import_module(name)
     public = {name: getattr(keras_attention, name) for name in keras_attention.__all__}

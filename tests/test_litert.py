@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from combinations import quick_first
 from keras import ops
 
 from keras_attention import (
@@ -93,6 +94,7 @@ def test_a_search_finds_the_same_in_litert(search, converted, length, rng):
         np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_signatures_share_their_weights(search, converted):
     one = convert_to_litert({"one": (search, specs(4)[4])}, quantize=None)
     table = np.random.default_rng(0).normal(size=(500, 40)).astype("float32")
@@ -111,7 +113,7 @@ def test_signatures_share_their_weights(search, converted):
 
 @pytest.mark.parametrize(
     "quantize, size, tolerance",
-    [("float16", 0.5, 1e-3), ("int8", 0.25, 2e-2)],
+    quick_first([("int8", 0.25, 2e-2), ("float16", 0.5, 1e-3)]),
 )
 def test_quantized_weights_are_smaller(quantize, size, tolerance, rng):
     import tensorflow as tf
@@ -130,6 +132,7 @@ def test_quantized_weights_are_smaller(quantize, size, tolerance, rng):
     np.testing.assert_allclose(found / scale, expected / scale, atol=tolerance)
 
 
+@pytest.mark.exhaustive
 def test_int8_leaves_convolutions_in_float16(rng):
     """A convolution of eight bits costs accuracy; its result is that of float16."""
     import tensorflow as tf
@@ -146,6 +149,7 @@ def test_int8_leaves_convolutions_in_float16(rng):
     np.testing.assert_array_equal(eighth["grid"], half["grid"])
 
 
+@pytest.mark.exhaustive
 def test_int8_search_is_that_of_keras(search, monkeypatch):
     monkeypatch.setattr(litert_quantization, "MIN_WEIGHTS", 1)
     model = convert_to_litert({"search": (search, specs(4)[4])}, quantize="int8")

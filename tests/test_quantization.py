@@ -127,12 +127,7 @@ def modes_of(model):
     return [mode for mode in modes if mode is not None]
 
 
-QUICK = [
-    ("int8", "additive"),
-    ("int8", "cell"),
-    ("int4", "self-attention"),
-    ("float8", "pooling"),
-]
+QUICK = [("int8", "pooling")]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_lines_of_the_first_page_run():
         assert time and memory and re.search(r"\d{4}", paper), situation
 
 
+@pytest.mark.exhaustive
 def test_recipes_of_the_page_on_layers_run():
     names = run("docs/layers.md")
 

@@ -145,7 +145,7 @@ def test_other_cells_stay_in_one_piece(cell):
     assert split_cell(cell, np.zeros((STEPS, BATCH, DEPTH), "float32"), None) is None
 
 
-@pytest.mark.parametrize("name", quick_first(sorted(CELLS), 2))
+@pytest.mark.parametrize("name", quick_first(sorted(CELLS)))
 def test_deferred_gradients_are_freed(name, monkeypatch):
     # A gradient that was made is freed with all that it belongs to, or with nothing.
     made, custom_gradient = [], ops.custom_gradient

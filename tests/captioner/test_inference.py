@@ -145,6 +145,7 @@ def test_the_best_of_several_come_first(captioner, photograph):
         next(captioner.caption_each([photograph], beam_size=2, n_best=3))
 
 
+@pytest.mark.exhaustive
 def test_half_precision_gives_about_the_same_captions(eager, model_folder, photograph):
     full = Captioner.from_preset(model_folder)
     half = Captioner.from_preset(model_folder, precision="mixed_bfloat16")

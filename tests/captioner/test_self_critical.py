@@ -86,6 +86,7 @@ def test_another_baseline_is_refused(captioner):
         self_critical(captioner, baseline="beam")
 
 
+@pytest.mark.exhaustive
 def test_any_reward_is_raised(eager, captioner):
     history = []
     note = keras.callbacks.LambdaCallback(

@@ -361,6 +361,7 @@ def test_an_output_that_is_a_model_stays_as_it_is(model_folder, tmp_path, capsys
     assert sorted(path.name for path in output.iterdir()) == names
 
 
+@pytest.mark.exhaustive
 def test_after_an_interruption_it_continues_as_if_nothing_happened(
     eager, squares, tmp_path, monkeypatch
 ):

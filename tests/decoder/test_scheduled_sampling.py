@@ -359,6 +359,7 @@ def test_model_comes_back_from_its_file_and_trains_on(rng, tmp_path, rate):
     assert json.dumps(old.get_config()) == json.dumps(new.get_config())
 
 
+@pytest.mark.exhaustive
 def test_functions_are_borrowed_anew_after_loading(rng, tmp_path):
     model = model_of(readout=False)
     ids = ids_of(rng)

@@ -79,6 +79,7 @@ def test_compiled_search_is_not_for_pytorch(translator, monkeypatch):
         Translator(*parts, jit_compile=True)
 
 
+@pytest.mark.exhaustive
 def test_half_precision_translates_about_the_same(eager, model_folder):
     policy = keras.config.dtype_policy()
     full = Translator.from_preset(model_folder)

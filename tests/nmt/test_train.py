@@ -275,6 +275,7 @@ def test_samples_alone_may_be_learned_from(few, tmp_path, monkeypatch):
     assert phases == [3]
 
 
+@pytest.mark.exhaustive
 def test_the_self_critical_model_is_kept_if_better_than_the_average(
     untrained_copies, eager, few, tmp_path, monkeypatch
 ):
@@ -292,6 +293,7 @@ def test_the_self_critical_model_is_kept_if_better_than_the_average(
     assert config["average_of"] == ["epoch-0001", "epoch-0002"]
 
 
+@pytest.mark.exhaustive
 def test_a_training_starts_from_another_model(
     untrained_copies, few, model_folder, unspaced_subwords, tmp_path, capsys
 ):
@@ -345,6 +347,7 @@ def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, c
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_loss_that_is_no_number_ends_the_training(
     copied, eager, few, tmp_path, capsys, monkeypatch
 ):
@@ -422,6 +425,7 @@ def test_every_network_trains(attention, copied, eager, few, tmp_path):
     assert np.isfinite(history(output)[0]["loss"])
 
 
+@pytest.mark.exhaustive
 def test_a_location_has_room_for_padding_and_dropout(eager, few, tmp_path):
     changes = {"model.attention": "luong", "model.score": "location", "epochs": 1}
     changes |= {"model.max-length": 6, "subword-dropout": 0.5}

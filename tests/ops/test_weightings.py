@@ -308,6 +308,7 @@ def test_masked_sigmoid(gradients):
 
 
 @pytest.mark.parametrize("jit_compile", quick_first([False, True]))
+@pytest.mark.exhaustive
 def test_compiles_with_gradients_in_a_loop_where_sizes_are_unknown(
     jit_compile, rng, gradients
 ):
