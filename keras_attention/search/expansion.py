@@ -67,7 +67,7 @@ def _divided(totals, progress):
     count = order.shape[-1]
     same = found["progress"][:, :, None] == found["progress"][:, None, :]
     better = np.tril(np.ones((count, count), dtype="bool"), k=-1)
-    turn = ops.sum(ops.cast(same & better, "int32"), axis=-1)
+    turn = ops.sum(ops.cast(ops.logical_and(same, better), "int32"), axis=-1)
     most = ops.max(found["progress"], axis=-1, keepdims=True, initial=0)
     turn = turn * (most + 1) + most - found["progress"]
     turn = ops.where(is_possible(found["values"]), turn, count * (most + 1))

@@ -81,10 +81,11 @@ class RequiredPhrases(Constraint):
             token_ids = _padded(token_ids)
         dtype = keras.backend.standardize_dtype(token_ids.dtype)
         shape = tuple(token_ids.shape)
-        if len(shape) != 3 or "int" not in dtype:
+        if len(shape) != 3 or None in shape[1:] or "int" not in dtype:
             raise ValueError(
                 "token_ids of RequiredPhrases must be integers of the shape (batch, "
-                f"phrases, tokens). Received: {dtype} of shape {shape}"
+                "phrases, tokens), where only the batch may be unknown. "
+                f"Received: {dtype} of shape {shape}"
             )
         if 0 in shape[1:]:
             # Backends cannot reduce an axis without entries.
@@ -154,7 +155,9 @@ class RequiredPhrases(Constraint):
         )
         if self.not_followed_by:
             excluded = np.isin(np.arange(size), self.not_followed_by)
-            log_probs = self.forbid(log_probs, newly_met[..., None] & excluded)
+            log_probs = self.forbid(
+                log_probs, ops.logical_and(newly_met[..., None], excluded)
+            )
         log_probs = ops.where(forcing[..., None], FORBIDDEN, log_probs)
         return ops.where(continues, step.log_probs, log_probs), state
 
@@ -170,7 +173,7 @@ class RequiredPhrases(Constraint):
         partial = ops.where(same & ~completes, after[..., None, :], 0)
         gained = ops.sum(gained, axis=-1) + ops.max(partial, axis=-1, initial=0)
         first = np.tril(np.ones((same.shape[-1],) * 2, dtype="bool"), k=-1)
-        repeated = ops.any(same & first, axis=-1)
+        repeated = ops.any(ops.logical_and(same, first), axis=-1)
         return {
             "token_ids": ops.where(missing & ~repeated, wanted, -1),
             "with": met[..., None] + gained,
@@ -186,7 +189,8 @@ class RequiredPhrases(Constraint):
         # The start is not part of the hypothesis.
         newest = ops.where(step.length == 0, -2, step.token_ids)[..., None, None]
         active = _shifted(state["active"]) & (self.token_ids[:, None] == newest)
-        last = np.arange(active.shape[-1], dtype="int32") == self.lengths[..., None] - 1
+        places = ops.arange(ops.shape(active)[-1], dtype="int32")
+        last = places == self.lengths[..., None] - 1
         complete = ops.any(active & last[:, None], axis=-1)
         newly_met = ops.any(complete & ~state["met"], axis=-1)
         return {"active": active, "met": state["met"] | complete}, newly_met
@@ -200,7 +204,7 @@ class RequiredPhrases(Constraint):
         """
         begun = _shifted(state["active"]) & (self.token_ids >= 0)[:, None]
         missing = ops.logical_not(state["met"])[..., None]
-        sizes = np.arange(1, begun.shape[-1] + 1, dtype="int32")
+        sizes = ops.arange(ops.shape(begun)[-1], dtype="int32") + 1
         return ops.where(begun & missing, sizes, 0)
 
     def _wanted(self, state):
