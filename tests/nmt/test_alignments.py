@@ -148,7 +148,7 @@ def test_a_guide_lowers_the_error_rate(corpus, subwords, tmp_path):
             pairs["train"], subwords, batch_tokens=300, max_length=20, seed=1
         )
         network.compile(optimizer=keras.optimizers.AdamW(1e-2))
-        network.fit(batches, epochs=12, shuffle=False, verbose=0)
+        network.fit(batches, epochs=20, shuffle=False, verbose=0)
         found = translator.align(pairs["val"].source, pairs["val"].target)
         rates.append(alignment_error_rate(found, pairs["val"].links))
     assert rates[1] < min(rates[0] - 10, 15)
