@@ -225,6 +225,26 @@ def test_arrays_that_do_not_fit(tmp_path, arrays, message):
         read_regions(path)
 
 
+@pytest.mark.parametrize("failures, succeeds", [(4, True), (5, False)])
+def test_a_failure_of_another_thread_is_tried_again(
+    tmp_path, monkeypatch, failures, succeeds
+):
+    path, load, calls = write(tmp_path / "dog.npz", np.ones((3, 5)), BOXES), np.load, []
+
+    def failing(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) <= failures:
+            raise SystemError("AST constructor recursion depth mismatch")
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(np, "load", failing)
+    if succeeds:
+        assert read_regions(path).features.shape == (3, 5)
+    else:
+        with pytest.raises(ImageError, match="recursion depth mismatch"):
+            read_regions(path)
+
+
 def test_files_that_are_none(tmp_path):
     (tmp_path / "dog.npz").write_text("no archive")
     for name, message in (("dog.jpg", "zip"), ("cat.jpg", "No such file")):

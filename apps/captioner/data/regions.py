@@ -5,6 +5,7 @@ Shapes: R regions of an image, M maximum number of regions, D depth of a region.
 
 import dataclasses
 import os
+import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,10 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.reading import check_bytes, check_input
 
 SUFFIX = ".npz"
+# Attempts to read a file while other threads parse something.
+ATTEMPTS = 5
+
+_one_at_a_time = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +75,25 @@ def read_regions(source, folder=None, *, depth=None, most=None):
         check_bytes(path.stat().st_size, path.name)
         with zipfile.ZipFile(path) as archive:
             check_bytes(sum(x.file_size for x in archive.infolist()), path.name)
-        with np.load(path, allow_pickle=False) as arrays:
-            features, boxes = (_array(arrays, name) for name in ("features", "boxes"))
+        features, boxes = _load(path)
     # NumPy and zipfile fail with many types of exceptions if a file is damaged.
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ImageError(f"Cannot read regions {str(path)!r}: {reason}") from error
     return _checked(features, boxes, depth, most, repr(str(path)))
+
+
+def _load(path):
+    """Return the arrays of a file."""
+    # On Python 3.11, parsing the header of an array may fail with a SystemError if
+    # another thread parses something at the same time.
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with _one_at_a_time, np.load(path, allow_pickle=False) as arrays:
+                return [_array(arrays, name) for name in ("features", "boxes")]
+        except SystemError:
+            if attempt == ATTEMPTS:
+                raise
 
 
 def _array(arrays, name):
