@@ -153,6 +153,7 @@ def test_wrong_options_get_one_clear_line(options, said, capsys, tmp_path, monke
     assert out == "" and len(err.splitlines()) == 1 and said in err
 
 
+@pytest.mark.exhaustive
 def test_the_commands_take_a_glossary(
     corpus, model_folder, loaded_once, tmp_path, capsys
 ):

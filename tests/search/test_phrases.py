@@ -284,6 +284,7 @@ def test_no_rows_give_no_rows(name):
     assert found["token_ids"].shape[0] == 0
 
 
+@pytest.mark.exhaustive
 def test_compiled_searches_agree():
     eager, *_ = searched("groups", PHRASES, how=eagerly, max_length=7)
     graph, *_ = searched("groups", PHRASES, how=compiled, max_length=7)
