@@ -28,11 +28,11 @@ class PointerGenerator(QuantizableLayer):
                    + (1 - p_gen[t]) * sum of weights[t, s] over s with source_ids[s] = n
 
     The weights are those of any attention of the decoder to the source. Words of the
-    source that the vocabulary lacks have the extra ids N to N + X - 1, counted anew in
-    every source, so shapes never change. A target word that only the source has is the
-    same extra id. In front of the embedding, extra ids become the unknown word:
-    `ops.where(token_ids < N, token_ids, unknown)`. After a search, the program replaces
-    them by the words of the source.
+    source that the vocabulary lacks have the extra ids N to N + X - 1, numbered from N
+    in every source, so shapes never change. A target word that the vocabulary lacks has
+    its extra id in the source. Before the embedding, replace extra ids by the unknown
+    word: `ops.where(token_ids < N, token_ids, unknown)`. After a search, replace them
+    by the words of the source.
 
     Weights are divided by their sum, so local attention, whose weights do not sum to
     one, gives probabilities, too. Where no position can be copied, `p_gen` is one. The
@@ -49,6 +49,7 @@ class PointerGenerator(QuantizableLayer):
             `(B, N)` for a single step. For K hypotheses of a search, T is K.
         weights: Attention weights, `(B, [T,] S)`.
         source_ids: Integers `(B, S)`, the tokens of the source, with extra ids.
+            Positions of ids outside of 0 to N + X - 1 are never copied.
         state: State of the decoder, or another input of the switch, `(B, [T,] depth)`.
         context: Context, `(B, [T,] depth)`; optional.
         inputs: Embedding of the previous word, `(B, [T,] depth)`; optional.

@@ -8,6 +8,7 @@ Log-probabilities are float32, or float64 for float64 logits.
 import keras
 from keras import ops
 
+from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.precision import at_least_float32
 
 # Log-probability of what cannot happen: finite, and its exponential is zero.
@@ -42,19 +43,22 @@ def extended_log_probs(
         logits: `(B, T, N)`.
         switch: `(B, T)`.
         weights: `(B, T, S)`, not necessarily normalised.
-        source_ids: Integers `(B, S)` below N + X.
+        source_ids: Integers `(B, S)`. Positions of ids outside of 0 to N + X - 1, such
+            as unknown words beyond the X-th, are never copied.
         extra_ids: X.
         source_mask: Boolean `(B, S)`, `False` for positions that are never copied.
 
     Returns:
         Log-probabilities `(B, T, N + X)`; `IMPOSSIBLE` for extra ids without weight.
     """
+    size = logits.shape[-1] + extra_ids
+    source_ids, source_mask = _mask_ids(source_ids, size, source_mask)
     generate, copy, shares = _shares(logits, switch, weights, source_mask)
     vocabulary = ops.log_softmax(at_least_float32(logits), axis=-1) + generate
     vocabulary = ops.pad(
         vocabulary, [[0, 0], [0, 0], [0, extra_ids]], constant_values=IMPOSSIBLE
     )
-    copied = _sums_of_ids(shares, source_ids, logits.shape[-1] + extra_ids)
+    copied = _sums_of_ids(shares, source_ids, size)
     return _log_sum(vocabulary, copy + _log(copied, _floor(weights)))
 
 
@@ -66,17 +70,25 @@ def target_log_probs(
     Equal to the entries of `extended_log_probs` for the tokens `targets` `(B, T)`, but
     without its array `(B, T, N + X)`.
     """
+    size = logits.shape[-1]
+    source_ids, source_mask = _mask_ids(source_ids, size + extra_ids, source_mask)
     generate, copy, shares = _shares(logits, switch, weights, source_mask)
     logits = at_least_float32(logits)
     targets = ops.cast(targets, "int32")[..., None]
-    size = logits.shape[-1]
     known = targets < size
     chosen = ops.take_along_axis(logits, ops.where(known, targets, 0), axis=-1)
     vocabulary = chosen - ops.logsumexp(logits, axis=-1, keepdims=True)
     vocabulary = ops.where(known, vocabulary + generate, IMPOSSIBLE)
-    same = ops.cast(source_ids, "int32")[:, None, :] == targets
+    same = source_ids[:, None, :] == targets
     copied = ops.sum(ops.where(same, shares, 0.0), axis=-1, keepdims=True)
     return _log_sum(vocabulary, copy + _log(copied, _floor(weights)))[..., 0]
+
+
+def _mask_ids(source_ids, size, source_mask):
+    """Return int32 ids from 0 to `size - 1`, and a mask without the other positions."""
+    source_ids = ops.cast(source_ids, "int32")
+    is_id = ops.logical_and(source_ids >= 0, source_ids < size)
+    return ops.where(is_id, source_ids, 0), combine_masks(source_mask, is_id)
 
 
 def _shares(logits, switch, weights, source_mask):
@@ -86,9 +98,7 @@ def _shares(logits, switch, weights, source_mask):
     """
     exact = at_least_float32(logits).dtype
     weights, switch = ops.cast(weights, exact), ops.cast(switch, exact)[..., None]
-    if source_mask is not None:
-        source_mask = ops.cast(source_mask, "bool")[:, None, :]
-        weights = ops.where(source_mask, weights, 0.0)
+    weights = ops.where(source_mask[:, None, :], weights, 0.0)
     total = ops.sum(weights, axis=-1, keepdims=True)
     copies = total > 0
     generate = ops.where(copies, ops.log_sigmoid(switch), 0.0)
@@ -100,7 +110,7 @@ def _sums_of_ids(weights, source_ids, size):
     """Return the sum of the weights of every id, `(B, T, size)`."""
     batch, steps = ops.shape(weights)[:2]
     rows = size * ops.arange(batch, dtype="int32")[:, None]
-    segments = ops.reshape(rows + ops.cast(source_ids, "int32"), (-1,))
+    segments = ops.reshape(rows + source_ids, (-1,))
     # One segment for every row and id, with the weights of all steps.
     weights = ops.reshape(ops.swapaxes(weights, 1, 2), (-1, steps))
     sums = ops.segment_sum(weights, segments, num_segments=batch * size)
@@ -114,6 +124,7 @@ def _floor(weights):
 
 
 def _log(p, floor):
+    """Return logarithms, without a gradient where `p < floor`."""
     p = ops.where(p >= floor, p, ops.stop_gradient(p))
     return ops.where(p > 0, ops.log(ops.where(p > 0, p, 1.0)), IMPOSSIBLE)
 

@@ -109,6 +109,20 @@ def test_masked_positions_are_not_copied_and_the_rest_sums_to_one(inputs):
     assert (numpy(p_gen)[1] < 1).all()
 
 
+def test_ids_outside_of_the_extended_vocabulary_are_never_copied(inputs):
+    layer = PointerGenerator(X)
+    mask = np.ones((B, S), "bool")
+    mask[:, [1, 3]] = False
+    expected = numpy(layer(**inputs, source_mask=mask))
+    inputs["source_ids"][:, 1], inputs["source_ids"][:, 3] = N + X, -1
+
+    found = numpy(layer(**inputs))
+    target = numpy(layer(**inputs, targets=np.full((B, T), 2)))
+
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(target, expected[..., 2], rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("form", ["all", "targets"])
 def test_gradients_are_finite_where_probabilities_are_zero(
