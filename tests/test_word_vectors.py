@@ -7,7 +7,7 @@ import pytest
 from keras_attention import load_word_vectors
 
 WORDS = ["<pad>", "dog", "Dog", "Über", "new york", "cat"]
-# The words that no vocabulary has are of every kind that such files contain.
+# The words that are not in `WORDS` are of every kind that such files contain.
 LINES = [
     b"the 0.125 -2 1e-3",
     b"dog 1 2 3",
@@ -82,8 +82,10 @@ def test_missing_words_resemble_the_others(rng):
     embedding.build()
     np.testing.assert_array_equal(embedding.get_weights()[0], filled)
 
-    with pytest.raises(ValueError, match="No word of the vocabulary"):
-        load_word_vectors(lines, ["x", "y"]).filled()
+    without = load_word_vectors(lines, ["x", "y"])
+    assert without.vectors.shape == (2, 2) and not without.found.any()
+    with pytest.raises(ValueError, match="At least one word .*none of 2 words"):
+        without.filled()
 
 
 @pytest.mark.parametrize(
