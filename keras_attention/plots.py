@@ -37,7 +37,8 @@ def attention_overlay(
             `(len(words), rows * columns)` for a square grid; with `boxes`,
             `(len(words), len(boxes))`.
         boxes: Boxes of the regions, `(regions, 4)`: left, top, right and bottom in
-            shares of width and height. By default, the regions form a grid.
+            shares of width and height; parts outside of the image are cut off. By
+            default, the regions form a grid.
         title: Title of the figure; the words, separated by spaces, if omitted.
         columns: Number of panels per row.
         width: Width of the figure in inches.
@@ -194,7 +195,7 @@ def _as_boxes(boxes, shape, count):
             f"({count}, regions), one row for each word. Received: boxes "
             f"{boxes.shape}, weights {shape}"
         )
-    return boxes
+    return boxes.clip(0.0, 1.0)
 
 
 def box_map(weight, boxes, height, width):

@@ -123,6 +123,14 @@ def test_boxes_show_the_sum_of_their_weights(image):
     assert outlines[1] == pytest.approx((-0.5, -0.5, 0.5 * WIDTH, HEIGHT))
 
 
+def test_boxes_end_at_the_image(image):
+    found, expected = (
+        picture(drawn(attention_overlay(image, ["one"], [[1.0]], boxes=[box]))[1])
+        for box in ([-0.5, 0.25, 0.5, 1.5], [0.0, 0.25, 0.5, 1.0])
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize(
     ("boxes", "weights"), [((3, 4), (2, 2)), ((2, 3), (2, 2)), ((2, 4), (2, 1, 2))]
 )
