@@ -4,9 +4,12 @@ import keras
 
 
 def serialize_part(part):
-    """Return the config of a part, without its build config: its owner builds it."""
-    if part is None:
-        return None
+    """Return the config of a layer, without its build config: its owner builds it.
+
+    Anything else, such as `None` for no layer, is returned unchanged.
+    """
+    if not isinstance(part, keras.layers.Layer):
+        return part
     config = keras.saving.serialize_keras_object(part)
     config.pop("build_config", None)
     return config
@@ -31,8 +34,8 @@ def serialize_seed(seed):
 def serialize_shared_part(part):
     """Return the config of a part that several layers may share.
 
-    Where Keras saves a model, the second config of an object contains its id, by which
-    layers that load such a config share the part again.
+    When Keras saves a model, every config of an object after the first contains its id.
+    Layers that are loaded from configs with the same id share the part again.
     """
     serialize_part(part)
     return serialize_part(part)

@@ -84,7 +84,7 @@ def test_missing_words_resemble_the_others(rng):
 
     without = load_word_vectors(lines, ["x", "y"])
     assert without.vectors.shape == (2, 2) and not without.found.any()
-    with pytest.raises(ValueError, match="At least one word .*none of 2 words"):
+    with pytest.raises(ValueError, match=r"At least one word .*none of 2 words"):
         without.filled()
 
 

@@ -11,13 +11,13 @@ from typing import Any, Self
 import keras
 from keras import ops, tree
 
-from keras_attention.decoder.cell_layers import attentional_layer, context_gate
-from keras_attention.decoder.feeding import fed_units, first_fed
-from keras_attention.decoder.joint_attention import (
-    JointMemory,
-    JointStep,
-    check_attention,
+from keras_attention.decoder.cell_options import (
+    attentional_layer,
+    check_order,
+    context_gate,
 )
+from keras_attention.decoder.feeding import fed_units, first_fed
+from keras_attention.decoder.joint_attention import check_attention, memory_of, step_of
 from keras_attention.decoder.sentinel import attend_with_sentinel, visual_sentinel
 from keras_attention.decoder.states import (
     ADD_SEQUENCES,
@@ -29,8 +29,8 @@ from keras_attention.decoder.states import (
     first_attention_state,
     joined,
     output_units,
+    query_units,
     topmost_state,
-    topmost_units,
 )
 from keras_attention.layers.base import BaseAttention, stay_frozen
 from keras_attention.layers.projections import project_rows
@@ -45,9 +45,7 @@ from keras_attention.layers.recurrent import (
 from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.typing import Config, Nested, Shapes, Tensor, Tensors
-from keras_attention.validation import check_choice, check_rank
-
-ORDERS = ("previous", "current")
+from keras_attention.validation import check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -109,7 +107,8 @@ class AttentionCell(QuantizableLayer):
             and Tell, section 4.2.1), or the layer that computes it.
         sentinel: Whether attention includes a visual sentinel; only for one LSTM cell,
             `order="current"`, and one attention with a deterministic weighting, without
-            window or coverage. Values whose depth is not U need another weight, `W_v`.
+            window or coverage. If the values have another depth than U, the context
+            contains `W_v sentinel[t]` instead of the sentinel.
 
     Call arguments:
         inputs: Input of this step, `(B, D)` or `(B, K, D)`.
@@ -191,12 +190,7 @@ class AttentionCell(QuantizableLayer):
         self.has_several = isinstance(attention, (list, tuple))
         attentions: Any = list(attention) if self.has_several else attention
         check_attention(attentions)
-        check_choice("order", order, ORDERS)
-        if input_in_query and order != "previous":
-            raise ValueError(
-                "input_in_query needs order='previous': the current state depends on "
-                f"the input already. Received: order={order!r}"
-            )
+        check_order(order, input_in_query)
         self.cell = cell
         self.attention = attentions
         self.order = order
@@ -218,7 +212,7 @@ class AttentionCell(QuantizableLayer):
         if input_feeding:
             check_loop_layer("attentional_vector", self.attentional_layer)
         self._shares_dropout = False
-        self._input_depth = self.context_depth = None
+        self.input_depth = self.context_depth = None
 
     def call(
         self,
@@ -351,21 +345,16 @@ class AttentionCell(QuantizableLayer):
     @property
     def memory(self) -> Any:
         """The memory of the attention, or the `JointMemory` of several."""
-        if not self.has_several:
-            return self.attention.memory
-        return JointMemory([attention.memory for attention in self.attention])
+        return memory_of(self.attention)
 
     @property
     def step(self) -> Any:
         """The step of the attention, or the `JointStep` of several."""
-        if not self.has_several:
-            return self.attention.step
-        steps = [attention.step for attention in self.attention]
-        return JointStep(steps, self.compute_dtype)
+        return step_of(self.attention, self.compute_dtype)
 
     @property
     def reports(self) -> tuple[str, ...]:
-        """Names of the outputs of a step beside its vectors and its weights."""
+        """Names of the outputs of a step other than vectors and attention weights."""
         return (*self.step.reports, *(["sentinel"] if self.sentinel else []))
 
     @property
@@ -383,14 +372,14 @@ class AttentionCell(QuantizableLayer):
     ) -> None:
         check_rank("inputs", inputs_shape, (2, 3), "(batch, [sequences,] depth)")
         check_memory(memory_shape, self.attention)
-        self._input_depth = inputs_shape[-1]
-        query_units = self.query_units
-        context_depth = self.step.context_depth(query_units, memory_shape)
+        self.input_depth = inputs_shape[-1]
+        query_depth = query_units(self)
+        context_depth = self.step.context_depth(query_depth, memory_shape)
         self.context_depth = context_depth
         if not self.step.built:
-            self.step.build((None, 1, query_units), memory_shape)
+            self.step.build((None, 1, query_depth), memory_shape)
         if self.context_gate is not None and not self.context_gate.built:
-            self.context_gate.build((None, query_units))
+            self.context_gate.build((None, query_depth))
         if self.attentional_layer is not None and not self.attentional_layer.built:
             self.attentional_layer.build(
                 (None, context_depth + output_units(self.cell))
@@ -401,19 +390,9 @@ class AttentionCell(QuantizableLayer):
         if not self.cell.built:
             self.cell.build((None, depth))
         if self.visual_sentinel is not None and not self.visual_sentinel.built:
-            self.visual_sentinel.build(depth, query_units, memory_shape)
+            self.visual_sentinel.build(depth, query_depth, memory_shape)
         stay_frozen(self)
         self.built = True
-
-    @property
-    def query_units(self) -> int | None:
-        """The depth of the query, or `None` if it is not known."""
-        if self.order == "current":
-            return output_units(self.cell)
-        units = topmost_units(self.cell)
-        if not self.input_in_query:
-            return units
-        return None if self._input_depth is None else units + self._input_depth
 
     def get_initial_state(self, batch_size: int, memory: Nested = None) -> Tensors:
         """Return the state before the first step of `batch_size` sequences.
@@ -477,7 +456,6 @@ class AttentionCell(QuantizableLayer):
 
     def get_config(self) -> Config:
         attention = [serialize_part(attention) for attention in self.attentions]
-        parts = {"attentional_vector": self.attentional_vector, "gate": self.gate}
         return {
             **super().get_config(),
             "cell": keras.saving.serialize_keras_object(self.cell),
@@ -485,13 +463,9 @@ class AttentionCell(QuantizableLayer):
             "order": self.order,
             "input_in_query": self.input_in_query,
             "input_feeding": self.input_feeding,
+            "attentional_vector": serialize_part(self.attentional_vector),
+            "gate": serialize_part(self.gate),
             "sentinel": self.sentinel,
-            **{
-                name: serialize_part(part)
-                if isinstance(part, keras.layers.Layer)
-                else part
-                for name, part in parts.items()
-            },
         }
 
     @classmethod

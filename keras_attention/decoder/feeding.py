@@ -2,7 +2,7 @@
 
 from keras import ops, tree
 
-from keras_attention.decoder.states import output_units, shapes
+from keras_attention.decoder.states import output_units, query_units, shapes
 
 
 def fed_units(cell, memory=None):
@@ -14,14 +14,14 @@ def fed_units(cell, memory=None):
     """
     depth = cell.context_depth
     if depth is None and memory is not None:
-        known = tree.map_structure(lambda x: tuple(x.shape), memory)
-        depth = cell.step.context_depth(cell.query_units, known)
+        memory_shapes = tree.map_structure(lambda x: tuple(x.shape), memory)
+        depth = cell.step.context_depth(query_units(cell), memory_shapes)
     if cell.attentional_layer is None:
         return depth
     width = getattr(cell.attentional_layer, "units", None)
     if width is None and depth is not None:
-        both = (None, depth + output_units(cell.cell))
-        width = cell.attentional_layer.compute_output_shape(both)[-1]
+        input_shape = (None, depth + output_units(cell.cell))
+        width = cell.attentional_layer.compute_output_shape(input_shape)[-1]
     return width
 
 

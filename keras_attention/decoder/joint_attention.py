@@ -119,6 +119,25 @@ class JointStep:
         return [step.draw(one, steps, queries) for step, one in pairs]
 
 
+def memory_of(attention):
+    """Return the memory of an attention layer, or the `JointMemory` of a list."""
+    if not isinstance(attention, list):
+        return attention.memory
+    return JointMemory([one.memory for one in attention])
+
+
+def step_of(attention, dtype):
+    """Return the step of an attention layer, or the `JointStep` of a list.
+
+    Args:
+        attention: The layer, or the list.
+        dtype: Dtype of the context of a list.
+    """
+    if not isinstance(attention, list):
+        return attention.step
+    return JointStep([one.step for one in attention], dtype)
+
+
 def check_attention(attention):
     """Raise `ValueError` for anything but an attention layer or a list of them."""
     attentions = attention if isinstance(attention, list) else [attention]

@@ -14,7 +14,7 @@ from keras import ops, tree
 from keras_attention.lengths import join_axes
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.ops.sampling import invert
-from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.serialization import deserialize_parts, serialize_shared_part
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 
 Embed: TypeAlias = Callable[[Tensor], Tensor] | None
@@ -265,9 +265,7 @@ class InverseSigmoidRate(keras.optimizers.schedules.LearningRateSchedule):
 def _serialize(borrowed):
     """Return the config of a layer or of a registered function, otherwise `None`."""
     if isinstance(borrowed, keras.layers.Layer):
-        # Keras marks an object as shared when it serialises it for the second time.
-        serialize_part(borrowed)
-        return serialize_part(borrowed)
+        return serialize_shared_part(borrowed)
     if not hasattr(borrowed, "__name__"):
         return None
     name = keras.saving.get_registered_name(borrowed)

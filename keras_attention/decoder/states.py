@@ -51,7 +51,18 @@ def topmost_units(cell):
 
 
 def output_units(cell):
+    """Return the depth of the output of an RNN cell."""
     return getattr(cell, "output_size", None) or topmost_units(cell)
+
+
+def query_units(cell):
+    """Return the depth of the query of an `AttentionCell`, or `None` if not known."""
+    if cell.order == "current":
+        return output_units(cell.cell)
+    units = topmost_units(cell.cell)
+    if not cell.input_in_query:
+        return units
+    return None if cell.input_depth is None else units + cell.input_depth
 
 
 def first_attention_state(step, output, memory):

@@ -1,8 +1,24 @@
-"""Layers that a decoder step makes from its options."""
+"""Options of a decoder step: checks, and the layers that are made from them."""
 
 import keras
 
-from keras_attention.validation import check_positive_integer
+from keras_attention.validation import check_choice, check_positive_integer
+
+ORDERS = ("previous", "current")
+
+
+def check_order(order, input_in_query):
+    """Raise `ValueError` unless the order is known and allows `input_in_query`.
+
+    Args:
+        order, input_in_query: As of `AttentionCell`.
+    """
+    check_choice("order", order, ORDERS)
+    if input_in_query and order != "previous":
+        raise ValueError(
+            "input_in_query needs order='previous': the current state depends on the "
+            f"input already. Received: order={order!r}"
+        )
 
 
 def attentional_layer(width, dtype):
