@@ -43,14 +43,15 @@ def test_lines_of_the_first_page_run():
     others = {
         "a sequence alone, whose positions attend to one another": sequence,
         "a sequence whose order matters": sequence,
-        "a sequence whose distances matter (rotary, ALiBi, T5, Shaw)": sequence,
+        "a sequence whose order matters, by relative positions (rotary, ALiBi, T5, "
+        "Shaw)": sequence,
         "a long sequence, whose positions attend to their neighbours": sequence,
-        "several heads, with a smaller cache": sequence,
+        "several heads, with a smaller key-value cache": sequence,
         "a sequence that should become one vector": vector,
         "a sentence that grows word by word, in a Transformer": (2, 32),
         "a sentence that grows word by word, in a recurrent decoder": (2, 5, 64),
         "the grid of an image": vector,
-        "the grid of an image, and words that do not need it": (2, 5, 64),
+        "the grid of an image, where some words depend on the text alone": (2, 5, 64),
         "a source whose words the output may copy": (2, 5, 109),
         "outputs that are positions of the source": (2, 5, 40),
     }

@@ -24,12 +24,13 @@ class Caption:
             the more confident the model is.
         probabilities: Probability of each word, given those before it.
         weights: Attention maps `(len(words), rows, columns)`, or, for detected regions,
-            `(len(words), R)`. Each sums to one, or, with a sentinel, to one minus its
-            weight.
+            `(len(words), R)`. Each map sums to one; with a visual sentinel, to one
+            minus the weight of the sentinel.
         boxes: Boxes of detected regions `(R, 4)`: left, top, right and bottom in shares
             of width and height; otherwise `None`.
-        sentinel: Weight of the visual sentinel for each word, for adaptive attention:
-            the share of the attention that is on the memory of the LSTM; else `None`.
+        sentinel: With adaptive attention, the weight of the visual sentinel for each
+            word: the share of the attention that is not on the image; otherwise
+            `None`.
     """
 
     text: str
@@ -116,17 +117,16 @@ class BaseCaptioner:
 
         Args:
             images: Iterable of images, as for `caption`. The images of a list are read
-                ahead, while those before them are captioned. A model of detected
-                regions needs the paths of images or of their files of regions, or
-                `Regions`.
+                ahead, while those before them are captioned. For a model of detected
+                regions: paths of images, paths of files of regions, or `Regions`.
             n_best: Captions of an image, at most the beam width. There are fewer where
                 the search finds fewer.
             batch_size: Batch size, in images.
             maps: Attention maps to return: `"weights"`, or `"probabilities"`. They
                 differ for hard attention, whose weights are one-hot, and for adaptive
                 attention, whose weights sum to one minus that of the sentinel.
-            regions: Folder with the files of detected regions; by default that of each
-                image. For a model that was trained on them only.
+            regions: Folder with the files of detected regions, by default the folder of
+                each image; only for a model of detected regions.
             **search: Options of the beam search:
                 `beam_size` (5), the number of hypotheses kept at each step, where 1 is
                 greedy search;

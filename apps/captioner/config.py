@@ -53,20 +53,20 @@ class ModelConfig:
     preprocessing: Literal["own", "none", "unit", "tf", "torch", "caffe"] = "own"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
-    #: Depth of the features in files of detected regions, which training sets with
-    #: --regions; 0 for regions of the backbone.
+    #: Depth of the features of detected regions, which --regions sets; 0 if the
+    #: backbone computes the regions.
     region_depth: Annotated[int, Range(0, MAX_UNITS)] = 0
     #: Maximum number of detected regions of an image; the first ones are used.
     max_regions: Annotated[int, Range(1, 4096)] = 100
     #: Depth to which the regions are projected; 0 keeps the depth of the backbone.
     region_units: Annotated[int, Range(0, MAX_UNITS)] = 512
     #: Decoder. recurrent: an LSTM with additive attention, as in the paper.
-    #: transformer: layers of self-attention over the words and attention of several
-    #: heads to the regions.
+    #: transformer: layers of causal self-attention over the words and multi-head
+    #: attention to the regions.
     decoder: Annotated[
         Literal["recurrent", "transformer"], tyro.conf.arg(aliases=["--decoder"])
     ] = "recurrent"
-    #: Depth of the word embeddings; for the transformer, of all layers.
+    #: Depth of the word embeddings; for the transformer, also of all layers.
     embedding_units: Units = 256
     #: Units of the LSTM, or of the feed-forward layers of the transformer.
     units: Units = 512
@@ -77,8 +77,8 @@ class ModelConfig:
     #: Depth of the hidden layer of the recurrent decoder's attention.
     attention_units: Units = 512
     #: Whether the attention query of the recurrent decoder contains the embedding of
-    #: the last word. In the paper it is the state of the LSTM alone. The state of
-    #: adaptive attention has read that word.
+    #: the last word. In the paper it is the state of the LSTM alone. Adaptive
+    #: attention ignores it: its query is the state after the LSTM has read that word.
     input_in_query: bool = False
     #: soft: the context is the weighted mean of all regions. hard: the context is one
     #: region, sampled with these weights in training. adaptive: a visual sentinel lets
@@ -95,8 +95,8 @@ class ModelConfig:
     #: Context of hard attention in inference: the most probable region (argmax), or the
     #: weighted mean of all regions (expectation).
     inference: Literal["argmax", "expectation"] = "argmax"
-    #: Dropout rate of the regions, of the embeddings and before the output layer; for
-    #: the transformer, of every sublayer instead of before the output layer.
+    #: Dropout rate of the regions, of the embeddings and, in the recurrent decoder,
+    #: before the output layer; in the transformer, of every sublayer.
     dropout: Dropout = 0.4
     #: Maximum number of words in a caption.
     max_length: Length = 22
@@ -150,9 +150,9 @@ class TrainConfig:
     data: Path
     #: Output folder for the best model, the checkpoints and the report (report.html).
     output: Path
-    #: Folder with detected regions instead of a backbone: for the image dog.jpg, a file
-    #: dog.npz with the arrays features (R, D) and boxes (R, 4): left, top, right and
-    #: bottom in shares of width and height. There is no fine-tuning of a CNN then.
+    #: Train on detected regions instead of a CNN: folder with a file dog.npz for the
+    #: image dog.jpg. Its arrays are features (R, D) and boxes (R, 4): left, top, right
+    #: and bottom as fractions of width and height. Fine-tuning is skipped.
     regions: Path | None = None
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
@@ -171,7 +171,7 @@ class TrainConfig:
     #: default 5, or 1 for fewer than 5,000 captions.
     min_count: Positive | None = None
     #: Pretrained word vectors, as the initial embeddings: a text file of GloVe,
-    #: word2vec or fastText. Their dimension must be embedding_units.
+    #: word2vec or fastText. Their dimension must be --model.embedding-units.
     embeddings: Path | None = None
     #: Captions per image in a batch. If an image has more, every epoch draws a random
     #: subset. Also the number of captions sampled per image in self-critical training.
@@ -212,12 +212,12 @@ class TrainConfig:
     self_critical_bleu: Weight = 0.0
     #: Weight decay of AdamW.
     weight_decay: Weight = 0.01
-    #: Scheduled sampling: largest probability that the recurrent decoder reads a word
-    #: that it samples itself, instead of one of the caption (0 disables it).
+    #: Scheduled sampling: maximum probability that the recurrent decoder reads a word
+    #: that it samples itself instead of the word of the caption (0 disables it).
     scheduled_sampling: Share = 0.0
-    #: Growth of that probability over the steps of the first phase: constant; linear,
-    #: from 0; or inverse-sigmoid, with half of it after half of the steps. Fine-tuning
-    #: continues with the largest probability.
+    #: Schedule of scheduled sampling over the steps of the first phase: constant;
+    #: linear, from 0 to the maximum; or inverse-sigmoid, which reaches half of the
+    #: maximum after half of the steps. Fine-tuning uses the maximum.
     sampling_schedule: SamplingSchedule = "inverse-sigmoid"
     #: Label smoothing.
     label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
@@ -338,8 +338,8 @@ class CaptionConfig:
     images: Positional[tuple[Path, ...]]
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
-    #: Folder with the detected regions of the images, for a model that was trained on
-    #: them; by default the folder of each image.
+    #: Folder with the files of detected regions, for a model that was trained with
+    #: --regions. By default, the file of an image is in the folder of the image.
     regions: Path | None = None
     #: Write to this file instead of standard output: one JSON object per line, with
     #: photo, model and caption or error. If the file exists, the images that have
@@ -423,8 +423,8 @@ class EvaluateConfig:
     split: str = "dev"
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
-    #: Folder with the detected regions of the images, for a model that was trained on
-    #: them; by default the folder of each image.
+    #: Folder with the files of detected regions, for a model that was trained with
+    #: --regions. By default, the file of an image is in the folder of the image.
     regions: Path | None = None
     #: Maximum share of unreadable images, which are left out.
     max_unreadable: Share = 0.01

@@ -111,8 +111,8 @@ class SearchConfig:
     #: Length penalty: hypotheses are ranked by log-probability / length ** penalty. By
     #: default 1.0, or that of a LiteRT file.
     length_penalty: LengthPenalty | None = None
-    #: Diverse beam search: number of groups, which divides the beam width. Each group
-    #: avoids the tokens of the groups before it; with --n-best, the results differ
+    #: Diverse beam search: number of groups, a divisor of the beam width. Each group
+    #: avoids the tokens of the groups before it, so the results of --n-best differ
     #: more. By default 1, or that of a LiteRT file.
     beam_groups: Positive | None = None
     #: Diversity penalty of diverse beam search. By default 0.5, or that of a LiteRT

@@ -176,8 +176,8 @@ class BeamConfig:
     beam_size: Positive = 5
     #: Length penalty: hypotheses are ranked by log-probability / length ** penalty.
     length_penalty: LengthPenalty = 1.0
-    #: Diverse beam search: number of groups, which divides the beam width. Each group
-    #: avoids the tokens of the groups before it; 1 is usual beam search.
+    #: Diverse beam search: number of groups, a divisor of the beam width. Each group
+    #: avoids the tokens of the groups before it. 1 is standard beam search.
     beam_groups: Positive = 1
     #: Diversity penalty of diverse beam search.
     diversity_penalty: Weight = 0.5

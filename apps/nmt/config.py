@@ -87,9 +87,9 @@ class ModelConfig:
     #: Whether self-attention has pre-norm: layer normalisation before each sublayer
     #: instead of after it.
     pre_norm: bool = True
-    #: Decoder layer of self-attention from which the alignment is read, counted from 1,
-    #: and which a guide trains. By default the mean of all layers but the lowest, or of
-    #: the only one. In each layer, weights are the mean of all heads.
+    #: Decoder layer of self-attention whose weights give the alignment, counted from 1;
+    #: --guide trains these weights. By default the mean over all layers but the lowest,
+    #: or the only layer. The weights of a layer are the mean over its heads.
     alignment_layer: Layers | None = None
     #: Whether source and target share their embeddings. The output layer always shares
     #: those of the target.
@@ -103,7 +103,7 @@ class ModelConfig:
     #: Dropout rate of the attention weights of self-attention.
     attention_dropout: Dropout = 0.0
     #: Whether the network can copy words of the source, such as names and numbers that
-    #: the training text does not have.
+    #: are not in the training text.
     copy: Annotated[bool, tyro.conf.arg(aliases=["--copy"])] = False
     #: Maximum number of subwords in a sentence, the end token included.
     max_length: Length = 128
@@ -188,7 +188,8 @@ class TrainConfig:
     #: fast_align writes them. Line n has the links i-j of pair n: source word i is
     #: aligned with target word j. Words are separated by spaces and counted from 0.
     guide: Path | None = None
-    #: Weight of guided alignment: the loss of the attention weights against the links.
+    #: Weight of guided alignment: of the cross-entropy between the links and the
+    #: attention.
     guide_weight: Weight = 0.5
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights
@@ -199,7 +200,7 @@ class TrainConfig:
     vocabulary_size: Annotated[int, Range(1, 1_000_000)] | None = None
     #: Pretrained word vectors, as the initial embeddings of the subwords that begin a
     #: word: a text file of GloVe, word2vec or fastText. Their dimension must be
-    #: embedding_units.
+    #: --model.embedding-units.
     embeddings: Path | None = None
     #: Character coverage of the subwords. The other characters are split into bytes.
     #: Use 0.9995 for languages with thousands of characters.
@@ -226,11 +227,12 @@ class TrainConfig:
     beta_2: Share | None = None
     #: Weight decay of AdamW.
     weight_decay: Weight = 0.01
-    #: Scheduled sampling: largest probability that a recurrent decoder reads a word
-    #: that it samples itself, instead of one of the reference (0 disables it).
+    #: Scheduled sampling: maximum probability that a recurrent decoder reads a word
+    #: that it samples itself instead of the word of the reference (0 disables it).
     scheduled_sampling: Share = 0.0
-    #: Growth of that probability over the steps of the first phase: constant; linear,
-    #: from 0; or inverse-sigmoid, with half of it after half of the steps.
+    #: Schedule of scheduled sampling over the steps of the first phase: constant;
+    #: linear, from 0 to the maximum; or inverse-sigmoid, which reaches half of the
+    #: maximum after half of the steps.
     sampling_schedule: SamplingSchedule = "inverse-sigmoid"
     #: Label smoothing.
     label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
@@ -342,7 +344,7 @@ class TranslationSearchConfig(SearchConfig):
     #: 0, or that of a LiteRT file.
     min_length_ratio: MinLengthRatio | None = None
     #: Maximum length of a translation relative to its source, in subwords. By default
-    #: that of the model, which is generous, or that of a LiteRT file.
+    #: that of the model, plus a margin, or that of a LiteRT file.
     max_length_ratio: LengthRatio | None = None
 
 
@@ -370,7 +372,7 @@ class TranslateConfig:
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Glossary: a file with a source phrase, a tab and a target phrase in every line.
     #: Where the source phrase occurs in a sentence, the translation contains the target
-    #: phrase. In lower case, source phrases match any case. Keras runs the model.
+    #: phrase. A source phrase in lower case matches any case. Needs the runtime keras.
     glossary: Path | None = None
     #: Number of translations per sentence, each printed as: number of the sentence,
     #: tab, score, tab, translation.
@@ -437,15 +439,15 @@ class EvaluateConfig:
     split: str | None = None
     #: Reference word alignments in Pharaoh format. Line n has the links of pair n: i-j
     #: is a sure link of source word i and target word j, i?j or ipj a possible one.
-    #: Words are separated by spaces and counted from 0. The attention is that of forced
-    #: decoding of the reference translation.
+    #: Words are separated by spaces and counted from 0. The decoder reads the reference
+    #: translation (forced decoding). Needs the runtime keras.
     alignments: Path | None = None
     translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Output file for the translations.
     output: Path | None = None
-    #: Glossary, as for nmt translate. The share of its phrases that the translations
-    #: contain is printed, too.
+    #: Glossary, as for nmt translate. Also prints the percentage of its phrases that
+    #: the translations contain.
     glossary: Path | None = None
     search: Flags[TranslationSearchConfig] = dataclasses.field(
         default_factory=TranslationSearchConfig

@@ -14,11 +14,11 @@ MinLengthRatio = Annotated[float, Range(0, 1000)]
 class TranslationBeamConfig(BeamConfig):
     """Options of the beam search."""
 
-    #: Minimum length of a translation relative to its source, in subwords, as far as
-    #: the maximum length allows.
+    #: Minimum length of a translation relative to its source, in subwords; never more
+    #: than the maximum length of the model.
     min_length_ratio: MinLengthRatio = 0.0
     #: Maximum length of a translation relative to its source, in subwords; by default
-    #: that of the model, which is generous.
+    #: that of the model, plus a margin.
     max_length_ratio: LengthRatio | None = None
 
     def __post_init__(self):

@@ -86,7 +86,7 @@ def test_a_model_without_attention_cannot_align(evaluate, monkeypatch, loaded_on
 def test_a_litert_file_cannot_align(evaluate):
     pytest.importorskip("ai_edge_litert")
     code, told = evaluate("--runtime=litert", model="multi30k-en-de-self-attention")
-    assert code == 2 and "alignments needs a Keras model" in told.err
+    assert code == 2 and "alignments needs the runtime keras" in told.err
 
 
 def test_forced_decoding_reads_the_given_translation(translator, eager):

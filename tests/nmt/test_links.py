@@ -28,7 +28,7 @@ def test_a_line_of_links():
 @pytest.mark.parametrize(
     "line, said",
     [
-        ("0-0 1:1", "expected links i-j such as 0-0 1-2. Received: '1:1'"),
+        ("0-0 1:1", "expected links i-j, such as 0-0 1-2. Received: '1:1'"),
         ("0", "Received: '0'"),
         ("-1-0", "Received: '-1-0'"),
         ("0-0-1", "Received: '0-0-1'"),

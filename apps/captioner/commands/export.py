@@ -25,9 +25,9 @@ def export(config):
         captioner = Captioner.from_preset(chosen.model, **chosen.options)
         if captioner.config.region_depth:
             raise UserError(
-                "expected a model that computes regions from images, which SavedModels "
-                f"and LiteRT files take. Received: {chosen.model}, which needs files "
-                "of detected regions"
+                "expected a model that computes regions from images: SavedModels and "
+                f"LiteRT files take images. Received: {chosen.model}, which needs "
+                "files of detected regions"
             )
         return captioner
 

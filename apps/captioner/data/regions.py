@@ -66,7 +66,7 @@ def read_regions(source, folder=None, *, depth=None, most=None):
         return _checked(source.features, source.boxes, depth, most, "the given Regions")
     if not isinstance(source, (str, os.PathLike)):
         raise ImageError(
-            "a model of detected regions needs the path of an image with a file of "
+            "a model of detected regions needs the path of an image or of a file of "
             f"regions, or Regions. Received: {type(source).__name__}"
         )
     path = regions_file(source, folder)
@@ -129,8 +129,8 @@ def _checked(features, boxes, depth, most, where):
         (boxes[:, :2] <= boxes[:, 2:]).all()
     ):
         raise ImageError(
-            f"{where}: boxes must be left, top, right, bottom in shares of width and "
-            f"height, from 0 to 1. Received: {boxes.min():g} to {boxes.max():g}"
+            f"{where}: boxes must be left, top, right, bottom as fractions of width "
+            f"and height, from 0 to 1. Received: {boxes.min():g} to {boxes.max():g}"
         )
     return Regions(features[:most], boxes[:most])
 
@@ -193,7 +193,7 @@ def depth_of_regions(images, folder):
         other = owners.setdefault(file.name, image.path)
         if other != image.path:
             raise DataError(
-                f"{folder}: expected regions of one image in {file.name}, but found "
+                f"{folder}: expected one image for {file.name}, but it is the file of "
                 f"{other} and {image.path}"
             )
     depth = read_regions(images[0].path.name, folder).features.shape[1]

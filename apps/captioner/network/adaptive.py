@@ -18,8 +18,8 @@ class AdaptiveCaptioner(ShowAttendTell):
     """The recurrent network with adaptive attention; see `CaptionNetwork`.
 
     The LSTM reads the last word and a vector of the whole image, and its new state is
-    the query. A visual sentinel, computed from the carry of the LSTM, is attended to
-    beside the regions:
+    the query. The attention has one more position beside the regions, the visual
+    sentinel, which is computed from the carry of the LSTM:
 
         image       = relu(W_image mean of all regions)
         h[t], m[t]  = LSTM([word[t-1]; image], h[t-1], m[t-1])
@@ -42,8 +42,8 @@ class AdaptiveCaptioner(ShowAttendTell):
     def __init__(self, config, vocabulary_size, **options):
         if options.get("scheduled_sampling"):
             raise UserError(
-                "scheduled_sampling samples words, but inputs of adaptive attention "
-                "contain the image, too; it needs soft or hard attention. "
+                "scheduled_sampling needs soft or hard attention: it samples words, "
+                "but the inputs of adaptive attention also contain the image. "
                 f"Received: attention {config.attention}"
             )
         super().__init__(config, vocabulary_size, **options)

@@ -118,7 +118,7 @@ class Backbone(layers.Layer):
 
 
 class NoBackbone(layers.Layer):
-    """Stands for the image encoder of a model whose regions come from files.
+    """Placeholder for the image encoder of a model whose regions come from files.
 
     Args:
         depth: Depth of the regions D.

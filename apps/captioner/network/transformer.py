@@ -30,8 +30,8 @@ class TransformerCaptioner(CaptionNetwork):
     def __init__(self, config, vocabulary_size, **options):
         if config.attention != "soft":
             raise UserError(
-                "attention must be soft with the transformer decoder; others need "
-                f"decoder recurrent. Received: {config.attention}"
+                "attention must be soft with the transformer decoder; the recurrent "
+                f"decoder takes others, too. Received: {config.attention}"
             )
         super().__init__(config, **options)
         deviation = config.embedding_units**-0.5

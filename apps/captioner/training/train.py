@@ -175,7 +175,7 @@ def _with_regions(config, images):
         return config
     if config.frozen_views > 1:
         raise UserError(
-            "frozen_views must be 1 with regions, which are those of whole images. "
+            "frozen_views must be 1 with regions, which belong to whole images. "
             f"Received: {config.frozen_views}"
         )
     if config.backbone_weights not in ("imagenet", "none"):

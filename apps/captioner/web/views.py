@@ -47,7 +47,7 @@ def caption_figure(photo, caption, title):
     meaning = "probability of each word, given those before it"
     if caption.sentinel is not None:
         meaning += (
-            "; share of the attention to the image, not to the memory of the LSTM"
+            "; share of the attention on the image; the rest is on the visual sentinel"
         )
     preview = data_uri(photo.preview, "image/jpeg")
     style = f"--ratio:{photo.width / photo.height:.4f};--photo:url({preview})"

@@ -61,8 +61,8 @@ def read_vectors(path, words, dimension):
 def set_embeddings(embeddings, vectors, found):
     """Set the rows of an embedding whose words have vectors; the others stay.
 
-    The vectors are divided by their mean length: embeddings are also the output layer,
-    whose logits would otherwise be large in the beginning.
+    The vectors are divided by their mean norm: the embeddings are also the output
+    layer, whose logits would otherwise be large at first.
 
     Args:
         embeddings: The variable `(words, depth)`.
@@ -70,8 +70,8 @@ def set_embeddings(embeddings, vectors, found):
         found: Boolean array `(words,)`.
     """
     table = np.array(ops.convert_to_numpy(embeddings))
-    lengths = np.linalg.norm(vectors[found], axis=1)
-    table[found] = vectors[found] / max(lengths.mean(), np.finfo("float32").tiny)
+    norms = np.linalg.norm(vectors[found], axis=1)
+    table[found] = vectors[found] / max(norms.mean(), np.finfo("float32").tiny)
     embeddings.assign(table)
 
 

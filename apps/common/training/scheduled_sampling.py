@@ -1,4 +1,4 @@
-"""Scheduled sampling in a training: its probability, and its beginning."""
+"""Scheduled sampling in a training: its checks and its probability."""
 
 import keras
 import numpy as np
@@ -18,13 +18,13 @@ def check_sampling(config, *, recurrent):
     if config.scheduled_sampling and not recurrent:
         raise UserError(
             "scheduled_sampling needs a recurrent decoder, which reads one word after "
-            "the other: self-attention trains on all words at once, before it can "
-            f"sample any. Received: {config.scheduled_sampling}"
+            "the other; self-attention is trained on all words of a sentence at once. "
+            f"Received: {config.scheduled_sampling}"
         )
     if config.scheduled_sampling and getattr(config.model, "copy", False):
         raise UserError(
-            "scheduled_sampling needs a model without copy: its samples are words of "
-            "the vocabulary, and never copies from the source. "
+            "scheduled_sampling needs a model without copy: it samples words of the "
+            "vocabulary only, and never copies one from the source. "
             f"Received: {config.scheduled_sampling}"
         )
 

@@ -99,8 +99,8 @@ def _check_aligns(translator, model):
     """Raise a `UserError` if a model cannot align given translations."""
     if not hasattr(translator, "align"):
         raise UserError(
-            "alignments needs a Keras model, whose decoder can read the reference: a "
-            f"LiteRT file contains the search alone. Received: {model!r}"
+            "alignments needs the runtime keras, whose decoder can read the reference; "
+            f"a LiteRT file contains the search alone. Received: {model!r}"
         )
     if not translator.attends:
         raise UserError(f"alignments needs a model with attention. Received: {model!r}")

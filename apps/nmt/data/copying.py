@@ -1,7 +1,7 @@
-"""Copying: ids beyond the vocabulary for unknown words of the source.
+"""Copying: ids beyond the vocabulary for rare words of the source.
 
-Subwords spell every word, so no word is unknown to a vocabulary. What is rare, such as
-a name or a number, has several subwords. With copying, the words of several subwords
+Subwords can spell every word, so no word is unknown. Rare words, such as names and
+numbers, consist of several subwords. With copying, the words of several subwords
 are numbered in each sentence, and the word with number k has the extended id N + k,
 where N is the vocabulary size. The translation copies such a word as a whole, as one
 token; every other subword of the source can be copied, too, under its own id.
@@ -54,7 +54,7 @@ class Copying:
         return np.where(unknown | continues, np.cumsum(unknown) - 1, NONE)
 
     def extend(self, source, target):
-        """Return a target whose words that the source has, too, are extended ids.
+        """Return a target in which words of the source are replaced by extended ids.
 
         If a word occurs several times, its first occurrence in the target is the first
         in the source, and so on.

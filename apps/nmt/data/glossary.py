@@ -16,9 +16,9 @@ _WORDS = re.compile(rf"{UNSPACED}|(?:(?!{UNSPACED})\w)+|\S")
 class Glossary:
     """A glossary: source phrases, and the target phrases that translate them.
 
-    A source phrase occurs in a sentence as whole words. In lower case, it matches any
-    case; with capitals, exactly these. Where several phrases match, the longest one
-    applies, and a word belongs to one phrase at most.
+    A source phrase matches whole words of a sentence. A phrase in lower case matches
+    any case; one with capitals matches only the same spelling. Where several phrases
+    match, the longest one applies, and a word belongs to one phrase at most.
 
     Args:
         phrases: Pairs of a source phrase and its target phrase, as a dict or a list.

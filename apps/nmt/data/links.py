@@ -37,9 +37,9 @@ def parse_links(line, source, target, *, possible=False):
         match = _LINK.fullmatch(text)
         kind = match and _KINDS[match[2]]
         if not match or (kind == POSSIBLE and not possible):
-            expected = "i-j, or i?j for a possible link," if possible else "i-j"
+            expected = "i-j, or i?j for possible links" if possible else "i-j"
             raise UserError(
-                f"expected links {expected} such as 0-0 1-2. Received: {text!r:.40}"
+                f"expected links {expected}, such as 0-0 1-2. Received: {text!r:.40}"
             )
         link = int(match[1]), int(match[3])
         for side, word, sentence in zip(
@@ -72,10 +72,9 @@ def link_matrix(links, shape):
 def subword_weights(links, source_places, target_places):
     """Return target weights of subwords from links between words.
 
-    The weights of a linked target word are equal for all its source words, and those of
-    a source word are equal for all its subwords. Every subword of a target word has the
-    weights of the word. So `merge_weights` of the normalised rows returns the links of
-    the words exactly.
+    All source words of a target word get the same weight, which their subwords share
+    equally. All subwords of a target word have the same row. So, if each row is divided
+    by its sum, `merge_weights` gives the weights of the links between words exactly.
 
     Args:
         links: Array `(links, 3)`; see `parse_links`.
@@ -85,8 +84,8 @@ def subword_weights(links, source_places, target_places):
         Array `(target subwords, source subwords)`. The row of a subword whose word has
         no link is zero.
 
-    Word 0 of the source has two subwords, word 1 one; word 0 of the target is linked to
-    both, and its subwords are two:
+    Word 0 of the source has two subwords, and word 1 has one. Word 0 of the target is
+    linked to both words, and has two subwords itself:
 
     >>> links = np.array([[0, 0, SURE], [1, 0, SURE]])
     >>> subword_weights(links, [0, 0, 1], [0, 0, 1]).tolist()

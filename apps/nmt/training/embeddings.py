@@ -16,10 +16,10 @@ def load_embeddings(path, pieces, network):
     """Set the embeddings of a network to the word vectors of its subwords.
 
     A subword that begins a word, such as `▁dog`, takes the vector of the word that it
-    spells, `dog`; so does punctuation, and a subword of a script without spaces. Other
-    subwords, such as the ending `ing`, are no words, and keep their initial vectors.
-    In a file of vectors of subwords, whose words have the mark `▁` themselves, every
-    subword takes its own vector.
+    spells, `dog`. Punctuation and subwords of scripts without spaces need no mark.
+    Other subwords, such as the ending `ing`, are not words, and keep their initial
+    vectors. If the file contains vectors of subwords, whose entries have the mark `▁`,
+    every subword takes its own vector.
 
     Args:
         path: The file.
