@@ -150,9 +150,9 @@ class TrainConfig:
     data: Path
     #: Output folder for the best model, the checkpoints and the report (report.html).
     output: Path
-    #: Train on detected regions instead of a CNN: folder with a file dog.npz for the
-    #: image dog.jpg. Its arrays are features (R, D) and boxes (R, 4): left, top, right
-    #: and bottom as fractions of width and height. Fine-tuning is skipped.
+    #: Folder with the files of detected regions, which replace the CNN: for the image
+    #: dog.jpg a file dog.npz with the arrays features (R, D) and boxes (R, 4): left,
+    #: top, right and bottom as fractions of width and height. Fine-tuning is skipped.
     regions: Path | None = None
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
@@ -171,7 +171,7 @@ class TrainConfig:
     #: default 5, or 1 for fewer than 5,000 captions.
     min_count: Positive | None = None
     #: Pretrained word vectors, as the initial embeddings: a text file of GloVe,
-    #: word2vec or fastText. Their dimension must be --model.embedding-units.
+    #: word2vec or fastText. Their dimension must equal --model.embedding-units.
     embeddings: Path | None = None
     #: Captions per image in a batch. If an image has more, every epoch draws a random
     #: subset. Also the number of captions sampled per image in self-critical training.
@@ -215,9 +215,9 @@ class TrainConfig:
     #: Scheduled sampling: maximum probability that the recurrent decoder reads a word
     #: that it samples itself instead of the word of the caption (0 disables it).
     scheduled_sampling: Share = 0.0
-    #: Schedule of scheduled sampling over the steps of the first phase: constant;
-    #: linear, from 0 to the maximum; or inverse-sigmoid, which reaches half of the
-    #: maximum after half of the steps. Fine-tuning uses the maximum.
+    #: Growth of the probability of scheduled sampling over the steps of the first
+    #: phase: constant; linear, from 0 to the maximum; or inverse-sigmoid, which reaches
+    #: half of the maximum after half of the steps. Fine-tuning uses the maximum.
     sampling_schedule: SamplingSchedule = "inverse-sigmoid"
     #: Label smoothing.
     label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1

@@ -199,7 +199,7 @@ class TrainConfig:
     #: A preset has its own vocabulary.
     vocabulary_size: Annotated[int, Range(1, 1_000_000)] | None = None
     #: Pretrained word vectors, as the initial embeddings of the subwords that begin a
-    #: word: a text file of GloVe, word2vec or fastText. Their dimension must be
+    #: word: a text file of GloVe, word2vec or fastText. Their dimension must equal
     #: --model.embedding-units.
     embeddings: Path | None = None
     #: Character coverage of the subwords. The other characters are split into bytes.
@@ -230,9 +230,9 @@ class TrainConfig:
     #: Scheduled sampling: maximum probability that a recurrent decoder reads a word
     #: that it samples itself instead of the word of the reference (0 disables it).
     scheduled_sampling: Share = 0.0
-    #: Schedule of scheduled sampling over the steps of the first phase: constant;
-    #: linear, from 0 to the maximum; or inverse-sigmoid, which reaches half of the
-    #: maximum after half of the steps.
+    #: Growth of the probability of scheduled sampling over the steps of the first
+    #: phase: constant; linear, from 0 to the maximum; or inverse-sigmoid, which reaches
+    #: half of the maximum after half of the steps.
     sampling_schedule: SamplingSchedule = "inverse-sigmoid"
     #: Label smoothing.
     label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
@@ -385,7 +385,8 @@ class TranslateConfig:
     #: Write a heat map of the attention: a file for one sentence, a folder for several
     #: and for lines of a file or of the standard input.
     plot: Path | None = None
-    #: Print one JSON object per translation, with words, scores and attention.
+    #: Print one JSON object per translation, with words, subwords, scores and
+    #: attention.
     json: bool = False
     #: Compile the search with XLA. This takes some seconds for each of a few sentence
     #: lengths and makes the search up to four times as fast. It pays off for many
