@@ -4,11 +4,14 @@ import functools
 import itertools
 
 import keras
+import numpy as np
 import pytest
 from keras_attention_apps.nmt.config import ModelConfig, with_recipe
 from keras_attention_apps.nmt.data.text import Subwords
 from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network.building import build_network
+from keras_attention_apps.nmt.translations import Translation
 
 WORDS = {
     "the": "le",
@@ -163,3 +166,34 @@ def model_folder(translator, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "tiny"
     translator.save(folder)
     return folder
+
+
+@pytest.fixture
+def copied(monkeypatch):
+    """Replace every translation by the text itself, without a search."""
+
+    def translate(self, texts, **options):
+        nothing = np.zeros((0, 0)), np.zeros(0)
+        return [Translation(text, [], [], 0.0, 0.0, *nothing) for text in texts]
+
+    monkeypatch.setattr(Translator, "translate", translate)
+
+
+@pytest.fixture
+def untrained_copies(without_steps, copied):
+    """Train without steps, and translate without a search."""
+
+
+@pytest.fixture
+def begin(monkeypatch):
+    """A function that starts a training and interrupts it before its first step."""
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    def begin(arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(keras.Model, "fit", interrupt)
+            assert main(arguments) == 130
+
+    return begin

@@ -1,0 +1,124 @@
+"""The texts, links and word vectors of a training."""
+
+import re
+import shutil
+
+import pytest
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.training import runner
+from keras_attention_apps.common.training.callbacks import ValidateDecoded
+from keras_attention_apps.nmt.config import TrainConfig
+from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.training import train as training
+
+from .conftest import write_links
+from .trainings import command, history, lines, small
+
+
+def test_the_links_of_a_guide_belong_to_the_training(few, tmp_path, capsys, begin):
+    guide = write_links(few, tmp_path / "guide", "train")
+    run = small(few, tmp_path / "run", guide=guide)
+    begin(run)
+    assert "2 for validation; 50 links; " in capsys.readouterr().out
+    guide.write_text("0-0\n" * 10)
+    assert main(run) == 2
+    assert "another value of links of the guide: '50 links" in capsys.readouterr().err
+
+    assert main([*run, "--model.attention", "none"]) == 2
+    assert "guide needs a model with attention" in capsys.readouterr().err
+
+
+def test_word_vectors_are_the_first_embeddings(few, tmp_path, capsys, begin):
+    path = tmp_path / "vectors.txt"
+    path.write_text("".join(f"{word} {'1 ' * 12}\n" for word in ("dog", "dog", "cat")))
+    begin(small(few, tmp_path / "run", embeddings=path))
+    reported = capsys.readouterr().out
+    assert re.search(r"2 of 3\d\d subwords \(0.\d%\) have a vector in vec", reported)
+    assert "1 lines of vectors.txt repeat a word" in reported
+
+    wrong = {"embeddings": path, "model.embedding-units": 10}
+    assert main(small(few, tmp_path / "other", **wrong)) == 2
+    assert re.search(
+        "vectors.txt: Line 1 must be a word and 10 numbers, .* Received: 12 numbers; "
+        "--model.embedding-units is 10",
+        capsys.readouterr().err,
+    )
+    assert main(small(few, tmp_path / "run")) == 2
+    assert "another value of embeddings: 'vectors.txt'" in capsys.readouterr().err
+    with pytest.raises(UserError, match="embeddings must not be set with from_preset"):
+        training.train(TrainConfig(output=tmp_path, embeddings=path, from_preset="x"))
+
+
+def test_one_pair_is_trained_on(copied, eager, tmp_path):
+    files = {}
+    for name, text in (("source", "the red dog\n"), ("target", "le chien rouge\n")):
+        (tmp_path / name).write_text(text)
+        files |= {name: tmp_path / name, f"valid-{name}": tmp_path / name}
+    flags = small(tmp_path, tmp_path / "run", **files, **{"model.max-length": 12})
+    for name in ("--data", "--pair"):
+        place = flags.index(name)
+        del flags[place : place + 2]
+    assert main([*flags, "--subword-dropout", "0.5"]) == 0
+
+    *epochs, _ = history(tmp_path / "run")
+    assert len(epochs) == 2
+
+
+def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch, begin):
+    for path in corpus.iterdir():
+        short = [" ".join(line.split()[:3]) for line in lines(path)]
+        (tmp_path / path.name).write_text("\n".join(short), encoding="utf-8")
+    ranks = []
+
+    def record(score, rank, keep, **options):
+        ranks.append(rank({"bleu": 1, "chrf": 2}))
+        return ValidateDecoded(score, rank, keep, **options)
+
+    monkeypatch.setattr(runner, "ValidateDecoded", record)
+    begin(command(tmp_path, tmp_path / "run"))
+
+    assert ranks == [(2, 1)]
+    assert "the best epoch is chosen by chrf" in capsys.readouterr().out
+
+
+def test_pairs_that_are_left_out_are_counted(few, tmp_path, capsys, begin):
+    for name in ("train", "val"):
+        source, target = lines(few / f"{name}.en"), lines(few / f"{name}.fr")
+        source += ["the dog " * 9, ""]
+        target += ["le chien " * 9, "le chien"]
+        (tmp_path / f"{name}.en").write_text("\n".join(source) + "\n")
+        (tmp_path / f"{name}.fr").write_text("\n".join(target) + "\n")
+    begin(small(tmp_path, tmp_path / "run"))
+
+    out = capsys.readouterr().out
+    assert "; 1 left out with an empty side; 1 left out with more than 8 sub" in out
+    changes = {"model.max-length": 2}
+    assert main(small(few, tmp_path / "other", **changes)) == 2
+    assert "no pair has at most max_length=2" in capsys.readouterr().err
+
+
+def test_another_text_does_not_continue(corpus, tmp_path, capsys, begin):
+    data, output = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(corpus, data)
+    begin(command(data, output))
+    with open(data / "train.en", "a") as source, open(data / "train.fr", "a") as target:
+        source.write("the dog\n")
+        target.write("le chien\n")
+    assert main(command(data, output)) == 2
+
+    err = capsys.readouterr().err
+    assert "another value of text: '100 pairs, 8 for validation, digest " in err
+    assert "and not '101 pairs, 8 for validation, digest " in err
+
+
+def test_pairs_are_held_out_where_there_is_no_validation(
+    untrained_copies, few, tmp_path, capsys
+):
+    changes = {"source": few / "train.en", "target": few / "train.fr"}
+    flags = small(few, tmp_path / "run", epochs=1, **changes)
+    for name in ("--data", "--pair"):
+        place = flags.index(name)
+        del flags[place : place + 2]
+    assert main(flags) == 0
+
+    assert "9 pairs of sentences for training; 1 for val" in capsys.readouterr().out

@@ -1,0 +1,138 @@
+"""The output folder of a training: which models are kept, averaged and removed."""
+
+import json
+import shutil
+import sys
+
+import pytest
+from keras_attention_apps.nmt.data.text import Subwords
+from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.training import train as training
+
+from .trainings import command, contents, small
+
+
+def test_an_invalid_preset_is_refused_before_the_training(corpus, tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "thesis.tex").touch()
+    assert main(command(corpus, tmp_path)) == 2
+
+    assert "Received a folder with other contents" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_an_output_that_is_a_model_stays_as_it_is(model_folder, tmp_path, capsys):
+    output = tmp_path / "model"
+    shutil.copytree(model_folder, output)
+    before = contents(output)
+    assert main(command("nowhere", output)) == 2
+
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1 and "Received the folder of a model: " in err
+    assert contents(output) == before
+
+
+def test_missing_tensorboard_is_an_error_before_reading(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert main([*command("nowhere", tmp_path), "--tensorboard"]) == 2
+
+    assert "pip install tensorboard" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_training_that_fails_at_once_deletes_nothing(
+    corpus, model_folder, tmp_path, capsys
+):
+    shutil.copytree(model_folder, tmp_path / "epochs" / "epoch-0001")
+    (tmp_path / "subwords.model").write_bytes(b"mine")
+    before = contents(tmp_path)
+    assert main(command(corpus, tmp_path, **{"vocabulary-size": 10})) == 2
+
+    assert "vocabulary_size must be at least" in capsys.readouterr().err
+    assert contents(tmp_path) == before
+
+
+def test_models_of_another_training_are_not_used(
+    untrained_copies, few, model_folder, tmp_path
+):
+    output = tmp_path / "run"
+    names = ["epoch-0001", "epoch-0002", ".part-7-epoch-0003", ".old-7-epoch-0003"]
+    for name in (*names, "epoch-of-mine", ".part-7-mine"):
+        shutil.copytree(model_folder, output / "epochs" / name)
+    (output / "epochs" / "epoch-0004").mkdir()
+    (output / "epochs" / "epoch-0004" / "config.json").write_text("mine")
+    (output / "subwords.model").write_bytes(Subwords.train(["other words"], 300).model)
+    assert main(small(few, output, epochs=1, average=0)) == 0
+
+    translator = Translator.from_preset(output / "model")
+    assert "\u2581the" in translator.tokenizer.pieces
+    left = {folder.name for folder in (output / "epochs").iterdir()}
+    assert left == {"epoch-0004", "epoch-of-mine", ".part-7-mine"}
+
+
+def test_only_its_own_epochs_are_averaged_and_removed(
+    untrained_copies, few, tmp_path, model_folder
+):
+    shutil.copytree(model_folder, tmp_path / "epochs" / "epoch-of-mine")
+    before = contents(tmp_path / "epochs")
+    assert main(small(few, tmp_path)) == 0
+
+    assert contents(tmp_path / "epochs") == before
+
+
+def test_the_average_is_kept_where_the_best_epoch_is_equal(
+    untrained_copies, few, tmp_path, monkeypatch
+):
+    scores = {"bleu": 0.0, "chrf": 0.0}
+    monkeypatch.setattr(training, "translation_scores", lambda *_: (scores, {}))
+    assert main(small(few, tmp_path)) == 0
+
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["average_of"] == ["epoch-0001", "epoch-0002"]
+
+
+@pytest.mark.parametrize("average_of, first", [("best", 1), ("last", 2)])
+def test_where_bleu_is_zero_chrf_decides(
+    average_of, first, untrained_copies, few, tmp_path, monkeypatch
+):
+    chrf = iter([5.0, 9.0, 3.0, 8.0])
+    monkeypatch.setattr(
+        training,
+        "translation_scores",
+        lambda *_: ({"bleu": 0.0, "chrf": next(chrf)}, {}),
+    )
+    averaged, average = [], training.average_models
+
+    def record(folders, load):
+        averaged.extend(folder.name for folder in folders)
+        return average(folders, load)
+
+    monkeypatch.setattr(training, "average_models", record)
+    changes = {"average-of": average_of, "epochs": 3}
+    assert main(small(few, tmp_path, **changes)) == 0
+
+    assert averaged == [f"epoch-000{epoch}" for epoch in (first, first + 1)]
+    # The second epoch was better than the average.
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert "average_of" not in config
+
+
+def test_epochs_stay_until_their_average_is_recorded(
+    untrained_copies, few, tmp_path, capsys, monkeypatch
+):
+    def die(folder):
+        epochs = list(folder.glob("epoch-*"))
+        if epochs:
+            shutil.rmtree(epochs[0])
+            raise KeyboardInterrupt
+
+    begun = small(few, tmp_path / "run", average=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_remove_epochs", die)
+        assert main(begun) == 130
+    assert "The average of 2 epochs" in capsys.readouterr().out
+
+    assert main(begun) == 0
+    assert "The average of" not in capsys.readouterr().out
+    assert not (tmp_path / "run" / "epochs").exists()
