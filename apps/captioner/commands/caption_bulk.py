@@ -17,7 +17,10 @@ def caption_bulk(config):
     Returns:
         The exit code: 2 if an image could not be read.
     """
-    check_options(config, ("overlay", "min_score", "n_best", "json", "jit_compile"))
+    check_options(
+        config,
+        ("regions", "overlay", "min_score", "n_best", "json", "jit_compile"),
+    )
     filesystem, paths = located_all(config.images)
     return run_command(
         "captioner",

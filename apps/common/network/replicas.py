@@ -28,8 +28,8 @@ def share_of_replica(count):
 class AdamW(keras.optimizers.AdamW):
     """AdamW that clips the gradient of the global batch.
 
-    On TensorFlow, Keras clips the gradient of each replica, and then adds them up; this
-    optimizer clips the sum. Create it in the scope of the strategy.
+    On TensorFlow, Keras clips the gradients of each replica and adds up the results;
+    this optimizer clips the sum. Create it in the scope of the strategy.
 
     Args:
         learning_rate: As in Keras.
