@@ -66,10 +66,10 @@ class AttentionDecoder(QuantizableLayer):
         Dict with `"output"`, `"cell_output"` and `"query"` `(B, [K,] T, U)`,
         `"context"` `(B, [K,] T, V)`, `"weights"` `(B, [K,] T, S)`, the other reports of
         the attention (see `AttentionCell`), and `"state"`, the state after the last
-        step. With `sampling`, `"word_inputs"` `(B, [K,] T, D)` are the inputs that the
-        steps read, samples included; a readout of the inputs needs these. With
-        `order="previous"`, `"query"` holds the previous states, which
-        Bahdanau's readout needs, followed by the inputs if they are in the query.
+        step. With `sampling`, also `"word_inputs"` `(B, [K,] T, D)`, the inputs of the
+        steps after sampling, for a readout that takes them. With `order="previous"`,
+        `"query"` holds the previous states, which Bahdanau's readout needs, followed
+        by the inputs if they are in the query.
 
     Raises:
         ValueError: If `cell` is no `AttentionCell`, or a call argument does not have

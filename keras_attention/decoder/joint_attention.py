@@ -158,6 +158,6 @@ def check_attention(attention):
         if one.positions is not None or one.window_size is not None:
             raise ValueError(
                 "A SelfAttention in a decoder must have neither positions nor a "
-                "window_size, because its one query has no place in a sequence. "
+                "window_size, because its query has no position in a sequence. "
                 f"Received: positions={one.positions}, window_size={one.window_size}"
             )

@@ -1,4 +1,4 @@
-"""The visual sentinel of a decoder step: what its LSTM remembers, as one more position.
+"""The visual sentinel of a decoder step: the memory of its LSTM as one more position.
 
 Shapes: B batch, K queries, D inputs of the LSTM, U its units, P depth of projected
 keys, V depth of the values.
@@ -20,9 +20,10 @@ class VisualSentinel(QuantizableLayer):
         value[t]    = sentinel[t], or W_value sentinel[t] if U is not V
 
     Call arguments:
-        inputs: List of tensors `(B, K, depth)`, together the inputs of the LSTM.
-        previous: Its output state before the step, `(B, K, U)`.
-        carry: Its carry after the step, `(B, K, U)`.
+        inputs: List of tensors `(B, K, depth)`, whose concatenation is the input
+            `x[t]` of the LSTM.
+        previous: Output state of the LSTM before the step, `(B, K, U)`.
+        carry: Carry of the LSTM after the step, `(B, K, U)`.
 
     Returns:
         key: Tensor of shape `(B, K, P)`.
@@ -54,8 +55,8 @@ class VisualSentinel(QuantizableLayer):
         )
 
     def call(self, inputs, previous, carry):
-        seen = [ops.cast(x, self.compute_dtype) for x in (*inputs, previous)]
-        gate = project_rows(self.gate, ops.concatenate(seen, axis=-1))
+        parts = [ops.cast(x, self.compute_dtype) for x in (*inputs, previous)]
+        gate = project_rows(self.gate, ops.concatenate(parts, axis=-1))
         sentinel = gate * ops.tanh(ops.cast(carry, self.compute_dtype))
         value = sentinel
         if self.value_projection is not None:
@@ -86,7 +87,7 @@ def attend_with_sentinel(sentinel, attend, query, inputs, states):
         attend: Function `(query, **options) -> (outputs, state)` of the attention.
         query: The query, `(B, K, U)`.
         inputs: List of the inputs of the cell.
-        states: Output state before the step, and carry after it.
+        states: Output state of the LSTM before the step, and its carry after it.
 
     Returns:
         The outputs, with the weight of the sentinel as `"sentinel"` `(B, K)`, and the
@@ -98,8 +99,8 @@ def attend_with_sentinel(sentinel, attend, query, inputs, states):
     outputs, state = attend(query, extra_key=key)
     outputs = dict(outputs)
     weight = outputs.pop("extra_weight")
-    share = ops.cast(weight, value.dtype)[..., None] * value
-    context = ops.cast(outputs["context"], value.dtype) + share
+    weighted = ops.cast(weight, value.dtype)[..., None] * value
+    context = ops.cast(outputs["context"], value.dtype) + weighted
     return {**outputs, "context": context, "sentinel": weight}, state
 
 

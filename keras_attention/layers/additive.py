@@ -87,8 +87,8 @@ class AdditiveAttention(ComposedAttention):
 
     Raises:
         ValueError: If `units` is not a positive integer, if arguments cannot be
-            combined, if a shape does not fit, or if one query `(batch, query_dim)` is
-            to be causal, which has no place in a sequence.
+            combined, if a shape does not fit, or if causal attention receives a single
+            query, `(batch, query_dim)`.
 
     Example:
 

@@ -14,10 +14,10 @@ from keras_attention.validation import check_mask, may_be_equal
 
 
 def attend_over_axes(attend, axes, tensors, masks, attention_mask, return_weights):
-    """Return what a function returns, given tensors with all axes.
+    """Attend over some axes, and return the output, and the weights, with all axes.
 
     Args:
-        attend: Function of the folded query, value and key, with the arguments
+        attend: Attention of the folded query, value and key, with the arguments
             `query_mask`, `value_mask`, `key_mask`, `attention_mask` and
             `return_attention_scores`.
         axes: The `AttentionAxes`.
@@ -70,12 +70,12 @@ class AttentionAxes:
             )
         self.axes = None if axes is None else list(axes)
 
-    def has_others(self, query_shape):
-        """Return whether a query has axes that are independent of one another."""
+    def must_fold(self, query_shape):
+        """Return whether a query has more axes than attention takes, `(B, T, D)`."""
         return self.axes is not None and len(query_shape) > 3
 
     def check_axes(self, query_shape):
-        """Raise `ValueError` unless they are axes between the batch and the depth."""
+        """Raise `ValueError` unless a query has the axes, between batch and depth."""
         if self.axes is None:
             return
         rank = len(query_shape)
@@ -87,7 +87,7 @@ class AttentionAxes:
             )
 
     def check(self, query_shape, value_shape, key_shape):
-        """Raise `ValueError` unless all shapes have the axes, and the same others."""
+        """Raise `ValueError` unless all shapes have the axes, and agree in the rest."""
         self.check_axes(query_shape)
         rows = self._rows(len(query_shape))
         others = [query_shape[axis] for axis in rows]
@@ -131,8 +131,8 @@ class AttentionAxes:
         if mask is None or len(mask.shape) == 2:
             return mask
         rows = self._rows(len(query.shape))
-        free = math.prod(ops.shape(query)[axis] for axis in rows[1:])
-        return mask if mask.shape[0] == 1 else ops.repeat(mask, free, axis=0)
+        repeats = math.prod(ops.shape(query)[axis] for axis in rows[1:])
+        return mask if mask.shape[0] == 1 else ops.repeat(mask, repeats, axis=0)
 
     def unfold(self, x, query):
         """Return outputs `(rows, T, D)` with the axes of the query."""

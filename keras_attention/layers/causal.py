@@ -31,7 +31,7 @@ def check_causal(causal, query_shape):
     """Raise `ValueError` for causal attention of one query to another sequence."""
     if causal and len(query_shape) == 2:
         raise ValueError(
-            "One query has no place in a sequence, which causal attention needs: "
+            "One query has no position in a sequence, but causal attention needs it: "
             "query must have the shape (batch, queries, query_depth). "
             f"Received: {tuple(query_shape)}"
         )

@@ -46,7 +46,8 @@ def draw_for_scores(weighting, dropout, shape):
         x = ops.swapaxes(x[:, :, 0], 0, 1)
         return ops.reshape(x, (batch, heads, queries, *ops.shape(x)[2:]))
 
-    # Steps share the choice between soft and hard weights; so do heads.
+    # `HardWeighting` draws once for all steps whether weights are soft. Heads, drawn
+    # as steps, share this, too.
     noise = weighting.draw((heads * queries, batch, 1, length))
     noise = {
         "weighting": tree.map_structure(by_head, noise),
@@ -78,7 +79,7 @@ def draw_for_steps(weighting, dropout, heads, shape):
 
 
 def check_for_heads(weighting, dropout):
-    """Raise `ValueError` for a weighting that cannot be that of several heads."""
+    """Raise `ValueError` for a weighting that several heads cannot have."""
     if weighting.sequential or weighting.state_names:
         raise ValueError(
             "With several heads, a weighting must handle all queries at once, and "

@@ -7,10 +7,7 @@ values, Q query depth, V value depth, D depth of a head.
 import keras
 from keras import ops, tree
 
-from keras_attention.layers.base import (
-    BaseMemory,
-    BaseStep,
-)
+from keras_attention.layers.base import BaseMemory, BaseStep
 from keras_attention.layers.dropout import WeightDropout
 from keras_attention.layers.head_weights import (
     check_for_heads,
@@ -23,13 +20,13 @@ from keras_attention.layers.weightings import get_weighting, is_plain_softmax
 from keras_attention.lengths import is_zero
 from keras_attention.ops import sliding_windows
 from keras_attention.ops.heads import (
+    causal_mask,
     fused_heads,
     has_position,
     head_scores,
     join_heads,
     read_heads,
     split_heads,
-    up_to_each_query,
 )
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.precision import at_least_float32
@@ -143,7 +140,7 @@ class MultiHeadStep(BaseStep):
     """Step of an attention of several heads: project, attend, join, project.
 
     Without weights in the outputs, the backend's fused attention may be used.
-    See `BaseStep` for the call. Its mask may also be one per head, `(B, N, T, S)`.
+    See `BaseStep` for the call. The mask may also be one per head, `(B, N, T, S)`.
 
     Args:
         num_heads: Number of heads N.
@@ -168,7 +165,7 @@ class MultiHeadStep(BaseStep):
         query_positions: Positions of the queries, int32 `(B, T)` or `(1, T)`; counted
             from zero, without masked queries, if omitted.
         same_sequence: Whether query t and position t are the same step with the same
-            mask, so that the cost may grow with the window.
+            mask. Only then can a sliding window be computed in blocks.
     """
 
     def __init__(
@@ -261,16 +258,16 @@ class MultiHeadStep(BaseStep):
             query = clear_masked(query, query_mask)
         if query_positions is not None:
             query_positions = ops.cast(query_positions, "int32")
-        elif self._needs_positions():
+        elif self.needs_positions:
             query_positions = count_positions(query_mask, ops.shape(query)[1])
         inputs, query = query, self._project_query(query, query_positions)
-        cut = same_sequence and mask is None and not return_weights
-        if cut and self._saves_time(query.shape[2], causal):
+        blocks = same_sequence and mask is None and not return_weights
+        if blocks and self._saves_time(query.shape[2], causal):
             context = self._attend_in_blocks(query, memory, causal, training)
             # Every valid step sees itself.
             outputs, seen = {}, query_mask
         else:
-            offsets, mask = self._relate(query_positions, memory, mask)
+            offsets, mask = self._offsets_and_mask(query_positions, memory, mask)
             context, outputs, mask = self._attend(
                 *(query, memory["keys"], memory["values"], mask, offsets),
                 causal=causal,
@@ -317,14 +314,16 @@ class MultiHeadStep(BaseStep):
             output = project_rows(self.output_projection, output)
         return output
 
-    def _needs_positions(self):
+    @property
+    def needs_positions(self):
+        """Whether the weights depend on positions."""
         return self.positions is not None or self.window_size is not None
 
-    def _relate(self, query_positions, memory, mask):
-        """Return the offsets, if they are needed, and all masks but the causal one."""
+    def _offsets_and_mask(self, query_positions, memory, mask):
+        """Return the offsets, or `None`, and the mask without the causal mask."""
         valid = memory.get("mask")
         mask = combine_masks(mask, None if valid is None else valid[:, None, None])
-        if not self._needs_positions():
+        if not self.needs_positions:
             return None, mask
         key_positions = count_positions(valid, ops.shape(memory["keys"])[2])
         offsets = offsets_between(query_positions, key_positions)
@@ -356,7 +355,7 @@ class MultiHeadStep(BaseStep):
         fused = not return_weights and self._fuses(keys, values, training)
         causal_only = fused and causal and mask is None and bias is None
         if causal and not causal_only:
-            mask = combine_masks(mask, up_to_each_query(query, keys))
+            mask = combine_masks(mask, causal_mask(query, keys))
         if fused:
             context = fused_heads(query, keys, values, mask, bias, causal_only)
             return context, {}, mask
@@ -365,8 +364,10 @@ class MultiHeadStep(BaseStep):
         outputs = self._weigh(query, keys, seen, bias, noise, training)
         weights = outputs["weights"] if return_weights else outputs.pop("weights")
         context = read_heads(weights, values)
-        more = None if self.positions is None else self.positions.read(weights, offsets)
-        return context if more is None else context + more, outputs, mask
+        if self.positions is not None:
+            added = self.positions.read(weights, offsets)
+            context = context if added is None else context + added
+        return context, outputs, mask
 
     def _saves_time(self, length, causal):
         """Return whether blocks of a sliding window cost less than all positions."""
@@ -378,7 +379,7 @@ class MultiHeadStep(BaseStep):
         return length is None or length > seen
 
     def _attend_in_blocks(self, query, memory, causal, training):
-        """Return the contexts of a sliding window, at a cost that grows with it."""
+        """Return the contexts of a sliding window, computed block by block."""
         keys, values, valid = memory["keys"], memory["values"], memory.get("mask")
         batch, _, length, _ = ops.shape(query)
         steps = None

@@ -19,7 +19,7 @@ from keras_attention.validation import check_rank
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class PointerNetwork(QuantizableLayer):
-    """Points to positions of a source: attention weights as log-probabilities.
+    """Pointer network: log-probabilities of the positions of a source.
 
         log_probs[t, s] = log weights[t, s],  the weights of any attention
 
@@ -29,21 +29,20 @@ class PointerNetwork(QuantizableLayer):
 
         log_probs[t] = log softmax over s of v . tanh(W_1 value[s] + W_2 query[t])
 
-    Positions that a mask excludes have -1e9; with `attention_mask`, so do those that
-    were pointed to before. A weight that underflows counts as excluded, which happens
-    below 6e-8 if the attention computes in float16. A query with no valid position has
-    -1e9 everywhere.
+    Positions that a mask excludes have -1e9; an `attention_mask` can exclude those that
+    have been chosen before. A weight that underflows to zero has -1e9, too; in float16,
+    this happens below 6e-8. A query with no valid position has -1e9 everywhere.
 
     Args:
-        attention: Attention layer of this package with one query and one value, such as
-            `AdditiveAttention(64)`. The weights of a `SelfAttention` are the mean over
-            its heads.
+        attention: Attention layer of this package that takes a query and a value, such
+            as `AdditiveAttention(64)`. The weights of a `SelfAttention` are the mean
+            over its heads.
 
     Call arguments:
         query: States of the decoder, `(B, T, depth)`, or one query `(B, depth)`.
         value: Source to point into, `(B, S, depth)`; or the dict that
             `pointer.memory(value, value_mask=...)` returned, in which the keys are
-            projected once for all steps of a search. The T queries of a dict are
+            projected once for all steps of a search. With a dict, the T queries are
             independent of each other, such as hypotheses.
         query_mask: Boolean `(B, [T])`. Masked queries have -1e9 everywhere.
         value_mask: Boolean `(B, S)`; only if `value` is a tensor.
@@ -87,7 +86,7 @@ class PointerNetwork(QuantizableLayer):
         return super().__call__(*args, **kwargs)
 
     def build(self, query_shape: Shape, value_shape: Any) -> None:
-        # A memory was made by the attention, so its memory is built.
+        # The memory layer that returned a dict is built already.
         if isinstance(value_shape, Mapping):
             if not self.attention.step.built:
                 queries_shape = (query_shape[0], None, query_shape[-1])
@@ -134,7 +133,7 @@ class PointerNetwork(QuantizableLayer):
                 "value must be a tensor for an attention with a state, which one step "
                 f"passes to the next. Received: a dict and {self.attention!r}"
             )
-        # Keras passes a dict of the implicit masks of a dict.
+        # For a dict `value`, Keras passes a dict of implicit masks.
         if value_mask is not None and not isinstance(value_mask, Mapping):
             raise ValueError(
                 "value_mask belongs to the memory: pointer.memory(value, "

@@ -56,7 +56,8 @@ class RelativePositions(AttentionPart):
     them. In cross-attention, both sequences are counted from zero.
 
     Attributes:
-        reads: Whether `read` adds to the contexts, which requires the weights.
+        reads: Whether `read` adds to the contexts. It needs the weights, so fused
+            attention is not available.
     """
 
     reads: bool = False
@@ -65,14 +66,18 @@ class RelativePositions(AttentionPart):
         self.built = True
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Return queries or keys `(B, N, T, D)` at int32 positions `(B or 1, T)`.
+        """Return rotated queries or keys `(B, N, T, D)`.
 
-        Queries are multiplied by the scale before, and a cache contains keys after it.
+        Queries are already multiplied by the scale. A cache contains rotated keys.
+
+        Args:
+            x: Queries, `(B, N, T, D)`, or keys.
+            positions: int32 `(B, T)` or `(1, T)`.
         """
         return x
 
     def bias(self, query: Tensor, offsets: Tensor) -> Tensor | None:
-        """Return what is added to the scores, broadcastable to `(B, N, T, S)`.
+        """Return the bias of the scores, broadcastable to `(B, N, T, S)`, or `None`.
 
         Args:
             query: Tensor `(B, N, T, D)`, multiplied by the scale.
@@ -81,7 +86,7 @@ class RelativePositions(AttentionPart):
         return None
 
     def read(self, weights: Tensor, offsets: Tensor) -> Tensor | None:
-        """Return what is added to the contexts, `(B, N, T, V)`."""
+        """Return vectors to add to the contexts, `(B, N, T, V)`, or `None`."""
         return None
 
     def get_config(self) -> Config:
@@ -98,14 +103,14 @@ class RotaryPositions(RelativePositions):
 
     The product of a rotated query and a rotated key depends on the offset alone. This
     is the order of pairs of `keras_hub.layers.RotaryEmbedding`, GPT-NeoX and Llama in
-    Transformers. The paper pairs neighbours, features `2 i` and `2 i + 1`: the same up
-    to a permutation of the rows of a kernel.
+    Transformers. The paper pairs neighbours, features `2 i` and `2 i + 1`: the same
+    after a permutation of the columns of the query and key kernels.
 
     Args:
         max_wavelength: Positive number, the base.
-        fraction: Number in (0, 1], part of the features of a head that are rotated, the
-            first ones; D is then their number, `fraction * key_dim` rounded down to an
-            even number.
+        fraction: Number in (0, 1], the share of the features of a head that are
+            rotated. These are the first D, where D is `fraction * key_dim` rounded down
+            to an even number.
         scaling: How rotations are slowed down, for contexts longer than in training:
             `"linear"` divides every position by `scaling_factor`; `"ntk"` multiplies
             the base by `scaling_factor ^ (D / (D - 2))`.
@@ -139,7 +144,7 @@ class RotaryPositions(RelativePositions):
         _check_number("max_wavelength", max_wavelength, "above 0", lambda x: x > 0)
         _check_number("fraction", fraction, "in (0, 1]", lambda x: 0 < x <= 1)
         check_choice("scaling", scaling, SCALINGS)
-        _check_number("scaling_factor", scaling_factor, "from 1", lambda x: x >= 1)
+        _check_number("scaling_factor", scaling_factor, "from 1 on", lambda x: x >= 1)
         super().__init__(**kwargs)
         self.max_wavelength = max_wavelength
         self.fraction = fraction
@@ -147,17 +152,17 @@ class RotaryPositions(RelativePositions):
         self.scaling_factor = scaling_factor
 
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
-        self._rotated(query_shape[-1])
+        self._rotated_depth(query_shape[-1])
         self.built = True
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        depth = self._rotated(x.shape[-1])
+        depth = self._rotated_depth(x.shape[-1])
         frequencies = rotary_frequencies(
             depth, self.max_wavelength, self.scaling, self.scaling_factor
         )
         return rotate_pairs(x, positions, frequencies)
 
-    def _rotated(self, key_dim):
+    def _rotated_depth(self, key_dim):
         """Return the number of features that are rotated."""
         depth = int(self.fraction * key_dim) // 2 * 2
         if not depth:
@@ -186,9 +191,9 @@ class AlibiPositions(RelativePositions):
     The slopes are constant, `2 ^ (-8 n / N)` for N heads, n from 1, if N is a power of
     two; [Press et al.](https://github.com/ofirpress/attention_with_linear_biases)
     define them for other numbers. The paper has causal attention; without it, the bias
-    is symmetric. `keras_hub.layers.AlibiBias` adds `slope[n] * (s - S + 1)` to all
-    queries: in causal attention, a constant more for each query, hence the same
-    weights.
+    is symmetric. `keras_hub.layers.AlibiBias` adds `slope[n] * (s - S + 1)` for all
+    queries. In causal attention, the difference is constant for each query, so the
+    weights are the same.
 
     Example:
 
@@ -215,13 +220,13 @@ class T5Positions(RelativePositions):
 
     Small distances have a bucket each, larger ones share buckets whose ranges grow in
     proportion to the distance, and all distances from `max_distance` share the last
-    one. T5 itself has no scale, `SelfAttention(..., scale=1.0, use_bias=False)`, and
-    one table for all its layers: pass the same `T5Positions` to each.
+    one. For the attention of T5 itself, use `SelfAttention(..., scale=1.0,
+    use_bias=False)`, and pass the same `T5Positions` to all layers.
 
     Args:
         num_buckets: Positive integer, at least 2, or 4 if `bidirectional`.
-        max_distance: Positive integer, larger than the distances with a bucket each: a
-            half of `num_buckets`, or a quarter if `bidirectional`.
+        max_distance: Positive integer, larger than the number of distances with a
+            bucket of their own: half of `num_buckets`, or a quarter if `bidirectional`.
         bidirectional: Whether half of the buckets are for keys after the query. `"t5"`
             chooses `not causal`.
         bias_initializer, bias_regularizer, bias_constraint: For the table
@@ -307,7 +312,7 @@ class ShawPositions(RelativePositions):
     Args:
         max_distance: Positive integer K; larger distances share a vector.
         use_values: Whether there are vectors for the values. They need the weights, so
-            that fused attention is not available.
+            fused attention is not available.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: For the
             tables `(2 K + 1, D)` and `(2 K + 1, V)`.
 

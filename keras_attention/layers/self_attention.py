@@ -313,7 +313,7 @@ class SelfAttention(BaseAttention):
         causal = self.causal or use_causal_mask
         if cache is not None:
             check_cache(cache, query, value, self.causal, self.axes.axes)
-        if self.axes.has_others(query.shape):
+        if self.axes.must_fold(query.shape):
             check_no_details(return_details, self.axes.axes)
             query_mask = query_mask if mask is None else mask
             return attend_over_axes(
@@ -382,7 +382,7 @@ class SelfAttention(BaseAttention):
     ) -> None:
         shapes = query_shape, value_shape, key_shape
         self.axes.check_axes(query_shape)
-        if self.axes.has_others(query_shape):
+        if self.axes.must_fold(query_shape):
             self.axes.check(*shapes)
             shapes = [None if x is None else self.axes.fold_shape(x) for x in shapes]
         super().build(*shapes)
@@ -390,7 +390,7 @@ class SelfAttention(BaseAttention):
     @property
     def needs_positions(self) -> bool:
         """Whether the weights depend on positions."""
-        return self.positions is not None or self.window_size is not None
+        return self.step.needs_positions
 
     def _length(self, query, value, cache):
         """Return the number of positions, or of places of the cache."""
@@ -424,7 +424,7 @@ class SelfAttention(BaseAttention):
         if cache is not None:
             check_cache(cache, query, value, self.causal, self.axes.axes)
         other = query if value is None else value
-        if self.axes.has_others(query.shape):
+        if self.axes.must_fold(query.shape):
             check_no_details(return_details, self.axes.axes)
             self.axes.check(
                 query.shape, other.shape, None if key is None else key.shape

@@ -35,7 +35,7 @@ def check_call(layer, query, value, key, causal):
     """Raise `ValueError` for tensors of a call that do not fit."""
     if value is None and key is not None:
         raise ValueError(
-            "key needs a value of as many positions. Received: key "
+            "key needs a value with the same number of positions. Received: key "
             f"{tuple(key.shape)}, value None"
         )
     value_shape = (None,) * 3 if value is None else value.shape
@@ -43,7 +43,7 @@ def check_call(layer, query, value, key, causal):
     ordered = causal or layer.needs_positions
     if ordered and value is not None and len(query.shape) == 2:
         raise ValueError(
-            "One query has no place in a sequence, which positions, windows and "
-            "causal attention need: query must have the shape "
+            "One query has no position in a sequence, but positions, windows and "
+            "causal attention need it: query must have the shape "
             f"(batch, queries, query_depth). Received: {tuple(query.shape)}"
         )

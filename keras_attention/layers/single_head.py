@@ -86,10 +86,10 @@ class AttentionStep(BaseStep):
     the window scales them, coverage sums them up, and dropout drops some of them.
     Coverage and the weighting's own state do not depend on the dropout.
 
-    See `BaseStep` for the call. A masked query counts for the causal mask. `extra_key`
-    `(B, T, depth)` is the key of one more position for every query. Its weight is the
-    output `"extra_weight"` `(B, T)`, which has no dropout; the other outputs are those
-    of the memory.
+    See `BaseStep` for the call. For the causal mask, a masked query is a step, too.
+    `extra_key` `(B, T, depth)` is the key of an additional position of every query. Its
+    weight is the output `"extra_weight"` `(B, T)`, which has no dropout; `"weights"`
+    and `"context"` contain the positions of the memory only.
 
     Args:
         score: Part that is called as `score(query, keys)`; see `Score`.
@@ -314,7 +314,7 @@ def read(weights, values):
 def _update_where(mask, new_state, state):
     """Return the new state of queries where `mask` `(B, T)`, else the old one.
 
-    A masked query has a place in the sequence, which causal attention counts.
+    Causal attention counts masked queries, so its state is always the new one.
     """
 
     def update(new, old):

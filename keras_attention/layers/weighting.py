@@ -21,8 +21,8 @@ class Weighting(AttentionPart):
     A custom weighting implements `call`; see `AttentionPart` for its state and
     its noise.
 
-    `build` receives the shape of the scores: `(B, T, S)`, in which T is the number of
-    hops of a pooling and else `None`, or, if it takes heads, `(B, N, T, S)`.
+    `build` receives the shape of the scores: `(B, T, S)`, or `(B, N, T, S)` if it takes
+    heads. T is `None`, except in a pooling, where it is the number of hops.
 
     Attributes:
         takes_heads: Whether scores, mask, noise and results may be those of N heads,
@@ -30,7 +30,7 @@ class Weighting(AttentionPart):
             `(B, N T, ...)`.
         reports: Names of the outputs other than the weights.
         everywhere: Whether it needs the scores of all positions and takes no window.
-        scalable: Whether its weights may be multiplied with a prior.
+        scalable: Whether its weights may be multiplied by a prior or by dropout.
 
     Call arguments:
         scores: Tensor of shape `(B, T, S)`.

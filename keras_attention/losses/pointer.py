@@ -1,4 +1,4 @@
-"""Cross-entropy of log-probabilities some of which are impossible.
+"""Cross-entropy of log-probabilities, where some classes are impossible.
 
 Shapes: B batch, T target steps, C classes: positions, or an extended vocabulary.
 """
@@ -18,8 +18,8 @@ from keras_attention.ops.copying import IMPOSSIBLE
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Tensor
 
-# Less probable targets have the same loss, without a gradient.
-LEAST = math.log(1e-30)
+# Lower log-probabilities count as this one, and have no gradient.
+MIN_LOG_PROB = math.log(1e-30)
 
 
 def pointer_crossentropy(
@@ -72,7 +72,7 @@ def pointer_crossentropy(
     check_token_ids("token_ids", token_ids, "log_probs", log_probs)
     token_ids = ops.cast(masked(token_ids, mask), "int32")
     possible = log_probs > IMPOSSIBLE / 2
-    log_probs = ops.maximum(log_probs, LEAST)
+    log_probs = ops.maximum(log_probs, MIN_LOG_PROB)
     targets = ops.take_along_axis(log_probs, token_ids[..., None], axis=-1)
     losses = -targets[..., 0]
     if label_smoothing:

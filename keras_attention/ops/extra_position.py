@@ -1,4 +1,4 @@
-"""One more position for every query, beside those that all queries share.
+"""An additional position of every query, beside those that all queries share.
 
 Shapes: B batch, T queries, S shared positions.
 """

@@ -86,8 +86,8 @@ def has_position(mask, query, keys):
     return ops.broadcast_to(ops.shape(keys)[2] > 0, (batch, queries))
 
 
-def up_to_each_query(query, keys):
-    """Return the causal mask, `(1, 1, T, S)`."""
+def causal_mask(query, keys):
+    """Return the mask of the positions up to each query, `(1, 1, T, S)`."""
     t, s = (ops.arange(ops.shape(x)[2], dtype="int32") for x in (query, keys))
     return t[None, None, :, None] >= s
 
@@ -101,7 +101,7 @@ def masked_bias(bias, mask, dtype):
     bias = ops.cast(bias, dtype)
     if mask is None:
         return bias
-    # Finite, or a query without a position would have weights of NaN.
+    # Finite: minus infinity would give a query without any position weights of NaN.
     lowest = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
     return ops.where(mask, bias, ops.cast(lowest, dtype))
 

@@ -146,7 +146,7 @@ def chunkwise(stops, scores, size, mask=None):
     parts = ops.cast(stops, shares.dtype)[..., None] * shares
     weights = parts[..., size - 1]
     for n in reversed(range(size - 1)):
-        # The last position of the chunk lies one position further on for each n.
+        # `parts[k, n]` is the weight of position k - n. It is shifted n times.
         beyond = ops.zeros_like(weights[..., :1])
         weights = ops.concatenate([weights[..., 1:], beyond], axis=-1) + parts[..., n]
     return weights

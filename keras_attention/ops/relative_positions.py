@@ -66,7 +66,7 @@ def rotate_pairs(x, positions, frequencies):
     Angles, sines and cosines are in float32 at least.
 
     Args:
-        x: Tensor `(B, N, T, D)`. Features behind the pairs are left unchanged.
+        x: Tensor `(B, N, T, D)`. Features after the pairs are left unchanged.
         positions: Integers `(B, T)` or `(1, T)`.
         frequencies: NumPy array of at most `D / 2` numbers.
     """
@@ -129,7 +129,7 @@ def buckets_of_offsets(num_buckets, max_distance, bidirectional):
 
 
 def clip_offsets(offsets, max_distance):
-    """Return the places of offsets in a table for `-max_distance..max_distance`."""
+    """Return the row of each offset in a table for `-max_distance..max_distance`."""
     return ops.clip(offsets, -max_distance, max_distance) + max_distance
 
 

@@ -15,12 +15,12 @@ MIN_BLOCK = 32
 
 
 def in_window(offsets, window_size):
-    """Return which offsets `(B, T, S)` are at most `window_size - 1`, either way."""
+    """Return which offsets `(B, T, S)` are a distance below `window_size`."""
     return ops.abs(offsets) < window_size
 
 
 def block_size(window_size):
-    """Return C, at least `window_size - 1`, so that neighbours are enough."""
+    """Return C, so large that windows end in the neighbouring blocks."""
     return max(window_size, MIN_BLOCK)
 
 
@@ -98,8 +98,8 @@ def reorder(x, order):
 
 
 def _block_count(length, size):
+    """Return K, an integer if the length is one."""
     count = -(-length // size)
-    # A known number stays a number.
     return max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
 
 

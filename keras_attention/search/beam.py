@@ -14,7 +14,7 @@ from keras_attention.search.constraints import (
     Constraint,
     is_possible,
 )
-from keras_attention.search.expansion import expand, progress_of, repetitions
+from keras_attention.search.expansion import expand, last_token_counts, progress_of
 from keras_attention.search.groups import Groups
 from keras_attention.search.limits import checked_limit
 from keras_attention.search.nested import (
@@ -64,12 +64,12 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
     ones follow after them.
 
     With `beam_groups` G above 1, this is diverse beam search: G groups of `beam_size /
-    G` hypotheses, each with a beam and a pool of its own. At every step, groups choose
-    one after the other, by scores from which the diversity penalty times the Hamming
-    similarity is subtracted: the number of hypotheses of the groups before that
-    continue with the same token at this step. The penalty changes the choice alone:
-    scores and log-probabilities are those of the model. Different groups may find the
-    same hypothesis.
+    G` hypotheses, each with a beam and a pool of its own. At every step, the groups
+    choose tokens one after the other. The diversity penalty lowers the score of a token
+    once for every hypothesis of an earlier group that has chosen it at this step (the
+    Hamming similarity). The penalty affects the choice only: scores and
+    log-probabilities in the result are those of the model. Different groups may find
+    the same hypothesis.
 
     Args:
         step: Step function, see `keras_attention.search`.
@@ -343,7 +343,7 @@ class Beam:
             penalty = self.groups.diversity_penalty * sum(counts) if counts else None
             continuations, going = expand(**own, end=self.end, penalty=penalty)
             if self.groups.count > 1:
-                counts.append(repetitions(going, own["log_probs"].shape[-1]))
+                counts.append(last_token_counts(going, own["log_probs"].shape[-1]))
                 for part in (continuations, going):
                     part["parents"] = part["parents"] + group * self.groups.size
             # A group that has stopped ignores the further steps of its batch.

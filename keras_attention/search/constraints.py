@@ -113,10 +113,10 @@ class Constraint:
         raise NotImplementedError
 
     def progress(self, state: Nested) -> Tensors | None:
-        """Return how much of its task each hypothesis has done, `None` if it has none.
+        """Return how far each hypothesis meets the constraint; `None` by default.
 
         Beam search divides its beam among hypotheses of different progress; see
-        `RequiredPhrases`. One constraint of a search may have a progress.
+        `RequiredPhrases`. At most one constraint of a search may have a progress.
 
         Args:
             state: State of this constraint after `mask`.

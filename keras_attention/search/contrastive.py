@@ -93,14 +93,14 @@ def contrastive_search(
     limit = checked_limit(limit, max_length, batch_of(state))
     options = {"start": start, "end": end, "max_length": max_length}
     step, state = constrain(step, state, constraints, limit=limit, **options)
-    look = _Lookahead(step, hidden, max_length)
-    first = look.begin(spread(state, 1), start)
+    lookahead = _Lookahead(step, hidden, max_length)
+    first = lookahead.begin(spread(state, 1), start)
     size = min(top_k, first["log_probs"].shape[-1])
 
     def extend(token_ids, ahead, t):
         log_probs, candidates = ops.top_k(ahead["log_probs"][:, 0], size)
         candidates = ops.cast(candidates, "int32")
-        after = look.after(candidates, ahead["state"])
+        after = lookahead.after(candidates, ahead["state"])
         similarity = _largest_cosine(after["hidden"], ahead["past"], t)
         scores = (1 - alpha) * ops.exp(log_probs) - alpha * similarity
         # The worst score of a possible token is -1.
@@ -156,13 +156,13 @@ class _Lookahead:
 
 
 def _normalized(x):
-    """Divide vectors by their lengths; a vector of zeros stays."""
+    """Return vectors divided by their lengths; zeros stay zeros."""
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
     return x * ops.rsqrt(ops.maximum(squares, 1e-24))
 
 
 def _largest_cosine(hidden, past, t):
-    """Return the largest similarity with the past: `(B, K)`, 1 for NaN.
+    """Return the largest cosine similarity with the past, `(B, K)`; 1 for NaN.
 
     Args:
         hidden: Normalised vectors `(B, K, D)`.

@@ -19,8 +19,7 @@ from keras_attention.search.top_k import top_k
 def best_continuations(ranks, log_probs, progress=None):
     """Return the best continuations, `(B, M)`, best first.
 
-    There are twice as many as hypotheses, so that a full beam is left if all of the
-    best ones end.
+    M is at most 2 K, so that a full beam remains even if the K best continuations end.
 
     Args:
         ranks: Scores of the hypotheses, `(B, K)`.
@@ -43,11 +42,12 @@ def best_continuations(ranks, log_probs, progress=None):
 
 
 def _divided(totals, progress):
-    """Return the best continuations in turns, one of every progress."""
+    """Return the best continuation of every progress, then the second best, etc."""
     beam_size, size = totals.shape[1:]
     wanted = progress["token_ids"]
     exists = wanted >= 0
-    # Of tokens without progress, no hypothesis needs more than a beam and the end.
+    # Without progress, a hypothesis has at most K continuations in the next beam, and
+    # one that ends.
     others = ops.where(mark(wanted, exists, size), FORBIDDEN, totals)
     values, token_ids = ops.top_k(others, min(beam_size + 1, size))
     without = ops.broadcast_to(progress["without"][..., None], ops.shape(token_ids))
@@ -63,7 +63,7 @@ def _divided(totals, progress):
     found = {name: ops.reshape(x, (-1, beam_size * width)) for name, x in found.items()}
     order = ops.cast(ops.argsort(-found["values"], axis=-1), "int32")
     found = {**gather(found, order), "parents": order // width}
-    # Continuations with the same progress that are better.
+    # The turn of a continuation is the number of better ones with the same progress.
     count = order.shape[-1]
     same = found["progress"][:, :, None] == found["progress"][:, None, :]
     better = np.tril(np.ones((count, count), dtype="bool"), k=-1)
@@ -85,7 +85,8 @@ def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
         ranks: Scores of the hypotheses before the length penalty, `(B, K)`.
         end: The end token.
         progress: As for `best_continuations`.
-        penalty: Subtracted from scores of tokens in the choice alone, `(B, N)`.
+        penalty: Penalty of each token, `(B, N)`, or `None`. It affects the choice of
+            continuations, not their log-probabilities.
 
     Returns:
         continuations: Dict of tensors `(B, M)`, best first: `"parents"`, `"token_ids"`,
@@ -133,14 +134,14 @@ def progress_of(constraints, state):
     found = [progress for progress in found if progress is not None]
     if len(found) > 1:
         raise ValueError(
-            "constraints must contain one with a progress, such as RequiredPhrases. "
-            f"Received: {len(found)}"
+            "constraints must contain at most one with a progress, such as "
+            f"RequiredPhrases. Received: {len(found)}"
         )
     return found[0] if found else None
 
 
-def repetitions(going, size):
-    """Return how many hypotheses of a beam end with each token, `(B, size)`."""
+def last_token_counts(going, size):
+    """Return how many hypotheses of a beam have each last token, `(B, size)`."""
     exists = ops.cast(is_possible(going["log_probs"]), "float32")
     chosen = ops.one_hot(going["token_ids"], size, dtype="float32")
     return ops.sum(exists[..., None] * chosen, axis=1)

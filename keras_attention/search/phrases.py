@@ -51,7 +51,7 @@ class RequiredPhrases(Constraint):
             token, or `not_followed_by` is not a list of tokens; in the search, if they
             have another number of rows, `end` or a token outside of the vocabulary is
             among them, or the phrases of a row and `end` exceed `max_length`. In a
-            graph, as many phrases appear as fit.
+            graph, the length is not checked, and phrases that do not fit are missing.
 
     Example:
 
@@ -139,10 +139,10 @@ class RequiredPhrases(Constraint):
         state, newly_met = self._advanced(state, step)
         missing = ops.logical_not(state["met"])
         left = ops.sum(ops.where(missing, self.lengths[:, None], 0), axis=-1)
-        # Tokens to spare after a token that continues no phrase, and the end token.
+        # Tokens to spare if the next one continues no phrase; the end token counts.
         spare = step.remaining - 2 - left
         forcing = (spare < 0) & (left > 0)
-        # Tokens that a match must have to leave enough; the longest match is allowed.
+        # A shorter match would leave too few tokens. The longest is always allowed.
         matches = self._matches(state)
         most = ops.max(matches, axis=(2, 3), initial=0)
         needed = ops.where(-spare < most, -spare, most)[..., None, None]
@@ -210,7 +210,7 @@ class RequiredPhrases(Constraint):
     def _wanted(self, state):
         """Return tokens that continue the longest matches of phrases, `(B, K, C)`.
 
-        The second result is the number of tokens that match after each; 0 for none.
+        The second result is the length of the match after each of them, 0 for none.
         """
         matches = self._matches(state)
         after = ops.max(matches, axis=-1, initial=0)
@@ -232,7 +232,7 @@ class RequiredPhrases(Constraint):
 
 
 def _shifted(active):
-    """Return which tokens of phrases follow a match; the first ones always do."""
+    """Return which tokens of phrases follow a match; a first token always does."""
     return ops.concatenate([ops.ones_like(active[..., :1]), active[..., :-1]], axis=-1)
 
 
