@@ -1,5 +1,8 @@
 """Checks of arguments and shapes that raise `ValueError`."""
 
+import math
+import numbers
+
 import keras
 import numpy as np
 from keras import ops
@@ -14,6 +17,12 @@ def check_positive_integer(name, value, *, optional=False):
         raise ValueError(
             f"{name} must be a positive integer{either}. Received: {value!r}"
         )
+
+
+def check_penalty(name, value):
+    """Raise `ValueError` unless the value is a finite number and not negative."""
+    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be finite and not negative. Received: {value!r}")
 
 
 def check_choice(name, value, choices):

@@ -7,6 +7,7 @@ Shapes: B batch, T queries, S positions, N heads, D depth.
 """
 
 import math
+from collections.abc import Iterable
 
 from keras import ops
 
@@ -62,13 +63,13 @@ class AttentionAxes:
     """
 
     def __init__(self, axes):
-        axes = [axes] if isinstance(axes, int) else axes
-        if axes is not None and not all(isinstance(axis, int) for axis in axes):
+        several = list(axes) if isinstance(axes, Iterable) else [axes]
+        if axes is not None and not all(isinstance(axis, int) for axis in several):
             raise ValueError(
                 "attention_axes must be integers, axes of the inputs, or None. "
                 f"Received: {axes!r}"
             )
-        self.axes = None if axes is None else list(axes)
+        self.axes = None if axes is None else several
 
     def must_fold(self, query_shape):
         """Return whether a query has more axes than attention takes, `(B, T, D)`."""

@@ -46,7 +46,8 @@ class Constraint:
 
     A search calls `begin` once, then `mask` at every step. A constraint may keep a
     state of its own for each hypothesis; the search carries it along. Constraints apply
-    in the order of their list; those with `overrides = True` apply after all others.
+    in the order of their list; those with `overrides = True` apply after all others,
+    and a `Prefix` comes last.
 
     A subclass defines `mask`, and `begin` if it has a state or arguments to check.
 
@@ -255,7 +256,7 @@ class NoRepeatNgrams(Constraint):
 class Prefix(Constraint):
     """Fixed first tokens of all hypotheses of a row.
 
-    A prefix overrides the other constraints.
+    A prefix overrides all other constraints, wherever it is in their list.
 
     Args:
         token_ids: Integers `(B, P)`; a negative one leaves its position free.

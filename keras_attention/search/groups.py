@@ -3,12 +3,9 @@
 Shapes: B rows, K hypotheses, G groups of K / G hypotheses.
 """
 
-import math
-import numbers
-
 from keras import ops, tree
 
-from keras_attention.validation import check_positive_integer
+from keras_attention.validation import check_penalty, check_positive_integer
 
 
 class Groups:
@@ -31,12 +28,7 @@ class Groups:
                 f"beam_groups must divide beam_size, {beam_size}. "
                 f"Received: {beam_groups}"
             )
-        is_number = isinstance(diversity_penalty, numbers.Real)
-        if not is_number or not 0 <= diversity_penalty < math.inf:
-            raise ValueError(
-                "diversity_penalty must be finite and not negative. "
-                f"Received: {diversity_penalty!r}"
-            )
+        check_penalty("diversity_penalty", diversity_penalty)
         self.count, self.size = beam_groups, beam_size // beam_groups
         self.diversity_penalty = diversity_penalty
 

@@ -1,6 +1,5 @@
 """Scores by which beam search ranks hypotheses."""
 
-import math
 import numbers
 
 import numpy as np
@@ -8,6 +7,7 @@ from keras import ops
 
 from keras_attention.search.constraints import is_possible
 from keras_attention.search.nested import check_rows, gather
+from keras_attention.validation import check_penalty
 
 # Coverage counts as this much at least, so that its logarithm stays finite.
 MIN_COVERAGE = 1e-10
@@ -30,14 +30,8 @@ class Ranking:
         coverage_penalty,
         coverage_mask,
     ):
-        for name, penalty in (
-            ("length_penalty", length_penalty),
-            ("coverage_penalty", coverage_penalty),
-        ):
-            if not isinstance(penalty, numbers.Real) or not 0 <= penalty < math.inf:
-                raise ValueError(
-                    f"{name} must be finite and not negative. Received: {penalty!r}"
-                )
+        check_penalty("length_penalty", length_penalty)
+        check_penalty("coverage_penalty", coverage_penalty)
         if length_penalty_form not in ("power", "gnmt"):
             raise ValueError(
                 "length_penalty_form must be 'power' or 'gnmt'. "

@@ -11,6 +11,7 @@ from keras import ops
 from keras_attention.search.constraints import (
     IMPOSSIBLE,
     Constraint,
+    Prefix,
     SearchStep,
     check_integer,
 )
@@ -114,8 +115,9 @@ def in_order(constraints):
             "constraints must be a list of Constraint objects, such as [Ban([0])]. "
             f"Received: {constraints!r}"
         )
-    # The sort is stable: apart from `overrides`, the order of the list is kept.
-    return sorted(listed, key=lambda x: x.overrides)
+    # A prefix is the last of those that override. The sort is stable: otherwise, the
+    # order of the list is kept.
+    return sorted(listed, key=lambda x: (x.overrides, isinstance(x, Prefix)))
 
 
 def call_step(step, token_ids, state):

@@ -223,6 +223,19 @@ def test_phrases_are_stronger_than_constraints_that_do_not_override(name):
     assert contains(tokens, (3, 3, 0)) and len(tokens) >= 5
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_prefix_overrides_phrases_in_any_order(reverse):
+    table, state = to_tensors((random_table(3, SMALL), random_state(3, 1, SMALL)))
+    constraints = [RequiredPhrases([[[3, 0]]]), Prefix(np.array([[1, 3]]))]
+    options = {"start": START, "end": END, "max_length": LENGTH}
+    constraints = constraints[::-1] if reverse else constraints
+
+    found = beam_search(make_step(table), state, constraints=constraints, **options)
+
+    for tokens in filter(None, hypotheses(to_numpy(found), 0)):
+        assert tokens[:2] == (1, 3) and contains(tokens, (3, 0))
+
+
 def test_tokens_of_a_prefix_count():
     others = [Prefix(np.array([[1, 3]]))]
     found, *_ = searched("beam", [[[3, 0]]], others=others)
