@@ -111,7 +111,7 @@ def test_boxes_show_the_sum_of_their_weights(image):
     figure = attention_overlay(image, ["one", "two"], weights, boxes=boxes)
 
     brightness = picture(drawn(figure)[1]).mean(-1)
-    # Where two boxes overlap, in one of them, in the other, in the third, in none.
+    # Pixels in the first and second box, the second, the first, the third, and none.
     both, second, first, third, none = (
         brightness[y, x] for y, x in ((2, 25), (2, 60), (28, 5), (30, 70), (20, 50))
     )

@@ -67,7 +67,7 @@ def test_a_compressed_file_is_read_line_by_line(tmp_path):
         assert load_word_vectors(file, ["dog"]).vectors.tolist() == [[1, 2, 3]]
 
 
-def test_missing_words_resemble_the_others(rng):
+def test_missing_words_have_the_mean_and_deviation_of_the_others(rng):
     found = 50 + 5 * rng.standard_normal((200, 2))
     lines = [f"w{i} {x} {y}".encode() for i, (x, y) in enumerate(found)]
     loaded = load_word_vectors(lines, [f"w{i}" for i in range(-300, 200)])
@@ -112,5 +112,5 @@ def test_wrong_files(lines, said):
         load_word_vectors(lines, ["dog"], dimension=2)
 
 
-def test_wrong_vectors_of_other_words_do_not_matter():
+def test_vectors_of_other_words_are_not_read():
     assert load_word_vectors([b"the nan 1", b"dog 1 2"], ["dog"]).found.all()

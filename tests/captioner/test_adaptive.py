@@ -1,4 +1,4 @@
-"""Captions with adaptive attention: where the model looks, and whether it looks."""
+"""Captions with adaptive attention, whose sentinel is the weight of the memory."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def numpy(tensors):
     return keras.tree.map_structure(ops.convert_to_numpy, tensors)
 
 
-def test_every_word_divides_its_attention(adaptive_captioner, batch):
+def test_the_weights_of_a_word_and_the_sentinel_sum_to_one(adaptive_captioner, batch):
     found = numpy(adaptive_captioner.network(batch))
 
     assert found["sentinel"].shape == (IMAGES, CAPTIONS, WORDS)
@@ -76,7 +76,7 @@ def test_stepping_equals_the_full_pass(adaptive_captioner, batch):
             np.testing.assert_allclose(maps, wanted, atol=1e-6)
 
 
-def test_the_first_step_has_seen_the_whole_image(adaptive_captioner, batch):
+def test_the_lstm_reads_the_word_and_the_whole_image(adaptive_captioner, batch):
     cell = adaptive_captioner.network.decoder.cell.cell
     kernel = numpy(cell.kernel)
     memory, _ = adaptive_captioner.network.begin(batch)
@@ -101,7 +101,7 @@ def test_padding_of_detected_regions_changes_nothing(rng, batch):
     np.testing.assert_allclose(found["sentinel"], expected["sentinel"], atol=1e-5)
 
 
-def test_the_penalty_does_not_ask_the_model_to_look(adaptive_captioner, batch):
+def test_the_doubly_stochastic_penalty_ignores_the_sentinel(adaptive_captioner, batch):
     network = adaptive_captioner.network
     outputs, losses = network(batch), []
     for share in (0.0, 0.5):
@@ -133,7 +133,7 @@ def test_captions_report_the_sentinel(eager, adaptive_captioner, tmp_path):
     assert used.details()["sentinel"] == [round(x, 4) for x in used.sentinel]
 
 
-def test_others_have_no_sentinel():
+def test_captions_of_other_attention_have_no_sentinel():
     plain = dataclasses.replace(CAPTION, sentinel=None)
 
     assert "sentinel" not in plain.details()
@@ -156,7 +156,7 @@ def test_figures_show_the_share_of_the_image(monkeypatch):
 
 
 class _Image:
-    """A black image that is small already."""
+    """A black image that needs no scaling."""
 
     def thumbnail(self, size):
         pass
@@ -166,7 +166,7 @@ class _Image:
 
 
 @pytest.mark.parametrize("names", [("soft", "adaptive"), ("adaptive", "hard")])
-def test_attention_with_other_weights_cannot_be_changed(
+def test_adaptive_and_other_attention_cannot_replace_each_other(
     names, captioner, adaptive_captioner
 ):
     old, new = names

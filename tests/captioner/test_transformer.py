@@ -151,7 +151,7 @@ def test_options_that_do_not_fit(squares, tmp_path, capsys, changes, message):
     assert message in capsys.readouterr().err
 
 
-def test_a_model_does_not_become_hard(folder, capsys):
+def test_a_transformer_cannot_have_hard_attention(folder, capsys):
     with pytest.raises(ValueError, match=r"attention must be soft .* Received: hard"):
         Captioner.from_preset(folder, attention="hard")
 

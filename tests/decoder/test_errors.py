@@ -193,7 +193,7 @@ def test_heads_in_a_decoder_are_not_causal():
 
 
 @pytest.mark.parametrize("option", [{"positions": "alibi"}, {"window_size": 2}])
-def test_heads_in_a_decoder_know_no_positions(option):
+def test_heads_in_a_decoder_have_no_positions(option):
     with pytest.raises(ValueError, match=r"neither positions.*Received: positions"):
         AttentionCell(CELLS["gru"](), SelfAttention(3, 5, **option))
 

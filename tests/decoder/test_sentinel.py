@@ -129,7 +129,7 @@ def test_stepping_equals_the_full_pass(rng, options):
 
     state = decoder.cell.complete_state({"cell": state})
     assert_close(found, step_by_step(decoder, inputs, value, state, **MASKS))
-    # Where no position is valid, all of the weight is that of the sentinel.
+    # Where no position is valid, the sentinel has all of the weight.
     total = found["weights"].sum(axis=-1) + found["sentinel"]
     assert_close(total, 1.0 * MASKS["inputs_mask"])
     assert (found["weights"][1] == 0).all()
@@ -137,7 +137,7 @@ def test_stepping_equals_the_full_pass(rng, options):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("options", [{}, FED], ids=["plain", "fed"])
-def test_several_sequences_of_one_memory_equal_each_alone(rng, options):
+def test_sequences_of_one_memory_are_independent(rng, options):
     decoder = adaptive_decoder(**options)
     inputs, value = draw(rng, (BATCH, SEQUENCES, STEPS, INPUT_DIM), VALUE)
 
@@ -149,7 +149,7 @@ def test_several_sequences_of_one_memory_equal_each_alone(rng, options):
 
 
 @pytest.mark.parametrize("options", quick_first([FED, {}], 0 if ON_JAX else 1))
-def test_gradients_do_not_depend_on_the_way_of_computing(
+def test_gradients_are_the_same_with_and_without_deferred_parts(
     rng, options, gradients, monkeypatch
 ):
     decoder = adaptive_decoder(**options)

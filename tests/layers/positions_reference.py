@@ -8,7 +8,7 @@ from layers.self_attention_reference import dense
 
 
 def rotated(vector, position, base=10_000.0, rotated=None):
-    """Su et al.: features i and i + D / 2 turn by an angle."""
+    """Su et al.: features i and i + D / 2 are rotated by an angle."""
     depth = rotated or len(vector)
     result = np.array(vector)
     for i in range(depth // 2):

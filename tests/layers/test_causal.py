@@ -70,7 +70,7 @@ def test_weights_worked_by_hand():
 @pytest.mark.parametrize("masked", quick_first([True, False]))
 def test_causal_attention_has_a_triangular_mask(pair, data, masked):
     layer, causal = pair
-    # The first query is masked, and has a place in the sequence nevertheless.
+    # The first query is masked, but counts as a step.
     masks = {"query_mask": np.arange(QUERIES)[None] != [[0], [3]]} if masked else {}
     triangle = np.tri(QUERIES, POSITIONS, dtype="bool")
 
@@ -122,7 +122,7 @@ def test_a_decoder_counts_its_steps(order, data):
 
 
 @pytest.mark.parametrize("option", [{"causal": True}, {"causal": False}])
-def test_one_query_has_no_place_in_a_sequence(option, data):
+def test_one_query_is_no_sequence(option, data):
     layer = AdditiveAttention(UNITS, **option)
     query, value = data[0][:, 0], data[1]
     call = {} if option["causal"] else {"use_causal_mask": True}

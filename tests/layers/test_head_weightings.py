@@ -43,7 +43,7 @@ UNITS, CHOICES = 5, ("log_probability", "entropy", "sampled")
 
 @keras.saving.register_keras_serializable(package="tests")
 class SquaredRelu(Weighting):
-    """A weighting of one's own, with a weight and a report, for one head."""
+    """A custom weighting of one head, with a weight and a report."""
 
     reports = ("total",)
 
@@ -88,7 +88,7 @@ def tensors(rng):
     return draw(rng, QUERY, VALUE)
 
 
-def test_a_weighting_of_ones_own_sees_the_queries_of_all_heads(tensors):
+def test_a_custom_weighting_receives_the_queries_of_all_heads(tensors):
     layer = biased(weighting=SquaredRelu(), use_output_projection=False)
     mask = np.arange(POSITIONS) < np.array([[5], [3]])
 
@@ -131,7 +131,7 @@ def test_choices_are_drawn_and_reported_for_every_head(tensors):
     assert set(np.unique(chosen)) == {0, 1}
     expected = np.log((probabilities[~soft] * chosen).sum(-1))
     np.testing.assert_allclose(logs[~soft], expected, atol=1e-4)
-    # Heads and examples draw their own.
+    # Heads and examples have different choices.
     places = chosen.argmax(-1)
     assert (places != places[:1]).any(axis=0).mean() > 0.9
     expected = -(probabilities * np.log(probabilities)).sum(-1)
@@ -157,7 +157,7 @@ def test_every_head_learns_a_temperature(tensors):
 def test_every_head_has_its_mask(tensors, rng, dtype):
     layer = biased(use_output_projection=False, dtype=dtype)
     mask = rng.random((BATCH, HEADS, QUERIES, POSITIONS)) < 0.6
-    # No position of one head, and of all heads.
+    # One head, then all heads, have no valid position.
     mask[0, 1, 2] = mask[1, :, 0] = False
 
     weights = attend(layer, *tensors, attention_mask=mask)[1]
@@ -314,7 +314,7 @@ def test_heads_are_exported(weighting, tensors, rng, tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_what_heads_cannot_do_is_reported():
+def test_options_that_heads_cannot_have_are_named():
     with pytest.raises(ValueError, match=r"HardWeighting, dropout=0\.5"):
         SelfAttention(2, 3, weighting="hard", dropout=0.5)
     with pytest.raises(ValueError, match=r"cannot.*MonotonicWeighting"):

@@ -42,7 +42,7 @@ def scores_of(score, projection, query, value):
 
 
 def expected_stops(p, previous):
-    """Section 2.2: the process starts at a previous position, and stops at another."""
+    """Section 2.2: the process starts where the last query stopped."""
     stops = np.zeros(POSITIONS)
     for j in range(POSITIONS):
         stops[j] = p[j] * sum(previous[k] * np.prod(1 - p[k:j]) for k in range(j + 1))
@@ -139,7 +139,7 @@ def test_the_copy_of_a_score_comes_back_from_a_file(query, value, tmp_path):
     assert len({weight.path for weight in layer.weights}) == 2 * 4 + 1
 
 
-def test_a_score_without_weights_is_its_own_copy(value):
+def test_dot_scores_have_no_weights_to_copy(value):
     layer = Attention(DotScore(), weighting=MochaWeighting(1, score_bias=0.0))
 
     _, mocha = numpy(layer(value[:, :2], value, return_attention_scores=True))

@@ -23,7 +23,7 @@ COMPILES = keras.backend.backend() != "torch"
 def inputs(rng):
     weights = rng.random((B, T, S))
     source_ids = rng.integers(0, N + X, (B, S))
-    # The first row has a word twice, and one that the vocabulary lacks.
+    # The first row has one word twice, and two extra ids.
     source_ids[0] = [2, N + 1, 2, N, 6]
     return {
         "logits": rng.normal(size=(B, T, N)).astype("float32"),
@@ -94,7 +94,7 @@ def test_masked_positions_are_not_copied_and_the_rest_sums_to_one(inputs):
     mask = np.ones((B, S), "bool")
     mask[0, 1] = False
     inputs["weights"][1] = 0
-    # What is not attended to, or masked, may hold anything.
+    # Masked positions may have any weight.
     inputs["weights"][0, :, 1] = np.nan
 
     log_probs, p_gen = layer(**inputs, source_mask=mask, return_switch=True)
@@ -102,7 +102,7 @@ def test_masked_positions_are_not_copied_and_the_rest_sums_to_one(inputs):
     probabilities = np.exp(numpy(log_probs))
     np.testing.assert_allclose(probabilities.sum(-1), np.ones((B, T)), rtol=1e-5)
     assert (probabilities[0, :, N + 1] == 0).all()
-    # Only the vocabulary is left where nothing can be copied.
+    # Where nothing can be copied, the vocabulary has the whole probability.
     masses = np.exp(inputs["logits"][1])
     expected = masses / masses.sum(-1, keepdims=True)
     np.testing.assert_allclose(probabilities[1, :, :N], expected, rtol=1e-5)

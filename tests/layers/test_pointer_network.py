@@ -83,7 +83,7 @@ def test_a_model_comes_back_from_its_file(query, value, tmp_path):
     np.testing.assert_allclose(numpy(restored([query, value])), expected, atol=1e-6)
 
 
-def test_what_does_not_fit(query, value):
+def test_wrong_arguments_are_named(query, value):
     with pytest.raises(ValueError, match=r"attention must be .*Received: 'dot'"):
         PointerNetwork("dot")
     pointer = PointerNetwork(ATTENTIONS["coverage"]())

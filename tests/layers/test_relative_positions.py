@@ -20,7 +20,7 @@ from keras_attention.ops import sliding_windows
 pytestmark = pytest.mark.usefixtures("seeded")
 
 BATCH, STEPS, OTHER, DEPTH = 2, 7, 5, 3
-# No power of two, which the slopes of ALiBi need to be tested with.
+# Six heads: the slopes of ALiBi have a special case unless N is a power of two.
 HEADS, GROUPS, KEY_DIM, VALUE_DIM = 6, 2, 4, 5
 SEQUENCE = (BATCH, STEPS, DEPTH)
 
@@ -110,7 +110,7 @@ def test_masked_steps_do_not_count(rng, name):
     )
     x = draw(rng, SEQUENCE)
     expected, expected_weights = attend(layer, x, query_mask=MASK)
-    # Without the masked steps, the others are as before.
+    # The valid steps have the outputs of a sequence without the masked steps.
     for row, mask in enumerate(MASK):
         alone = read(layer, x[row : row + 1, mask])
         np.testing.assert_allclose(expected[row, mask], alone[0], atol=1e-5)

@@ -230,19 +230,19 @@ def test_one_query_of_another_sequence_has_no_position():
 
 
 class Distance(RelativePositions):
-    """Positions of one's own: the distance lowers the scores of all heads."""
+    """Custom positions: the distance lowers the scores of all heads."""
 
     def bias(self, query, offsets):
         return -ops.cast(ops.abs(offsets), "float32")[:, None]
 
 
-def test_config_of_positions_of_ones_own():
+def test_custom_positions_have_a_config():
     config = SelfAttention(1, 4, positions=Distance(name="near")).get_config()
 
     assert config["positions"]["config"]["name"] == "near"
 
 
-def test_positions_of_ones_own(rng):
+def test_custom_positions_bias_the_scores(rng):
     layer = SelfAttention(1, 4, positions=Distance(), kernel_initializer="zeros")
 
     _, weights = layer(draw(rng, SEQUENCE), return_attention_scores=True)

@@ -50,7 +50,7 @@ def test_dropout_scales_what_it_keeps():
         2,
     ),
 )
-def test_states_know_no_dropout(options, data):
+def test_states_do_not_depend_on_dropout(options, data):
     layer = LuongAttention(dropout=0.5, seed=1, **options)
     query, value = data
     memory = layer.memory(value)
@@ -72,7 +72,7 @@ def test_states_know_no_dropout(options, data):
 
 @pytest.mark.parametrize("compiled", quick_first([False, True]))
 @pytest.mark.parametrize("weighting", quick_first(["softmax", "monotonic"]))
-def test_every_step_of_a_decoder_draws_its_own(weighting, compiled, data):
+def test_every_step_of_a_decoder_draws_its_own_mask(weighting, compiled, data):
     attention = AdditiveAttention(UNITS, weighting=weighting, dropout=0.5, seed=1)
     decoder = AttentionDecoder(AttentionCell(keras.layers.GRUCell(UNITS), attention))
     inputs, value = data

@@ -71,7 +71,7 @@ def test_the_loss_is_the_mean_over_targets():
     assert float(loss(targets, LOG_PROBS)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_what_does_not_fit():
+def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match=r"label_smoothing .*Received: 1"):
         pointer_crossentropy(TARGETS, LOG_PROBS, label_smoothing=1)
     with pytest.raises(ValueError, match=r"token_ids .*Received: \(2, 1\)"):

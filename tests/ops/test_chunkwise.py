@@ -41,7 +41,7 @@ def test_value_worked_by_hand(dtype):
 
 @pytest.mark.parametrize("size", [1, 2, 5, 11])
 def test_follows_a_slow_loop(rng, size):
-    # Moving sums of exponentials would overflow, or vanish, for such scores.
+    # A softmax by moving sums of exponentials would overflow or underflow here.
     scores = 300 * rng.normal(size=(BATCH, QUERIES, POSITIONS))
     valid = rng.random(scores.shape) < 0.7
     valid[0, 0] = False
@@ -80,7 +80,7 @@ def test_gradients_equal_finite_differences(rng, gradients):
         assert (found[place] * direction).sum() == pytest.approx(slope, rel=1e-3)
 
 
-def test_a_score_that_is_no_number_propagates():
+def test_nan_propagates():
     scores = tensor([[0.0, np.nan, 0.0]])
 
     weights = ops.convert_to_numpy(chunkwise(tensor([[0.0, 1.0, 0.0]]), scores, 2))

@@ -294,7 +294,7 @@ class EndsInTime(Constraint):
 
 
 @pytest.mark.parametrize("search", [beam_search, greedy_search])
-def test_a_constraint_knows_how_many_tokens_may_follow(search):
+def test_a_constraint_receives_the_number_of_remaining_tokens(search):
     table, state = to_tensors((random_table(3), random_state(3)))
     options = {"start": START, "end": END, "max_length": LENGTH}
     constraints = [MinLength(3), EndsInTime()]

@@ -53,7 +53,7 @@ def run(table, state, *, how=eagerly, **options):
 
 
 def plain_contrastive_search(table, state, row, *, top_k, alpha, banned=(), shortest=0):
-    """Contrastive search for one row, and the smallest difference that decided."""
+    """Contrastive search for one row, and the smallest gap between two scores."""
 
     def vector(tokens):
         x = np.float64(HIDDEN[code_after(table, state, row, tokens)])
@@ -102,7 +102,7 @@ def test_it_equals_a_plain_loop(seed, alpha):
 
 
 @pytest.mark.parametrize("options", [{"degeneration_penalty": 0.0}, {"top_k": 1}])
-def test_without_a_penalty_or_a_choice_it_is_greedy_search(options):
+def test_without_a_penalty_or_with_one_candidate_it_is_greedy_search(options):
     table, state = random_table(5), random_state(5)
 
     assert_agree(run(table, state, **options), run_greedy(table, state))
@@ -118,7 +118,7 @@ def test_the_limit_ends_a_row():
     np.testing.assert_array_equal(result["token_ids"][1, 0, :4], whole[1, 0, :4])
 
 
-def test_what_is_not_finite_is_reported_and_not_chosen():
+def test_tokens_of_nan_are_reported_and_not_chosen():
     table, state = random_table(5), random_state(5)
     state["offset"][0, 4] = np.nan
     result = run(table, state)
@@ -138,7 +138,7 @@ def test_hidden_states_of_nan_count_as_repetitions():
     assert_agree(result, run_greedy(table, state))
 
 
-def test_compiled_searches_agree_and_no_rows_give_no_rows():
+def test_compiled_searches_agree_also_without_rows():
     table, state = random_table(7), random_state(7)
     how = compiled
     if BACKEND == "tensorflow":

@@ -31,7 +31,7 @@ GROUPS, SIZE = 3, 2
 def plain_diverse_search(table, state, row, *, beam_groups, group_size, penalty):
     """Diverse beam search for one row, to the last step.
 
-    The second result is the smallest difference that decided anything.
+    The second result is the smallest gap between two scores that were compared.
     """
     closest = math.inf
     groups = [{"alive": [((), 0.0)], "finished": []} for _ in range(beam_groups)]
@@ -84,7 +84,7 @@ def test_groups_equal_a_plain_search(language, penalty):
 
 
 @pytest.mark.parametrize("penalty", [0.5, 5.0])
-def test_groups_penalise_the_tokens_of_the_groups_before(penalty):
+def test_groups_penalise_tokens_of_earlier_groups(penalty):
     check(random_table(3, sharpness=1.0), random_state(3), penalty)
 
 

@@ -149,7 +149,7 @@ class Plain:
 def plain_allocation(table, state, row, phrases, *, beam_size, max_length):
     """Dynamic beam allocation for one row, as its docstring defines it, with lists.
 
-    Returns the finished hypotheses, and the smallest difference that decided anything.
+    Returns the finished hypotheses, and the smallest gap between two scores.
     """
     plain, closest = Plain(phrases, max_length), math.inf
     alive, finished = [((), 0.0)], []
@@ -215,7 +215,7 @@ def test_rows_without_phrases_are_those_of_a_search_without_the_constraint():
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam"])
-def test_phrases_are_stronger_than_constraints_that_do_not_override(name):
+def test_phrases_override_constraints_that_do_not_override(name):
     others = [Ban([3]), NoRepeatNgrams(1), MinLength(5)]
     found, *_ = searched(name, [[[3, 3, 0]]], others=others, max_length=7)
 
@@ -236,7 +236,7 @@ def test_a_prefix_overrides_phrases_in_any_order(reverse):
         assert tokens[:2] == (1, 3) and contains(tokens, (3, 0))
 
 
-def test_tokens_of_a_prefix_count():
+def test_tokens_of_a_prefix_may_begin_a_phrase():
     others = [Prefix(np.array([[1, 3]]))]
     found, *_ = searched("beam", [[[3, 0]]], others=others)
 
@@ -244,7 +244,7 @@ def test_tokens_of_a_prefix_count():
         assert not tokens or (tokens[:2] == (1, 3) and contains(tokens, (3, 0)))
 
 
-def test_the_limit_of_a_row_counts():
+def test_phrases_fit_into_the_limit_of_their_row():
     limit = np.array([4, 6], "int32")
     found, *_ = searched("beam", [[[3, 3, 0]], [[0, 1]]], limit=limit)
 
@@ -254,7 +254,7 @@ def test_the_limit_of_a_row_counts():
 
 def test_some_tokens_do_not_follow_a_phrase_directly():
     table, state = random_table(3, SMALL), random_state(3, 1, SMALL)
-    # Without it, every token is followed by 1.
+    # Without the option, every token is followed by 1.
     state["offset"][0, 1] = 20.0
     state["offset"][0, END] = -20.0
     options = {"start": START, "end": END, "max_length": LENGTH}
