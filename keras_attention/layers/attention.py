@@ -7,7 +7,6 @@ from keras import ops, tree
 
 from keras_attention import loops
 from keras_attention.layers.base import BaseAttention, check_shapes, mask_of_queries
-from keras_attention.layers.causal import check_causal
 from keras_attention.layers.scores import Score
 from keras_attention.layers.single_head import AttentionMemory, AttentionStep
 from keras_attention.layers.weighting import Weighting
@@ -74,9 +73,14 @@ class ComposedAttention(BaseAttention):
         return_details: bool = False,
         training: bool | None = None,
     ) -> Nested:
-        self._check_call(query, value, key, use_causal_mask)
-        check_mask("query_mask", query_mask, query.shape[:-1])
-        mask = mask_of_queries(attention_mask, query.shape, value.shape[1])
+        ordered = self.step.causal or use_causal_mask
+        key_shape = None if key is None else key.shape
+        check_shapes(query.shape, value.shape, key_shape, ordered=ordered)
+        mask = attention_mask
+        if query_mask is not None:
+            check_mask("query_mask", query_mask, query.shape[:-1])
+        if mask is not None:
+            mask = mask_of_queries(mask, query.shape, value.shape[1])
         single = len(query.shape) == 2
         if single:
             query = query[:, None]
@@ -97,10 +101,6 @@ class ComposedAttention(BaseAttention):
             return outputs
         context = outputs["context"]
         return (context, outputs["weights"]) if return_attention_scores else context
-
-    def _check_call(self, query, value, key, use_causal_mask):
-        check_shapes(query.shape, value.shape, None if key is None else key.shape)
-        check_causal(self.step.causal or use_causal_mask, query.shape)
 
     def _all_at_once(self, sequence, memory, causal, return_weights, training):
         """Run one step for all queries of a sequence together."""
@@ -157,7 +157,9 @@ class ComposedAttention(BaseAttention):
         return_details: bool = False,
         **kwargs: Any,
     ) -> Any:
-        self._check_call(query, value, key, use_causal_mask)
+        ordered = self.step.causal or use_causal_mask
+        key_shape = None if key is None else key.shape
+        check_shapes(query.shape, value.shape, key_shape, ordered=ordered)
         if return_details:
             kwargs.update(use_causal_mask=use_causal_mask, return_details=True)
             return keras.Operation.compute_output_spec(

@@ -249,8 +249,11 @@ def _holds_tensors(x):
     return any(hasattr(one, "shape") for one in x)
 
 
-def check_shapes(query_shape, value_shape, key_shape=None):
-    """Raise `ValueError` for shapes of a query, value and key that do not fit."""
+def check_shapes(query_shape, value_shape, key_shape=None, *, ordered=False):
+    """Raise `ValueError` for shapes of a query, value and key that do not fit.
+
+    With `ordered`, the position of a query matters, so one query is not enough.
+    """
     if len(query_shape) not in (2, 3):
         raise ValueError(
             "query must have the shape (batch, query_depth) or "
@@ -266,6 +269,12 @@ def check_shapes(query_shape, value_shape, key_shape=None):
         raise ValueError(
             "key and value must have the same number of positions. Received: "
             f"key {tuple(key_shape)}, value {tuple(value_shape)}"
+        )
+    if ordered and len(query_shape) == 2:
+        raise ValueError(
+            "One query has no position in a sequence, but positions, windows and "
+            "causal attention need it: query must have the shape "
+            f"(batch, queries, query_depth). Received: {tuple(query_shape)}"
         )
     batches = {query_shape[0], value_shape[0]}
     batches |= set() if key_shape is None else {key_shape[0]}

@@ -25,13 +25,3 @@ class CausalMask(StepCounter):
     def call(self, positions: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
         step = state["step"]
         return positions <= step[..., None], {"step": step + 1}
-
-
-def check_causal(causal, query_shape):
-    """Raise `ValueError` for causal attention of one query to another sequence."""
-    if causal and len(query_shape) == 2:
-        raise ValueError(
-            "One query has no position in a sequence, but causal attention needs it: "
-            "query must have the shape (batch, queries, query_depth). "
-            f"Received: {tuple(query_shape)}"
-        )

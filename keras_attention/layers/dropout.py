@@ -26,7 +26,7 @@ class WeightDropout(AttentionPart):
 
     Call arguments:
         weights: Tensor of shape `(B, T, S)`.
-        noise: Dict, as `draw` returns it for one step; empty or `None` for no dropout.
+        noise: Dict, as `draw` returns it for one step.
 
     Returns:
         Tensor like the weights.
@@ -50,9 +50,7 @@ class WeightDropout(AttentionPart):
         uniform = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator)
         return {"kept": uniform >= self.rate}
 
-    def call(self, weights: Tensor, noise: Nested = None) -> Tensor:
-        if not noise:
-            return weights
+    def call(self, weights: Tensor, noise: Nested) -> Tensor:
         return ops.where(noise["kept"], weights / (1 - self.rate), 0.0)
 
     def get_config(self) -> Config:

@@ -433,7 +433,9 @@ class MultiHeadStep(BaseStep):
         outputs = weigh_heads(
             self.weighting, scores, mask, noise.get("weighting"), training
         )
-        weights = self.weight_dropout(outputs["weights"], noise.get("dropout"))
+        weights = outputs["weights"]
+        if "dropout" in noise:
+            weights = self.weight_dropout(weights, noise["dropout"])
         return {**outputs, "weights": ops.cast(weights, self.compute_dtype)}
 
     def get_config(self):

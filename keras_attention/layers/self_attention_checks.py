@@ -39,11 +39,7 @@ def check_call(layer, query, value, key, causal):
             f"{tuple(key.shape)}, value None"
         )
     value_shape = (None,) * 3 if value is None else value.shape
-    check_shapes(query.shape, value_shape, None if key is None else key.shape)
-    ordered = causal or layer.needs_positions
-    if ordered and value is not None and len(query.shape) == 2:
-        raise ValueError(
-            "One query has no position in a sequence, but positions, windows and "
-            "causal attention need it: query must have the shape "
-            f"(batch, queries, query_depth). Received: {tuple(query.shape)}"
-        )
+    key_shape = None if key is None else key.shape
+    # Without a value, one query is a step of a sequence.
+    ordered = value is not None and (causal or layer.needs_positions)
+    check_shapes(query.shape, value_shape, key_shape, ordered=ordered)

@@ -167,19 +167,19 @@ class AttentionStep(BaseStep):
         Args:
             causal: Whether the queries are causal even if the layer is not.
         """
-        parts = self._stateful_parts(causal)
-        return {name: x.initial_state(memory, queries) for name, x in parts.items()}
+        states = {}
+        for name in (*self._stateful, "causal_mask") if causal else self._stateful:
+            states[name] = getattr(self, name).initial_state(memory, queries)
+        return states
 
     def state_of_all(
         self, memory: Tensors, queries: int, *, causal: bool = False
     ) -> Tensors:
         """Return the states of all queries of a sequence, to handle them at once."""
-        parts = self._stateful_parts(causal)
-        return {name: x.state_of_all(memory, queries) for name, x in parts.items()}
-
-    def _stateful_parts(self, causal):
-        parts = {name: getattr(self, name) for name in self._stateful}
-        return {**parts, "causal_mask": self.causal_mask} if causal else parts
+        states = {}
+        for name in (*self._stateful, "causal_mask") if causal else self._stateful:
+            states[name] = getattr(self, name).state_of_all(memory, queries)
+        return states
 
     def draw(self, memory: Tensors, steps: int, queries: int = 1) -> Nested:
         batch, length = ops.shape(memory["values"])[:2]
@@ -224,7 +224,15 @@ class AttentionStep(BaseStep):
             noise = tree.map_structure(lambda x: x[0], noise)
         if query_mask is not None:
             query = clear_masked(query, query_mask)
-        view, valid, new_state = self._select(query, memory, state, mask)
+        if self.window is None:
+            view, valid, new_state = memory, memory.get("mask"), {}
+            valid = None if valid is None else valid[:, None]
+            valid = valid if mask is None else combine_masks(valid, mask)
+        else:
+            view, valid, new_state = self._select(query, memory, state, mask)
+        if self.causal or "causal_mask" in state:
+            seen, new_state["causal_mask"] = self._seen(memory, view, state)
+            valid = combine_masks(valid, seen)
         if query_mask is not None:
             valid = combine_masks(valid, query_mask[..., None])
 
@@ -253,7 +261,8 @@ class AttentionStep(BaseStep):
         if self.coverage is not None:
             new_state["coverage"] = self.coverage(weights, state["coverage"])
 
-        weights = self.weight_dropout(weights, noise.get("dropout"))
+        if "dropout" in noise:
+            weights = self.weight_dropout(weights, noise["dropout"])
         weights = ops.cast(weights, self.compute_dtype)
         # On PyTorch, Keras multiplies float64 in float32.
         context = ops.cast(read(weights, view["values"]), self.compute_dtype)
@@ -269,24 +278,15 @@ class AttentionStep(BaseStep):
 
     def _select(self, query, memory, state, mask):
         """Return the view of the window, its valid positions, and new states."""
-        new_state = {}
-        if self.window is None:
-            view, valid = memory, memory.get("mask")
-            valid = valid if valid is None else valid[:, None, :]
-            valid = valid if mask is None else combine_masks(valid, mask)
-        else:
-            window_state = state.get("window", {})
-            view, window_state = self.window(query, memory, window_state, mask)
-            if "window" in self._stateful:
-                new_state["window"] = window_state
-            valid = view["mask"]
-        if self.causal or "causal_mask" in state:
-            length = ops.shape(memory["values"])[1]
-            positions = view.get("positions", ops.arange(length, dtype="int32"))
-            seen, after = self.causal_mask(positions, state["causal_mask"])
-            new_state["causal_mask"] = after
-            valid = combine_masks(valid, seen)
-        return view, valid, new_state
+        view, after = self.window(query, memory, state.get("window", {}), mask)
+        stateful = "window" in self._stateful
+        return view, view["mask"], {"window": after} if stateful else {}
+
+    def _seen(self, memory, view, state):
+        """Return the causal mask of the positions in view, and its new state."""
+        length = ops.shape(memory["values"])[1]
+        positions = view.get("positions", ops.arange(length, dtype="int32"))
+        return self.causal_mask(positions, state["causal_mask"])
 
     def get_config(self) -> Config:
         return {

@@ -69,7 +69,7 @@ def contrastive_search(
     A model that would repeat its last token forever:
 
     >>> def repeating(token_ids, state):
-    ...     logits = 2 * keras.ops.one_hot(token_ids, 5)
+    ...     logits = 2 * keras.ops.one_hot(token_ids, 5) - 0.1 * np.arange(5.0)
     ...     weights = keras.ops.ones((*token_ids.shape, 3)) / 3
     ...     state = keras.ops.one_hot(token_ids, 5)
     ...     return keras.ops.log_softmax(logits), state, weights

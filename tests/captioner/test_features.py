@@ -8,8 +8,8 @@ from keras_attention_apps.captioner.images.reading import (
     image_to_array,
     read_image,
 )
+from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.network.features import _reserve, cached_features
-from keras_attention_apps.captioner.network.show_attend_tell import Backbone
 from keras_attention_apps.common.network.compiling import computing_in
 from PIL import Image
 

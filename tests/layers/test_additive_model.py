@@ -56,6 +56,9 @@ ARGUMENTS = {
     "scale_initializer": keras.initializers.Constant(1.5),
     "scale_regularizer": keras.regularizers.L1L2(0.125, 0.25),
     "scale_constraint": keras.constraints.UnitNorm(),
+    "causal": True,
+    "dropout": 0.25,
+    "seed": 3,
     "dtype": "mixed_bfloat16",
     "name": "reader",
     "trainable": False,
@@ -91,7 +94,7 @@ def test_layer_comes_back_from_its_config():
     assert restored.get_config() == layer.get_config()
     assert restored.dtype_policy.name == "mixed_bfloat16"
     restored.build(QUERY, VALUE)
-    assert {v.dtype for v in restored.variables} == {"float32"}
+    assert {v.dtype for v in restored.weights} == {"float32"}
     parts = restored.step, restored.step.score, restored.memory
     assert [part.compute_dtype for part in parts] == ["bfloat16"] * 3
 
@@ -205,8 +208,8 @@ def test_functional_model_comes_back_from_its_file(rng, tmp_path):
     key = keras.Input((None, KEY_DIM), name="key")
     seen = keras.Input((None, None), dtype="bool", name="seen")
     weighting = SparsemaxWeighting(0.5)
-    arguments = {**ARGUMENTS, "weighting": weighting, "dtype": "float32"}
-    outputs = AdditiveAttention(**arguments)(
+    others = {"weighting": weighting, "causal": False, "dtype": "float32"}
+    outputs = AdditiveAttention(**{**ARGUMENTS, **others})(
         keras.layers.Embedding(WORDS, QUERY_DIM, mask_zero=True)(query_ids),
         keras.layers.Embedding(WORDS, VALUE_DIM, mask_zero=True)(value_ids),
         key,
