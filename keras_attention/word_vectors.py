@@ -61,7 +61,7 @@ def load_word_vectors(
     The file is text in UTF-8: one word per line, followed by the numbers of its vector,
     separated by spaces. A first line of two integers, the number of words and the
     dimension, is a header, as word2vec and fastText write it; GloVe writes none. The
-    number of words is not checked, so the first lines of a file are a valid file. A
+    number of words is not checked, so the beginning of a file is a valid file. A
     word may contain spaces, as some do in the file of GloVe for 840 billion tokens.
 
     The file is read line by line, and only the vectors of the vocabulary are kept, so a

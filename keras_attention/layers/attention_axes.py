@@ -56,7 +56,7 @@ def check_no_details(return_details, axes):
 
 
 class AttentionAxes:
-    """Reshapes tensors `(B, ..., D)` to `(rows, T, D)`, and results back.
+    """Reshaping of tensors `(B, ..., D)` to `(rows, T, D)`, and of results back.
 
     Args:
         axes: Sequence of integers, axes of the inputs.

@@ -40,9 +40,9 @@ def remember(cache, memory):
     counted = ops.cast(ops.cumsum(ops.cast(kept, "int32"), axis=1), "int32")
     last = cache["length"][:, None] + counted - 1
     added = ops.sum(ops.cast(kept, "int32"), axis=1)
-    length = ops.cast(cache["length"] + added, "int32")
-    length = ops.minimum(length, cache["keys"].shape[2])
-    remembered = {"length": length}
+    # On JAX with bfloat16 by default, `ops.minimum` of integers is a float.
+    length = ops.minimum(cache["length"] + added, cache["keys"].shape[2])
+    remembered = {"length": ops.cast(length, "int32")}
     write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
     for name in ("keys", "values"):
         fresh = ops.cast(memory[name], cache[name].dtype)

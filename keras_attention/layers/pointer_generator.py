@@ -35,8 +35,9 @@ class PointerGenerator(QuantizableLayer):
     by the words of the source.
 
     Weights are divided by their sum, so local attention, whose weights do not sum to
-    one, gives probabilities, too. Where no position can be copied, `p_gen` is one. The
-    arithmetic is in float32 at least, whatever the dtype policy.
+    one, gives probabilities, too. Where no position can be copied, the vocabulary has
+    the whole probability, whatever `p_gen` is. The arithmetic is in float32 at least,
+    whatever the dtype policy.
 
     Against repetition, use an attention with `coverage=True`, and `coverage_loss`.
 

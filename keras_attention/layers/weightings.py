@@ -345,8 +345,8 @@ class MochaWeighting(MonotonicWeighting):
                         exp(chunk_scores[t, j]) /
                         sum over k - chunk_size < l <= k of exp(chunk_scores[t, l])
 
-    `scores` is a pair, of which the second are the chunk scores: those of a copy of the
-    layer's score, with weights and a projection of the keys of its own.
+    `scores` is a pair: the scores of the layer, and the chunk scores. The latter are
+    those of a copy of the layer's score with its own weights and key projection.
 
     Args:
         chunk_size: Positive integer, number of positions of a chunk.

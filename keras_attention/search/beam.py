@@ -389,7 +389,8 @@ class Beam:
         log-probability `IMPOSSIBLE`.
         """
         alive = carry["alive"]
-        length = ops.minimum(carry["t"], self.limit)
+        # On JAX with bfloat16 by default, `ops.minimum` of integers is a float.
+        length = ops.cast(ops.minimum(carry["t"], self.limit), "int32")
         t = length[:, None]
         slots = ops.broadcast_to(
             ops.arange(self.beam_size, dtype="int32"), ops.shape(alive["token_ids"])

@@ -23,9 +23,9 @@ def checked_limit(limit, max_length, batch_size):
     if limit is None:
         return max_length
     check_limit(limit)
-    limit = ops.cast(ops.minimum(limit, max_length), "int32")
-    # In a graph, the value is not known and cannot be checked.
-    limit = ops.maximum(limit, 1)
+    # In a graph, the value is not known and cannot be checked. On JAX with bfloat16 by
+    # default, `ops.minimum` of integers is a float.
+    limit = ops.cast(ops.maximum(ops.minimum(limit, max_length), 1), "int32")
     if len(limit.shape) > 1:
         raise ValueError(
             "limit must be an integer, or one for every row, (batch,). Received: "

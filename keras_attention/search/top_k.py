@@ -51,8 +51,9 @@ def top_k(x, k):
     values, places = ops.top_k(candidates, k)
     places = ops.cast(places, "int32")
     indices = gather(chosen, places // length) * length + places % length
-    # If all numbers are -inf, the padding may be among the largest.
-    return values, ops.minimum(indices, size - 1)
+    # If all numbers are -inf, the padding may be among the largest. On JAX with
+    # bfloat16 by default, `ops.minimum` of integers is a float.
+    return values, ops.cast(ops.minimum(indices, size - 1), "int32")
 
 
 def _chunk_length(size, k):

@@ -34,7 +34,9 @@ from search.reference import (
     to_tensors,
 )
 
-from keras_attention import beam_search, greedy_search, sample_search
+from keras_attention import SelfAttention, beam_search, greedy_search, sample_search
+from keras_attention.search.limits import checked_limit
+from keras_attention.search.top_k import top_k
 
 only_tensorflow = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="about graphs of TensorFlow"
@@ -191,6 +193,21 @@ def test_half_precision_by_default_changes_nothing(run, half_precision):
     result = run(table, state, how=eagerly, **constraints)
 
     assert_agree(result, expected)
+    assert all(result[name].dtype.kind == "i" for name in ("token_ids", "lengths"))
+
+
+@pytest.mark.parametrize("half_precision", ["bfloat16"], indirect=True)
+def test_half_precision_by_default_leaves_integers(half_precision):
+    layer = SelfAttention(1, 2, causal=True, dtype="float32")
+    cache = layer.get_initial_cache(1, 4)
+    half_precision()
+
+    _, cache = layer(ops.zeros((1, 1, 3), "float32"), cache=cache)
+    _, indices = top_k(ops.zeros((1, 5003), "float32"), 2)
+    limit = checked_limit(ops.ones((1,), "int32"), 5, 1)
+
+    for x in (cache["length"], indices, limit):
+        assert keras.backend.standardize_dtype(x.dtype) == "int32"
 
 
 @pytest.mark.parametrize(
