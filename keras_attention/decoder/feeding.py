@@ -26,7 +26,7 @@ def fed_units(cell, memory=None):
 
 
 def first_fed(cell, output, memory):
-    """Return the vector before the first step, zeros.
+    """Return the vector that the first step receives: zeros.
 
     Args:
         cell, memory: As in `fed_units`.

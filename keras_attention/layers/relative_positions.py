@@ -391,7 +391,7 @@ POSITIONS = {
 
 
 def get_positions(identifier, causal, dtype=None):
-    """Return the relative positions for a name or a config, or those given; or `None`.
+    """Return the `RelativePositions` for a name, a config, a layer or `None`.
 
     Args:
         causal: Whether the attention is causal.

@@ -53,7 +53,7 @@ class Weighting(AttentionPart):
     scalable = True
 
     def prepare_score(self, score: Score) -> Score:
-        """Return the score that this weighting takes, made from that of a layer."""
+        """Return the score for this weighting, given the score of a layer."""
         return score
 
 

@@ -85,7 +85,7 @@ def target_log_probs(
 
 
 def _mask_ids(source_ids, size, source_mask):
-    """Return int32 ids from 0 to `size - 1`, and a mask without the other positions."""
+    """Return int32 ids below `size`, and a mask that excludes all other positions."""
     source_ids = ops.cast(source_ids, "int32")
     is_id = ops.logical_and(source_ids >= 0, source_ids < size)
     return ops.where(is_id, source_ids, 0), combine_masks(source_mask, is_id)

@@ -127,5 +127,5 @@ def fused_heads(query, keys, values, mask, bias, causal):
     context = ops.transpose(context, (0, 2, 1, 3))
     if mask is None or mask.shape[1] == 1:
         return context
-    # A query may have a position in some heads only.
+    # A query may have a valid position in some heads only.
     return clear_masked(context, ops.any(mask, axis=-1))

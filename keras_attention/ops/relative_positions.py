@@ -121,7 +121,7 @@ def buckets_of_offsets(num_buckets, max_distance, bidirectional):
     else:
         distances = -np.minimum(offsets, 0)
     exact = num_buckets // 2
-    # In float32, like the published models: a rounding may move a boundary.
+    # In float32, as in the published models, because rounding may move a boundary.
     logs = np.log(np.maximum(distances, 1).astype("float32") / np.float32(exact))
     logs = logs / np.float32(math.log(max_distance / exact)) * (num_buckets - exact)
     ranges = np.minimum(exact + logs.astype("int32"), num_buckets - 1)

@@ -98,7 +98,7 @@ def reorder(x, order):
 
 
 def _block_count(length, size):
-    """Return K, an integer if the length is one."""
+    """Return K: a Python integer for such a length, otherwise a tensor."""
     count = -(-length // size)
     return max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
 

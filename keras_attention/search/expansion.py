@@ -77,7 +77,7 @@ def _divided(totals, progress):
 
 
 def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
-    """Return the continuations of a beam, and those of them that form the next one.
+    """Return the continuations of a beam, and those that form the next beam.
 
     Args:
         alive: Log-probabilities of the hypotheses, `(B, K)`.
@@ -112,7 +112,7 @@ def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
         "ranks": gather(ranks, parents) + gains,
         "ended": is_end & (places < beam_size) & is_possible(totals),
     }
-    # The first that do not end; the others follow.
+    # Continuations that do not end come first.
     order = ops.argsort(ops.where(is_end, places + places.shape[0], places), axis=-1)
     going = gather(found, ops.cast(order, "int32")[:, :beam_size])
     impossible = going["token_ids"] == end
@@ -123,7 +123,7 @@ def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
 
 
 def progress_of(constraints, state):
-    """Return the progress of hypotheses toward a constraint, `None` without any.
+    """Return the progress of hypotheses; `None` if no constraint has one.
 
     Args:
         constraints: As `in_order` returns them.

@@ -88,7 +88,7 @@ class RequiredPhrases(Constraint):
                 f"Received: {dtype} of shape {shape}"
             )
         if 0 in shape[1:]:
-            # Backends cannot reduce an axis without entries.
+            # Backends cannot reduce an axis of size 0.
             sizes = [max(size, 1) for size in shape[1:]]
             token_ids = ops.full((ops.shape(token_ids)[0], *sizes), -1, dtype="int32")
         # In a graph, the values are not known.
