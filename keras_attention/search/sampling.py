@@ -88,9 +88,9 @@ def sample_search(
 
     The temperature applies first, then `top_k`, then `top_p`, which keeps the nucleus
     of the remaining distribution: the smallest set of tokens whose probability reaches
-    `top_p`. The nucleus always holds the most probable token. `min_p` removes tokens
-    that are less than `min_p` times as probable as the most probable one. The tokens
-    that are left are drawn in proportion to their probabilities.
+    `top_p`. The nucleus always holds the most probable token. Last, `min_p` removes
+    tokens that are less than `min_p` times as probable as the most probable one. The
+    tokens that are left are drawn in proportion to their probabilities.
 
     Args:
         step, state, start, end, max_length, limit, constraints: As for `beam_search`.
@@ -139,7 +139,7 @@ def sample_search(
     def draw(log_probs, t):
         uniform = ops.take(draws, t, axis=0)
         if top_k is None and top_p is None:
-            return invert(odds_of(log_probs), uniform)
+            return invert(without_improbable(odds_of(log_probs)), uniform)
         size = log_probs.shape[-1]
         log_probs, token_ids = ops.top_k(log_probs, min(top_k or size, size))
         odds = odds_of(log_probs)
@@ -147,7 +147,7 @@ def sample_search(
             sums = ops.cumsum(odds, axis=-1)
             better = ops.pad(sums[..., :-1], ((0, 0), (0, 0), (1, 0)))
             odds = ops.where(better < top_p * sums[..., -1:], odds, 0.0)
-        place = invert(odds, uniform)[..., None]
+        place = invert(without_improbable(odds), uniform)[..., None]
         return ops.take_along_axis(token_ids, place, axis=-1)[..., 0]
 
     def odds_of(log_probs):
@@ -155,6 +155,10 @@ def sample_search(
         odds = ops.exp((log_probs - best) / temperature)
         if temperature >= HIGH_TEMPERATURE:
             odds = ops.where(is_possible(log_probs), odds, 0.0)
+        return odds
+
+    def without_improbable(odds):
+        # The odds of the most probable token are 1.
         return ops.where(odds >= min_p, odds, 0.0) if min_p else odds
 
     options = {"start": start, "end": end, "max_length": max_length, "limit": limit}

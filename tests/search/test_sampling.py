@@ -185,7 +185,7 @@ def plain_cut(probabilities, top_k=None, top_p=None, min_p=0.0):
         {"top_k": 4, "top_p": 0.8},
         {"top_k": 100, "top_p": 1.0},
         {"min_p": 0.2},
-        {"top_k": 5, "top_p": 0.9, "min_p": 0.3},
+        {"top_k": 5, "top_p": 0.8, "min_p": 0.2},
     ],
 )
 def test_only_the_most_probable_are_drawn_in_proportion(cut):
