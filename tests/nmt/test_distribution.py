@@ -52,7 +52,9 @@ def on_one_device(train):
 def test_two_devices_have_the_losses_of_one(backend, train, on_one_device):
     two = train(backend, devices=2)
 
-    distributed.assert_equal(two, on_one_device[backend], 1e-4)
+    # On JAX, rounding may change a sample of self-critical training.
+    tolerance = 1e-4 if backend == "tensorflow" else 1e-3
+    distributed.assert_equal(two, on_one_device[backend], tolerance)
 
 
 def test_two_hosts_have_the_losses_of_one(train, on_one_device):
