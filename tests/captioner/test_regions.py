@@ -116,6 +116,7 @@ def test_no_more_regions_are_used_than_the_model_has(eager):
     assert len(all_of_them.boxes) == MOST
 
 
+@pytest.mark.exhaustive
 def test_a_training_on_files_captions_and_is_evaluated(
     eager, without_java, squares, detected, photographs, tmp_path, capsys
 ):

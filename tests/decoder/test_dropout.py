@@ -131,6 +131,7 @@ def test_a_step_by_hand_draws_its_own_dropout_mask():
 
 
 @pytest.mark.parametrize("compiles", quick_first([False, COMPILES]))
+@pytest.mark.exhaustive
 def test_training_with_dropout_leaves_no_cached_masks(rng, compiles):
     decoder = decoder_of("gru", gate=True, dropout=0.3, recurrent_dropout=0.3)
     inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])

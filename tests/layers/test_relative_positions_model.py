@@ -69,6 +69,7 @@ def test_compiled_for_any_length(rng, name, monkeypatch):
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="exports need TensorFlow")
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.exhaustive
 def test_exported_to_saved_model_and_litert(rng, name, monkeypatch, tmp_path):
     interpreter = pytest.importorskip("ai_edge_litert.interpreter")
     import tensorflow as tf

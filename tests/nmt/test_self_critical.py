@@ -78,6 +78,7 @@ def test_samples_are_no_longer_than_they_must_be(learning, corpus, monkeypatch):
     assert (tokens[behind] == PAD).all()
 
 
+@pytest.mark.exhaustive
 def test_rows_of_padding_change_neither_samples_nor_loss(learning, corpus):
     one, several = (
         self_critical(learning, corpus, multiple=8, devices=devices)

@@ -49,6 +49,7 @@ def test_word_vectors_are_the_first_embeddings(few, tmp_path, capsys, begin):
         training.train(TrainConfig(output=tmp_path, embeddings=path, from_preset="x"))
 
 
+@pytest.mark.exhaustive
 def test_one_pair_is_trained_on(copied, eager, tmp_path):
     files = {}
     for name, text in (("source", "the red dog\n"), ("target", "le chien rouge\n")):

@@ -134,7 +134,7 @@ def test_wide_beam_finds_what_enumeration_finds(penalties):
             {"beam_size": BEAM, **PENALTIES["power and coverage"]},
             {"beam_size": 2, **PENALTIES["average"], "early_stopping": True},
         ],
-        quick=3,
+        quick=1,
     ),
 )
 @few_examples
