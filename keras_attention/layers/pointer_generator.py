@@ -105,7 +105,7 @@ class PointerGenerator(QuantizableLayer):
         context_shape: Shape | None = None,
         inputs_shape: Shape | None = None,
     ) -> None:
-        shapes = [state_shape, context_shape, inputs_shape]
+        shapes: list[Any] = [state_shape, context_shape, inputs_shape]
         depth = sum(shape[-1] for shape in shapes if shape is not None)
         if not self.switch.built:
             self.switch.build((None, depth))
@@ -132,11 +132,11 @@ class PointerGenerator(QuantizableLayer):
         if single:
             steps = [x[:, None] for x in steps]
             targets = None if targets is None else targets[:, None]
-        source = (source_ids, self.extra_ids, source_mask)
+        arguments: Any = (*steps, source_ids, self.extra_ids, source_mask)
         if targets is None:
-            log_probs = extended_log_probs(*steps, *source)
+            log_probs = extended_log_probs(*arguments)
         else:
-            log_probs = target_log_probs(targets, *steps, *source)
+            log_probs = target_log_probs(targets, *arguments)
         log_probs = log_probs[:, 0] if single else log_probs
         return (log_probs, ops.sigmoid(switch)) if return_switch else log_probs
 

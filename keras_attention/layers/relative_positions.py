@@ -343,11 +343,8 @@ class ShawPositions(RelativePositions):
         super().__init__(**kwargs)
         self.max_distance = max_distance
         self.use_values = use_values
+        self.reads = use_values
         self.options = weight_options(locals())
-
-    @property
-    def reads(self) -> bool:
-        return self.use_values
 
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.of_keys = self._table("of_keys", query_shape[-1])

@@ -346,7 +346,8 @@ class ScorePair(Score):
     def make_key_projection(self) -> keras.layers.Layer | None:
         if not self._projects_keys:
             return None
-        first, second = (x.make_key_projection() for x in (self.first, self.second))
+        scores = self.first, self.second
+        first, second = (x.make_key_projection() for x in scores)  # type: Any, Any
         second.name += "_copy"
         return ConcatenatedProjection(first, second, name="key_projection")
 
@@ -355,7 +356,8 @@ class ScorePair(Score):
         return type(self.first).make_key_projection is not Score.make_key_projection
 
     def build(self, query_shape: Shape, keys_shape: Shape) -> None:
-        depth = keys_shape[-1] // (2 if self._projects_keys else 1)
+        depth: Any = keys_shape[-1]
+        depth = depth // (2 if self._projects_keys else 1)
         for score in (self.first, self.second):
             score.build(query_shape, (*keys_shape[:-1], depth))
         self.built = True

@@ -380,7 +380,7 @@ class SelfAttention(BaseAttention):
         value_shape: Shape | None = None,
         key_shape: Shape | None = None,
     ) -> None:
-        shapes = query_shape, value_shape, key_shape
+        shapes: Any = (query_shape, value_shape, key_shape)
         self.axes.check_axes(query_shape)
         if self.axes.must_fold(query_shape):
             self.axes.check(*shapes)

@@ -116,9 +116,8 @@ class AttentionStep(BaseStep):
         _check_part("score", score, Score, "DotScore()")
         if window is not None:
             _check_part("window", window, LocalWindow, "LocalMonotonicWindow()")
-        weighting = get_weighting(weighting, self.dtype_policy)
-        self.score = score = weighting.prepare_score(score)
-        self.weighting = weighting
+        self.weighting: Weighting = get_weighting(weighting, self.dtype_policy)
+        self.score = score = self.weighting.prepare_score(score)
         self.window = window
         self.coverage = (
             Coverage(dtype=self.dtype_policy, name="coverage")

@@ -188,7 +188,7 @@ class MinLength(Constraint):
 
     def __init__(self, min_length: int | Tensor) -> None:
         if hasattr(min_length, "shape") and len(min_length.shape):
-            dtype = keras.backend.standardize_dtype(min_length.dtype)
+            dtype = ops.dtype(min_length)
             if "int" not in dtype or len(min_length.shape) != 1:
                 raise ValueError(
                     "min_length must be an integer, or one for every row, (batch,). "
