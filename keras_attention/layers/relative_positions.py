@@ -284,6 +284,8 @@ class T5Positions(RelativePositions):
         buckets = buckets_of_offsets(
             self.num_buckets, self.max_distance, self.bidirectional
         )
+        # On JAX with bfloat16 by default, integers of NumPy would become floats.
+        buckets = ops.convert_to_tensor(buckets, dtype="int32")
         by_offset = ops.take(self.biases, buckets, axis=0)
         places = clip_offsets(offsets, self.max_distance)
         return ops.transpose(ops.take(by_offset, places, axis=0), (0, 3, 1, 2))

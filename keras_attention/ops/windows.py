@@ -79,7 +79,8 @@ def spread_window(weights, positions, length):
 
 def _nearest(positions, length):
     """Return the position of the source that is nearest to each; 0 if it is empty."""
-    return ops.clip(positions, 0, ops.maximum(length - 1, 0))
+    # On JAX with bfloat16 by default, `ops.maximum` of integers is a float.
+    return ops.cast(ops.clip(positions, 0, ops.maximum(length - 1, 0)), "int32")
 
 
 def gaussian(positions, centers, deviation):
