@@ -79,8 +79,10 @@ def spread_window(weights, positions, length):
 
 def _nearest(positions, length):
     """Return the position of the source that is nearest to each; 0 if it is empty."""
-    # On JAX with bfloat16 by default, `ops.maximum` of integers is a float.
-    return ops.cast(ops.clip(positions, 0, ops.maximum(length - 1, 0)), "int32")
+    # With half precision by default, `ops.maximum` of integers has another dtype.
+    last = length - 1
+    last = max(last, 0) if isinstance(last, int) else ops.maximum(last, 0)
+    return ops.clip(positions, 0, last)
 
 
 def gaussian(positions, centers, deviation):
