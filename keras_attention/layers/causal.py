@@ -3,6 +3,8 @@
 Shapes: B batch, T queries, S positions, W positions in a window.
 """
 
+from typing import Any
+
 import keras
 
 from keras_attention.layers.base import StepCounter
@@ -21,6 +23,11 @@ class CausalMask(StepCounter):
         mask: Boolean `(B, T, S)`, or `(B, T, W)` in a window.
         state: Dict for the next step.
     """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # There are no weights to build, and attention may never be causal.
+        self.built = True
 
     def call(self, positions: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
         step = state["step"]

@@ -43,6 +43,8 @@ class WeightDropout(AttentionPart):
         # Without dropout there is no state to save.
         self.seed_generator = make_seed_generator(seed) if rate else None
         self.seed = self.seed_generator if rate and isinstance(seed, dict) else seed
+        # There are no weights to build, and a rate of zero is never called.
+        self.built = True
 
     def draw(self, shape: Shape) -> Nested:
         if not self.rate:
