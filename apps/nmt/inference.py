@@ -171,11 +171,11 @@ class Translator(BaseTranslator, Task):
 
         Args:
             columns: Number of tokens of the longest sentence.
-            search: All options of the beam search.
+            search: Options of the beam search.
             phrases: For each sentence, the phrases that its translations contain.
         """
-        longest = self.longest(columns, search["max_length_ratio"])
-        shortest = self._shortest(columns, search["min_length_ratio"])
+        longest = self.longest(columns, search.get("max_length_ratio"))
+        shortest = self._shortest(columns, search.get("min_length_ratio", 0.0))
         needed = max((sum(map(len, x)) + 1 for x in phrases), default=0)
         return self._rounded(max(longest, shortest, needed))
 

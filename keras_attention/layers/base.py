@@ -319,3 +319,10 @@ def stay_frozen(layer):
         # TensorFlow ignores an assignment that changes nothing.
         layer.trainable = True
         layer.trainable = False
+
+
+def compute_in(part, policy):
+    """Give the dtype policy of an attention to a part that is not built yet."""
+    for layer in part._flatten_layers():
+        if not layer.built:
+            layer.dtype_policy = policy

@@ -16,7 +16,7 @@ from keras_attention.layers.attention_axes import (
     attend_over_axes,
     check_no_details,
 )
-from keras_attention.layers.base import BaseAttention, mask_of_queries
+from keras_attention.layers.base import BaseAttention, compute_in, mask_of_queries
 from keras_attention.layers.cache import check_cache, remember
 from keras_attention.layers.multi_head import (
     MultiHeadMemory,
@@ -242,6 +242,8 @@ class SelfAttention(BaseAttention):
         self.weighting_name = weighting if isinstance(weighting, str) else None
         self.scale = scale
         self.positions = get_positions(positions, causal, self.dtype_policy)
+        if self.positions is not None:
+            compute_in(self.positions, self.dtype_policy)
         self.num_key_value_heads = num_key_value_heads
         self.window_size = window_size
         self.axes = AttentionAxes(attention_axes)

@@ -8,7 +8,12 @@ from typing import Any, Self
 import keras
 from keras import ops, tree
 
-from keras_attention.layers.base import BaseMemory, BaseStep, stay_frozen
+from keras_attention.layers.base import (
+    BaseMemory,
+    BaseStep,
+    compute_in,
+    stay_frozen,
+)
 from keras_attention.layers.causal import CausalMask
 from keras_attention.layers.coverage import Coverage
 from keras_attention.layers.dropout import WeightDropout
@@ -48,7 +53,7 @@ class AttentionMemory(BaseMemory):
             _check_part(
                 "key_projection", key_projection, keras.layers.Layer, "Dense(8)"
             )
-            _compute_in(key_projection, self.dtype_policy)
+            compute_in(key_projection, self.dtype_policy)
         self.key_projection = key_projection
 
     def build(self, value_shape: Shape, key_shape: Shape | None = None) -> None:
@@ -131,10 +136,10 @@ class AttentionStep(BaseStep):
         )
         _check_parts(self)
         self.reports = self.weighting.reports
-        _compute_in(score, self.dtype_policy)
+        compute_in(score, self.dtype_policy)
         stateful = []
         for name, part in self.parts.items():
-            _compute_in(part, self.dtype_policy)
+            compute_in(part, self.dtype_policy)
             self.sequential = self.sequential or part.sequential
             if part.state_names:
                 stateful.append(name)
@@ -368,10 +373,3 @@ def _check_parts(step):
             rate = step.weight_dropout.rate
             names += [f"dropout={rate}"] if rate else []
             raise ValueError(f"{reason}. Received: {', '.join(names)}")
-
-
-def _compute_in(part, policy):
-    """Give the dtype policy of an attention to a part that is not built yet."""
-    for layer in part._flatten_layers():
-        if not layer.built:
-            layer.dtype_policy = policy
