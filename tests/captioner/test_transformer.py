@@ -156,7 +156,7 @@ def test_a_transformer_cannot_have_hard_attention(folder, capsys):
         Captioner.from_preset(folder, attention="hard")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_every_phase_continues_after_an_interruption(
     eager, squares, tmp_path, monkeypatch
 ):
