@@ -224,7 +224,7 @@ def test_beam_search_over_the_extended_vocabulary_equals_the_pass(rng):
     decoder, classify = AttentionDecoder(cell), keras.layers.Dense(N)
     readout = PointerGenerator(X)
     value = rng.normal(size=(B, S, 2)).astype("float32")
-    source_ids = np.array([[N, 4, N + 1, N, 5], [N + 3, 2, 4, 4, N]], "int32")
+    source_ids = np.array([[N, N, N + 1, N, 5], [N + 3, 2, 4, 4, N]], "int32")
 
     def known(token_ids):
         return ops.where(token_ids < N, token_ids, 3)

@@ -376,7 +376,7 @@ def test_argument_that_does_not_fit_is_named(options, message):
         ([QUERY, (2, 13)], r"value must have the shape \(batch.*\(2, 13\)"),
         ([QUERY, VALUE, (2, 11)], r"key must have the shape \(batch.*\(2, 11\)"),
         ([QUERY, VALUE, (2, 7, 13)], r"same number.*key \(2, 7, 13\), value \(2, 5"),
-        ([(2, 3), VALUE], r"causal attention need: .*Received: \(2, 3\)"),
+        ([(2, 3), VALUE], r"causal attention need it: .*Received: \(2, 3\)"),
     ],
 )
 def test_shape_that_does_not_fit_is_named(shapes, message):
