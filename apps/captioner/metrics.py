@@ -1,5 +1,6 @@
 """Metrics of captions, as captioning papers print them, and of their attention."""
 
+import collections
 import contextlib
 import io
 import shutil
@@ -94,6 +95,28 @@ def attention_figures(maps):
         "changes": 100 * statistics.mean(changes or [0]),
         "entropy": statistics.mean(entropies or [0]),
     }
+
+
+def sentinel_of_words(captions, min_count=20):
+    """Return the mean weight of the sentinel for every frequent word, largest first.
+
+    Args:
+        captions: List of `Caption`s of a model with adaptive attention.
+        min_count: Least number of occurrences of a word.
+
+    Returns:
+        List of pairs `(word, weight)`.
+    """
+    weights = collections.defaultdict(list)
+    for caption in captions:
+        for word, weight in zip(caption.words, caption.sentinel, strict=True):
+            weights[word].append(weight)
+    means = [
+        (word, statistics.mean(found))
+        for word, found in weights.items()
+        if len(found) >= min_count
+    ]
+    return sorted(means, key=lambda pair: -pair[1])
 
 
 def _plain(text):

@@ -10,6 +10,7 @@ from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.commands import overlays
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.metrics import sentinel_of_words
 from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.captioner.web.views import word_notes
 from keras_attention_apps.common.cli import UserError
@@ -131,6 +132,17 @@ def test_captions_report_the_sentinel(eager, adaptive_captioner, tmp_path):
     np.testing.assert_allclose(shares.weights.sum(axis=(1, 2)), 1, atol=1e-5)
     assert shares.sentinel == pytest.approx(used.sentinel)
     assert used.details()["sentinel"] == [round(x, 4) for x in used.sentinel]
+
+
+def test_the_sentinel_of_frequent_words():
+    other = dataclasses.replace(CAPTION, words=["a", "cat"], sentinel=[0.625, 0.5])
+
+    assert sentinel_of_words([CAPTION, other], 2) == [("a", 0.75)]
+    assert sentinel_of_words([CAPTION, other], 1) == [
+        ("a", 0.75),
+        ("cat", 0.5),
+        ("dog", 0.0625),
+    ]
 
 
 def test_captions_of_other_attention_have_no_sentinel():

@@ -10,6 +10,7 @@ from keras_attention_apps.captioner.metrics import (
     attention_figures,
     caption_scores,
     cider_of_probable,
+    sentinel_of_words,
 )
 from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.common.files import check_file, read_json, write_json
@@ -17,6 +18,8 @@ from keras_attention_apps.common.inputs import Inputs
 
 # Shares of the most probable captions that are scored.
 SHARES = (0.9, 0.75, 0.5, 0.25)
+# Number of words that are printed with their weights of the sentinel.
+SENTINEL_WORDS = 10
 
 
 def evaluate(config):
@@ -63,6 +66,11 @@ def evaluate(config):
     if shares:
         attention["sentinel"] = 100 * float(np.mean(shares))
         print(f"sentinel {attention['sentinel']:6.2f} % of the attention of a word")
+        words = [f"{word} {100 * x:.0f} %" for word, x in sentinel_of_words(captions)]
+        if len(words) > 1:
+            count = min(len(words) // 2, SENTINEL_WORDS)
+            print(f"         most for {', '.join(words[:count])}")
+            print(f"         least for {', '.join(words[-count:][::-1])}")
     probable = cider_of_probable(
         texts,
         [image.captions for image in images],
