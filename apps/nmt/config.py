@@ -198,9 +198,8 @@ class TrainConfig:
     #: Vocabulary size: number of subwords, shared by both languages; 8,000 by default.
     #: A preset has its own vocabulary.
     vocabulary_size: Annotated[int, Range(1, 1_000_000)] | None = None
-    #: Pretrained word vectors, as the initial embeddings of the subwords that begin a
-    #: word: a text file of GloVe, word2vec or fastText. Their dimension must equal
-    #: --model.embedding-units.
+    #: Text file of word vectors (GloVe, word2vec, fastText), the initial embeddings of
+    #: the subwords that begin a word. Their dimension is --model.embedding-units.
     embeddings: Path | None = None
     #: Character coverage of the subwords. The other characters are split into bytes.
     #: Use 0.9995 for languages with thousands of characters.
