@@ -310,7 +310,7 @@ def test_other_preprocessing_has_features_of_its_own(file, squares, tmp_path):
     assert not np.array_equal(whole, scaled)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_captioner_is_trained_on_a_file(file, squares, tmp_path):
     options = {
         "data": squares,

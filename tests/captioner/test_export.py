@@ -35,7 +35,7 @@ print(json.dumps(reported))
 
 
 @tensorflow_only
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_served_preset_gives_the_captions_of_python(squares, tmp_path, capsys):
     served = tmp_path / "served"
     options = ["--model", "flickr8k-soft", "--image-size", "96"]

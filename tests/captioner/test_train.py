@@ -390,7 +390,7 @@ def test_after_an_interruption_it_continues_as_if_nothing_happened(
     assert re.sub(r"[0-9.]+", "", reports[0]) == re.sub(r"[0-9.]+", "", reports[1])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_every_phase_continues_after_an_interruption(squares, tmp_path, monkeypatch):
     save = SaveEveryEpoch.on_epoch_end
 

@@ -350,6 +350,7 @@ def test_a_graph_takes_phrases_of_any_batch(jit_compile):
     np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
 
 
+@pytest.mark.exhaustive
 def test_phrases_of_a_queue_follow_their_rows():
     phrases = np.array([[[3, 0]], [[1, -1]], [[0, 1]]], "int32")
     table, state = to_tensors((random_table(3, SMALL), random_state(3, 3, SMALL)))

@@ -210,9 +210,8 @@ def test_half_precision_by_default_leaves_integers(half_precision):
         assert keras.backend.standardize_dtype(x.dtype) == "int32"
 
 
-@pytest.mark.parametrize(
-    "half_precision", quick_first(["bfloat16", "float16"]), indirect=True
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("half_precision", ["bfloat16", "float16"], indirect=True)
 def test_half_precision_by_default_does_not_draw_fewer_tokens(half_precision):
     # In half precision, 2003 draws of 2048 numbers or 256 find less than 1300.
     vocabulary = 5003
