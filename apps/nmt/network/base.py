@@ -23,7 +23,7 @@ from keras_attention import (
 )
 
 # Log-probability of the least probable target whose loss has a gradient.
-LEAST = math.log(1e-30)
+MIN_LOG_PROB = math.log(1e-30)
 
 
 class TranslationNetwork(keras.Model):
@@ -263,7 +263,7 @@ class TranslationNetwork(keras.Model):
             log_probs = self._copy(*inputs) / self.sample_temperature
             losses = sequence_crossentropy(targets, log_probs)
             return losses * ops.cast(ops.reshape(x["advantages"], (-1, 1)), "float32")
-        losses = -ops.maximum(self._copy(*inputs, targets=targets), LEAST)
+        losses = -ops.maximum(self._copy(*inputs, targets=targets), MIN_LOG_PROB)
         if self.label_smoothing:
             spread = ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
             losses = losses + self.label_smoothing * (spread - losses)
