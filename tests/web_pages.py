@@ -99,6 +99,32 @@ def opened(browser, address, *, width=1200, dark=False):
     context.close()
 
 
+@contextlib.contextmanager
+def settled(page):
+    """Wait until the events of a page that begin in this block have ended.
+
+    Gradio loses an event that begins just when its stream of the one before is closed,
+    within milliseconds, as a test can begin it and a person cannot.
+    """
+    running = set()
+
+    def begin(request):
+        if "/queue/" in request.url:
+            running.add(request)
+
+    def end(request):
+        running.discard(request)
+
+    page.on("request", begin)
+    page.on("requestfinished", end)
+    page.on("requestfailed", end)
+    yield
+    idle = 0
+    while idle < 5:
+        page.wait_for_timeout(50)
+        idle = 0 if running else idle + 1
+
+
 def is_within(page):
     """Return whether nothing is wider than the page, and no result is squeezed."""
     widths = page.eval_on_selector_all(

@@ -1,7 +1,7 @@
 """The page of the translator in a browser, and its endpoint."""
 
 import pytest
-from web_pages import is_within, opened, served, tab_to, unnamed, unreached
+from web_pages import is_within, opened, served, settled, tab_to, unnamed, unreached
 
 pytestmark = pytest.mark.browser
 
@@ -15,9 +15,10 @@ def address(temporary):
 
 
 def translate(page, sentence):
-    page.get_by_label("Sentence").fill(sentence)
-    page.get_by_role("button", name="Translate").click()
-    page.wait_for_selector(".ka-words")
+    with settled(page):
+        page.get_by_label("Sentence").fill(sentence)
+        page.get_by_role("button", name="Translate").click()
+        page.wait_for_selector(".ka-words")
 
 
 def test_the_latest_sentence_is_translated_while_another_one_waits(browser, address):
