@@ -48,8 +48,8 @@ def attention_layout_map(
             f"Received: {axis!r}"
         )
     layout_map = keras.distribution.LayoutMap(device_mesh)
-    layout_map[r".*(query|key|value|gate)_projection/kernel"] = (None, axis)
-    layout_map[r".*(query|key|value|gate)_projection/bias"] = (axis,)
+    layout_map[r".*(query|key|value|gate)_projection(_copy)?/kernel"] = (None, axis)
+    layout_map[r".*(query|key|value|gate)_projection(_copy)?/bias"] = (axis,)
     layout_map[r".*output_projection/kernel"] = (axis, None)
-    layout_map[r".*score/scale"] = (axis,)
+    layout_map[r".*score(_copy)?/scale"] = (axis,)
     return layout_map

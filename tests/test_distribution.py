@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import attention_layout_map
+from keras_attention import AdditiveAttention, attention_layout_map
 
 # Devices can be made only before any is used. The model holds a layer of each kind
 # with weights, and the loss and metric of sequences.
@@ -114,6 +114,20 @@ def test_a_model_has_the_losses_of_one_device(backend, way):
     np.testing.assert_allclose(two, one, rtol=1e-4)
     if way == "model":
         assert "shard 8 4" in said
+
+
+def test_both_scores_of_mocha_are_sharded():
+    mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
+    layout_map = attention_layout_map(mesh)
+    layer = AdditiveAttention(4, weighting="mocha")
+    layer.build((None, 3, 4), (None, 5, 4))
+    sharded = [x.path for x in layer.weights if layout_map[x.path] is not None]
+
+    assert sorted(x.rsplit("/", 2)[1] for x in sharded) == [
+        *("key_projection", "key_projection_copy"),
+        *("query_projection", "query_projection"),
+        *("score", "score_copy"),
+    ]
 
 
 def test_the_axis_of_a_layout_map_belongs_to_the_mesh():

@@ -12,8 +12,8 @@ class CaptionBatch(ModelBatch):
 
     The column of the inputs contains encoded images (bytes), or paths and URIs. The
     result has the columns `caption`, `words`, `score`, `log_probability`,
-    `mean_log_probability`, `probabilities` and `error`; with `maps`, also `attention`.
-    See `Caption` for their meaning, and `ModelBatch` for the arguments.
+    `mean_log_probability`, `probabilities` and `error`; with `maps`, also `attention`
+    and `sentinel`. See `Caption` for their meaning, and `ModelBatch` for the arguments.
 
     For example, with Ray:
 
@@ -37,7 +37,7 @@ class CaptionBatch(ModelBatch):
         "mean_log_probability": float,
         "probabilities": [float],
     }
-    map_fields: ClassVar = {"attention": [[[float]]]}
+    map_fields: ClassVar = {"attention": [[[float]]], "sentinel": [float]}
 
     def __init__(self, model="flickr8k-soft", *, column="bytes", **options):
         super().__init__(model, column=column, **options)

@@ -95,6 +95,18 @@ def test_broken_shards_are_named(tmp_path, files, message):
     fails(tmp_path, with_message=message)
 
 
+@pytest.mark.parametrize("place", [1024 + 148, 1024 + 600])
+def test_a_damaged_shard_is_named(tmp_path, place):
+    path = tmp_path / "0.tar"
+    shard(path, a__jpg=b"x", a__txt=b"A dog", b__jpg=b"x", b__txt=b"A cow")
+    content = bytearray(path.read_bytes())
+    # The checksum in the second header is wrong, or the contents end too early.
+    content[place : place + 4] = b"????"
+    path.write_bytes(content if place == 1024 + 148 else content[:place])
+    with pytest.raises(UserError, match=r"0\.tar: expected an uncompressed tar"):
+        read_dataset(tmp_path, "train")
+
+
 def test_a_shard_that_is_no_archive_is_named(tmp_path):
     write(tmp_path / "0.tar", "This is a text, and not a short one at that. " * 20)
     with pytest.raises(UserError, match=r"0\.tar: expected an uncompressed tar"):

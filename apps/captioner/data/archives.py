@@ -4,6 +4,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from keras_attention_apps.common.archives import ArchiveMember
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.reading import check_bytes, opened, read_file
 
@@ -70,7 +71,10 @@ def archived_samples(archive):
     """
     key, files = None, []
     try:
-        with opened(archive) as tar, tarfile.open(fileobj=tar, mode="r:") as archived:
+        with (
+            opened(archive) as tar,
+            tarfile.open(fileobj=tar, mode="r:", tarinfo=ArchiveMember) as archived,
+        ):
             for member in archived:
                 file = ArchivedFile(
                     archive, member.name, member.offset_data, member.size

@@ -13,6 +13,7 @@ import itertools
 import posixpath
 import tarfile
 
+from keras_attention_apps.common.archives import ArchiveMember
 from keras_attention_apps.common.bulk.locations import require
 from keras_attention_apps.common.bulk.parts import is_missing
 from keras_attention_apps.common.cli import UserError, reason
@@ -144,7 +145,7 @@ def _images_of_shard(path, *, filesystem, suffixes):
     pa, last = require("pyarrow"), None
     with (
         filesystem.open_input_stream(path) as stream,
-        tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as shard,
+        tarfile.open(fileobj=stream, mode="r|", tarinfo=ArchiveMember) as shard,
     ):
         for member in shard:
             folder, name = posixpath.split(member.name)
@@ -156,19 +157,6 @@ def _images_of_shard(path, *, filesystem, suffixes):
             if member.isfile():
                 last, content = key, shard.extractfile(member).read()
                 yield pa.table({"id": [f"{path}/{key}"], "value": [content]})
-
-
-class _Member(tarfile.TarInfo):
-    """A member of an archive; a damaged header is an error, not the end."""
-
-    @classmethod
-    def fromtarfile(cls, archive):
-        try:
-            return super().fromtarfile(archive)
-        except tarfile.EOFHeaderError:
-            raise
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(f"damaged archive: {error}") from error
 
 
 def _from_files(paths, read, finished):

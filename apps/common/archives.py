@@ -1,0 +1,19 @@
+"""Members of tar archives."""
+
+import tarfile
+
+
+class ArchiveMember(tarfile.TarInfo):
+    """A member of an archive; a damaged header is an error, not the end.
+
+    For example, `tarfile.open(path, tarinfo=ArchiveMember)`.
+    """
+
+    @classmethod
+    def fromtarfile(cls, archive):
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"damaged archive: {error}") from error
