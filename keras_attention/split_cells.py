@@ -198,24 +198,24 @@ class SplitSums(SplitCell):
 
     def __init__(self, cell, inputs, dtype):
         super().__init__(cell, inputs, dtype)
-        of_inputs = self._plus_bias(self._products, 0)
-        of_state = self._plus_bias(ops.zeros_like(self._products), 1)
+        input_products = self._plus_bias(self._products, 0)
+        state_products = self._plus_bias(ops.zeros_like(self._products), 1)
         self.sequences = {
-            "inputs": self._with_deferred_gradients(of_inputs, "context"),
-            "state": self._with_deferred_gradients(of_state, "state"),
+            "inputs": self._with_deferred_gradients(input_products, "context"),
+            "state": self._with_deferred_gradients(state_products, "state"),
         }
 
     def __call__(self, now, context, state):
-        of_inputs = self._plus(now["inputs"], context=context)
-        of_state = self._plus(now["state"], state=state[0])
-        return self._advance(of_inputs, of_state, state)
+        input_products = self._plus(now["inputs"], context=context)
+        state_products = self._plus(now["state"], state=state[0])
+        return self._advance(input_products, state_products, state)
 
 
 class SplitGRU(SplitSums):
     """Split `keras.layers.GRUCell` with `reset_after`, the default of Keras."""
 
-    def _advance(self, of_inputs, of_state, state):
-        return gru_gates(self.cell, of_inputs, of_state, state)
+    def _advance(self, input_products, state_products, state):
+        return gru_gates(self.cell, input_products, state_products, state)
 
 
 class SplitNormalized(SplitSums):
@@ -244,10 +244,10 @@ class SplitNormalized(SplitSums):
         gates = _by_gate(ops.cast(kernel, self._exact), self._shares)
         return ops.reshape(gates - _mean(gates, self._shares), kernel.shape)
 
-    def _advance(self, of_inputs, of_state, state):
+    def _advance(self, input_products, state_products, state):
         if "context" in self._kernels:
-            of_inputs = self._of_inputs(of_inputs)
-        return self._step(of_inputs, self._of_state(of_state), state)
+            input_products = self._of_inputs(input_products)
+        return self._step(input_products, self._of_state(state_products), state)
 
     def _normalized(self, sums, gain, bias=None):
         """Return `gain * sums / deviation + bias`."""
@@ -301,9 +301,9 @@ class SplitNormalizedLSTM(SplitNormalized):
     def _of_state(self, sums):
         return self._normalized(sums, self.cell.recurrent_gain)
 
-    def _step(self, of_inputs, of_state, state):
+    def _step(self, input_products, state_products, state):
         return lstm_gates(
-            self.cell, of_inputs + of_state, state, self.cell.normalize_carry
+            self.cell, input_products + state_products, state, self.cell.normalize_carry
         )
 
 
@@ -320,8 +320,8 @@ class SplitNormalizedGRU(SplitNormalized):
         bias = self.cell.bias[1] if self.cell.use_bias else None
         return self._normalized(sums, self.cell.recurrent_gain, bias)
 
-    def _step(self, of_inputs, of_state, state):
-        return gru_gates(self.cell, of_inputs, of_state, state)
+    def _step(self, input_products, state_products, state):
+        return gru_gates(self.cell, input_products, state_products, state)
 
 
 SPLITS = {

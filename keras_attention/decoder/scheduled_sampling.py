@@ -13,7 +13,7 @@ from keras import ops, tree
 
 from keras_attention.lengths import join_axes
 from keras_attention.ops.precision import exact_dtype
-from keras_attention.ops.sampling import invert
+from keras_attention.ops.sampling import sample_by_inversion
 from keras_attention.serialization import deserialize_parts, serialize_shared_part
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 
@@ -203,8 +203,8 @@ class ScheduledSampling(keras.layers.Layer):
                 "predict must return logits of the shape (rows, words). "
                 f"Received: {tuple(logits.shape)}"
             )
-        odds = ops.softmax(ops.cast(logits, uniform.dtype), axis=-1)
-        words = embed(invert(odds, uniform[:, None]))
+        probabilities = ops.softmax(ops.cast(logits, uniform.dtype), axis=-1)
+        words = embed(sample_by_inversion(probabilities, uniform[:, None]))
         return ops.reshape(words, (*leading, words.shape[-1]))
 
     def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:

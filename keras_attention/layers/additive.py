@@ -1,4 +1,4 @@
-"""Additive attention: queries and keys meet in a small neural network."""
+"""Additive attention: a small neural network scores queries against keys."""
 
 from typing import Any
 

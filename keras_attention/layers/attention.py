@@ -6,7 +6,11 @@ import keras
 from keras import ops, tree
 
 from keras_attention import loops
-from keras_attention.layers.base import BaseAttention, check_shapes, mask_of_queries
+from keras_attention.layers.base import (
+    BaseAttention,
+    check_shapes,
+    standardize_attention_mask,
+)
 from keras_attention.layers.scores import Score
 from keras_attention.layers.single_head import AttentionMemory, AttentionStep
 from keras_attention.layers.weighting import Weighting
@@ -80,7 +84,7 @@ class ComposedAttention(BaseAttention):
         if query_mask is not None:
             check_mask("query_mask", query_mask, query.shape[:-1])
         if mask is not None:
-            mask = mask_of_queries(mask, query.shape, value.shape[1])
+            mask = standardize_attention_mask(mask, query.shape, value.shape[1])
         single = len(query.shape) == 2
         if single:
             query = query[:, None]

@@ -29,7 +29,7 @@ def attend_over_axes(attend, axes, tensors, masks, attention_mask, return_weight
     query = tensors["query"]
     value = query if tensors["value"] is None else tensors["value"]
     axes.check(*(None if x is None else x.shape for x in tensors.values()))
-    found = attend(
+    results = attend(
         *(None if x is None else axes.fold(x) for x in tensors.values()),
         **{
             f"{name}_mask": axes.fold_mask(
@@ -41,8 +41,8 @@ def attend_over_axes(attend, axes, tensors, masks, attention_mask, return_weight
         return_attention_scores=return_weights,
     )
     if not return_weights:
-        return axes.unfold(found, query)
-    output, weights = found
+        return axes.unfold(results, query)
+    output, weights = results
     return axes.unfold(output, query), axes.unfold_weights(weights, query, value)
 
 
@@ -56,20 +56,20 @@ def check_no_details(return_details, axes):
 
 
 class AttentionAxes:
-    """Reshaping of tensors `(B, ..., D)` to `(rows, T, D)`, and of results back.
+    """Reshapes tensors `(B, ..., D)` to `(rows, T, D)`, and results back.
 
     Args:
         axes: Sequence of integers, axes of the inputs.
     """
 
     def __init__(self, axes):
-        several = list(axes) if isinstance(axes, Iterable) else [axes]
-        if axes is not None and not all(isinstance(axis, int) for axis in several):
+        listed = list(axes) if isinstance(axes, Iterable) else [axes]
+        if axes is not None and not all(isinstance(axis, int) for axis in listed):
             raise ValueError(
                 "attention_axes must be integers, axes of the inputs, or None. "
                 f"Received: {axes!r}"
             )
-        self.axes = None if axes is None else several
+        self.axes = None if axes is None else listed
 
     def must_fold(self, query_shape):
         """Return whether a query has more axes than attention takes, `(B, T, D)`."""
@@ -88,7 +88,7 @@ class AttentionAxes:
             )
 
     def check(self, query_shape, value_shape, key_shape):
-        """Raise `ValueError` unless all shapes have the axes, and agree in the rest."""
+        """Raise `ValueError` unless the shapes have these axes and the rest agrees."""
         self.check_axes(query_shape)
         rows = self._rows(len(query_shape))
         others = [query_shape[axis] for axis in rows]
@@ -128,7 +128,7 @@ class AttentionAxes:
         return self.fold(ops.cast(mask, "bool")[..., None])[..., 0]
 
     def fold_attention_mask(self, mask, query):
-        """Return a mask `(B, [N,] T, S)` for all rows; `(T, S)` as it is."""
+        """Return a mask `(B, [N,] T, S)` repeated for all rows; `(T, S)` unchanged."""
         if mask is None or len(mask.shape) == 2:
             return mask
         rows = self._rows(len(query.shape))
@@ -154,10 +154,15 @@ class AttentionAxes:
             `(B, other axes, N, attention axes, attention axes of the value)`.
         """
         order, rows = self._order(len(query_shape)), len(self._rows(len(query_shape)))
-        of_query, of_value = (
+        query_sizes, value_sizes = (
             [shape[axis] for axis in order[:-1]] for shape in (query_shape, value_shape)
         )
-        return (*of_query[:rows], num_heads, *of_query[rows:], *of_value[rows:])
+        return (
+            *query_sizes[:rows],
+            num_heads,
+            *query_sizes[rows:],
+            *value_sizes[rows:],
+        )
 
     def _attended(self, rank):
         return sorted(axis + rank if axis < 0 else axis for axis in self.axes)

@@ -252,7 +252,7 @@ def _holds_tensors(x):
 def check_shapes(query_shape, value_shape, key_shape=None, *, ordered=False):
     """Raise `ValueError` for shapes of a query, value and key that do not fit.
 
-    With `ordered`, the position of a query matters, so one query is not enough.
+    If `ordered`, the position of a query matters, so a single query is an error.
     """
     if len(query_shape) not in (2, 3):
         raise ValueError(
@@ -287,7 +287,7 @@ def check_shapes(query_shape, value_shape, key_shape=None, *, ordered=False):
         )
 
 
-def mask_of_queries(attention_mask, query_shape, positions, num_heads=None):
+def standardize_attention_mask(attention_mask, query_shape, positions, num_heads=None):
     """Return an attention mask as `(B, [N,] T, S)`; any axis may be of size 1.
 
     Args:
@@ -321,8 +321,8 @@ def stay_frozen(layer):
         layer.trainable = False
 
 
-def compute_in(part, policy):
-    """Give the dtype policy of an attention to a part that is not built yet."""
+def set_dtype_policy(part, policy):
+    """Give a dtype policy to a part and its sublayers, unless they are built."""
     for layer in part._flatten_layers():
         if not layer.built:
             layer.dtype_policy = policy

@@ -9,7 +9,7 @@ from keras_attention.lengths import at_least_one
 
 
 def check_cache(cache, query, value, causal, attention_axes):
-    """Raise `ValueError` unless a call may have a cache, with a place for each step."""
+    """Raise `ValueError` if a call takes no cache, or the cache has too few places."""
     if not causal or value is not None:
         raise ValueError(
             "A cache is for causal self-attention: causal must be True and value "
@@ -21,7 +21,8 @@ def check_cache(cache, query, value, causal, attention_axes):
             "A layer with attention_axes takes no cache. "
             f"Received: a cache, attention_axes={attention_axes}"
         )
-    steps, places = (*query.shape[1:-1], 1)[0], cache["keys"].shape[2]
+    steps = query.shape[1] if len(query.shape) > 2 else 1
+    places = cache["keys"].shape[2]
     if steps is not None and steps > places:
         raise ValueError(
             "The cache must have a place for every step. Received: "
@@ -45,24 +46,24 @@ def remember(cache, memory):
     remembered = {"length": ops.cast(length, "int32")}
     write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
     for name in ("keys", "values"):
-        fresh = ops.cast(memory[name], cache[name].dtype)
-        remembered[name] = write(cache[name], fresh, last, kept)
+        new = ops.cast(memory[name], cache[name].dtype)
+        remembered[name] = write(cache[name], new, last, kept)
     places = ops.arange(cache["keys"].shape[2], dtype="int32")
     return remembered, places <= last[..., None]
 
 
-def _write_steps(cache, fresh, places, kept):
-    """Write steps `(B, N, T, D)` that are kept to their places, both `(B, T)`."""
-    # Not a slice: rows of different lengths are written at different places.
+def _write_steps(cache, new, places, kept):
+    """Write new steps `(B, N, T, D)` to the places `(B, T)` where `kept` `(B, T)`."""
+    # A slice cannot be written, because the places differ from row to row.
     written = ops.arange(cache.shape[2], dtype="int32") == places[..., None]
     written = ops.logical_and(written, kept[..., None])
-    written, fresh = at_least_one(written, axis=1), at_least_one(fresh, axis=2)
+    written, new = at_least_one(written, axis=1), at_least_one(new, axis=2)
     writer = ops.argmax(ops.cast(written, "int32"), axis=1)[:, None, :, None]
     written = ops.any(written, axis=1)[:, None, :, None]
-    return ops.where(written, ops.take_along_axis(fresh, writer, axis=2), cache)
+    return ops.where(written, ops.take_along_axis(new, writer, axis=2), cache)
 
 
-def _write_step(cache, fresh, places, kept):
+def _write_step(cache, new, places, kept):
     """Write one step like `_write_steps`, without touching other places."""
     batch, heads, length, depth = ops.shape(cache)
     kept = ops.logical_and(kept, places < length)
@@ -70,7 +71,7 @@ def _write_step(cache, fresh, places, kept):
     rows = length * ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads))
     rows = ops.reshape(rows + places, (-1,))
     flat = ops.reshape(cache, (-1, depth))
-    old = ops.reshape(ops.take(flat, rows, axis=0), ops.shape(fresh))
-    fresh = ops.where(kept[..., None, None], fresh, old)
-    flat = ops.scatter_update(flat, rows[:, None], ops.reshape(fresh, (-1, depth)))
+    old = ops.reshape(ops.take(flat, rows, axis=0), ops.shape(new))
+    new = ops.where(kept[..., None, None], new, old)
+    flat = ops.scatter_update(flat, rows[:, None], ops.reshape(new, (-1, depth)))
     return ops.reshape(flat, ops.shape(cache))

@@ -15,7 +15,7 @@ from keras_attention.typing import Config, Nested, Seed, Shape, Tensor
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class WeightDropout(AttentionPart):
-    """Dropout of weights, whose mask is drawn before any loop.
+    """Dropout of weights, with a mask that is drawn before any loop.
 
         used[t, s] = weights[t, s] * kept[t, s] / (1 - rate),
                      kept[t, s] = 1 with probability 1 - rate, else 0
@@ -43,7 +43,7 @@ class WeightDropout(AttentionPart):
         # Without dropout there is no state to save.
         self.seed_generator = make_seed_generator(seed) if rate else None
         self.seed = self.seed_generator if rate and isinstance(seed, dict) else seed
-        # There are no weights to build, and a rate of zero is never called.
+        # There are no weights to build, and a layer of rate zero is never called.
         self.built = True
 
     def draw(self, shape: Shape) -> Nested:

@@ -1,4 +1,4 @@
-"""Weights of several heads, by any weighting.
+"""Weightings and their noise for several heads.
 
 Shapes: B batch, T queries, S positions, N heads.
 """
@@ -46,8 +46,8 @@ def draw_for_scores(weighting, dropout, shape):
         x = ops.swapaxes(x[:, :, 0], 0, 1)
         return ops.reshape(x, (batch, heads, queries, *ops.shape(x)[2:]))
 
-    # `HardWeighting` draws once for all steps whether weights are soft. Heads, drawn
-    # as steps, share this, too.
+    # `HardWeighting` draws once for all steps whether the weights are soft. Heads are
+    # drawn as steps here, so they share that draw.
     noise = weighting.draw((heads * queries, batch, 1, length))
     noise = {
         "weighting": tree.map_structure(by_head, noise),
@@ -88,6 +88,6 @@ def check_for_heads(weighting, dropout):
         )
     if dropout and not weighting.scalable:
         raise ValueError(
-            "a hard choice has one position, which dropout cannot drop. "
+            "dropout cannot drop the only position of a hard choice. "
             f"Received: {type(weighting).__name__}, dropout={dropout}"
         )

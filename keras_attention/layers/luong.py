@@ -46,17 +46,18 @@ class LuongAttention(ComposedAttention):
         weights      = weighting(scores) over s, a softmax by default
         context[t]   = sum over s of weights[t, s] * value[s]
 
-    Every query looks at all positions (global), or only at `2 * half_width + 1` of
+    Every query sees all positions (global), or only `2 * half_width + 1` of
     them. The softmax is then taken inside the window, and time and memory grow with the
     window instead of the source:
 
         center[t] = t                                                      (local-m)
-        center[t] = length * sigmoid(window_scale . tanh(W_window query[t]))
+        center[t] = first + length * sigmoid(window_scale . tanh(W_window query[t]))
         weights   = softmax * exp(-(s - center[t])^2 / (2 (half_width / 2)^2))
                                                                            (local-p)
 
     The window spans `floor(center) - half_width` to `floor(center) + half_width`;
-    positions count from zero, and `length` is that of the source without its padding.
+    positions count from zero; `first` and `length` are the first position and the
+    length of the source without its padding.
     The weights of local-p are not normalised again, so they sum to less than one. If
     a window lies wholly outside of the source, its query has no valid position.
 
@@ -65,8 +66,8 @@ class LuongAttention(ComposedAttention):
     Args:
         score: `"dot"`, `"scaled-dot"`, `"general"`, `"concat"` or `"location"`.
         units: Depth of the hidden layer of `"concat"`. Required there.
-        positions: Maximum number of positions, for `"location"`, which has weights for
-            each. Required there.
+        positions: Maximum number of positions, for `"location"`, whose kernel has one
+            column per position. Required there.
         window: `"global"`, `"local-m"` or `"local-p"`.
         half_width: Positions on either side of a window's centre, D in the paper.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
@@ -118,7 +119,7 @@ class LuongAttention(ComposedAttention):
         dtype: Dtype = None,
         **kwargs: Any,
     ) -> None:
-        # Keras loads "dot" from an .h5 file as its function of that name.
+        # Keras loads "dot" from an .h5 file as the function `keras.ops.dot`.
         score = getattr(score, "__name__", score)
         check_choice("score", score, SCORES)
         check_choice("window", window, WINDOWS)

@@ -1,4 +1,4 @@
-"""Memory and step of an attention of several heads.
+"""Memory and step of multi-head attention.
 
 Shapes: B batch, T queries, S positions, N heads, G groups of heads that share keys and
 values, Q query depth, V value depth, D depth of a head.
@@ -30,7 +30,7 @@ from keras_attention.ops.heads import (
 )
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.relative_positions import count_positions, offsets_between
+from keras_attention.ops.relative_positions import offsets_between, positions_of_steps
 from keras_attention.serialization import (
     deserialize_parts,
     serialize_part,
@@ -41,7 +41,7 @@ from keras_attention.serialization import (
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class MultiHeadMemory(BaseMemory):
-    """Memory of an attention of several heads; see `BaseMemory` for the call.
+    """Memory of multi-head attention; see `BaseMemory` for the call.
 
     Args:
         num_heads: Number G of heads of the keys and values.
@@ -102,9 +102,9 @@ class MultiHeadMemory(BaseMemory):
             value, key, value_mask=value_mask, key_mask=key_mask, mask=mask
         )
         if self.positions is not None:
-            places = count_positions(memory.get("mask"), ops.shape(value)[1])
-            places = places if start is None else start[:, None] + places
-            memory["keys"] = self.positions.rotate(memory["keys"], places)
+            steps = positions_of_steps(memory.get("mask"), ops.shape(value)[1])
+            steps = steps if start is None else start[:, None] + steps
+            memory["keys"] = self.positions.rotate(memory["keys"], steps)
         return memory
 
     def project(self, value, key):
@@ -137,9 +137,9 @@ class MultiHeadMemory(BaseMemory):
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class MultiHeadStep(BaseStep):
-    """Step of an attention of several heads: project, attend, join, project.
+    """Step of multi-head attention: project, attend, join the heads, project.
 
-    Without weights in the outputs, the backend's fused attention may be used.
+    If no weights are requested, the step may use the fused attention of the backend.
     See `BaseStep` for the call. The mask may also be one per head, `(B, N, T, S)`.
 
     Args:
@@ -153,15 +153,15 @@ class MultiHeadStep(BaseStep):
         seed: Integer, `keras.random.SeedGenerator`, or `None`; for the dropout.
         projection: Dict of `keras.layers.Dense` arguments, for both projections.
         positions: The `RelativePositions`, or `None`.
-        window_size: Number W: a query sees positions at a distance below W only.
+        window_size: Number W, or `None`: a query sees positions at a distance below W.
         norm: `"rms"` or `"layer"` to normalise each query, or `None`.
         use_gate: Whether a gate of the query multiplies the joined heads.
 
     Call arguments:
         causal: Whether query t sees the positions up to t only.
-        average_heads: Whether `"weights"` is the mean over the heads `(B, T, S)`, and
-            the reports of the weighting are `(B, T, N, ...)`; or all are of each head,
-            `(B, N, T, ...)`.
+        average_heads: Whether `"weights"` is the mean over the heads, `(B, T, S)`, and
+            the reports of the weighting are `(B, T, N, ...)`. Otherwise, weights and
+            reports are those of each head, `(B, N, T, ...)`.
         query_positions: Positions of the queries, int32 `(B, T)` or `(1, T)`; counted
             from zero, without masked queries, if omitted.
         same_sequence: Whether query t and position t are the same step with the same
@@ -259,10 +259,10 @@ class MultiHeadStep(BaseStep):
         if query_positions is not None:
             query_positions = ops.cast(query_positions, "int32")
         elif self.needs_positions:
-            query_positions = count_positions(query_mask, ops.shape(query)[1])
+            query_positions = positions_of_steps(query_mask, ops.shape(query)[1])
         inputs, query = query, self._project_query(query, query_positions)
         blocks = same_sequence and mask is None and not return_weights
-        if blocks and self._saves_time(query.shape[2], causal):
+        if blocks and self._blocks_save_time(query.shape[2], causal):
             context = self._attend_in_blocks(query, memory, causal, training)
             # Every valid step sees itself.
             outputs, seen = {}, query_mask
@@ -325,7 +325,7 @@ class MultiHeadStep(BaseStep):
         mask = combine_masks(mask, None if valid is None else valid[:, None, None])
         if not self.needs_positions:
             return None, mask
-        key_positions = count_positions(valid, ops.shape(memory["keys"])[2])
+        key_positions = positions_of_steps(valid, ops.shape(memory["keys"])[2])
         offsets = offsets_between(query_positions, key_positions)
         if self.window_size is not None:
             in_window = sliding_windows.in_window(offsets, self.window_size)
@@ -352,7 +352,7 @@ class MultiHeadStep(BaseStep):
         they are requested. The mask is `None` if all positions are seen.
         """
         bias = None if self.positions is None else self.positions.bias(query, offsets)
-        fused = not return_weights and self._fuses(keys, values, training)
+        fused = not return_weights and self._can_fuse(keys, values, training)
         causal_only = fused and causal and mask is None and bias is None
         if causal and not causal_only:
             mask = combine_masks(mask, causal_mask(query, keys))
@@ -369,7 +369,7 @@ class MultiHeadStep(BaseStep):
             context = context if added is None else context + added
         return context, outputs, mask
 
-    def _saves_time(self, length, causal):
+    def _blocks_save_time(self, length, causal):
         """Return whether blocks of a sliding window cost less than all positions."""
         if self.window_size is None or not isinstance(length, int | None):
             return False
@@ -404,7 +404,7 @@ class MultiHeadStep(BaseStep):
         context = sliding_windows.join_blocks(context, length)
         return context if valid is None else sliding_windows.reorder(context, inverse)
 
-    def _fuses(self, keys, values, training):
+    def _can_fuse(self, keys, values, training):
         """Return whether the backend's fused attention can replace `_weigh`."""
         backend = keras.backend.backend()
         on_jax = backend == "jax"
@@ -412,9 +412,9 @@ class MultiHeadStep(BaseStep):
             is_plain_softmax(self.weighting)
             and not (self.weight_dropout.rate and training)
             and not (self.positions is not None and self.positions.reads)
-            # Backends take no softmax over no position.
+            # Backends fail for a softmax over an empty axis.
             and not is_zero(keys.shape[2])
-            # TensorFlow has none, and the replacement of Keras is slower than `_weigh`.
+            # TensorFlow has none, and the fallback of Keras is slower than `_weigh`.
             and backend != "tensorflow"
             # JAX needs keys and values of one depth, takes the softmax of float64 in
             # float32, and fails for float16 on CPUs.

@@ -18,7 +18,7 @@ from keras_attention.validation import check_rank, check_shape
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class PointerGenerator(QuantizableLayer):
-    """Readout of a decoder that generates a word or copies one from the source.
+    """Decoder readout that generates a word or copies one from the source.
 
     The switch `p_gen` divides the probability between the vocabulary and the source:
 
@@ -29,8 +29,8 @@ class PointerGenerator(QuantizableLayer):
 
     The weights are those of any attention of the decoder to the source. Words of the
     source that the vocabulary lacks have the extra ids N to N + X - 1, numbered from N
-    in every source, so shapes never change. A target word that the vocabulary lacks has
-    its extra id in the source. Before the embedding, replace extra ids by the unknown
+    in every source, so shapes never change. In the targets, such a word has the extra
+    id that it has in the source. Before the embedding, replace extra ids by the unknown
     word: `ops.where(token_ids < N, token_ids, unknown)`. After a search, replace them
     by the words of the source.
 

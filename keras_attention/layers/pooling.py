@@ -37,7 +37,7 @@ from keras_attention.validation import check_mask, check_positive_integer
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class AttentionPooling(QuantizableLayer):
-    """Pools a sequence into one vector by attention with a learned query.
+    """Attention pooling of a sequence to one vector, with a learned query.
 
         scores[s] = scale . tanh(W value[s] + bias)
         weights   = weighting(scores) over s, a softmax by default

@@ -29,7 +29,7 @@ KINDS = ("sinusoidal", "learned")
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class PositionEncoding(keras.layers.Layer):
-    """Adds an encoding of its position to every step of a sequence.
+    """Position encoding, added to every step of a sequence.
 
     Sinusoidal encodings alternate sines and cosines, with wavelengths from 2 pi to
     10000 * 2 pi:
@@ -49,7 +49,7 @@ class PositionEncoding(keras.layers.Layer):
             Positions are checked against it as far as they are known in advance; a
             `start` that is a tensor or a NumPy number counts as zero.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: For the
-            table that is learned.
+            learned table.
 
     Call arguments:
         inputs: Embeddings of shape `(..., steps, depth)`, or those of a single step

@@ -24,7 +24,7 @@ def weight_options(arguments):
     """Return the options of weights among the arguments of a layer, as objects.
 
     Args:
-        arguments: Dict by name; entries that are no options are ignored.
+        arguments: Dict of all arguments by name; the others are ignored.
     """
     return {
         name: _KINDS[_kind(name)].get(value)
@@ -53,21 +53,21 @@ def options_of(options, *weights):
 
 
 def weight_arguments(options, weight):
-    """Return the arguments of `add_weight` for one weight, with a fresh initializer."""
+    """Return the arguments of `add_weight` for one weight, with a new initializer."""
     own = fresh_options(options_of(options, weight))
     return {_kind(name): value for name, value in own.items()}
 
 
 def fresh_options(options):
-    """Return the same options for another layer, with fresh initializers."""
+    """Return the same options for another layer, with new initializers."""
     return {
-        name: fresh(value) if _kind(name) == "initializer" else value
+        name: fresh_initializer(value) if _kind(name) == "initializer" else value
         for name, value in options.items()
     }
 
 
-def fresh(initializer):
-    """Return a copy of an initializer: Keras warns where one is used twice."""
+def fresh_initializer(initializer):
+    """Return a copy of an initializer, because Keras warns if one is used twice."""
     clone = getattr(initializer, "clone", None)
     return clone() if clone else initializer
 

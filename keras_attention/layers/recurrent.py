@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from keras_attention.layers.projections import fresh
+from keras_attention.layers.projections import fresh_initializer
 from keras_attention.lengths import at_least_one, is_zero
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.typing import Config, Initializer, Nested, Shape, Tensor
@@ -19,9 +19,9 @@ class NormalizedCell:
     """Mixin that adds layer normalisation to the matrix products of a Keras cell.
 
     Weights, options, states and dropout are those of the cell. Subclasses implement
-    `advance(of_inputs, of_state, state)`, which returns output and new state. Its
-    arguments are the product of the inputs with `kernel`, that of the output state with
-    `recurrent_kernel`, and the state, a list of tensors `(B, U)`.
+    `advance(input_products, state_products, state)`, which returns output and new
+    state. Its arguments are the product of the inputs with `kernel`, that of the output
+    state with `recurrent_kernel`, and the state, a list of tensors `(B, U)`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class NormalizedCell:
         return self.add_weight(
             name=name,
             shape=(size,),
-            initializer=fresh(self.gain_initializer),
+            initializer=fresh_initializer(self.gain_initializer),
         )
 
     def call(
@@ -56,9 +56,9 @@ class NormalizedCell:
             masks[0] = self.get_dropout_mask(inputs)
         if training and 0 < self.recurrent_dropout < 1:
             masks[1] = self.get_recurrent_dropout_mask(state[0])
-        of_inputs = _product(inputs, self.kernel, masks[0])
-        of_state = _product(state[0], self.recurrent_kernel, masks[1])
-        output, state = self.advance(of_inputs, of_state, state)
+        input_products = _product(inputs, self.kernel, masks[0])
+        state_products = _product(state[0], self.recurrent_kernel, masks[1])
+        output, state = self.advance(input_products, state_products, state)
         return output, state if nested else state[0]
 
     def _normalize(self, x, gain, bias=None):
@@ -87,9 +87,9 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
         h[t]       = sigmoid(o) * tanh(LN(c[t]) + carry_bias)
         LN(s)      = gain * (s - mean(s)) / sqrt(variance(s) + epsilon)
 
-    Mean and variance are taken over one row: over its `4 U` sums, all gates together,
-    and over its U carries. Each LN has a gain of its own. The biases that the paper
-    adds after the first two are part of `bias`, because only their sum matters.
+    Mean and variance are taken over the `4 U` sums of a row, all gates together, and
+    over its U carries. Each LN has its own gain. The biases that the paper adds after
+    the first two are part of `bias`, because only their sum matters.
 
     Works wherever a cell of Keras does, such as in `keras.layers.RNN`, which handles
     masks. The normalisation runs in float32 under half precision.
@@ -135,22 +135,22 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
             self.carry_bias = self.add_weight(
                 name="carry_bias",
                 shape=(self.units,),
-                initializer=fresh(self.bias_initializer),
+                initializer=fresh_initializer(self.bias_initializer),
                 regularizer=self.bias_regularizer,
                 constraint=self.bias_constraint,
             )
 
     def advance(
-        self, of_inputs: Tensor, of_state: Tensor, state: Nested
+        self, input_products: Tensor, state_products: Tensor, state: Nested
     ) -> tuple[Tensor, Nested]:
-        sums = self._normalize(of_inputs, self.input_gain, self.bias)
-        sums = sums + self._normalize(of_state, self.recurrent_gain)
+        sums = self._normalize(input_products, self.input_gain, self.bias)
+        sums = sums + self._normalize(state_products, self.recurrent_gain)
         return lstm_gates(
             self, ops.cast(sums, state[1].dtype), state, self.normalize_carry
         )
 
     def normalize_carry(self, carry: Tensor) -> Tensor:
-        """Return the normalised carry, the input of the output's activation."""
+        """Return the normalised carry, to which the output applies the activation."""
         normalized = self._normalize(carry, self.carry_gain, self.carry_bias)
         return ops.cast(normalized, carry.dtype)
 
@@ -164,10 +164,10 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         h[t]   = sigmoid(z) * h[t-1] + (1 - sigmoid(z)) * new
         LN(s)  = gain * (s - mean(s)) / sqrt(variance(s) + epsilon) + bias
 
-    Mean and variance are taken over one row: over the `2 U` sums of `z` and `r`
-    together, and over the U sums of the candidate `new`. Each LN has a gain and a bias
-    of its own. As everywhere in Keras, the gate `z` is the share of the old state; in
-    the paper, it is the share of the candidate.
+    Mean and variance are taken over the `2 U` sums of `z` and `r` of a row together,
+    and over the U sums of the candidate `new`. Each LN has its own gain and bias. As
+    everywhere in Keras, the gate `z` is the share of the old state; in the paper, it is
+    the share of the candidate.
 
     The arguments, and how the cell is used, are those of `LayerNormLSTMCell`.
 
@@ -213,17 +213,24 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         self.recurrent_gain = self._add_gain("recurrent_gain", 3 * self.units)
 
     def advance(
-        self, of_inputs: Tensor, of_state: Tensor, state: Nested
+        self, input_products: Tensor, state_products: Tensor, state: Nested
     ) -> tuple[Tensor, Nested]:
         biases = [self.bias[0], self.bias[1]] if self.use_bias else [None, None]
-        of_inputs = self._by_part(of_inputs, self.input_gain, biases[0])
-        of_state = self._by_part(of_state, self.recurrent_gain, biases[1])
+        input_products = self._normalize_gates(
+            input_products, self.input_gain, biases[0]
+        )
+        state_products = self._normalize_gates(
+            state_products, self.recurrent_gain, biases[1]
+        )
         dtype = state[0].dtype
         return gru_gates(
-            self, ops.cast(of_inputs, dtype), ops.cast(of_state, dtype), state
+            self,
+            ops.cast(input_products, dtype),
+            ops.cast(state_products, dtype),
+            state,
         )
 
-    def _by_part(self, sums, gain, bias):
+    def _normalize_gates(self, sums, gain, bias):
         """Normalise the sums of both gates together, and those of the candidate."""
         parts = slice(2 * self.units), slice(2 * self.units, None)
         normalized = [
@@ -252,19 +259,19 @@ def lstm_gates(cell, sums, state, prepare=lambda carry: carry):
     return output, [output, carry]
 
 
-def gru_gates(cell, of_inputs, of_state, state):
+def gru_gates(cell, input_products, state_products, state):
     """Return output and new state of a GRU cell that resets after the product.
 
     Args:
         cell: `keras.layers.GRUCell`, or one that is derived from it.
-        of_inputs: Products of the inputs, with their bias, `(..., 3 U)`.
-        of_state: Products of the state, with their bias, `(..., 3 U)`.
+        input_products: Products of the inputs, with their bias, `(..., 3 U)`.
+        state_products: Products of the state, with their bias, `(..., 3 U)`.
         state: `[h]`, a tensor `(..., U)`.
     """
     (output,) = state
     gate, activation = cell.recurrent_activation, cell.activation
-    keep, reset, new = ops.split(of_inputs, 3, axis=-1)
-    keep_state, reset_state, new_state = ops.split(of_state, 3, axis=-1)
+    keep, reset, new = ops.split(input_products, 3, axis=-1)
+    keep_state, reset_state, new_state = ops.split(state_products, 3, axis=-1)
     keep = gate(keep + keep_state)
     new = activation(new + gate(reset + reset_state) * new_state)
     output = keep * output + (1 - keep) * new
@@ -272,7 +279,10 @@ def gru_gates(cell, of_inputs, of_state, state):
 
 
 def _product(x, kernel, mask):
-    """Return `x @ kernel`; the dropout mask is a tensor, or a list of one per gate."""
+    """Return `x @ kernel`.
+
+    The dropout mask is a tensor, a list of one tensor per gate, or `None`.
+    """
     if not isinstance(mask, list):
         return ops.matmul(x if mask is None else x * mask, kernel)
     parts = zip(mask, ops.split(kernel, len(mask), axis=1), strict=True)
@@ -298,19 +308,20 @@ def call_cell(cell, inputs, state, **options):
     return tree.map_structure(lambda x: x[:0], cell(*row, **options))
 
 
-def draws(layer):
+def draws_random_numbers(layer):
     """Return whether a layer, or one of its parts, draws random numbers."""
     return any(one._seed_generators for one in layer._flatten_layers())
 
 
 def check_loop_layer(name, layer):
-    """Raise `ValueError` on JAX for a layer that draws inside a loop.
+    """Raise `ValueError` on JAX for a layer that draws random numbers inside a loop.
 
     Args:
         name: Name of the argument.
         layer: The layer, or `None`.
     """
-    if keras.backend.backend() == "jax" and layer is not None and draws(layer):
+    on_jax = keras.backend.backend() == "jax"
+    if on_jax and layer is not None and draws_random_numbers(layer):
         raise ValueError(
             f"{name} must have no dropout or noise on JAX, which cannot draw inside a "
             f"loop; apply it to the outputs of the decoder. Received: {layer!r}"
@@ -336,12 +347,12 @@ def reset_dropout_masks(cell):
 def first_state(cell, batch):
     """Return the list of a cell's states before its first step, `(batch, units)`."""
     if hasattr(cell, "get_initial_state"):
-        return _listed(cell.get_initial_state(batch_size=batch))
+        return _as_list(cell.get_initial_state(batch_size=batch))
     return [
         ops.zeros((batch, units), cell.compute_dtype)
-        for units in _listed(cell.state_size)
+        for units in _as_list(cell.state_size)
     ]
 
 
-def _listed(x):
+def _as_list(x):
     return list(x) if isinstance(x, (list, tuple)) else [x]

@@ -144,7 +144,9 @@ class RotaryPositions(RelativePositions):
         _check_number("max_wavelength", max_wavelength, "above 0", lambda x: x > 0)
         _check_number("fraction", fraction, "in (0, 1]", lambda x: 0 < x <= 1)
         check_choice("scaling", scaling, SCALINGS)
-        _check_number("scaling_factor", scaling_factor, "from 1 on", lambda x: x >= 1)
+        _check_number(
+            "scaling_factor", scaling_factor, "of at least 1", lambda x: x >= 1
+        )
         super().__init__(**kwargs)
         self.max_wavelength = max_wavelength
         self.fraction = fraction
@@ -287,8 +289,8 @@ class T5Positions(RelativePositions):
         # On JAX with bfloat16 by default, integers of NumPy would become floats.
         buckets = ops.convert_to_tensor(buckets, dtype="int32")
         by_offset = ops.take(self.biases, buckets, axis=0)
-        places = clip_offsets(offsets, self.max_distance)
-        return ops.transpose(ops.take(by_offset, places, axis=0), (0, 3, 1, 2))
+        rows = clip_offsets(offsets, self.max_distance)
+        return ops.transpose(ops.take(by_offset, rows, axis=0), (0, 3, 1, 2))
 
     def get_config(self) -> Config:
         return {
@@ -312,7 +314,8 @@ class ShawPositions(RelativePositions):
     The vectors are shared by all heads.
 
     Args:
-        max_distance: Positive integer K; larger distances share a vector.
+        max_distance: Positive integer K; larger distances in one direction share a
+            vector.
         use_values: Whether there are vectors for the values. They need the weights, so
             fused attention is not available.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: For the
@@ -368,8 +371,8 @@ class ShawPositions(RelativePositions):
     def read(self, weights: Tensor, offsets: Tensor) -> Tensor | None:
         if not self.use_values:
             return None
-        places = clip_offsets(offsets, self.max_distance)
-        sums = sum_by_offset(weights, places, 2 * self.max_distance + 1)
+        rows = clip_offsets(offsets, self.max_distance)
+        sums = sum_by_offset(weights, rows, 2 * self.max_distance + 1)
         return ops.matmul(sums, self.of_values)
 
     def get_config(self) -> Config:

@@ -94,7 +94,7 @@ class DotScore(Score):
 
 
 class ProjectedScore(Score):
-    """Base of the scores with projections, whose weights have options.
+    """Base of the scores that have a projection.
 
     Args:
         use_bias: Whether the projection has a bias.
@@ -102,8 +102,8 @@ class ProjectedScore(Score):
             in `initializers`, and options of the layer.
 
     Attributes:
-        initializers: Pairs of a weight and its default initializer.
-        options: Dict of the options of the weights.
+        initializers: Pairs of the name of a weight and its default initializer.
+        options: Dict of initializers, regularizers and constraints of the weights.
     """
 
     initializers: tuple[tuple[str, str], ...] = (

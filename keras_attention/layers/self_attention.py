@@ -16,7 +16,11 @@ from keras_attention.layers.attention_axes import (
     attend_over_axes,
     check_no_details,
 )
-from keras_attention.layers.base import BaseAttention, compute_in, mask_of_queries
+from keras_attention.layers.base import (
+    BaseAttention,
+    set_dtype_policy,
+    standardize_attention_mask,
+)
 from keras_attention.layers.cache import check_cache, remember
 from keras_attention.layers.multi_head import (
     MultiHeadMemory,
@@ -30,7 +34,7 @@ from keras_attention.layers.relative_positions import (
 from keras_attention.layers.self_attention_checks import check_arguments, check_call
 from keras_attention.layers.weighting import Weighting
 from keras_attention.ops.masks import combine_masks
-from keras_attention.ops.relative_positions import count_positions
+from keras_attention.ops.relative_positions import positions_of_steps
 from keras_attention.serialization import (
     deserialize_parts,
     serialize_part,
@@ -243,7 +247,7 @@ class SelfAttention(BaseAttention):
         self.scale = scale
         self.positions = get_positions(positions, causal, self.dtype_policy)
         if self.positions is not None:
-            compute_in(self.positions, self.dtype_policy)
+            set_dtype_policy(self.positions, self.dtype_policy)
         self.num_key_value_heads = num_key_value_heads
         self.window_size = window_size
         self.axes = AttentionAxes(attention_axes)
@@ -331,16 +335,17 @@ class SelfAttention(BaseAttention):
             check_mask("query_mask", given, query.shape[:-1])
         query_mask = query_mask if mask is None else mask
         length = self._length(query, value, cache)
-        attention_mask = mask_of_queries(
+        attention_mask = standardize_attention_mask(
             attention_mask, query.shape, length, self.num_heads
         )
         single = len(query.shape) == 2
         if single:
             query = query[:, None]
             query_mask = None if query_mask is None else query_mask[:, None]
-        itself = value is None
-        same_mask = itself and cache is None and value_mask is None and key_mask is None
-        if itself:
+        is_self = value is None
+        has_own_masks = value_mask is not None or key_mask is not None
+        same_sequence = is_self and cache is None and not has_own_masks
+        if is_self:
             value = query
             value_mask = query_mask if value_mask is None else value_mask
         options = {} if cache is None else {"start": cache["length"]}
@@ -348,15 +353,15 @@ class SelfAttention(BaseAttention):
             value, key, value_mask=value_mask, key_mask=key_mask, **options
         )
         positions = None
-        if itself and self.needs_positions:
-            positions = count_positions(memory.get("mask"), ops.shape(query)[1])
+        if is_self and self.needs_positions:
+            positions = positions_of_steps(memory.get("mask"), ops.shape(query)[1])
         if cache is not None:
             if positions is not None:
                 positions = cache["length"][:, None] + positions
             cache, seen = remember(cache, memory)
             memory = {"keys": cache["keys"], "values": cache["values"]}
             attention_mask = combine_masks(attention_mask, seen[:, None])
-        found, _ = self.step(
+        results, _ = self.step(
             query,
             memory,
             query_mask=query_mask,
@@ -365,13 +370,15 @@ class SelfAttention(BaseAttention):
             return_weights=return_attention_scores or return_details,
             average_heads=False,
             query_positions=positions,
-            same_sequence=same_mask,
+            same_sequence=same_sequence,
         )
         if single:
-            axes = dict.fromkeys(found, 2) | {"context": 1}
-            found = {name: ops.squeeze(x, axis=axes[name]) for name, x in found.items()}
+            axes = dict.fromkeys(results, 2) | {"context": 1}
+            results = {
+                name: ops.squeeze(x, axis=axes[name]) for name, x in results.items()
+            }
         names = ("context", "weights") if return_attention_scores else ("context",)
-        outputs = [found] if return_details else [found[name] for name in names]
+        outputs = [results] if return_details else [results[name] for name in names]
         if cache is not None:
             outputs.append(cache)
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
@@ -398,7 +405,9 @@ class SelfAttention(BaseAttention):
         """Return the number of positions, or of places of the cache."""
         if cache is not None:
             return cache["keys"].shape[2]
-        return (*query.shape[1:-1], 1)[0] if value is None else value.shape[1]
+        if value is not None:
+            return value.shape[1]
+        return query.shape[1] if len(query.shape) > 2 else 1
 
     def compute_output_shape(
         self,

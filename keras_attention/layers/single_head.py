@@ -11,7 +11,7 @@ from keras import ops, tree
 from keras_attention.layers.base import (
     BaseMemory,
     BaseStep,
-    compute_in,
+    set_dtype_policy,
     stay_frozen,
 )
 from keras_attention.layers.causal import CausalMask
@@ -34,7 +34,7 @@ from keras_attention.typing import Config, Nested, Seed, Shape, Shapes, Tensor, 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class AttentionMemory(BaseMemory):
-    """Memory of an attention with one set of keys; see `BaseMemory` for the call.
+    """Memory of a single-head attention; see `BaseMemory` for the call.
 
     Args:
         key_projection: Layer applied to the keys, or `None` to leave them unchanged.
@@ -53,7 +53,7 @@ class AttentionMemory(BaseMemory):
             _check_part(
                 "key_projection", key_projection, keras.layers.Layer, "Dense(8)"
             )
-            compute_in(key_projection, self.dtype_policy)
+            set_dtype_policy(key_projection, self.dtype_policy)
         self.key_projection = key_projection
 
     def build(self, value_shape: Shape, key_shape: Shape | None = None) -> None:
@@ -91,7 +91,7 @@ class AttentionStep(BaseStep):
     the window scales them, coverage sums them up, and dropout drops some of them.
     Coverage and the weighting's own state do not depend on the dropout.
 
-    See `BaseStep` for the call. For the causal mask, a masked query is a step, too.
+    See `BaseStep` for the call. The causal mask counts masked queries as steps, too.
     `extra_key` `(B, T, depth)` is the key of an additional position of every query. Its
     weight is the output `"extra_weight"` `(B, T)`, which has no dropout; `"weights"`
     and `"context"` contain the positions of the memory only.
@@ -136,10 +136,10 @@ class AttentionStep(BaseStep):
         )
         _check_parts(self)
         self.reports = self.weighting.reports
-        compute_in(score, self.dtype_policy)
+        set_dtype_policy(score, self.dtype_policy)
         stateful = []
         for name, part in self.parts.items():
-            compute_in(part, self.dtype_policy)
+            set_dtype_policy(part, self.dtype_policy)
             self.sequential = self.sequential or part.sequential
             if part.state_names:
                 stateful.append(name)
@@ -248,7 +248,7 @@ class AttentionStep(BaseStep):
         if extra_key is not None:
             extra = self.score(query, extra_key[:, :, None])
             scores, valid = append_score(scores, valid, extra, query_mask)
-        outputs, after = self.weighting(
+        outputs, part_state = self.weighting(
             scores,
             valid,
             state.get("weighting"),
@@ -258,7 +258,7 @@ class AttentionStep(BaseStep):
         if extra_key is not None:
             outputs = split_weight(outputs)
         if "weighting" in self._stateful:
-            new_state["weighting"] = after
+            new_state["weighting"] = part_state
         weights = outputs["weights"]
         if "prior" in view:
             weights = weights * view["prior"]
@@ -282,9 +282,9 @@ class AttentionStep(BaseStep):
 
     def _select(self, query, memory, state, mask):
         """Return the view of the window, its valid positions, and new states."""
-        view, after = self.window(query, memory, state.get("window", {}), mask)
+        view, part_state = self.window(query, memory, state.get("window", {}), mask)
         stateful = "window" in self._stateful
-        return view, view["mask"], {"window": after} if stateful else {}
+        return view, view["mask"], {"window": part_state} if stateful else {}
 
     def _seen(self, memory, view, state):
         """Return the causal mask of the positions in view, and its new state."""
@@ -316,7 +316,7 @@ def read(weights, values):
 
 
 def _update_where(mask, new_state, state):
-    """Return the new state of queries where `mask` `(B, T)`, else the old one.
+    """Return the new state where `mask` `(B, T)` is `True`, otherwise the old state.
 
     Causal attention counts masked queries, so its state is always the new one.
     """
@@ -333,11 +333,12 @@ def _update_where(mask, new_state, state):
     }
 
 
-def _check_part(name, part, kind, example):
-    """Raise `ValueError` for a part of another kind."""
-    if not isinstance(part, kind):
+def _check_part(name, part, expected, example):
+    """Raise `ValueError` unless a part is an instance of a class."""
+    if not isinstance(part, expected):
         raise ValueError(
-            f"{name} must be a {kind.__name__}, such as {example}. Received: {part!r}"
+            f"{name} must be a {expected.__name__}, such as {example}. "
+            f"Received: {part!r}"
         )
 
 
@@ -364,7 +365,7 @@ def _check_parts(step):
         ),
         (
             step.weight_dropout.rate and not step.weighting.scalable,
-            "a hard choice has one position, which dropout cannot drop",
+            "dropout cannot drop the only position of a hard choice",
         ),
     ):
         if wrong:

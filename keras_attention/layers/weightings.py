@@ -107,8 +107,9 @@ class HardWeighting(TemperatureWeighting):
         choice[t] ~ softmax(scores[t] / temperature)
         weights   = one-hot(choice)
 
-    In training the position is drawn (Gumbel-max). With `soft_probability`, all queries
-    of an example use the softmax itself instead, which stabilises the training. The
+    In training the position is drawn (Gumbel-max). With a probability of
+    `soft_probability`, all queries of an example use the softmax itself instead, which
+    stabilises the training. The
     `estimator` decides how the scores learn:
 
     - `"score-function"`: no gradient passes through the choice. A loss such as
@@ -119,7 +120,7 @@ class HardWeighting(TemperatureWeighting):
     Beside the weights, a step reports `"probabilities"` `(B, T, S)`, the softmax, or
     `(B, T, W)` in a window of W places; and, each `(B, T)`, `"log_probability"` of the
     choice (zero for an example that uses the softmax), `"entropy"` of the softmax, and
-    the boolean `"sampled"`.
+    the boolean `"sampled"`, `False` for an example that uses the softmax.
 
     Args:
         estimator: `"score-function"` or `"straight-through"`.
@@ -129,7 +130,8 @@ class HardWeighting(TemperatureWeighting):
             training.
         temperature: Positive; scores are divided by it.
         learn_temperature: Whether the temperature is learned, from this initial value.
-        relaxation: Positive; the temperature of the Gumbel-softmax alone.
+        relaxation: Positive; temperature of the Gumbel-softmax, which divides the noisy
+            scores in addition to `temperature`.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.
 
     Reference:
@@ -228,10 +230,11 @@ class MonotonicWeighting(Weighting):
         weights[t, s] = p[t, s] * sum over r <= s of
                         weights[t-1, r] * product over r <= k < s of (1 - p[t, k])
 
-    is the probability of stopping at `s` for a process that starts where the last query
-    stopped (the first starts at position 0) and stops at each position with probability
-    `p`. Weights may sum to less than one, because the process may pass the last
-    position. The recursive mode has a correct second derivative on TensorFlow alone.
+    The weight is the probability of stopping at `s`, for a process that starts where
+    the previous query stopped (the first starts at position 0) and stops at each
+    position with probability `p`. Weights may sum to less than one, because the process
+    may pass the last position. The recursive mode has a correct second derivative on
+    TensorFlow only.
 
     Args:
         mode: How the expected weights are computed: `"recursive"`, exact, or

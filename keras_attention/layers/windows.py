@@ -45,7 +45,7 @@ class LocalWindow(AttentionPart):
         half_width: Positions on either side of the centre, D in the paper.
 
     Attributes:
-        scales: Whether the window multiplies the weights with a prior.
+        scales: Whether the window has a prior that multiplies the weights.
 
     Call arguments:
         query: Tensor of shape `(B, T, Q)`.
@@ -80,7 +80,7 @@ class LocalWindow(AttentionPart):
         if "mask" in memory:
             mask = ops.logical_and(mask, take_window(memory["mask"], positions))
         if valid is not None:
-            mask = ops.logical_and(mask, _take_own(valid, positions))
+            mask = ops.logical_and(mask, _take_by_query(valid, positions))
         return {
             "keys": take_window(memory["keys"], positions),
             "values": take_window(memory["values"], positions),
@@ -92,8 +92,8 @@ class LocalWindow(AttentionPart):
         return {**super().get_config(), "half_width": self.half_width}
 
 
-def _take_own(mask, positions):
-    """Return the entries of a mask `(B, T, S)` at `positions` `(B, T, W)`."""
+def _take_by_query(mask, positions):
+    """Return the entries of a mask `(B, T, S)` at the positions `(B, T, W)`."""
     taken = take_window(join_axes(mask)[..., None], join_axes(positions)[:, None])
     return ops.reshape(taken, ops.shape(positions))
 

@@ -16,7 +16,7 @@ from keras_attention.ops.weightings import masked_log_softmax, masked_softmax
 
 
 def masked_hardmax(scores, mask=None):
-    """One-hot weights of the best valid position, the first of equals.
+    """One-hot weights of the best valid position; the first wins a tie.
 
     Args:
         scores, mask: As in `masked_softmax`.
@@ -160,8 +160,8 @@ def straight_through(hard, soft):
 
 def _perturbed(scores, uniform, mask):
     """Return scores plus Gumbel noise, `LOWEST` at masked positions."""
-    # Relative to the peak, large scores do not round the noise away.
+    # Once the maximum is subtracted, large scores do not round the noise away.
     scores, valid = below_peak(scores, mask)
-    waiting = -ops.log(ops.cast(uniform, scores.dtype))
-    noisy = scores - ops.log(ops.clip(waiting, TINY, 100.0))
+    exponential = -ops.log(ops.cast(uniform, scores.dtype))
+    noisy = scores - ops.log(ops.clip(exponential, TINY, 100.0))
     return ops.where(valid, noisy, LOWEST)

@@ -11,7 +11,7 @@ from keras import ops
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.precision import at_least_float32
 
-# Log-probability of what cannot happen: finite, and its exponential is zero.
+# Log-probability of an impossible class: finite, but its exponential is zero.
 IMPOSSIBLE = -1e9
 
 
@@ -45,7 +45,7 @@ def extended_log_probs(
         weights: `(B, T, S)`, not necessarily normalised.
         source_ids: Integers `(B, S)`. Positions of ids outside of 0 to N + X - 1, such
             as unknown words beyond the X-th, are never copied.
-        extra_ids: X.
+        extra_ids: Number of extra ids, X.
         source_mask: Boolean `(B, S)`, `False` for positions that are never copied.
 
     Returns:
@@ -53,7 +53,7 @@ def extended_log_probs(
     """
     size = logits.shape[-1] + extra_ids
     source_ids, source_mask = _mask_ids(source_ids, size, source_mask)
-    generate, copy, shares = _shares(logits, switch, weights, source_mask)
+    generate, copy, shares = _mixture(logits, switch, weights, source_mask)
     vocabulary = ops.log_softmax(at_least_float32(logits), axis=-1) + generate
     vocabulary = ops.pad(
         vocabulary, [[0, 0], [0, 0], [0, extra_ids]], constant_values=IMPOSSIBLE
@@ -68,17 +68,17 @@ def target_log_probs(
     """Return the log-probabilities of target tokens alone, `(B, T)`.
 
     Equal to the entries of `extended_log_probs` for the tokens `targets` `(B, T)`, but
-    without its array `(B, T, N + X)`.
+    without an array of the size `(B, T, N + X)`.
     """
     size = logits.shape[-1]
     source_ids, source_mask = _mask_ids(source_ids, size + extra_ids, source_mask)
-    generate, copy, shares = _shares(logits, switch, weights, source_mask)
+    generate, copy, shares = _mixture(logits, switch, weights, source_mask)
     logits = at_least_float32(logits)
     targets = ops.cast(targets, "int32")[..., None]
-    known = targets < size
-    chosen = ops.take_along_axis(logits, ops.where(known, targets, 0), axis=-1)
+    in_vocabulary = targets < size
+    chosen = ops.take_along_axis(logits, ops.where(in_vocabulary, targets, 0), axis=-1)
     vocabulary = chosen - ops.logsumexp(logits, axis=-1, keepdims=True)
-    vocabulary = ops.where(known, vocabulary + generate, IMPOSSIBLE)
+    vocabulary = ops.where(in_vocabulary, vocabulary + generate, IMPOSSIBLE)
     same = source_ids[:, None, :] == targets
     copied = ops.sum(ops.where(same, shares, 0.0), axis=-1, keepdims=True)
     return _log_sum(vocabulary, copy + _log(copied, _floor(weights)))[..., 0]
@@ -91,19 +91,19 @@ def _mask_ids(source_ids, size, source_mask):
     return ops.where(is_id, source_ids, 0), combine_masks(source_mask, is_id)
 
 
-def _shares(logits, switch, weights, source_mask):
-    """Return log p_gen and log (1 - p_gen) `(B, T, 1)`, and normalised weights.
+def _mixture(logits, switch, weights, source_mask):
+    """Return log p_gen and log (1 - p_gen), `(B, T, 1)`, and the normalised weights.
 
-    A step whose weights are all zero generates with a probability of one.
+    If all weights of a step are zero, its p_gen is one.
     """
     exact = at_least_float32(logits).dtype
     weights, switch = ops.cast(weights, exact), ops.cast(switch, exact)[..., None]
     weights = ops.where(source_mask[:, None, :], weights, 0.0)
     total = ops.sum(weights, axis=-1, keepdims=True)
-    copies = total > 0
-    generate = ops.where(copies, ops.log_sigmoid(switch), 0.0)
-    copy = ops.where(copies, ops.log_sigmoid(-switch), IMPOSSIBLE)
-    return generate, copy, weights / ops.where(copies, total, 1.0)
+    has_weight = total > 0
+    generate = ops.where(has_weight, ops.log_sigmoid(switch), 0.0)
+    copy = ops.where(has_weight, ops.log_sigmoid(-switch), IMPOSSIBLE)
+    return generate, copy, weights / ops.where(has_weight, total, 1.0)
 
 
 def _sums_of_ids(weights, source_ids, size):

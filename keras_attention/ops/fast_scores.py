@@ -11,15 +11,15 @@ from keras_attention import acceleration, loops
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.scores import additive_scores, project_to_scalars
 
-# Number of elements of the hidden layer in a block, and number of elements in an
-# example above which blocks are faster.
+# Number of elements of the hidden layer in a block.
 BLOCK = 2**21
+# Number of elements of the hidden layer of one example above which blocks are faster.
 LARGE = 2**22
 
 # Assumed batch size where it is unknown.
 USUAL_BATCH = 32
 
-# Up to this |x|, neither exp(x) nor its inverse leaves the range of float32.
+# Largest |x| for which exp(x) and exp(-x) are in the range of float32.
 SMALL = 80.0
 
 
@@ -66,7 +66,7 @@ def _is_large(query, keys):
         queries = acceleration.USUAL_LENGTH
     if positions is None:
         positions = acceleration.USUAL_LENGTH
-    # JAX infers shapes with symbols for lengths.
+    # Where JAX infers shapes, unknown lengths are symbols.
     are_known = isinstance(queries, int) and isinstance(positions, int)
     return are_known and queries * positions * query.shape[2] > LARGE
 
@@ -97,16 +97,16 @@ def _in_blocks(query, keys, scale):
 def _forward(query, keys, scale, sigmoid):
     dtype, scale = query.dtype, at_least_float32(scale)
 
-    def example(_, now):
-        keys = sigmoid.prepare(-2 * now["keys"])
+    def example(_, part):
+        keys = sigmoid.prepare(-2 * part["keys"])
 
-        def block(_, now):
-            r = sigmoid(-2 * now["query"], keys)
+        def block(_, part):
+            r = sigmoid(-2 * part["query"], keys)
             return {}, ops.sum(scale) - 2 * project_to_scalars(r, scale)
 
-        return loops.scan(block, {}, {"query": now["query"]})
+        return loops.scan(block, {}, {"query": part["query"]})
 
-    blocks = _in_examples(keys, query=query)
+    blocks = _split_into_blocks(keys, query=query)
     _, scores = loops.scan(example, {}, blocks)
     return ops.cast(_join(scores, query), dtype)
 
@@ -116,22 +116,24 @@ def _backward(query, keys, scale, upstream, sigmoid):
     dtypes = [x.dtype for x in (query, keys, scale)]
     scale = at_least_float32(scale)
 
-    def example(_, now):
-        keys = sigmoid.prepare(-2 * now["keys"])
+    def example(_, part):
+        keys = sigmoid.prepare(-2 * part["keys"])
 
-        def block(of_keys, now):
-            up = now["upstream"]
-            r = sigmoid(-2 * now["query"], keys)
+        def block(keys_gradient, part):
+            upstream = part["upstream"]
+            r = sigmoid(-2 * part["query"], keys)
             slope = r * (1 - r)
-            of_keys = of_keys + ops.sum(up[..., None] * slope, axis=0)
+            keys_gradient = keys_gradient + ops.sum(upstream[..., None] * slope, axis=0)
             sums = {"query": slope, "r": r}
-            return of_keys, {k: ops.matmul(up[:, None], x) for k, x in sums.items()}
+            return keys_gradient, {
+                k: ops.matmul(upstream[:, None], x) for k, x in sums.items()
+            }
 
-        blocks = {name: now[name] for name in ("query", "upstream")}
-        of_keys, sums = loops.scan(block, ops.zeros_like(now["keys"]), blocks)
-        return {}, {"keys": of_keys, **sums}
+        blocks = {name: part[name] for name in ("query", "upstream")}
+        keys_gradient, sums = loops.scan(block, ops.zeros_like(part["keys"]), blocks)
+        return {}, {"keys": keys_gradient, **sums}
 
-    blocks = _in_examples(keys, query=query, upstream=upstream)
+    blocks = _split_into_blocks(keys, query=query, upstream=upstream)
     _, sums = loops.scan(example, {}, blocks)
     gradients = (
         4 * scale * _join(sums["query"], query),
@@ -142,7 +144,7 @@ def _backward(query, keys, scale, upstream, sigmoid):
 
 
 class _Sigmoid:
-    """`sigmoid(query + keys)` by its definition, for `(T, U)` and `(S, U)`."""
+    """Sigmoid of `query + keys`: `(T, U)` and `(S, U)` give `(T, S, U)`."""
 
     def prepare(self, keys):
         return (keys,)
@@ -152,10 +154,10 @@ class _Sigmoid:
 
 
 class _FactorisedSigmoid(_Sigmoid):
-    """`1 / (1 + exp(-query) exp(-keys))`: no exponential for each pair.
+    """Sigmoid as `1 / (1 + exp(-query) exp(-keys))`: no exponential for each pair.
 
-    Both factors must stay within the range of the numbers; a block with larger ones
-    uses the definition. It is faster only if a compiler fuses it into one loop.
+    Both factors must be in the range of float32; a block with larger numbers uses the
+    definition. The product is faster only if a compiler fuses it into one loop.
     """
 
     def prepare(self, keys):
@@ -172,19 +174,22 @@ class _FactorisedSigmoid(_Sigmoid):
         )
 
 
-def _of(sigmoid):
+def _passes(sigmoid):
+    """Return the forward and the backward pass with a sigmoid."""
     return (
         functools.partial(_forward, sigmoid=sigmoid),
         functools.partial(_backward, sigmoid=sigmoid),
     )
 
 
-_plain = _of(_Sigmoid())
-_fused = tuple(acceleration.fused(function) for function in _of(_FactorisedSigmoid()))
+_plain = _passes(_Sigmoid())
+_fused = tuple(
+    acceleration.fused(function) for function in _passes(_FactorisedSigmoid())
+)
 
 
 def _if_large(fused, plain):
-    """Choose at run time where lengths are unknown: compile for large sizes only."""
+    """Return a function that chooses at run time, for lengths that are unknown."""
 
     def run(query, keys, *others):
         pairs = ops.shape(query)[1] * ops.shape(keys)[1]
@@ -202,7 +207,7 @@ _fused_if_large = tuple(
 )
 
 
-def _in_examples(keys, **sequences):
+def _split_into_blocks(keys, **sequences):
     """Return keys `(B, S, U)`, and blocks `(B, blocks, queries of a block, ...)`.
 
     Each example has its own blocks, so that no tensor has to be transposed.
@@ -211,7 +216,7 @@ def _in_examples(keys, **sequences):
     size = max(1, BLOCK // (positions * keys.shape[2]))
     queries = sequences["query"].shape[1]
     if queries is not None:
-        # As many blocks as before, but of equal sizes.
+        # The same number of blocks, but of equal sizes.
         size = -(-queries // -(-queries // size))
 
     def split(x):

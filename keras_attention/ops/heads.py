@@ -38,22 +38,22 @@ def join_heads(x):
 
 def head_scores(query, keys):
     """Return `query @ keys^T` `(B, N, T, S)` for `(B, N, T, D)` and `(B, G, S, D)`."""
-    heads, query = query, _by_group(query, keys.shape[1])
-    if acceleration.has_few_scores((*query.shape[:3], keys.shape[2]), query.dtype):
-        scores = ops.sum(query[:, :, :, None] * keys[:, :, None], axis=-1)
+    grouped = _by_group(query, keys.shape[1])
+    if acceleration.has_few_scores((*grouped.shape[:3], keys.shape[2]), query.dtype):
+        scores = ops.sum(grouped[:, :, :, None] * keys[:, :, None], axis=-1)
     else:
-        scores = ops.matmul(query, ops.transpose(keys, (0, 1, 3, 2)))
-    return _by_head(scores, heads)
+        scores = ops.matmul(grouped, ops.transpose(keys, (0, 1, 3, 2)))
+    return _by_head(scores, query)
 
 
 def read_heads(weights, values):
     """Return `weights @ values` for `(B, N, T, S)` and values `(B, G, S, V)`."""
-    heads, weights = weights, _by_group(weights, values.shape[1])
-    if acceleration.has_few_scores(weights.shape, weights.dtype):
-        context = ops.sum(weights[..., None] * values[:, :, None], axis=-2)
+    grouped = _by_group(weights, values.shape[1])
+    if acceleration.has_few_scores(grouped.shape, weights.dtype):
+        context = ops.sum(grouped[..., None] * values[:, :, None], axis=-2)
     else:
-        context = ops.matmul(weights, values)
-    return _by_head(context, heads)
+        context = ops.matmul(grouped, values)
+    return _by_head(context, weights)
 
 
 def _by_group(x, num_groups):
@@ -64,15 +64,17 @@ def _by_group(x, num_groups):
     return ops.reshape(x, (batch, num_groups, num_heads // num_groups * length, last))
 
 
-def _by_head(x, heads):
-    """Reshape `(B, G, N / G * T, ...)` to `(B, N, T, ...)`, the axes of `heads`."""
-    if x.shape[1] == heads.shape[1]:
+def _by_head(x, like):
+    """Reshape `(B, G, N / G * T, ...)` to `(B, N, T, ...)`, the axes of `like`."""
+    if x.shape[1] == like.shape[1]:
         return x
-    return ops.reshape(x, (*ops.shape(heads)[:3], ops.shape(x)[3]))
+    return ops.reshape(x, (*ops.shape(like)[:3], ops.shape(x)[3]))
 
 
 def has_position(mask, query, keys):
-    """Return which queries may see any position, `(B, T)`; `None` if all may.
+    """Return whether each query sees a position in any head; `None` if all do.
+
+    The result is boolean and broadcastable to `(B, T)`.
 
     Args:
         mask: Boolean, broadcastable to `(B, N, T, S)`, or `None`.
@@ -101,7 +103,7 @@ def masked_bias(bias, mask, dtype):
     bias = ops.cast(bias, dtype)
     if mask is None:
         return bias
-    # Finite: minus infinity would give a query without any position weights of NaN.
+    # Finite, because minus infinity everywhere would give weights of NaN.
     lowest = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
     return ops.where(mask, bias, ops.cast(lowest, dtype))
 
@@ -112,7 +114,8 @@ def fused_heads(query, keys, values, mask, bias, causal):
     Args:
         query, keys, values: Tensors `(B, N, T, D)`, `(B, G, S, D)` and `(B, G, S, V)`.
         mask, bias: Broadcastable to `(B, N, T, S)`, or `None`.
-        causal: Whether query t sees the positions up to t only; without a mask.
+        causal: Whether query t sees the positions up to t only; requires that there is
+            neither mask nor bias.
     """
     if bias is not None:
         bias = masked_bias(bias, mask, query.dtype)

@@ -1,7 +1,4 @@
-"""Boolean masks: `True` marks a valid entry.
-
-Shapes: B batch, T queries or S positions.
-"""
+"""Boolean masks: `True` marks a valid entry."""
 
 from keras import ops
 
@@ -17,5 +14,5 @@ def combine_masks(*masks):
 
 
 def clear_masked(x, mask):
-    """Return `x` `(B, T, ...)` with zeros where its mask `(B, T)` is `False`."""
+    """Return `x` `(..., D)` with zeros where its mask `(...)` is `False`."""
     return ops.where(ops.cast(mask, "bool")[..., None], x, ops.zeros_like(x))

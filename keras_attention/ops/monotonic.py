@@ -23,20 +23,20 @@ def monotonic_recursive(p, previous):
         q[j]       = (1 - p[j - 1]) * q[j - 1] + previous[j],  q[0] = previous[0]
         weights[j] = p[j] * q[j]
 
-    Exact to a few roundings for any `p`, zero and one included: the recurrence is
-    solved by doubling (`q` over two positions, four, eight, ...), which only adds and
-    multiplies numbers that are not negative. It takes `log2(S)` rounds. The
-    second derivative is correct on TensorFlow alone.
+    The result is exact up to rounding for any `p`, zero and one included: the
+    recurrence is solved by doubling (`q` over two positions, four, eight, ...), which
+    only adds and multiplies numbers that are not negative. It takes `log2(S)` rounds.
+    The second derivative is correct on TensorFlow only.
 
     Args:
-        p: Probability to stop at a position, `(..., S)`, zero where it is masked; see
-            `masked_sigmoid`.
+        p: Probability of stopping at a position, `(..., S)`, zero where it is masked;
+            see `masked_sigmoid`.
         previous: Weights of the step before, like `p`; before the first step, one-hot
             at the first position.
 
     Returns:
-        Weights like `p`, in float32 (float64 for float64 `p`). They sum to that of
-        `previous` less the probability of passing the last position.
+        Weights like `p`, in float32 (float64 for float64 `p`). Their sum is that of
+        `previous` minus the probability of passing the last position.
 
     Example:
 
@@ -72,8 +72,8 @@ def monotonic_parallel(p, previous):
         [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3.
     """
     p, previous = _as_exact(p, previous)
-    # Not a product: its gradient is not finite everywhere where a factor is zero. The
-    # upper bounds are out of reach: at a bound, JAX halves the gradient.
+    # Not a product, whose gradient may be infinite where a factor is zero. No value
+    # reaches the upper bounds, because at a bound JAX halves the gradient.
     logs = ops.log(ops.clip(_shifted(1 - p, 1.0), TINY, 2.0))
     passed = ops.exp(cumsum(logs))
     return p * passed * cumsum(previous / ops.clip(passed, 1e-10, 2.0))
@@ -113,7 +113,7 @@ def chunkwise(stops, scores, size, mask=None):
                      stops[k] * exp(scores[j]) / sum over k - size < l <= k of
                                                  exp(scores[l])
 
-    Each chunk has a softmax of its own, so the result is exact wherever the scores of
+    Each chunk has a softmax of its own, so the result is exact even if the scores of
     distant positions differ by much. It takes `size` times as much memory as `stops`.
 
     Args:
@@ -153,7 +153,7 @@ def chunkwise(stops, scores, size, mask=None):
 
 
 def _as_exact(p, previous):
-    """Return both in the dtype of the arithmetic."""
+    """Return both in float32, or in float64 for float64 `p`."""
     p = at_least_float32(p)
     return p, ops.cast(previous, p.dtype)
 
@@ -165,24 +165,26 @@ def _shifted(x, first):
 
 @ops.custom_gradient
 def _solve(factor, x):
-    """`q[j] = factor[j] * q[j - 1] + x[j]`, where `factor[0]` is zero."""
-    q = _doubled(factor, x)
+    """Solve `q[j] = factor[j] * q[j - 1] + x[j]` for q; `factor[0]` is zero."""
+    q = _solve_by_doubling(factor, x)
     previous = ops.roll(q, 1, axis=-1)
 
     def grad(*args, upstream=None):
         upstream = args[0] if upstream is None else upstream
         # The gradient of q[j] is the same recurrence, from the last position back.
         reversed_factor = ops.roll(ops.flip(factor, axis=-1), 1, axis=-1)
-        gradient = _doubled(reversed_factor, ops.flip(upstream, axis=-1))
+        gradient = _solve_by_doubling(reversed_factor, ops.flip(upstream, axis=-1))
         gradient = ops.flip(gradient, axis=-1)
         return gradient * previous, gradient
 
     return q, grad
 
 
-def _doubled(factor, q):
-    # A loop even where the length is known: XLA takes many times as long to compile it
-    # unrolled. Entries that `roll` wraps around are multiplied by factor[0], zero.
+def _solve_by_doubling(factor, q):
+    """Solve the recurrence of `_solve` by doubling, without an explicit gradient."""
+
+    # XLA compiles the loop many times as fast as unrolled steps. Entries that `roll`
+    # wraps around are multiplied by factor[0], which is zero.
     def double(distance, factor, q):
         q = q + factor * ops.roll(q, distance, axis=-1)
         return 2 * distance, factor * ops.roll(factor, distance, axis=-1), q

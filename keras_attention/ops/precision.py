@@ -1,4 +1,4 @@
-"""Precision of sums and states, which half precision cannot represent."""
+"""Dtypes of sums and states, for which half precision is not exact enough."""
 
 import keras
 from keras import ops

@@ -13,7 +13,7 @@ from keras import ops
 from keras_attention.ops.precision import exact_dtype
 
 
-def count_positions(mask, length):
+def positions_of_steps(mask, length):
     """Return the positions of the steps of a sequence, int32 `(B, S)` or `(1, S)`.
 
     Masked steps do not count: a step has the position that it would have without them.
@@ -40,7 +40,7 @@ def rotary_frequencies(depth, max_wavelength, scaling, scaling_factor):
 
     The base is `max_wavelength`. Linear scaling divides the frequencies by the factor;
     NTK-aware scaling multiplies the base by `factor ^ (depth / (depth - 2))`, which
-    divides the lowest frequency by the factor and keeps the highest.
+    divides the lowest frequency by the factor and leaves the highest unchanged.
 
     Returns:
         NumPy array of `depth / 2` numbers.
@@ -133,18 +133,20 @@ def clip_offsets(offsets, max_distance):
     return ops.clip(offsets, -max_distance, max_distance) + max_distance
 
 
-def take_by_offset(x, places):
-    """Return `x[b, n, t, places[b, t, s]]`, `(B, N, T, S)`, for `x` `(B, N, T, R)`."""
-    return ops.take_along_axis(x, places[:, None], axis=-1)
+def take_by_offset(x, rows):
+    """Return `x[b, n, t, rows[b, t, s]]`, `(B, N, T, S)`, for `x` `(B, N, T, R)`."""
+    return ops.take_along_axis(x, rows[:, None], axis=-1)
 
 
-def sum_by_offset(weights, places, size):
-    """Return the sums of weights `(B, N, T, S)` that share a place, `(B, N, T, R)`.
+def sum_by_offset(weights, rows, size):
+    """Sum the weights `(B, N, T, S)` of each clipped offset, to `(B, N, T, R)`.
 
     Args:
-        places: int32 `(B, T, S)` or `(1, T, S)`.
-        size: R.
+        weights: Attention weights.
+        rows: Rows of the offsets, as `clip_offsets` returns them, `(B, T, S)` or
+            `(1, T, S)`.
+        size: Number of clipped offsets, R.
     """
-    is_place = ops.one_hot(places, size, dtype=weights.dtype)
+    is_row = ops.one_hot(rows, size, dtype=weights.dtype)
     by_query = ops.transpose(weights, (0, 2, 1, 3))
-    return ops.transpose(ops.matmul(by_query, is_place), (0, 2, 1, 3))
+    return ops.transpose(ops.matmul(by_query, is_row), (0, 2, 1, 3))

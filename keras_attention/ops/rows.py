@@ -23,13 +23,13 @@ def highest(x):
 
 
 def below_peak(scores, mask):
-    """Return scores minus the maximum of their row, and the mask of the valid ones."""
+    """Return scores minus the maximum of their row, and the mask of valid positions."""
     scores, valid = valid_scores(scores, mask)
     return scores - ops.stop_gradient(highest(scores)), valid
 
 
 def valid_scores(scores, mask):
-    """Return scores with `LOWEST` at invalid positions, and the mask of the valid."""
+    """Return scores with `LOWEST` at invalid positions, and the mask of valid ones."""
     scores = bounded_scores(scores, mask)
     # Not `x > LOWEST`, because NaN must propagate to the weights.
     return scores, ops.logical_not(scores <= LOWEST)
@@ -45,12 +45,14 @@ def bounded_scores(scores, mask):
 
 
 def cumsum(x):
-    # On PyTorch, Keras adds float64 in float32; likewise `ops.maximum`, not `ops.clip`.
+    """Return the cumulative sum of every row, in the dtype of `x`."""
+    # On PyTorch, `ops.cumsum` and `ops.maximum` return float32 for float64; `ops.clip`
+    # does not.
     return ops.cast(ops.cumsum(x, axis=-1), x.dtype)
 
 
 def first_candidate(candidates, values):
-    """Return the one-hot first candidate of every row; zeros where there is none."""
+    """Return the first candidate of every row as one-hot, or zeros if there is none."""
     count = cumsum(ops.cast(candidates, values.dtype))
     first = ops.cast(ops.logical_and(candidates, count == 1), values.dtype)
     # NaN must propagate to the weights.

@@ -3,19 +3,19 @@
 from keras import ops
 
 
-def invert(odds, uniform):
+def sample_by_inversion(probabilities, uniform):
     """Sample from unnormalised probabilities by inverting their cumulative sum.
 
-    The result is the first place whose cumulative share of the sum exceeds `uniform`.
+    The result is the first index whose cumulative share of the sum exceeds `uniform`.
 
     Args:
-        odds: Unnormalised probabilities of N places, `(..., N)`.
+        probabilities: Unnormalised probabilities, `(..., N)`.
         uniform: Numbers in [0, 1), `(..., 1)`.
 
     Returns:
-        Places, integers `(...)`; the last one where all odds are zero.
+        Indices, integers `(...)`; the last index where all probabilities are zero.
     """
-    sums = ops.cumsum(odds, axis=-1)
-    places = ops.sum(ops.cast(sums <= uniform * sums[..., -1:], "int32"), axis=-1)
-    last = ops.cast(ops.shape(odds)[-1] - 1, "int32")
-    return ops.minimum(places, last)
+    sums = ops.cumsum(probabilities, axis=-1)
+    indices = ops.sum(ops.cast(sums <= uniform * sums[..., -1:], "int32"), axis=-1)
+    last = ops.cast(ops.shape(probabilities)[-1] - 1, "int32")
+    return ops.minimum(indices, last)

@@ -58,11 +58,11 @@ def additive_scores(query, keys, scale, shift=None):
 
 
 def sums_of_pairs(query, keys):
-    """Return the sums of every query and every key, `(B, T, S, U)`."""
+    """Return the sum of every query and every key, `(B, T, S, U)`."""
     if len(keys.shape) == 3 and query.shape[1] == 1:
-        # In a step of a decoder, the gradient of a sum over fewer axes is faster.
+        # For one query, as in a decoder step, the gradient then sums over fewer axes.
         return ops.expand_dims(query + keys, 1)
-    # The gradient of an index would be another array of the size of the keys.
+    # Not `keys[:, None]`: the gradient of indexing is another array of this size.
     if len(keys.shape) == 3:
         keys = ops.expand_dims(keys, 1)
     return ops.expand_dims(query, 2) + keys

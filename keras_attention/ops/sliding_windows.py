@@ -15,12 +15,12 @@ MIN_BLOCK = 32
 
 
 def in_window(offsets, window_size):
-    """Return which offsets `(B, T, S)` are a distance below `window_size`."""
+    """Return whether each of the offsets `(B, T, S)` is inside the window."""
     return ops.abs(offsets) < window_size
 
 
 def block_size(window_size):
-    """Return C, so large that windows end in the neighbouring blocks."""
+    """Return C, large enough that a window reaches neighbouring blocks only."""
     return max(window_size, MIN_BLOCK)
 
 
@@ -60,7 +60,7 @@ def block_mask(lengths, batch, length, window_size, size, causal):
     """Return which positions the queries of each block may see, `(B * K, C, J)`.
 
     Args:
-        lengths: Number of steps of each sequence, int32 `(B,)`; `None` if it is S.
+        lengths: Number of steps of each sequence, int32 `(B,)`; S if `None`.
         batch, length: B and S.
     """
     offsets = block_offsets(size, causal)
@@ -98,13 +98,13 @@ def reorder(x, order):
 
 
 def _block_count(length, size):
-    """Return K: a Python integer for such a length, otherwise a tensor."""
+    """Return K, a Python integer if `length` is one, otherwise a tensor."""
     count = -(-length // size)
     return max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
 
 
 def _cut(x, size):
-    """Return `(B, N, S, D)` as `(B, N, K, C, D)`; steps beyond the last are zero."""
+    """Return `(B, N, S, D)` as `(B, N, K, C, D)`, padded with zeros."""
     batch, heads, length, depth = ops.shape(x)
     count = _block_count(length, size)
     x = ops.pad(x, [[0, 0], [0, 0], [0, count * size - length], [0, 0]])

@@ -26,9 +26,9 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Softmax over the last axis that gives masked positions exactly zero.
 
     Where there is a mask, a row with no valid position is a row of zeros with zero
-    gradients, and a score of minus infinity counts as not valid; without one, a row of
-    minus infinity has no weights (NaN). The sum is taken in float32 at least, whatever
-    the dtype of the scores.
+    gradients, and a score of minus infinity counts as not valid; without one, the
+    weights of a row of minus infinity are NaN. The sum is taken in float32 at least,
+    whatever the dtype of the scores.
 
     Args:
         scores: Scores, `(..., S)`; masked ones may have any value, NaN included.
@@ -40,7 +40,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     bounded = at_least_float32(scores) if mask is None else bounded_scores(scores, mask)
     if bounded.shape[-1] == 1:
-        # Keras warns of the softmax of one number. NaN must propagate.
+        # Keras warns of the softmax of a single number. NaN must propagate.
         weights = ops.ones_like(bounded) + 0 * bounded
     elif acceleration.has_few_scores(bounded.shape, bounded.dtype):
         weights = ops.exp(ops.log_softmax(bounded, axis=-1))
@@ -78,7 +78,8 @@ def masked_log_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 def masked_sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Sparsemax: projection of the valid scores onto the simplex.
 
-        weights[s] = max(scores[s] - threshold, 0),  the threshold making the sum one
+        weights[s] = max(scores[s] - threshold, 0),  with the threshold for which
+                                                     the weights sum to one
 
     Gradients are exact, and one-sided where a score equals the threshold.
 
@@ -100,7 +101,7 @@ def masked_sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     scores, valid = below_peak(scores, mask)
     scores, ordered, rank = _sorted(scores)
-    # The threshold of the best k scores is largest where they are the support.
+    # Of the thresholds for the best k scores, the largest is that of the support.
     thresholds = (cumsum(ordered) - 1) / rank
     support = _above(highest(thresholds), scores, valid)
     # Recomputed from the support, the threshold carries the gradient.
@@ -111,8 +112,8 @@ def masked_sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 def masked_entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Sparse weights between softmax and sparsemax: entmax with alpha = 1.5.
 
-        weights[s] = max(scores[s] / 2 - threshold, 0)^2,  the threshold making the
-                                                           sum one
+        weights[s] = max(scores[s] / 2 - threshold, 0)^2,  with the threshold for which
+                                                           the weights sum to one
 
     Gradients are exact. Arguments and results are as in `masked_sparsemax`.
 
@@ -130,8 +131,8 @@ def masked_entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     mean = cumsum(ordered) / rank
     spread = cumsum(ops.square(ordered)) - rank * ops.square(mean)
     thresholds = mean - ops.sqrt(ops.clip(1 - spread, 0.0, 1.0) / rank)
-    # Among those k whose lowest score is not below their threshold, the support has the
-    # largest threshold; that of the best alone is -1.
+    # The threshold for the best k scores is valid if score k is not below it. The
+    # largest valid threshold is that of the support; for k = 1, it is -1.
     thresholds = ops.where(thresholds <= ordered, thresholds, -1.0)
     support = _above(highest(thresholds), scores, valid)
     # Recomputed from the support, the threshold carries the gradient, and the spread
@@ -143,7 +144,7 @@ def masked_entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def masked_sigmoid(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Sigmoid of every score: the probability to stop at a position.
+    """Sigmoid of every score: the probability of stopping at a position.
 
     Args:
         scores, mask: As in `masked_softmax`.
@@ -165,15 +166,15 @@ def masked_sigmoid(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
 def _sorted(scores):
     """Return clipped scores, the same in descending order, and their ranks from 1."""
-    # Below -1 nothing gets weight, and squares of the lowest scores would overflow. The
-    # upper bound is out of reach: at a bound, JAX halves the gradient.
+    # Scores below -1 get no weight, and squares of the lowest would overflow. No score
+    # reaches the upper bound, because at a bound JAX halves the gradient.
     scores = ops.clip(scores, -2.0, 1.0)
     ordered = -ops.sort(-ops.stop_gradient(scores), axis=-1)
     return scores, ordered, cumsum(ops.ones_like(ordered))
 
 
 def _above(threshold, scores, valid):
-    # Not "greater": NaN must propagate to the weights.
+    # Not `scores > threshold`, because NaN must propagate to the weights.
     return ops.logical_and(valid, ops.logical_not(scores <= threshold))
 
 

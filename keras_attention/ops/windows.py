@@ -9,7 +9,9 @@ from keras_attention.lengths import at_least_one, is_zero, join_axes
 
 
 def window_positions(centers, half_width):
-    """Return the positions of the window around each centre, inside the source or not.
+    """Return the positions of the window around each centre.
+
+    Some of them may be outside of the source.
 
     Args:
         centers: Real-valued positions, `(B, T)`, counted from zero.
@@ -70,7 +72,7 @@ def spread_window(weights, positions, length):
     size = batch * queries * length
     flat = ops.reshape(weights, (-1,))
     if ops.is_tensor(size):
-        # In a graph of unknown sizes: nothing can be written into an empty tensor.
+        # The size is unknown in a graph, and `scatter` fails for an empty tensor.
         flat = ops.scatter(places, flat, (ops.maximum(size, 1),))[:size]
     else:
         flat = ops.scatter(places, flat, (size,))
@@ -79,7 +81,8 @@ def spread_window(weights, positions, length):
 
 def _nearest(positions, length):
     """Return the position of the source that is nearest to each; 0 if it is empty."""
-    # With half precision by default, `ops.maximum` of integers has another dtype.
+    # On JAX with bfloat16 by default, `ops.maximum` of integers is a float; there, the
+    # length is a Python integer.
     last = length - 1
     last = max(last, 0) if isinstance(last, int) else ops.maximum(last, 0)
     return ops.clip(positions, 0, last)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import keras
 from keras import ops
 
-from keras_attention.ops.sampling import invert
+from keras_attention.ops.sampling import sample_by_inversion
 from keras_attention.search.constraints import Constraint, is_possible
 from keras_attention.search.independent import search_independently
 from keras_attention.search.limits import checked_limit
@@ -139,7 +139,7 @@ def sample_search(
     def draw(log_probs, t):
         uniform = ops.take(draws, t, axis=0)
         if top_k is None and top_p is None:
-            return invert(without_improbable(odds_of(log_probs)), uniform)
+            return sample_by_inversion(without_improbable(odds_of(log_probs)), uniform)
         size = log_probs.shape[-1]
         log_probs, token_ids = ops.top_k(log_probs, min(top_k or size, size))
         odds = odds_of(log_probs)
@@ -147,7 +147,7 @@ def sample_search(
             sums = ops.cumsum(odds, axis=-1)
             better = ops.pad(sums[..., :-1], ((0, 0), (0, 0), (1, 0)))
             odds = ops.where(better < top_p * sums[..., -1:], odds, 0.0)
-        place = invert(without_improbable(odds), uniform)[..., None]
+        place = sample_by_inversion(without_improbable(odds), uniform)[..., None]
         return ops.take_along_axis(token_ids, place, axis=-1)[..., 0]
 
     def odds_of(log_probs):

@@ -163,7 +163,9 @@ def test_blocks_are_of_equal_sizes(arrays, monkeypatch, queries, most, blocks_of
     monkeypatch.setattr(fast_scores, "BLOCK", most * POSITIONS * UNITS)
     query = ops.ones((BATCH, queries, UNITS))
 
-    blocks = fast_scores._in_examples(ops.convert_to_tensor(arrays[1]), query=query)
+    blocks = fast_scores._split_into_blocks(
+        ops.convert_to_tensor(arrays[1]), query=query
+    )
 
     assert tuple(blocks["query"].shape) == (BATCH, *blocks_of, UNITS)
     assert ops.sum(blocks["query"]) == BATCH * queries * UNITS
