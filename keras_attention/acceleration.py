@@ -9,7 +9,7 @@ import keras
 USUAL_LENGTH = 1024
 
 
-# Maximum number of scores for which plain operations are the fastest.
+# Maximum number of scores for which elementwise products and sums are the fastest.
 FEW_SCORES = 2**12
 
 
@@ -28,7 +28,7 @@ def traces_for_cpu():
 
 
 def has_few_scores(shape, dtype):
-    """Return whether scores `(..., S)` are so few that plain operations are fastest.
+    """Return whether products and sums are fastest for scores of a shape `(..., S)`.
 
     In graphs for CPUs, TensorFlow computes softmax and matrix products in float32 with
     a library whose overhead exceeds the cost of sums of so few numbers.

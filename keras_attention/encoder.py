@@ -1,4 +1,4 @@
-"""The loop of a recurrent encoder, in one direction or in both.
+"""Recurrent encoder in one direction or in both.
 
 Shapes: B batch, S steps, D depth of the inputs, U units.
 """
@@ -67,7 +67,7 @@ class RecurrentEncoder(QuantizableLayer):
 
     Raises:
         ValueError: If a cell is no Keras RNN cell, or both are the same; if
-            `inputs`, `mask` or `initial_state` is not as above.
+            `inputs`, `mask` or `initial_state` has another shape.
 
     Example:
 
@@ -140,16 +140,16 @@ class RecurrentEncoder(QuantizableLayer):
                 for cell, state in zip(self._cells, states, strict=True)
             ]
 
-            def step(states, now):
-                together = zip(passes, states, now, strict=True)
-                found = [one.step(state, part) for one, state, part in together]
-                return tuple(zip(*found, strict=True))
+            def step(states, parts):
+                together = zip(passes, states, parts, strict=True)
+                results = [one.step(state, part) for one, state, part in together]
+                return tuple(zip(*results, strict=True))
 
             sequences = tuple(one.sequences for one in passes)
-            states, found = loops.scan(step, tuple(states), sequences)
+            states, results = loops.scan(step, tuple(states), sequences)
         finally:
             self._reset_dropout_masks()
-        pairs = zip(passes, found, strict=True)
+        pairs = zip(passes, results, strict=True)
         annotations = ops.concatenate([one.finish(x) for one, x in pairs], axis=-1)
         if mask is not None:
             annotations = ops.where(mask, annotations, ops.zeros_like(annotations))
@@ -239,30 +239,30 @@ class _Pass:
         if mask is not None:
             self.sequences["mask"] = self._in_order(mask)
 
-    def step(self, state, now):
+    def step(self, state, part):
         """Return the new state, and the dict that `finish` takes."""
         if self._split is None:
-            output, new_state = call_cell(self._cell, now["inputs"], state)
+            output, new_state = call_cell(self._cell, part["inputs"], state)
         else:
-            output, new_state = self._split(now["inputs"], None, state)
-        found = {"output": output}
+            output, new_state = self._split(part["inputs"], None, state)
+        results = {"output": output}
         if self._split is not None and acceleration.defers_gradients():
-            found["previous_state"] = state[0]
+            results["previous_state"] = state[0]
         new_state = tree.pack_sequence_as(state, tree.flatten(new_state))
         new_state = tree.map_structure(
             lambda new, old: ops.cast(new, old.dtype), new_state, state
         )
-        if "mask" in now:
+        if "mask" in part:
             new_state = tree.map_structure(
-                lambda new, old: ops.where(now["mask"], new, old), new_state, state
+                lambda new, old: ops.where(part["mask"], new, old), new_state, state
             )
-        return new_state, found
+        return new_state, results
 
-    def finish(self, found):
+    def finish(self, results):
         """Return the outputs `(S, B, U)` in the order of the inputs."""
-        if "previous_state" in found:
-            self._split.record_factors(None, found["previous_state"])
-        return self._in_order(found["output"])
+        if "previous_state" in results:
+            self._split.record_kernel_inputs(None, results["previous_state"])
+        return self._in_order(results["output"])
 
     def _in_order(self, x):
         return ops.flip(x, axis=0) if self._backward else x

@@ -39,7 +39,7 @@ def convert_to_litert(
         The bytes of a `.tflite` file.
 
     Raises:
-        ValueError: If there is no signature, `quantize` is something else, or a
+        ValueError: If there is no signature, `quantize` is another value, or a
             function has an operation for which LiteRT has no operator, such as the
             `Roll` of `MonotonicWeighting("recursive")`.
         RuntimeError: If the backend of Keras is not TensorFlow.
@@ -60,7 +60,9 @@ def convert_to_litert(
     ```
     """
     if not signatures:
-        raise ValueError("expected at least one signature. Received none")
+        raise ValueError(
+            "signatures must contain at least one signature. Received: none"
+        )
     if quantize not in QUANTIZATIONS:
         raise ValueError(
             f"quantize must be one of {QUANTIZATIONS}. Received: {quantize!r}"

@@ -41,7 +41,7 @@ class _Quantizer:
 
     def __init__(self, model, schema):
         self.model, self.schema = model, schema
-        # From the number of each float16 buffer to that of its copy, and its scales.
+        # Maps the index of each float16 buffer to the index of its copy and its scales.
         self.copies = {}
 
     def quantize(self, graph):

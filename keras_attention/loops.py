@@ -1,4 +1,4 @@
-"""The loop over time steps, as each backend runs it best."""
+"""The loop over time steps, in the form that is fastest on each backend."""
 
 import keras
 from keras import ops, tree
@@ -17,8 +17,8 @@ def scan(step, state, inputs):
         step: Function `(state, inputs_t) -> (state, outputs_t)`. The structure,
             shapes and dtypes of the state must not change.
         state: Nested structure of tensors.
-        inputs: Nested structure of tensors `(time, ...)`. Without a step, the state
-            stays and the outputs are empty.
+        inputs: Nested structure of tensors `(time, ...)`. Without any step, the
+            state is returned unchanged and the outputs are empty.
 
     Returns:
         The state after the last step, and the outputs stacked to `(time, ...)`.
@@ -35,7 +35,7 @@ def scan(step, state, inputs):
 
 
 def _no_outputs(step, state, inputs):
-    """Return the stacked outputs of no steps."""
+    """Return empty stacked outputs, `(0, ...)`."""
     _, template = step(state, tree.map_structure(lambda x: at_least_one(x)[0], inputs))
     return tree.map_structure(
         lambda x: ops.zeros((0, *ops.shape(x)), x.dtype), template
@@ -57,7 +57,8 @@ def _scan_tensorflow(step, state, inputs):
         return _scan_eagerly(step, state, inputs)
     first, before = tree.flatten(inputs)[0], state
     known, steps = first.shape[0] is not None, ops.shape(first)[0]
-    # An array without an element has no shape: there is a step that does not count.
+    # A tensor array without elements has no shape. For an empty sequence, the loop
+    # therefore runs one step, whose results are dropped.
     length = steps if known else ops.maximum(steps, 1)
     inputs = tree.map_structure(at_least_one, inputs)
 

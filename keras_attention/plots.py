@@ -36,8 +36,8 @@ def attention_overlay(
         weights: Attention weights, `(len(words), rows, columns)`, or
             `(len(words), rows * columns)` for a square grid; with `boxes`,
             `(len(words), len(boxes))`.
-        boxes: Boxes of the regions, `(regions, 4)`: left, top, right and bottom in
-            shares of width and height; parts outside of the image are cut off. By
+        boxes: Boxes of the regions, `(regions, 4)`: left, top, right and bottom as
+            fractions of width and height; parts outside of the image are cut off. By
             default, the regions form a grid.
         title: Title of the figure; the words, separated by spaces, if omitted.
         columns: Number of panels per row.
@@ -203,8 +203,8 @@ def box_map(weight, boxes, height, width):
 
     Args:
         weight: Attention weights of the boxes, `(regions,)`.
-        boxes: Array `(regions, 4)`: left, top, right and bottom in shares of width and
-            height.
+        boxes: Array `(regions, 4)`: left, top, right and bottom as fractions of width
+            and height.
         height, width: Size of the map in pixels.
     """
     total = np.zeros((height, width))

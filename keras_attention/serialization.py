@@ -37,6 +37,7 @@ def serialize_shared_part(part):
     When Keras saves a model, every config of an object after the first contains its id.
     Layers that are loaded from configs with the same id share the part again.
     """
+    # The first call registers the object, so the second config contains the id.
     serialize_part(part)
     return serialize_part(part)
 

@@ -2,8 +2,7 @@
 
 An encoder knows all inputs of its cell before the loop, a decoder all but the context.
 Their products with the kernel are computed at once, before the loop. The gradients of
-the kernels that remain in the loop are computed at once, after it, instead of being
-summed up step by step.
+the kernels that remain in the loop are also computed at once, after the loop.
 
 Shapes: T steps, R rows (batch, or batch x sequences), D depth of the known inputs, V
 depth of the context, U units.
@@ -23,7 +22,7 @@ from keras_attention.ops.precision import exact_dtype
 
 
 def split_cell(cell, inputs, dtype):
-    """Return a `SplitCell` for the pass of a cell, or `None` if it cannot be split.
+    """Return a `SplitCell` for one pass of a cell, or `None` if it cannot be split.
 
     Args:
         cell: Keras RNN cell, built for inputs of depth D + V.
@@ -47,7 +46,7 @@ class SplitCell:
         adds_bias: Whether the bias of the cell is part of the sums.
 
     Call arguments:
-        now: Part of `sequences`.
+        part: Part of `sequences`.
         context: Inputs that only the step knows, `(R, V)`; `None` if V is 0.
         state: List of tensors `(R, U)`.
 
@@ -62,7 +61,7 @@ class SplitCell:
         self.cell = cell
         self._dtype = dtype
         self._leading = ops.shape(inputs)[:-1]
-        self._factors = {}
+        self._kernel_inputs = {}
         depth = inputs.shape[-1]
         kernel = ops.cast(self._prepared(cell.kernel), dtype)
         recurrent = ops.cast(self._prepared(cell.recurrent_kernel), dtype)
@@ -76,8 +75,8 @@ class SplitCell:
         """Return a kernel of the cell in the form that the products use."""
         return kernel
 
-    def record_factors(self, contexts, states):
-        """Record the factors of the kernels in all steps, for the deferred gradients.
+    def record_kernel_inputs(self, contexts, states):
+        """Record the inputs of the kernels in all steps, for the deferred gradients.
 
         Args:
             contexts: Tensor `(T, ..., V)`; `None` if V is 0.
@@ -85,11 +84,11 @@ class SplitCell:
         """
         for name, x in {"context": contexts, "state": states}.items():
             if x is not None:
-                self._factors[name] = ops.stop_gradient(ops.cast(x, self._dtype))
+                self._kernel_inputs[name] = ops.stop_gradient(ops.cast(x, self._dtype))
 
-    def _plus(self, sums, **factors):
-        """Return `sums` plus the products of `factors` with their kernels."""
-        for name, x in factors.items():
+    def _plus(self, sums, **kernel_inputs):
+        """Return `sums` plus the products of inputs with the kernels of these names."""
+        for name, x in kernel_inputs.items():
             if x is not None:
                 sums = sums + self._multiply[name](ops.cast(x, self._dtype))
         return sums
@@ -108,22 +107,22 @@ class SplitCell:
         """
         kernels = {name: self._kernels[name] for name in names if name in self._kernels}
         if kernels and acceleration.defers_gradients():
-            sums = _defer_gradients(self._factors, list(kernels))(
+            sums = _defer_gradients(self._kernel_inputs, list(kernels))(
                 sums, *kernels.values()
             )
         return ops.reshape(sums, (*self._leading, sums.shape[-1]))
 
 
-def _defer_gradients(factors, names):
+def _defer_gradients(kernel_inputs, names):
     """Return a function `(sums, *kernels) -> sums` with deferred kernel gradients.
 
     PyTorch keeps the gradient function as long as any tensor that depends on the sums.
     If it referred to such a tensor, neither would ever be freed.
 
     Args:
-        factors: Dict that holds the factors of the kernels, without gradients of their
-            own, once the loop has run.
-        names: Names of the kernels in `factors`.
+        kernel_inputs: Dict that holds the inputs of the kernels once the loop has run;
+            gradients stop at them.
+        names: Names of the kernels.
     """
 
     def add(sums, *_):
@@ -131,7 +130,8 @@ def _defer_gradients(factors, names):
             upstream = upstreams[0] if upstream is None else upstream
             rows = ops.reshape(upstream, (-1, upstream.shape[-1]))
             inputs = [
-                ops.reshape(factors[n], (-1, factors[n].shape[-1])) for n in names
+                ops.reshape(kernel_inputs[n], (-1, kernel_inputs[n].shape[-1]))
+                for n in names
             ]
             products = [ops.matmul(ops.transpose(x), rows) for x in inputs]
             return upstream, *products
@@ -173,8 +173,8 @@ class SplitSum(SplitCell):
             "sums": self._with_deferred_gradients(sums, "context", "state")
         }
 
-    def __call__(self, now, context, state):
-        sums = self._plus(now["sums"], context=context, state=state[0])
+    def __call__(self, part, context, state):
+        sums = self._plus(part["sums"], context=context, state=state[0])
         return self._advance(sums, state)
 
 
@@ -193,8 +193,8 @@ class SplitLSTM(SplitSum):
         return lstm_gates(self.cell, sums, state)
 
 
-class SplitSums(SplitCell):
-    """Base of the cells that need separate products with inputs and state."""
+class SplitProducts(SplitCell):
+    """Base of the cells that need the products with inputs and state separately."""
 
     def __init__(self, cell, inputs, dtype):
         super().__init__(cell, inputs, dtype)
@@ -205,20 +205,20 @@ class SplitSums(SplitCell):
             "state": self._with_deferred_gradients(state_products, "state"),
         }
 
-    def __call__(self, now, context, state):
-        input_products = self._plus(now["inputs"], context=context)
-        state_products = self._plus(now["state"], state=state[0])
+    def __call__(self, part, context, state):
+        input_products = self._plus(part["inputs"], context=context)
+        state_products = self._plus(part["state"], state=state[0])
         return self._advance(input_products, state_products, state)
 
 
-class SplitGRU(SplitSums):
+class SplitGRU(SplitProducts):
     """Split `keras.layers.GRUCell` with `reset_after`, the default of Keras."""
 
     def _advance(self, input_products, state_products, state):
         return gru_gates(self.cell, input_products, state_products, state)
 
 
-class SplitNormalized(SplitSums):
+class SplitNormalized(SplitProducts):
     """Base of the split `LayerNormLSTMCell` and `LayerNormGRUCell`.
 
     Products with a kernel whose rows have mean zero have mean zero, too. The means are
@@ -272,8 +272,8 @@ def _standardizer(shares, epsilon):
             upstream = upstreams[0] if upstream is None else upstream
             upstream = _by_gate(upstream, shares)
             along = _mean(upstream * deviations, shares)
-            found = scale * (upstream - along * deviations)
-            return ops.reshape(found, ops.shape(sums))
+            sums_gradient = scale * (upstream - along * deviations)
+            return ops.reshape(sums_gradient, ops.shape(sums))
 
         return ops.reshape(deviations, ops.shape(sums)), gradient
 

@@ -50,7 +50,7 @@ def check_rank(name, shape, ranks, expected):
 
 
 def check_mask(name, mask, *shapes, broadcasts=False):
-    """Raise `ValueError` unless a mask is one of these shapes, and no additive mask.
+    """Raise `ValueError` for a mask of another shape, or an additive mask.
 
     A list is refused, too: Keras does not count it as a tensor of the call, and would
     pass implicit masks to the wrong arguments.

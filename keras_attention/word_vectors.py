@@ -80,8 +80,8 @@ def load_word_vectors(
 
     Raises:
         ValueError: If the file is empty, is not of this format, has vectors of another
-            dimension than `dimension` or than its first line, or a vector of the
-            vocabulary has a number that is NaN or infinite. The message has the number
+            dimension than `dimension` or than its first line, or if a vector of the
+            vocabulary contains NaN or infinity. The message has the number
             of the line.
         OSError: If the file cannot be read.
 
@@ -127,7 +127,7 @@ def _utf8(word):
     return word.encode("utf-8", "surrogatepass")
 
 
-def _shown(text):
+def _excerpt(text):
     return repr(text[:60].decode(errors="replace"))
 
 
@@ -166,7 +166,7 @@ def _read(lines, wanted, dimension):
                 raise ValueError(
                     f"Line {number} must be a word and {size} numbers, as text; a "
                     "binary file of word2vec must be converted first. Received: "
-                    f"{len(numbers)} numbers after {_shown(word)}"
+                    f"{len(numbers)} numbers after {_excerpt(word)}"
                 )
         if word in vectors:
             repeated += 1
@@ -196,6 +196,6 @@ def _vector(line, size, number):
     if not np.all(np.abs(vector) <= np.finfo("float32").max):
         raise ValueError(
             f"Line {number} must be a word and {size} finite numbers. Received for "
-            f"{_shown(word)}: {_shown(b' '.join(numbers))}"
+            f"{_excerpt(word)}: {_excerpt(b' '.join(numbers))}"
         )
     return vector.astype("float32")

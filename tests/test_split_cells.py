@@ -75,7 +75,7 @@ def run(cell, inputs, contexts, state, *, split):
     _, found = loops.scan(step, state, sequence)
     if split:
         *contexts, states = found["seen"]
-        splitter.record_factors(contexts[0] if contexts else None, states)
+        splitter.record_kernel_inputs(contexts[0] if contexts else None, states)
     return found["output"]
 
 

@@ -245,8 +245,8 @@ class AttentionCell(QuantizableLayer):
             return self.run_cell([inputs, *added], state["cell"], training)
 
         outputs, new_state = self.advance(inputs, state, attend, recur)
-        found = self.complete(outputs), new_state
-        return tree.map_structure(REMOVE_SEQUENCES, found) if single else found
+        results = self.complete(outputs), new_state
+        return tree.map_structure(REMOVE_SEQUENCES, results) if single else results
 
     def advance(
         self, inputs: Tensor, state: Tensors, attend: Callable, recur: Callable
@@ -272,20 +272,23 @@ class AttentionCell(QuantizableLayer):
             query = topmost_state(state["cell"])
             if self.input_in_query:
                 query = joined([query, ops.cast(inputs, query.dtype)])
-            found, attention_state = attend(query)
-            context = self.gated(found["context"], query)
+            results, attention_state = attend(query)
+            context = self.gated(results["context"], query)
             cell_output, cell_state = recur([*fed, context])
-            outputs = {**found, "context": context, "query": query}
+            outputs = {**results, "context": context, "query": query}
         else:
             cell_output, cell_state = recur(fed)
-            found, attention_state = attend_with_sentinel(
+            results, attention_state = attend_with_sentinel(
                 self.visual_sentinel,
                 attend,
                 cell_output,
                 [inputs, *fed],
                 [state["cell"][0], cell_state[-1]],
             )
-            outputs = {**found, "context": self.gated(found["context"], cell_output)}
+            outputs = {
+                **results,
+                "context": self.gated(results["context"], cell_output),
+            }
         outputs["cell_output"] = cell_output
         new_state = {"cell": cell_state}
         if "attention" in state:
@@ -330,11 +333,11 @@ class AttentionCell(QuantizableLayer):
         try:
             # Keras cells have a single batch axis.
             inputs, rows = as_rows((inputs, state))
-            found = call_cell(self.cell, inputs, rows, training=training)
+            results = call_cell(self.cell, inputs, rows, training=training)
         finally:
             if not self._shares_dropout:
                 reset_dropout_masks(self.cell)
-        output, new_state = as_sequences(found, leading)
+        output, new_state = as_sequences(results, leading)
         return output, tree.pack_sequence_as(state, tree.flatten(new_state))
 
     @property

@@ -13,7 +13,6 @@ from keras_attention import acceleration, loops
 from keras_attention.decoder.attention_cell import AttentionCell
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
 from keras_attention.decoder.sentinel import attend_with_sentinel
-from keras_attention.decoder.split_reading import SplitReading
 from keras_attention.decoder.states import (
     ADD_SEQUENCES,
     REMOVE_SEQUENCES,
@@ -23,6 +22,7 @@ from keras_attention.decoder.states import (
     check_state,
     joined,
 )
+from keras_attention.decoder.value_gradients import DeferredValueGradients
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.recurrent import first_state
 from keras_attention.lengths import at_least_one
@@ -35,7 +35,7 @@ from keras_attention.validation import check_mask, check_rank
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class AttentionDecoder(QuantizableLayer):
-    """Runs an `AttentionCell` over a whole target sequence.
+    """Loop of an `AttentionCell` over a whole target sequence.
 
     Everything that does not depend on the previous step is computed for all steps at
     once: the products of the cell's kernel with the inputs, the attentional vectors
@@ -155,60 +155,60 @@ class AttentionDecoder(QuantizableLayer):
         if training and self.sampling is not None:
             run = self._sample
         outputs, state = run(inputs, sequence, state, memory, training)
-        read = outputs.pop("word_inputs", inputs)
+        word_inputs = outputs.pop("word_inputs", inputs)
         outputs = cell.complete(outputs)
         if self.sampling is not None:
-            outputs["word_inputs"] = read
+            outputs["word_inputs"] = word_inputs
         if inputs_mask is not None:
             outputs = tree.map_structure(
                 lambda x: _where(sequence["mask"], x, ops.zeros_like(x)), outputs
             )
         outputs = tree.map_structure(lambda x: ops.moveaxis(x, 0, 2), outputs)
-        found = {**outputs, "state": state}
-        return tree.map_structure(REMOVE_SEQUENCES, found) if single else found
+        results = {**outputs, "state": state}
+        return tree.map_structure(REMOVE_SEQUENCES, results) if single else results
 
     def _step_by_step(self, inputs, sequence, state, memory, training):
-        """Run one step after the other; every sequence is `(T, B, K, ...)`."""
+        """Run the steps one after the other; sequences are `(T, B, K, ...)`."""
         cell = self.cell
         recurrence = _Recurrence(cell, inputs, self.compute_dtype, training)
         memories = memory if cell.has_several else [memory]
-        reading = SplitReading(memories, ops.shape(inputs)[:-1])
-        memory = reading.memories if cell.has_several else reading.memories[0]
+        deferred = DeferredValueGradients(memories, ops.shape(inputs)[:-1])
+        memory = deferred.memories if cell.has_several else deferred.memories[0]
         sequence = {
             **sequence,
             "cell": recurrence.sequences,
-            "reading": reading.sequences,
+            "values": deferred.sequences,
             "inputs": inputs if cell.input_in_query or cell.sentinel else {},
             "noise": self._draw(inputs, memory) if training else {},
         }
 
-        def step(state, now):
+        def step(state, part):
             def attend(query, **options):
-                found, attention_state = cell.step(
+                results, attention_state = cell.step(
                     query,
                     memory,
                     state.get("attention", {}),
-                    noise=now["noise"] or None,
+                    noise=part["noise"] or None,
                     training=training,
                     **options,
                 )
-                context = reading.add(found["context"], now["reading"])
-                return {**found, "context": context}, attention_state
+                context = deferred.add(results["context"], part["values"])
+                return {**results, "context": context}, attention_state
 
             def recur(added):
-                return recurrence.step(now["cell"], added, state["cell"])
+                return recurrence.step(part["cell"], added, state["cell"])
 
-            outputs, new_state = cell.advance(now["inputs"], state, attend, recur)
-            outputs["factors"] = recurrence.factors(state)
-            return _keep(state, new_state, now), outputs
+            outputs, new_state = cell.advance(part["inputs"], state, attend, recur)
+            outputs["kernel_inputs"] = recurrence.kernel_inputs(state)
+            return _keep(state, new_state, part), outputs
 
         first = at_least_one(inputs)[0]
         with cell.same_dropout(first, state, memory, training=training):
             state, outputs = loops.scan(step, state, sequence)
         weights = outputs["weights"]
-        reading.record_weights(weights if cell.has_several else [weights])
+        deferred.record_weights(weights if cell.has_several else [weights])
         context = [outputs["context"]] if cell.order == "previous" else []
-        recurrence.record_factors(outputs.pop("factors"), context)
+        recurrence.record_kernel_inputs(outputs.pop("kernel_inputs"), context)
         return outputs, state
 
     def _attend_at_once(self, inputs, sequence, state, memory, training):
@@ -217,17 +217,20 @@ class AttentionDecoder(QuantizableLayer):
         recurrence = _Recurrence(cell, inputs, self.compute_dtype, training)
         sequence = {**sequence, "cell": recurrence.sequences}
 
-        def step(state, now):
-            output, cell_state = recurrence.step(now["cell"], [], state["cell"])
-            outputs = {"cell_output": output, "factors": recurrence.factors(state)}
+        def step(state, part):
+            output, cell_state = recurrence.step(part["cell"], [], state["cell"])
+            outputs = {
+                "cell_output": output,
+                "kernel_inputs": recurrence.kernel_inputs(state),
+            }
             if cell.sentinel:
                 outputs["states"] = [state["cell"][0], cell_state[1]]
-            return _keep(state, {"cell": cell_state}, now), outputs
+            return _keep(state, {"cell": cell_state}, part), outputs
 
         first = at_least_one(inputs)[0]
         with cell.same_dropout(first, state, memory, training=training):
             state, outputs = loops.scan(step, state, sequence)
-        recurrence.record_factors(outputs.pop("factors"), [])
+        recurrence.record_kernel_inputs(outputs.pop("kernel_inputs"), [])
 
         steps, _, sequences = ops.shape(inputs)[:-1]
         noise = self._draw(inputs, memory) if training else None
@@ -238,26 +241,28 @@ class AttentionDecoder(QuantizableLayer):
         def attend(query, **options):
             return cell.step(query, memory, noise=noise, training=training, **options)
 
-        found, _ = attend_with_sentinel(
+        results, _ = attend_with_sentinel(
             cell.visual_sentinel, attend, query, [_as_queries(inputs)], states
         )
-        found = {**found, "context": cell.gated(found["context"], query)}
-        found = tree.map_structure(lambda x: _as_steps(x, sequences, steps), found)
-        return {**outputs, **found}, state
+        results = {**results, "context": cell.gated(results["context"], query)}
+        results = tree.map_structure(lambda x: _as_steps(x, sequences, steps), results)
+        return {**outputs, **results}, state
 
     def _sample(self, inputs, sequence, state, memory, training):
-        """Run one step after the other, whose inputs may be samples of the model."""
+        """Run the steps one after the other, with inputs that the model may sample."""
         cell, sampling = self.cell, self.sampling
         coins = sampling.draw(ops.shape(inputs)[0], ops.shape(inputs)[1:-1])
         noise = self._draw(inputs, memory)
         sequence = {**sequence, "noise": noise, "inputs": inputs, "sampling": coins}
 
-        def step(carry, now):
+        def step(carry, part):
             state, previous = carry
-            read = sampling.choose(now["sampling"], now["inputs"], *previous)
-            outputs, new_state = cell(read, state, memory, now["noise"], training=True)
-            carry = _keep(state, new_state, now), (read, outputs)
-            return carry, {**outputs, "word_inputs": read}
+            word_inputs = sampling.choose(part["sampling"], part["inputs"], *previous)
+            outputs, new_state = cell(
+                word_inputs, state, memory, part["noise"], training=True
+            )
+            carry = _keep(state, new_state, part), (word_inputs, outputs)
+            return carry, {**outputs, "word_inputs": word_inputs}
 
         first = tree.map_structure(lambda x: at_least_one(x)[0], sequence)
         inputs = first["inputs"]
@@ -306,12 +311,12 @@ class AttentionDecoder(QuantizableLayer):
         }
 
     def _masks_of_reports(self, mask):
-        """Return `mask` in the structure of weights and reports of the attention."""
+        """Return a dict that maps weights and reports of the attention to `mask`."""
         if not self.cell.has_several:
             return dict.fromkeys(("weights", *self.cell.reports), mask)
         reports = [("weights", *x.step.reports) for x in self.cell.attentions]
-        names = dict.fromkeys(name for some in reports for name in some)
-        return {name: [mask for some in reports if name in some] for name in names}
+        names = dict.fromkeys(name for own in reports for name in own)
+        return {name: [mask for own in reports if name in own] for name in names}
 
     def get_config(self) -> Config:
         return {
@@ -341,43 +346,43 @@ class _Recurrence:
         self._split = split_cell(cell.cell, rows, dtype)
         self.sequences = inputs if self._split is None else self._split.sequences
 
-    def step(self, now, added, state):
+    def step(self, part, added, state):
         """Return output and new state for this part of `sequences`."""
         if self._split is None:
-            return self._cell.run_cell([now, *added], state, self._training)
+            return self._cell.run_cell([part, *added], state, self._training)
         leading = ops.shape(tree.flatten(state)[0])[:2]
         added = as_rows(joined(added)) if added else None
-        output, new_state = self._split(now, added, as_rows(state))
+        output, new_state = self._split(part, added, as_rows(state))
         output, new_state = as_sequences((output, new_state), leading)
         return output, tree.pack_sequence_as(state, tree.flatten(new_state))
 
-    def factors(self, state):
-        """Return the factors of the kernels in this step, if gradients are deferred."""
+    def kernel_inputs(self, state):
+        """Return the inputs of the kernels in this step, if gradients are deferred."""
         if self._split is None or not acceleration.defers_gradients():
             return {}
         fed = [state["fed"]] if "fed" in state else []
         return {"state": tree.flatten(state["cell"])[0], "fed": fed}
 
-    def record_factors(self, factors, context):
-        """Record the factors of all steps for the gradients of the kernels."""
-        if factors:
-            self._split.record_factors(
-                joined([*factors["fed"], *context]), factors["state"]
+    def record_kernel_inputs(self, kernel_inputs, context):
+        """Record the inputs of all steps for the deferred gradients of the kernels."""
+        if kernel_inputs:
+            self._split.record_kernel_inputs(
+                joined([*kernel_inputs["fed"], *context]), kernel_inputs["state"]
             )
 
 
 def _cast_like(states, others):
-    """Cast states to the dtypes, and pack them in the structure, of `others`."""
+    """Return states with the dtypes and the structure of `others`."""
     pairs = zip(tree.flatten(states), tree.flatten(others), strict=True)
     return tree.pack_sequence_as(others, [ops.cast(x, y.dtype) for x, y in pairs])
 
 
-def _keep(state, new_state, now):
+def _keep(state, new_state, part):
     """Return the new state where a step is valid, and the old one elsewhere."""
-    if "mask" not in now:
+    if "mask" not in part:
         return new_state
     return tree.map_structure(
-        lambda new, old: _where(now["mask"], new, old), new_state, state
+        lambda new, old: _where(part["mask"], new, old), new_state, state
     )
 
 

@@ -11,7 +11,7 @@ def check_order(order, input_in_query):
     """Raise `ValueError` unless the order is known and allows `input_in_query`.
 
     Args:
-        order, input_in_query: As of `AttentionCell`.
+        order, input_in_query: As in `AttentionCell`.
     """
     check_choice("order", order, ORDERS)
     if input_in_query and order != "previous":
@@ -22,7 +22,7 @@ def check_order(order, input_in_query):
 
 
 def attentional_layer(width, dtype):
-    """Return the layer of the attentional vector, or `None`.
+    """Return the layer that computes the attentional vector, or `None`.
 
     Args:
         width: Width of the vector, a layer, which is returned unchanged, or `None`.
@@ -37,7 +37,7 @@ def attentional_layer(width, dtype):
 
 
 def context_gate(gate, dtype):
-    """Return the layer of the gate, or `None`.
+    """Return the layer that computes the gate, or `None`.
 
     Args:
         gate: Whether to gate the context, or a layer, which is returned unchanged.

@@ -26,7 +26,7 @@ def fed_units(cell, memory=None):
 
 
 def first_fed(cell, output, memory):
-    """Return the vector that the first step receives: zeros.
+    """Return the fed-back vector before the first step, zeros.
 
     Args:
         cell, memory: As in `fed_units`.

@@ -1,4 +1,4 @@
-"""Several attentions, each with its own memory, with the interface of one.
+"""The memories and the steps of several attentions, with the interface of one.
 
 Shapes: B batch, K queries, S positions, V depth of the context.
 """
@@ -21,8 +21,8 @@ class JointMemory:
         self._memories = memories
 
     def __call__(self, value, *, value_mask=None):
-        values = self._of_each("value", value)
-        masks = self._of_each("value_mask", value_mask)
+        values = self._one_per_attention("value", value)
+        masks = self._one_per_attention("value_mask", value_mask)
         return [
             memory(one, value_mask=mask)
             for memory, one, mask in zip(self._memories, values, masks, strict=True)
@@ -39,10 +39,12 @@ class JointMemory:
 
     def _pairs(self, value_shape):
         is_list = isinstance(value_shape[0], (list, tuple))
-        value_shapes = self._of_each("value", value_shape if is_list else [value_shape])
+        value_shapes = self._one_per_attention(
+            "value", value_shape if is_list else [value_shape]
+        )
         return zip(self._memories, map(tuple, value_shapes), strict=True)
 
-    def _of_each(self, name, x):
+    def _one_per_attention(self, name, x):
         """Return a list with one entry for each attention; a single `x` is repeated."""
         x = list(x) if isinstance(x, (list, tuple)) else [x]
         count = len(self._memories)
@@ -68,7 +70,7 @@ class JointStep:
 
     def __call__(self, query, memory, state=None, *, noise=None, training=None):
         count = len(self._steps)
-        found = [
+        results = [
             step(query, *inputs, noise=one_noise, training=training)
             for step, *inputs, one_noise in zip(
                 self._steps,
@@ -78,7 +80,7 @@ class JointStep:
                 strict=True,
             )
         ]
-        outputs, states = [dict(x) for x, _ in found], [state for _, state in found]
+        outputs, states = [dict(x) for x, _ in results], [state for _, state in results]
         contexts = [ops.cast(x.pop("context"), self._dtype) for x in outputs]
         joint = {name: [x[name] for x in outputs if name in x] for name in self.reports}
         weights = [x["weights"] for x in outputs]

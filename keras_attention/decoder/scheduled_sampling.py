@@ -29,8 +29,8 @@ class ScheduledSampling(keras.layers.Layer):
         word[t]  ~ softmax(predict(input[t-1], output[t-1]))
         input[t] = embed(word[t]) with probability `rate`, else the teacher's input
 
-    For `AttentionDecoder(cell, sampling=...)`, which calls `draw` before its loop and
-    `choose` at every step of a training pass.
+    `AttentionDecoder(cell, sampling=...)` calls `draw` before its loop and `choose` at
+    every step of a training pass.
 
     Every row and every step but the first is sampled independently. No gradient passes
     through the sampled word; `embed` learns from it as from any other word.
@@ -131,7 +131,7 @@ class ScheduledSampling(keras.layers.Layer):
 
         Returns:
             Dict of tensors `(steps, B, [K])`: the boolean `"coin"`, whether the input
-            is a sample, and `"uniform"`, the number that is inverted to sample it.
+            is a sample, and `"uniform"`, the random number that selects the sample.
 
         Raises:
             ValueError: If `embed` or `predict` is missing, or a layer that is not built

@@ -1,4 +1,4 @@
-"""The visual sentinel of a decoder step: the memory of its LSTM as one more position.
+"""The visual sentinel of a decoder step: the carry of its LSTM as one more position.
 
 Shapes: B batch, K queries, D inputs of the LSTM, U its units, P depth of projected
 keys, V depth of the values.
@@ -68,7 +68,7 @@ def visual_sentinel(sentinel, cell, attention, order, dtype):
     """Return the `VisualSentinel` of an `AttentionCell`, or `None`.
 
     Args:
-        sentinel, cell, attention, order: As of `AttentionCell`.
+        sentinel, cell, attention, order: As in `AttentionCell`.
         dtype: Dtype policy of the new layer.
     """
     if not isinstance(sentinel, bool):
@@ -116,7 +116,7 @@ def _check_parts(cell, attention, order):
         ),
         (
             len(tree.flatten(sizes)) != 2 or tree.is_nested(sizes[0]),
-            "one LSTM cell, from whose carry it is computed",
+            "one LSTM cell, because it depends on the carry",
         ),
         (
             not composed,

@@ -1,4 +1,4 @@
-"""States, memories and queries of a decoder step: their shapes, and errors about them.
+"""States, memories and queries of a decoder step: shapes and checks.
 
 Shapes: B batch, K sequences that attend to the same memory, D depth, U cell units.
 """
@@ -71,7 +71,7 @@ def first_attention_state(step, output, memory):
     Args:
         step: Step of the attention.
         output: Output state of the RNN cell, `(B, [K,] U)`.
-        memory: Memory of the attention; an error if there is none.
+        memory: Memory of the attention; required.
     """
     if memory is None:
         raise ValueError(
@@ -96,13 +96,13 @@ def check_state(name, state, cell, rank):
     if not is_known or found_units != expected:
         raise ValueError(
             f"{name} must be a dict like that of cell.get_initial_state: 'cell' with "
-            f"tensors of rank {rank} for units {cell.state_size}, and no more than "
+            f"tensors of rank {rank} for units {cell.state_size}, and optionally "
             f"'attention' and 'fed'. Received: {shapes(state)}"
         )
 
 
 def check_memory(memory, attention, inputs=None):
-    """Raise `ValueError` for a memory of another form, or of another batch size."""
+    """Raise `ValueError` for a wrong structure or batch size of a memory."""
     several = isinstance(attention, list)
     memories = memory if several else [memory]
     count = len(attention) if several else 1

@@ -72,7 +72,7 @@ def coverage_loss(weights: Tensor, mask: Tensor | None = None) -> Tensor:
         [See et al., 2017](https://arxiv.org/abs/1704.04368), section 2.3.
     """
     weights = masked(at_least_float32(weights), mask, rows=True)
-    # There are no steps before the first, and none after the last.
+    # The first step has no coverage, and no step follows the last.
     coverage = ops.cumsum(weights[..., :-1, :], axis=-2)
     return ops.sum(ops.minimum(weights[..., 1:, :], coverage), axis=(-2, -1))
 

@@ -60,8 +60,8 @@ def sequence_crossentropy(
     token_ids = masked(token_ids, mask)
     losses = ops.sparse_categorical_crossentropy(token_ids, logits, from_logits=True)
     if label_smoothing:
-        spread = ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
-        losses = (1 - label_smoothing) * losses + label_smoothing * spread
+        uniform_losses = ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
+        losses = (1 - label_smoothing) * losses + label_smoothing * uniform_losses
     return masked(losses, mask)
 
 

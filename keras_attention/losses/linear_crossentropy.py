@@ -35,9 +35,9 @@ def linear_crossentropy(
 
     Logits and their gradient are the largest tensors of a model with a vocabulary.
     This function computes them for a block of tokens at a time, together with the
-    gradients of `inputs` and `embeddings`. So memory does not grow with the number of
-    tokens, and on a CPU the loss takes about half the time. Second derivatives, such as
-    of a gradient penalty, are wrong on PyTorch.
+    gradients of `inputs` and `embeddings`. So the memory for logits does not grow with
+    the number of tokens, and on a CPU the loss takes about half the time. Second
+    derivatives, such as those of a gradient penalty, are wrong on PyTorch.
 
     Args:
         token_ids: Target tokens, integers `(..., T)`.
@@ -80,7 +80,7 @@ def linear_crossentropy(
     embeddings = ops.cast(table, inputs.dtype)
     depth = inputs.shape[-1]
     rows = ops.reshape(masked(inputs, mask, rows=True), (-1, depth))
-    several = ops.shape(token_ids)
+    shape = ops.shape(token_ids)
     token_ids = ops.reshape(masked(token_ids, mask), (-1,))
     counts = at_least_float32(ops.ones_like(rows[:, 0]))
     if mask is not None:
@@ -88,11 +88,11 @@ def linear_crossentropy(
     counts = counts / ops.maximum(ops.sum(counts), 1.0)
     if weights is not None:
         weights = ops.stop_gradient(ops.cast(weights, counts.dtype))
-        weights = masked(ops.broadcast_to(weights, several), mask)
+        weights = masked(ops.broadcast_to(weights, shape), mask)
         counts = counts * ops.reshape(weights, (-1,))
-    # loss = log-partition - target logit; with smoothing, the target is partly the mean
-    # of all rows. Gathering from the table in its own dtype sums the gradients of a
-    # frequent token in that dtype, not in half precision.
+    # loss = log-partition - target logit. With smoothing, the target embedding is mixed
+    # with the mean embedding. Gathering from the table in its own dtype sums the
+    # gradients of a frequent token in that dtype, not in half precision.
     targets = ops.take(table, token_ids, axis=0)
     if label_smoothing:
         mean = ops.mean(table, axis=0)
@@ -125,7 +125,7 @@ def _log_partition(rows, embeddings, weights):
 
     def log_partition(rows, embeddings):
         def add_block(sums, block):
-            total, of_embeddings = sums
+            total, embeddings_gradient = sums
             rows, weights = block
             logits = ops.matmul(rows, ops.transpose(embeddings))
             logits = ops.cast(logits, weights.dtype)
@@ -133,20 +133,25 @@ def _log_partition(rows, embeddings, weights):
             masses = ops.exp(logits - largest)
             mass = ops.sum(masses, axis=-1, keepdims=True)
             total = total + ops.sum(weights * (largest + ops.log(mass)))
-            of_logits = ops.cast(masses * (weights / (scale * mass)), rows.dtype)
-            more = ops.matmul(ops.transpose(of_logits), rows)
-            of_embeddings = of_embeddings + ops.cast(more, weights.dtype)
-            return (total, of_embeddings), ops.matmul(of_logits, embeddings)
+            logits_gradient = ops.cast(masses * (weights / (scale * mass)), rows.dtype)
+            added = ops.matmul(ops.transpose(logits_gradient), rows)
+            embeddings_gradient = embeddings_gradient + ops.cast(added, weights.dtype)
+            return (total, embeddings_gradient), ops.matmul(logits_gradient, embeddings)
 
-        sums = [ops.zeros(shape, weights.dtype) for shape in ((), embeddings.shape)]
+        sums = [ops.zeros(size, weights.dtype) for size in ((), embeddings.shape)]
         blocks = (cut(rows), cut(weights[:, None]))
-        (total, of_embeddings), of_rows = loops.scan(add_block, tuple(sums), blocks)
-        of_rows = ops.reshape(of_rows, (-1, rows.shape[-1]))[:count]
+        (total, embeddings_gradient), rows_gradient = loops.scan(
+            add_block, tuple(sums), blocks
+        )
+        rows_gradient = ops.reshape(rows_gradient, (-1, rows.shape[-1]))[:count]
 
         def gradient(*upstreams, upstream=None):
             upstream = scale * (upstreams[0] if upstream is None else upstream)
-            of_all = (ops.cast(x, scale.dtype) for x in (of_rows, of_embeddings))
-            return tuple(ops.cast(upstream * x, rows.dtype) for x in of_all)
+            scaled = (
+                upstream * ops.cast(x, scale.dtype)
+                for x in (rows_gradient, embeddings_gradient)
+            )
+            return tuple(ops.cast(x, rows.dtype) for x in scaled)
 
         return total, gradient
 

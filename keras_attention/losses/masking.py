@@ -13,11 +13,11 @@ def masked(x, mask, rows=False):
     return ops.where(mask[..., None] if rows else mask, x, ops.zeros_like(x))
 
 
-def check_token_ids(name, token_ids, of, rows):
+def check_token_ids(name, token_ids, rows_name, rows):
     """Raise `ValueError` unless there is one token for every row of a tensor."""
     if not may_be_equal(token_ids.shape, rows.shape[:-1]):
         raise ValueError(
-            f"{name} must have the shape of {of} without the last axis, "
+            f"{name} must have the shape of {rows_name} without the last axis, "
             f"{tuple(rows.shape[:-1])}. Received: {tuple(token_ids.shape)}"
         )
 

@@ -35,8 +35,9 @@ def pointer_crossentropy(
 
     Unlike `sequence_crossentropy`, it takes log-probabilities, and a class of -1e9 is
     impossible: a masked position, or an extra id that its source does not have. Label
-    smoothing leaves such classes out. Log-probabilities below -69.1, those of 1e-30,
-    count as -69.1 and have no gradient, so an impossible target has a finite loss.
+    smoothing leaves such classes out. Log-probabilities below -69.1 (a probability of
+    1e-30) count as -69.1 and have no gradient, so an impossible target has a finite
+    loss.
 
     Args:
         token_ids: Targets, integers `(..., T)`: positions, or ids of the extended
@@ -78,8 +79,8 @@ def pointer_crossentropy(
     if label_smoothing:
         count = ops.sum(ops.cast(possible, log_probs.dtype), axis=-1)
         total = ops.sum(ops.where(possible, log_probs, 0.0), axis=-1)
-        spread = -total / ops.maximum(count, 1.0)
-        losses = (1 - label_smoothing) * losses + label_smoothing * spread
+        uniform_losses = -total / ops.maximum(count, 1.0)
+        losses = (1 - label_smoothing) * losses + label_smoothing * uniform_losses
     return masked(losses, mask)
 
 
@@ -91,7 +92,7 @@ class PointerCrossentropy(SequenceCrossentropy):
 
     over all targets of the batch. The weights, the arguments and the results are those
     of `SequenceCrossentropy`, except that `y_pred` contains log-probabilities
-    `(B, T, C)`. Positions start at 0, so padding of a pointer network has another
+    `(B, T, C)`. For a pointer network, 0 is a position, so the padding needs another
     number, such as `pad=-1`.
 
     Example:

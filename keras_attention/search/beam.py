@@ -30,7 +30,7 @@ from keras_attention.search.step import (
     check_keywords,
     constrain,
     in_order,
-    weights_of_any_step,
+    weights_template,
 )
 from keras_attention.typing import Nested, Step, Tensor, Tensors
 from keras_attention.validation import check_positive_integer
@@ -41,14 +41,15 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
 
     Hypotheses are ranked by
 
-        score = log p(tokens) / penalty(length) + cover
+        score = log p(tokens) / penalty(length) + coverage
         penalty(length) = length ** length_penalty                      ("power")
         penalty(length) = ((5 + length) / 6) ** length_penalty          ("gnmt")
-        cover = coverage_penalty * sum over s of log min(sum over t of weights[t, s], 1)
+        coverage = coverage_penalty
+                   * sum over s of log min(sum over t of weights[t, s], 1)
 
     where the length includes the end token. With a length penalty of 0, the score is
     the log-probability; with 1, in the form `"power"`, the mean log-probability of a
-    token. Coverage lowers the score of hypotheses that attended little to some
+    token. The coverage term lowers the score of hypotheses that attended little to some
     position. Attention of less than 1e-10 to a position counts as 1e-10, so a position
     costs at most 23.1 times `coverage_penalty`.
 
@@ -197,16 +198,16 @@ class Beam:
 
     def begin(self) -> Tensors:
         """Return the carry before the first step."""
-        weights = weights_of_any_step(self.step, self.state)
+        weights = weights_template(self.step, self.state)
         self.ranking.check_coverage_mask(weights, batch_of(self.state))
         first = self._first()
         batch = batch_of(first)
         places = (self.max_length, batch, self.beam_size)
         history = {
-            "going": {
+            "running": {
                 "token_ids": ops.zeros(places, dtype="int32"),
                 "parents": ops.zeros(places, dtype="int32"),
-                "gains": ops.zeros(places, dtype="float32"),
+                "token_log_probs": ops.zeros(places, dtype="float32"),
             },
             "weights": ops.zeros(
                 (self.max_length, *ops.shape(weights)), dtype="float32"
@@ -230,9 +231,10 @@ class Beam:
     def _first(self):
         """Return the parts of the first carry that need no call of the step."""
         batch, beam_size = batch_of(self.state), self.beam_size
-        only_first = np.full((1, beam_size), IMPOSSIBLE, dtype="float32")
-        only_first[:, :: self.groups.size] = 0.0
-        only_first = ops.convert_to_tensor(only_first, dtype="float32")
+        # At the start, the hypotheses are equal: only the first of each group exists.
+        log_probs = np.full((1, beam_size), IMPOSSIBLE, dtype="float32")
+        log_probs[:, :: self.groups.size] = 0.0
+        log_probs = ops.convert_to_tensor(log_probs, dtype="float32")
         zeros = ops.zeros((batch, beam_size), dtype="int32")
         impossible = ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32")
         return {
@@ -241,21 +243,21 @@ class Beam:
             "finite": ops.ones((batch,), dtype="bool"),
             "alive": {
                 "token_ids": ops.full((batch, beam_size), self.start, dtype="int32"),
-                "log_probs": ops.broadcast_to(only_first, (batch, beam_size)),
+                "log_probs": ops.broadcast_to(log_probs, (batch, beam_size)),
                 "state": self.state,
             },
             "finished": {
                 "scores": impossible,
                 "log_probs": impossible,
-                "gains": ops.zeros((batch, beam_size), dtype="float32"),
+                "token_log_probs": ops.zeros((batch, beam_size), dtype="float32"),
                 "steps": zeros,
                 "parents": zeros,
             },
         }
 
     def _done(self, carry):
-        """Return whether each row is done, `(B,)`: all its groups are."""
-        # No score can exceed `bound`: log-probabilities only fall, the divisor is
+        """Return whether each row is done, `(B,)`, with all its groups."""
+        # No score can exceed `bound`: log-probabilities never increase, the divisor is
         # largest at `max_length`, and coverage adds at most zero.
         best = self.groups.largest(carry["alive"]["log_probs"])
         bound = ops.where(
@@ -303,7 +305,7 @@ class Beam:
         """Return the carry after one more step."""
         t, alive, coverage = carry["t"], carry["alive"], carry["coverage"]
         log_probs, state, weights = self.step(alive["token_ids"], alive["state"])
-        # Hypotheses that do not exist, and rows that are done, may compute anything.
+        # The step may return NaN where a hypothesis does not exist or a row is done.
         ignored = ~is_possible(alive["log_probs"]) | carry["done"][:, None]
         finite = carry["finite"] & ops.all(state["finite"] | ignored, axis=1)
         weights = ops.cast(weights, "float32")
@@ -315,21 +317,24 @@ class Beam:
             "ranks": ranks,
             "progress": progress_of(self.constraints, state),
         }
-        going, finished = self._expanded(beam, carry)
+        running, finished = self._expanded(beam, carry)
         # The weights are those of the parents, in the order before the selection.
-        history = {"token_ids": going["token_ids"], "parents": going["parents"]}
-        now = {"going": {**history, "gains": going["gains"]}, "weights": weights}
+        history = {"token_ids": running["token_ids"], "parents": running["parents"]}
+        entry = {
+            "running": {**history, "token_log_probs": running["token_log_probs"]},
+            "weights": weights,
+        }
         after = {
             "t": t + 1,
             "finite": finite,
             "alive": {
-                "token_ids": going["token_ids"],
-                "log_probs": going["log_probs"],
-                "state": gather(state, going["parents"]),
+                "token_ids": running["token_ids"],
+                "log_probs": running["log_probs"],
+                "state": gather(state, running["parents"]),
             },
             "finished": finished,
-            "coverage": gather(coverage, going["parents"]),
-            "history": write(carry["history"], t, now),
+            "coverage": gather(coverage, running["parents"]),
+            "history": write(carry["history"], t, entry),
         }
         after = self._limited(carry, after)
         return {**after, "done": self._done(after)}
@@ -341,16 +346,16 @@ class Beam:
         for group in range(self.groups.count):
             own = self.groups.select(group, beam)
             penalty = self.groups.diversity_penalty * sum(counts) if counts else None
-            continuations, going = expand(**own, end=self.end, penalty=penalty)
+            continuations, running = expand(**own, end=self.end, penalty=penalty)
             if self.groups.count > 1:
-                counts.append(last_token_counts(going, own["log_probs"].shape[-1]))
-                for part in (continuations, going):
+                counts.append(last_token_counts(running, own["log_probs"].shape[-1]))
+                for part in (continuations, running):
                     part["parents"] = part["parents"] + group * self.groups.size
-            # A group that has stopped ignores the further steps of its batch.
+            # A group that has stopped ignores the further steps of other rows.
             ended = continuations["ended"] & ~stopped[:, group : group + 1]
             finished = self.groups.select(group, carry["finished"])
             finished = self._finished(continuations, ended, finished, carry["t"])
-            found.append((going, finished))
+            found.append((running, finished))
         return functools.reduce(concatenate, found)
 
     def _finished(self, continuations, ended, finished, t):
@@ -360,7 +365,7 @@ class Beam:
         arrivals = {
             "scores": ops.where(ended, continuations["ranks"] / divisor, IMPOSSIBLE),
             "log_probs": ops.where(ended, continuations["log_probs"], IMPOSSIBLE),
-            "gains": continuations["gains"],
+            "token_log_probs": continuations["token_log_probs"],
             "steps": ops.broadcast_to(t[:, None], ops.shape(parents)),
             "parents": parents,
         }
@@ -371,14 +376,14 @@ class Beam:
     def _limited(self, before, after):
         """Return the carry after a step; rows at their limit keep their hypotheses."""
         if isinstance(self.limit, int):
-            # The loop ends there.
+            # The loop ends at the limit, for all rows.
             return after
 
         def kept(carry):
             return carry["finished"], carry["coverage"], carry["alive"]["log_probs"]
 
-        going = before["t"] < self.limit
-        finished, coverage, log_probs = choose(going, kept(after), kept(before))
+        running = before["t"] < self.limit
+        finished, coverage, log_probs = choose(running, kept(after), kept(before))
         alive = {**after["alive"], "log_probs": log_probs}
         return {**after, "alive": alive, "finished": finished, "coverage": coverage}
 
@@ -405,7 +410,7 @@ class Beam:
         unfinished = {
             "scores": ranks / self.ranking.divisor(length),
             "log_probs": alive["log_probs"],
-            "gains": ops.zeros_like(alive["log_probs"]),
+            "token_log_probs": ops.zeros_like(alive["log_probs"]),
             "steps": ops.broadcast_to(t, ops.shape(slots)),
             "parents": slots,
             "lengths": ops.broadcast_to(t, ops.shape(slots)),
@@ -426,15 +431,17 @@ class Beam:
         def trace(slots, step):
             within = step["t"] < lengths
             before = ops.logical_and(within, step["t"] < chosen["steps"])
-            going = gather(step["going"], slots)
+            running = gather(step["running"], slots)
             # The history holds unfinished hypotheses only, without the end token.
-            token_ids = ops.where(before, going["token_ids"], self.end)
-            gains = ops.where(before, going["gains"], chosen["gains"])
-            slots = ops.where(before, going["parents"], slots)
+            token_ids = ops.where(before, running["token_ids"], self.end)
+            token_log_probs = ops.where(
+                before, running["token_log_probs"], chosen["token_log_probs"]
+            )
+            slots = ops.where(before, running["parents"], slots)
             weights = gather(step["weights"], slots)
             outputs = {
                 "token_ids": token_ids,
-                "gains": ops.where(within, gains, 0.0),
+                "token_log_probs": ops.where(within, token_log_probs, 0.0),
                 "weights": ops.where(within[..., None], weights, 0.0),
             }
             return slots, outputs
@@ -450,12 +457,12 @@ class Beam:
             "lengths": lengths,
             "scores": ops.where(exists, chosen["scores"], IMPOSSIBLE),
             "log_probs": chosen["log_probs"],
-            "token_log_probs": ops.moveaxis(found["gains"], 0, -1),
+            "token_log_probs": ops.moveaxis(found["token_log_probs"], 0, -1),
             "weights": ops.moveaxis(found["weights"], 0, -2),
             "finite": carry["finite"],
         }
 
 
-# The options of beam search are spelled out once, in `Beam`.
+# The options of beam search are listed once, in `Beam`.
 _signature = inspect.signature(Beam).replace(return_annotation=Tensors)
 beam_search.__signature__ = _signature  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from keras_attention.search.nested import batch_of, gather, spread, write
 from keras_attention.search.step import (
     checks_keywords,
     constrain,
-    weights_of_any_step,
+    weights_template,
 )
 from keras_attention.search.top_k import largest
 from keras_attention.typing import Nested, Step, Tensor, Tensors
@@ -106,10 +106,10 @@ def contrastive_search(
         # The worst score of a possible token is -1.
         scores = ops.where(is_possible(log_probs), scores, -2.0)
         best = largest(scores)[:, None]
-        token_ids, gains, after = gather((candidates, log_probs, after), best)
+        token_ids, token_log_probs, after = gather((candidates, log_probs, after), best)
         extension = {
             "token_ids": token_ids,
-            "log_probs": gains,
+            "log_probs": token_log_probs,
             "weights": ahead["weights"],
             "finite": ahead["state"]["finite"],
         }
@@ -120,7 +120,7 @@ def contrastive_search(
 
 
 class _Lookahead:
-    """Steps that also return normalised hidden states.
+    """Calls of the step for candidates, with their normalised hidden states.
 
     Args:
         step: As `constrain` returns it.
@@ -133,7 +133,7 @@ class _Lookahead:
     def begin(self, state, start):
         """Return the results after the start token, and the hidden states so far."""
         # This step checks the start token before the model receives it.
-        weights_of_any_step(self.step, state)
+        weights_template(self.step, state)
         token_ids = ops.full(ops.shape(state["length"]), start, dtype="int32")
         after = self.after(token_ids, state)
         hidden = after.pop("hidden")[:, 0]
@@ -156,7 +156,7 @@ class _Lookahead:
 
 
 def _normalized(x):
-    """Return vectors divided by their lengths; zeros stay zeros."""
+    """Return vectors divided by their norms; zeros stay zeros."""
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
     return x * ops.rsqrt(ops.maximum(squares, 1e-24))
 
@@ -171,5 +171,5 @@ def _largest_cosine(hidden, past, t):
     cosine = ops.einsum("bkd,lbd->bkl", hidden, past)
     valid = ops.arange(past.shape[0], dtype="int32") <= t
     cosine = ops.where(valid, cosine, -math.inf)
-    # NaN is not less than anything.
+    # `NaN < 1` is false.
     return ops.max(ops.where(cosine < 1, cosine, 1.0), axis=-1, initial=-1.0)

@@ -1,4 +1,4 @@
-"""Ensembles: several models that decide together."""
+"""Ensembles: the average of several models as a step function."""
 
 import math
 from collections.abc import Iterable
@@ -80,8 +80,8 @@ def ensemble_step(
                 f"Received: {len(state)}"
             )
         results = [
-            call_step(one, token_ids, its)
-            for one, its in zip(steps, state, strict=True)
+            call_step(one, token_ids, own)
+            for one, own in zip(steps, state, strict=True)
         ]
         log_probs, states, attention = zip(*results, strict=True)
         for name, found in (("vocabulary", log_probs), ("positions", attention)):

@@ -42,12 +42,12 @@ def best_continuations(ranks, log_probs, progress=None):
 
 
 def _divided(totals, progress):
-    """Return the best continuation of every progress, then the second best, etc."""
+    """Return the best continuation for every progress, then the second best, etc."""
     beam_size, size = totals.shape[1:]
     wanted = progress["token_ids"]
     exists = wanted >= 0
-    # Without progress, a hypothesis has at most K continuations in the next beam, and
-    # one that ends.
+    # Of the continuations without progress of a hypothesis, at most K are in the next
+    # beam, and one ends.
     others = ops.where(mark(wanted, exists, size), FORBIDDEN, totals)
     values, token_ids = ops.top_k(others, min(beam_size + 1, size))
     without = ops.broadcast_to(progress["without"][..., None], ops.shape(token_ids))
@@ -67,11 +67,11 @@ def _divided(totals, progress):
     count = order.shape[-1]
     same = found["progress"][:, :, None] == found["progress"][:, None, :]
     better = np.tril(np.ones((count, count), dtype="bool"), k=-1)
-    turn = ops.sum(ops.cast(ops.logical_and(same, better), "int32"), axis=-1)
-    most = ops.max(found["progress"], axis=-1, keepdims=True, initial=0)
-    turn = turn * (most + 1) + most - found["progress"]
-    turn = ops.where(is_possible(found["values"]), turn, count * (most + 1))
-    chosen = ops.cast(ops.argsort(turn, axis=-1), "int32")[:, : 2 * beam_size]
+    turns = ops.sum(ops.cast(ops.logical_and(same, better), "int32"), axis=-1)
+    highest = ops.max(found["progress"], axis=-1, keepdims=True, initial=0)
+    turns = turns * (highest + 1) + highest - found["progress"]
+    turns = ops.where(is_possible(found["values"]), turns, count * (highest + 1))
+    chosen = ops.cast(ops.argsort(turns, axis=-1), "int32")[:, : 2 * beam_size]
     found = gather(found, chosen)
     return found["values"], found["parents"], found["token_ids"]
 
@@ -90,36 +90,36 @@ def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
 
     Returns:
         continuations: Dict of tensors `(B, M)`, best first: `"parents"`, `"token_ids"`,
-            `"gains"`, the log-probabilities of the tokens, `"log_probs"`, `"ranks"`,
-            and `"ended"`, which are finished hypotheses.
-        going: The continuations of the next beam, `(B, K)`.
+            `"token_log_probs"`, `"log_probs"`, `"ranks"`, and the boolean `"ended"`,
+            whether the hypothesis is finished.
+        running: The continuations of the next beam, `(B, K)`.
     """
     beam_size = log_probs.shape[1]
     choice = log_probs if penalty is None else log_probs - penalty[:, None]
     values, parents, token_ids = best_continuations(ranks, choice, progress)
     size = log_probs.shape[-1]
     flat = ops.reshape(log_probs, (-1, beam_size * size))
-    gains = gather(flat, parents * size + token_ids)
-    gains = ops.where(is_possible(values), gains, FORBIDDEN)
-    totals = gather(alive, parents) + gains
+    token_log_probs = gather(flat, parents * size + token_ids)
+    token_log_probs = ops.where(is_possible(values), token_log_probs, FORBIDDEN)
+    totals = gather(alive, parents) + token_log_probs
     places = ops.arange(token_ids.shape[-1], dtype="int32")
     is_end = token_ids == end
     found = {
         "parents": parents,
         "token_ids": token_ids,
-        "gains": gains,
+        "token_log_probs": token_log_probs,
         "log_probs": totals,
-        "ranks": gather(ranks, parents) + gains,
+        "ranks": gather(ranks, parents) + token_log_probs,
         "ended": is_end & (places < beam_size) & is_possible(totals),
     }
     # Continuations that do not end come first.
     order = ops.argsort(ops.where(is_end, places + places.shape[0], places), axis=-1)
-    going = gather(found, ops.cast(order, "int32")[:, :beam_size])
-    impossible = going["token_ids"] == end
+    running = gather(found, ops.cast(order, "int32")[:, :beam_size])
+    impossible = running["token_ids"] == end
     # Keeps sums of impossible log-probabilities finite.
-    totals = ops.maximum(going["log_probs"], IMPOSSIBLE)
-    going["log_probs"] = ops.where(impossible, IMPOSSIBLE, totals)
-    return found, going
+    totals = ops.maximum(running["log_probs"], IMPOSSIBLE)
+    running["log_probs"] = ops.where(impossible, IMPOSSIBLE, totals)
+    return found, running
 
 
 def progress_of(constraints, state):
@@ -140,8 +140,8 @@ def progress_of(constraints, state):
     return found[0] if found else None
 
 
-def last_token_counts(going, size):
-    """Return how many hypotheses of a beam have each last token, `(B, size)`."""
-    exists = ops.cast(is_possible(going["log_probs"]), "float32")
-    chosen = ops.one_hot(going["token_ids"], size, dtype="float32")
+def last_token_counts(running, size):
+    """Return the number of hypotheses of a beam that end in each token, `(B, size)`."""
+    exists = ops.cast(is_possible(running["log_probs"]), "float32")
+    chosen = ops.one_hot(running["token_ids"], size, dtype="float32")
     return ops.sum(exists[..., None] * chosen, axis=1)

@@ -12,8 +12,9 @@ def search_independently(extend, state, weights, *, start, end, max_length, limi
     Args:
         extend: Function `(token_ids, state, t) -> (extension, state)` that chooses the
             next tokens. `extension` is a dict: `"token_ids"` `(B, K)`, the chosen
-            tokens; `"log_probs"` `(B, K)`, theirs; `"weights"` `(B, K, S)`; and
-            `"finite"` `(B, K)`, whether the log-probabilities were numbers.
+            tokens; `"log_probs"` `(B, K)`, their log-probabilities; `"weights"`
+            `(B, K, S)`; and `"finite"` `(B, K)`, whether all log-probabilities were
+            finite or minus infinity.
         state: Nested tensors `(B, K, ...)`.
         weights: Attention weights `(B, K, S)`, of which only the shape is used.
         start, end, max_length: As for `beam_search`.
@@ -29,10 +30,10 @@ def search_independently(extend, state, weights, *, start, end, max_length, limi
 
     def body(t, alive, found):
         extension, state = extend(alive["token_ids"], alive["state"], t)
-        alive, now = _extended(alive, extension, end)
+        alive, entry = _extended(alive, extension, end)
         if not isinstance(limit, int):
             alive["done"] |= t + 1 >= ops.reshape(limit, (-1, 1))
-        return t + 1, {**alive, "state": state}, write(found, t, now)
+        return t + 1, {**alive, "state": state}, write(found, t, entry)
 
     alive = {
         "token_ids": ops.full((batch, size), start, dtype="int32"),
@@ -56,14 +57,14 @@ def search_independently(extend, state, weights, *, start, end, max_length, limi
 
 def _extended(alive, extension, end):
     """Return the hypotheses with one more token, and the entry of the history."""
-    token_ids, gains = extension["token_ids"], extension["log_probs"]
+    token_ids, token_log_probs = extension["token_ids"], extension["log_probs"]
     running = ops.logical_not(alive["done"])
-    exists = ops.logical_and(running, is_possible(gains))
+    exists = ops.logical_and(running, is_possible(token_log_probs))
     token_ids = ops.where(exists, token_ids, end)
     weights = ops.cast(extension["weights"], "float32")
-    now = {
+    entry = {
         "token_ids": token_ids,
-        "log_probs": ops.where(exists, gains, 0.0),
+        "log_probs": ops.where(exists, token_log_probs, 0.0),
         "weights": ops.where(exists[..., None], weights, 0.0),
         "exists": ops.cast(exists, "int32"),
     }
@@ -73,7 +74,7 @@ def _extended(alive, extension, end):
         "exists": ops.logical_or(alive["done"], exists) & alive["exists"],
         "finite": alive["finite"] & ops.all(extension["finite"] | ~running, axis=1),
     }
-    return alive, now
+    return alive, entry
 
 
 def _result(alive, found, end):

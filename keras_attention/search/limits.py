@@ -1,4 +1,4 @@
-"""Maximum numbers of tokens of the rows of a search."""
+"""Maximum number of tokens for each row of a search."""
 
 import numpy as np
 from keras import ops
@@ -18,7 +18,8 @@ def checked_limit(limit, max_length, batch_size):
     """Return a limit as int32, `()` or `(B,)`; `max_length` if it is `None`.
 
     Raises:
-        ValueError: If it is neither a positive integer nor one for every row.
+        ValueError: If it is neither a positive integer nor one positive integer for
+            every row.
     """
     if limit is None:
         return max_length

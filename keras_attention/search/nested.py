@@ -39,6 +39,7 @@ def spread(state, size):
 
 
 def concatenate(first, second):
+    """Concatenate the tensors of two nested structures along axis 1."""
     return tree.map_structure(
         lambda *pair: ops.concatenate(pair, axis=1), first, second
     )
@@ -66,12 +67,12 @@ def choose(rows, first, second):
     return tree.map_structure(pick, first, second)
 
 
-def write(history, t, now):
-    """Write `now` `(B, ...)` into step t of a nested history `(L, B, ...)`.
+def write(history, t, entry):
+    """Write `entry` `(B, ...)` into step t of a nested history `(L, B, ...)`.
 
     `t` is one step for each row, `(B,)`, or one for all.
     """
-    rows = ops.arange(batch_of(now), dtype="int32")
+    rows = ops.arange(batch_of(entry), dtype="int32")
     places = ops.stack([ops.broadcast_to(t, ops.shape(rows)), rows], axis=-1)
 
     def put(past, x):
@@ -79,9 +80,9 @@ def write(history, t, now):
         if any(map(is_zero, sizes)):
             return past
         if None in x.shape[1:]:
-            # Nothing can be written into an empty tensor.
+            # `scatter_update` fails for an empty tensor.
             count = sizes[0] * ops.minimum(math.prod(sizes[1:]), 1)
             return ops.scatter_update(past, places[:count], x[:count])
         return ops.scatter_update(past, places, x)
 
-    return tree.map_structure(put, history, now)
+    return tree.map_structure(put, history, entry)

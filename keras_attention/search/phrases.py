@@ -29,9 +29,9 @@ class RequiredPhrases(Constraint):
     allowed. Until then, a hypothesis may begin a phrase at any time, or abandon it.
 
     `beam_search` divides its beam by the progress of hypotheses, the number of their
-    tokens that belong to phrases: the best continuation for every number comes first,
-    those that made most progress first, then the second best for every number, and so
-    on. So phrases appear where they fit best. A beam width of at least one more than
+    tokens that belong to phrases. It takes the best continuation for every number, from
+    the highest number down, then the second best for every number, and so on. So
+    phrases appear where they fit best. A beam width of at least one more than
     the number of tokens in the phrases keeps a hypothesis of every progress. Searches
     with a single hypothesis append phrases that the model does not produce by itself.
 
@@ -139,10 +139,12 @@ class RequiredPhrases(Constraint):
         state, newly_met = self._advanced(state, step)
         missing = ops.logical_not(state["met"])
         left = ops.sum(ops.where(missing, self.lengths[:, None], 0), axis=-1)
-        # Tokens to spare if the next one continues no phrase; the end token counts.
+        # Number of tokens that remain free if the next token continues no phrase, and
+        # then the missing phrases and the end token follow.
         spare = step.remaining - 2 - left
         forcing = (spare < 0) & (left > 0)
-        # A shorter match would leave too few tokens. The longest is always allowed.
+        # After a shorter match, too few tokens would remain. The longest is always
+        # allowed.
         matches = self._matches(state)
         most = ops.max(matches, axis=(2, 3), initial=0)
         needed = ops.where(-spare < most, -spare, most)[..., None, None]
@@ -196,7 +198,7 @@ class RequiredPhrases(Constraint):
         return {"active": active, "met": state["met"] | complete}, newly_met
 
     def _matches(self, state):
-        """Return how many tokens of a phrase each of its tokens would complete.
+        """Return the length of the match that each token of a phrase would complete.
 
         Returns:
             `(B, K, C, P)`: p + 1 if token p of a missing phrase would follow its first
@@ -232,7 +234,7 @@ class RequiredPhrases(Constraint):
 
 
 def _shifted(active):
-    """Return which tokens of phrases follow a match; a first token always does."""
+    """Return whether each token of a phrase would extend a match; a first one does."""
     return ops.concatenate([ops.ones_like(active[..., :1]), active[..., :-1]], axis=-1)
 
 

@@ -88,7 +88,7 @@ class BeamSearchQueue:
         self.options = options
         compiler = compiler or (lambda function: function)
         self._begin = compiler(lambda rows: self._beam(rows).begin())
-        self._go_on = compiler(self._round)
+        self._run_round = compiler(self._round)
 
     def __call__(
         self,
@@ -119,26 +119,26 @@ class BeamSearchQueue:
         queue, found = iter(range(count)), [None] * count
         # Row of the list that is searched at each place; -1 for none.
         places = np.full(self.batch_size, -1)
-        free, carry, left = places < 0, None, count
-        while left:
+        free, carry, unfinished_rows = places < 0, None, count
+        while unfinished_rows:
             places[free] = [next(queue, -1) for _ in range(free.sum())]
             active = places >= 0
             # A place without a row repeats the first row, and its result is dropped.
             index = np.maximum(places, 0).astype("int32")
-            here = tree.map_structure(lambda x, i=index: ops.take(x, i, axis=0), rows)
+            batch = tree.map_structure(lambda x, i=index: ops.take(x, i, axis=0), rows)
             if carry is None:
-                carry = self._begin(here)
-            few = max(self.batch_size // 8, 1)
-            unfinished = self.batch_size - few if active.all() else 0
+                carry = self._begin(batch)
+            enough = max(self.batch_size // 8, 1)
+            unfinished = self.batch_size - enough if active.all() else 0
             arguments = free, active, np.int32(unfinished)
-            carry, done, results = self._go_on(
-                here, carry, *map(ops.convert_to_tensor, arguments)
+            carry, done, results = self._run_round(
+                batch, carry, *map(ops.convert_to_tensor, arguments)
             )
             free = ops.convert_to_numpy(done)
             results = tree.map_structure(ops.convert_to_numpy, results)
             for place in np.flatnonzero(free & active):
                 found[places[place]] = {name: x[place] for name, x in results.items()}
-                left -= 1
+                unfinished_rows -= 1
         return {name: np.stack([x[name] for x in found]) for name in found[0]}
 
     def _beam(self, rows):

@@ -9,7 +9,7 @@ from keras_attention.search.constraints import is_possible
 from keras_attention.search.nested import check_rows, gather
 from keras_attention.validation import check_penalty
 
-# Coverage counts as this much at least, so that its logarithm stays finite.
+# Lower bound of the coverage of a position, so that its logarithm stays finite.
 MIN_COVERAGE = 1e-10
 
 
@@ -93,7 +93,7 @@ class Ranking:
         check_rows("coverage_mask", self.coverage_mask, batch_size)
 
     def _is_representable(self, length):
-        """Whether the divisor is a number in single precision."""
+        """Return whether the divisor of this length is finite in float32."""
         try:
             divisor = self.divisor(float(length))
         except OverflowError:

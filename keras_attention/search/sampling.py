@@ -13,7 +13,7 @@ from keras_attention.search.nested import batch_of, spread
 from keras_attention.search.step import (
     checks_keywords,
     constrain,
-    weights_of_any_step,
+    weights_template,
 )
 from keras_attention.search.top_k import largest
 from keras_attention.typing import Nested, Seed, Step, Tensor, Tensors
@@ -139,27 +139,29 @@ def sample_search(
     def draw(log_probs, t):
         uniform = ops.take(draws, t, axis=0)
         if top_k is None and top_p is None:
-            return sample_by_inversion(without_improbable(odds_of(log_probs)), uniform)
+            ratios = without_improbable(ratios_to_best(log_probs))
+            return sample_by_inversion(ratios, uniform)
         size = log_probs.shape[-1]
         log_probs, token_ids = ops.top_k(log_probs, min(top_k or size, size))
-        odds = odds_of(log_probs)
+        ratios = ratios_to_best(log_probs)
         if top_p is not None:
-            sums = ops.cumsum(odds, axis=-1)
-            better = ops.pad(sums[..., :-1], ((0, 0), (0, 0), (1, 0)))
-            odds = ops.where(better < top_p * sums[..., -1:], odds, 0.0)
-        place = sample_by_inversion(without_improbable(odds), uniform)[..., None]
-        return ops.take_along_axis(token_ids, place, axis=-1)[..., 0]
+            sums = ops.cumsum(ratios, axis=-1)
+            sums_before = ops.pad(sums[..., :-1], ((0, 0), (0, 0), (1, 0)))
+            ratios = ops.where(sums_before < top_p * sums[..., -1:], ratios, 0.0)
+        index = sample_by_inversion(without_improbable(ratios), uniform)[..., None]
+        return ops.take_along_axis(token_ids, index, axis=-1)[..., 0]
 
-    def odds_of(log_probs):
+    def ratios_to_best(log_probs):
+        # Probabilities divided by that of the most probable token.
         best = ops.max(log_probs, axis=-1, keepdims=True)
-        odds = ops.exp((log_probs - best) / temperature)
+        ratios = ops.exp((log_probs - best) / temperature)
         if temperature >= HIGH_TEMPERATURE:
-            odds = ops.where(is_possible(log_probs), odds, 0.0)
-        return odds
+            ratios = ops.where(is_possible(log_probs), ratios, 0.0)
+        return ratios
 
-    def without_improbable(odds):
-        # The odds of the most probable token are 1.
-        return ops.where(odds >= min_p, odds, 0.0) if min_p else odds
+    def without_improbable(ratios):
+        # The ratio of the most probable token is 1.
+        return ops.where(ratios >= min_p, ratios, 0.0) if min_p else ratios
 
     options = {"start": start, "end": end, "max_length": max_length, "limit": limit}
     return _search(step, state, samples, draw, constraints, **options)
@@ -171,15 +173,15 @@ def _search(step, state, size, choose, constraints, *, limit, **options):
     limit = checked_limit(limit, options["max_length"], batch_of(state))
     step, state = constrain(step, state, constraints, limit=limit, **options)
     state = spread(state, size)
-    weights = weights_of_any_step(step, state)
+    weights = weights_template(step, state)
 
     def extend(token_ids, state, t):
         log_probs, state, weights = step(token_ids, state)
         token_ids = ops.cast(choose(log_probs, t), "int32")
-        gains = ops.take_along_axis(log_probs, token_ids[..., None], axis=-1)[..., 0]
+        chosen = ops.take_along_axis(log_probs, token_ids[..., None], axis=-1)
         extension = {
             "token_ids": token_ids,
-            "log_probs": gains,
+            "log_probs": chosen[..., 0],
             "weights": weights,
             "finite": state["finite"],
         }

@@ -57,7 +57,7 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
     def constrained(token_ids, state):
         log_probs, model_state, weights = call_step(step, token_ids, state["model"])
         log_probs = ops.cast(log_probs, "float32")
-        # NaN is not less than anything.
+        # `NaN < inf` is false.
         numbers = log_probs < math.inf
         log_probs = ops.where(numbers, log_probs, IMPOSSIBLE)
         log_probs = ops.maximum(log_probs, IMPOSSIBLE)
@@ -65,7 +65,8 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
         _check_token("start", start, size)
         _check_token("end", end, size)
         vocabulary = ops.arange(size, dtype="int32")
-        now = SearchStep(token_ids, length, limit - length, log_probs, vocabulary, end)
+        remaining = limit - length
+        now = SearchStep(token_ids, length, remaining, log_probs, vocabulary, end)
         states = []
         for constraint, own in zip(constraints, state["constraints"], strict=True):
             log_probs, own = constraint.mask(log_probs, own, now)
@@ -81,8 +82,8 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
     return constrained, state
 
 
-def weights_of_any_step(step, state):
-    """Return attention weights `(B, K, S)`, of which only the shape is used.
+def weights_template(step, state):
+    """Return weights `(B, K, S)` of any step, of which only the shape is used.
 
     The step receives token 0, a valid index of every embedding table. So `start` is
     checked against the vocabulary before an embedding table is indexed with it.
@@ -107,7 +108,7 @@ def in_order(constraints):
     """Return a list of constraints in the order in which they apply.
 
     Raises:
-        ValueError: If they are anything else.
+        ValueError: If they are not a list of `Constraint` objects.
     """
     listed = list(constraints) if isinstance(constraints, Iterable) else [None]
     if not all(isinstance(constraint, Constraint) for constraint in listed):
@@ -121,7 +122,7 @@ def in_order(constraints):
 
 
 def call_step(step, token_ids, state):
-    """Call a step function; `ValueError` if its results are of the wrong shape."""
+    """Call a step function, and raise `ValueError` if a result has a wrong shape."""
     outputs = step(token_ids, state)
     count = len(outputs) if isinstance(outputs, (tuple, list)) else 1
     if count != 3:

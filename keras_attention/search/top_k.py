@@ -1,4 +1,4 @@
-"""The largest of very many numbers."""
+"""Top-k of many numbers."""
 
 import math
 
@@ -11,7 +11,7 @@ MIN_SIZE = 4096
 
 
 def largest(x):
-    """Return the first place of the largest number: `(..., N)` to `(...)`, int32.
+    """Return the first index of the largest number: `(..., N)` to `(...)`, int32.
 
     `keras.ops.argmax` of floats has operations that LiteRT lacks.
     """
@@ -57,7 +57,7 @@ def top_k(x, k):
 
 
 def _chunk_length(size, k):
-    """Return a length with about as many chunks as numbers in k of them."""
+    """Return a length with about as many chunks as there are numbers in k chunks."""
     best = round(math.sqrt(size / k))
     divisors = [d for d in range(best // 2, 2 * best) if size % d == 0]
     return min(divisors, key=lambda d: abs(d - best), default=best)

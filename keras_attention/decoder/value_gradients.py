@@ -1,4 +1,4 @@
-"""The contexts of a decoder, with the gradient of the values computed once.
+"""Gradients of the values that a decoder reads, computed once after its loop.
 
 Every step contributes to the gradient of all values. Summed up in the loop, this costs
 one pass over the whole memory per step. Here the values are constants in the loop, and
@@ -12,10 +12,10 @@ from keras import ops
 from keras_attention import acceleration
 
 
-class SplitReading:
-    """One pass of a decoder over known memories.
+class DeferredValueGradients:
+    """One pass of a decoder over memories whose values are constants in the loop.
 
-    Values of several heads, `(B, N, S, V)`, are not split: each step computes their
+    Values of several heads, `(B, N, S, V)`, are not constants: each step computes their
     gradient.
 
     Args:
@@ -23,10 +23,10 @@ class SplitReading:
         leading: `(T, B, K)`.
 
     Attributes:
-        memories: The same, for the steps.
+        memories: The memories for the steps, with values that stop gradients.
         sequences: List of one tensor of zeros for each memory, `(T, B, K, V)`. Each
             step adds its part of them to the context, so the values receive their
-            gradient through them. Empty if there is no gradient or if there are heads.
+            gradient through them. Empty if gradients are not deferred.
     """
 
     def __init__(self, memories, leading):
@@ -41,11 +41,11 @@ class SplitReading:
                 for memory in memories
             ]
 
-    def add(self, context, now):
+    def add(self, context, part):
         """Return the context plus the parts of `sequences` for this step."""
-        if not now:
+        if not part:
             return context
-        zeros = [ops.cast(x, context.dtype) for x in now]
+        zeros = [ops.cast(x, context.dtype) for x in part]
         return context + (zeros[0] if len(zeros) == 1 else ops.concatenate(zeros, -1))
 
     def record_weights(self, weights):
@@ -55,14 +55,14 @@ class SplitReading:
     def _zeros(self, index, values):
         # PyTorch keeps this closure with the zeros: a reference to a tensor that
         # depends on them would be a cycle, and neither would be freed.
-        seen, shape = self._weights, (*self._leading, values.shape[-1])
+        recorded, shape = self._weights, (*self._leading, values.shape[-1])
 
         def zeros(values):
             def gradient(*upstreams, upstream=None):
                 upstream = upstreams[0] if upstream is None else upstream
-                weights = ops.transpose(_rows(seen[index]), (0, 2, 1))
-                of_values = ops.matmul(weights, _rows(upstream))
-                return ops.cast(of_values, values.dtype)
+                weights = ops.transpose(_rows(recorded[index]), (0, 2, 1))
+                values_gradient = ops.matmul(weights, _rows(upstream))
+                return ops.cast(values_gradient, values.dtype)
 
             return ops.zeros(shape, values.dtype), gradient
 
