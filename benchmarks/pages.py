@@ -38,8 +38,8 @@ COMMAND = (
 REST = 1
 
 
-def parts(count, folder):
-    """Write `count` different parts of the photograph, and return their paths."""
+def write_crops(count, folder):
+    """Write `count` different crops of the photograph, and return their paths."""
     image = Image.open(PHOTO)
     paths = []
     for i in range(count):
@@ -136,7 +136,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder, uploads = Path(folder), Path(folder) / "uploads"
         uploads.mkdir()
-        paths = parts(options.clients, folder)
+        paths = write_crops(options.clients, folder)
         captioner = LiteCaptioner.from_preset("flickr8k-soft")
         expected = [answer(captioner.caption(path).details()) for path in paths]
         with served(uploads, options.max_queue) as (process, address):

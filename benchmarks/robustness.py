@@ -135,7 +135,7 @@ class Models:
     """Loads models of which one file is damaged, and uses those that load.
 
     Half of them have no digests, as those of earlier versions, so that the readers of
-    the files meet the damage.
+    the files encounter the damage.
     """
 
     def __init__(self):

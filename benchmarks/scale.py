@@ -3,7 +3,7 @@
 Captions the same crops of the photograph with `captioner caption` in one
 process, and with `--engine ray` with one and two actors, each in a process of its own,
 in turn. Prints medians of the wall time, images a second without the start, and the
-largest memory of the process and all that it started. The start is the time of a run
+peak memory of the process and its descendants. The start is the time of a run
 with one image. One process uses all cores, an actor one: on two cores, the rate of two
 actors beside that of one process is the overhead of the engine. Then follows what a
 million and a hundred million images cost at the rate of one actor.
@@ -75,7 +75,7 @@ def watch(process, peak):
 
 
 def descendants(root):
-    """Return a process and all that it has started, directly or not."""
+    """Return a process and its descendants."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -91,7 +91,7 @@ def random_task(attention):
 
 
 def real_task(model, text):
-    """Return the same for a trained model and the first lines of a file."""
+    """Return the sources and lengths of `random_task` for lines of a text file."""
     from keras_attention_apps.common.cli import quiet_tensorflow
 
     quiet_tensorflow()
@@ -228,7 +228,7 @@ def _call(model, source):
 
 
 def joeynmt_sizes(attention):
-    """Return the encoder and decoder sections of its configuration."""
+    """Return the encoder and decoder sections of JoeyNMT's configuration."""
     depth, units, layers, heads = SIZES[attention]
     both = {"embeddings": {"embedding_dim": depth}, "num_layers": layers}
     if attention == "self-attention":
@@ -387,7 +387,7 @@ def work(name):
     workers.work(searches[candidate](task, *CASES[case]))
 
 
-def imports(python, module):
+def can_import(python, module):
     """Return whether a Python can import a module."""
     command = [python, "-c", f"import {module}"]
     return not subprocess.run(command, capture_output=True).returncode
@@ -414,13 +414,13 @@ def main():
         parser.error("--model and --text belong together")
     candidates = [OURS, HALF, COMPILED, LITERT]
     python = arguments.joeynmt or sys.executable
-    if imports(python, "joeynmt.search"):
+    if can_import(python, "joeynmt.search"):
         candidates.append(PEER)
     else:
         if arguments.joeynmt:
             parser.error(f"{python} cannot import joeynmt")
         print("JoeyNMT is not installed and left out; --help says how to install it.\n")
-    if arguments.attention == "self-attention" and imports(python, "ctranslate2"):
+    if arguments.attention == "self-attention" and can_import(python, "ctranslate2"):
         # Its weights are random, so it is no peer of a trained model.
         candidates += [] if arguments.model else [PEER_FAST, PEER_INT8]
     if arguments.joeynmt:

@@ -1,6 +1,7 @@
 import ast
 import configparser
 import importlib.util
+import re
 from pathlib import Path
 
 LIBRARY, APPS = "keras_attention", "keras_attention_apps"
@@ -200,6 +201,18 @@ def test_matplotlib_is_imported_inside_functions_only():
 
     assert found
     assert [x for x in found if not x[2]] == []
+
+
+def test_the_page_on_the_architecture_names_files_and_names_that_exist():
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    file = r"`((?:apps|keras_attention)/[\w/]+\.py)`"
+    files = re.findall(file, page)
+    names = re.findall(rf"`(\w+)` of {file}", page)
+
+    assert files and names
+    assert [x for x in files if not (root / x).is_file()] == []
+    assert [x for x in names if x[0] not in (root / x[1]).read_text("utf-8")] == []
 
 
 def test_private_parts_of_keras_are_left_alone():

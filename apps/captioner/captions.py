@@ -154,8 +154,8 @@ class BaseCaptioner:
         found = hypotheses(outputs, n_best)
         boxes = [None] * len(found) if boxes is None else boxes
         return [
-            [self._caption(hypothesis, of_image) for hypothesis in several]
-            for several, of_image in zip(found, boxes, strict=True)
+            [self._caption(hypothesis, image_boxes) for hypothesis in ranked]
+            for ranked, image_boxes in zip(found, boxes, strict=True)
         ]
 
     def words_of(self, token_ids):

@@ -390,7 +390,7 @@ class WebConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ScenesConfig:
-    """Write synthetic images of coloured shapes, with captions and boxes, for trials.
+    """Write a synthetic data set: images of shapes, with captions and boxes.
 
     For example: captioner scenes my-scenes, and then
     captioner train-scenes --data my-scenes --output shapes
@@ -411,8 +411,8 @@ class EvaluateConfig:
     """Print BLEU, CIDEr, ROUGE-L and (if Java is installed) METEOR of a model.
 
     Also print how often the attention moves to another region from one word to the next
-    and, for data with boxes, the pointing accuracy: how often it is on the object that
-    a word names.
+    and, for data with boxes, the pointing accuracy: the share of words that name an
+    object and have their largest attention weight on it.
 
     For example: captioner evaluate --data flickr8k --split dev --output dev.json
     """

@@ -74,7 +74,7 @@ class Captioner(BaseCaptioner, Task):
     def changed(cls, config, changes):
         options = set(cls.runtime_options)
         if "adaptive" in (config.attention, changes.get("attention")):
-            # It has other weights than soft and hard attention.
+            # Adaptive attention has other weights than soft and hard attention.
             options.remove("attention")
         return replaced(config, changes, options)
 
@@ -197,7 +197,7 @@ class Captioner(BaseCaptioner, Task):
             boxes = None
         arrays = np.stack(images)
         if self.jit_compile:
-            # There are few batch sizes for which XLA compiles.
+            # XLA compiles for every batch size, so there are only a few.
             rows = power_of_two(len(images), batch_size)
             arrays = np.resize(arrays, (rows, *arrays.shape[1:]))
         features = arrays if boxes else self._features(arrays)
@@ -242,7 +242,7 @@ class Captioner(BaseCaptioner, Task):
         """
         beam = {"length_penalty": length_penalty, "early_stopping": True, **beam}
         search = functools.partial(beam_search, **beam)
-        # One word and END.
+        # A caption has at least one word, and END.
         constraints = [MinLength(2)]
         if no_repeat_ngrams:
             constraints.append(NoRepeatNgrams(no_repeat_ngrams))

@@ -73,5 +73,5 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
         if isinstance(array, ImageError):
             return array
         with loading(self.path, self.noun):
-            found = self._found(run, signature, n_best, images=array[None])
+            found = self._run_search(run, signature, n_best, images=array[None])
             return list(map(self._caption, found))

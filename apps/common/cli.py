@@ -20,7 +20,7 @@ def reason(error):
     return message or type(error).__name__
 
 
-# Control characters, with which the name of a file could steer a terminal.
+# In a file name, control characters could change the state of a terminal.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 _CONTROLS |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
 
@@ -48,7 +48,7 @@ def _ending_by_exception():
     try:
         before = signal.signal(signal.SIGTERM, end)
     except ValueError:
-        # Another thread than the main one has no signals.
+        # Only the main thread can handle signals.
         yield
         return
     try:

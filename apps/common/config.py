@@ -82,9 +82,9 @@ class DevicesConfig:
     #: draws the samples of self-critical training for the whole batch.
     distribute: bool = False
     #: Data-parallel training on several hosts, on JAX: the addresses host:port of all
-    #: processes, separated by commas, of which the first coordinates; or auto in a
-    #: cluster that JAX detects, such as Slurm. The same command is started on every
-    #: host, and all of them share the output folder.
+    #: processes, separated by commas, the coordinator first; or auto in a cluster that
+    #: JAX detects, such as Slurm. The same command is started on every host, and all of
+    #: them share the output folder.
     hosts: str | None = None
     #: Index of this process in --hosts, from 0.
     host_index: Natural | None = None

@@ -29,7 +29,7 @@ def check_export(path, output_format):
 
     Args:
         path: File or folder to write.
-        output_format: `"litert"`, `"savedmodel"`, or `None`: as the suffix says.
+        output_format: `"litert"`, `"savedmodel"`, or `None` to choose by the suffix.
 
     Raises:
         UserError: If it cannot be written there.

@@ -15,11 +15,12 @@ from keras_attention_apps.common.reading import read_file
 MODEL = ("config.json", "model.weights.h5")
 SAVED_MODEL = ("saved_model.pb", "variables")
 
-# Maximum length of a file name within a temporary name; systems limit names.
-_NAME = 50
+# A temporary name contains at most this many characters of the final name, because
+# systems limit the length of names.
+_KEPT_CHARACTERS = 50
 
 # Error numbers of failed writes; Windows lacks some.
-_WRITING = {
+_WRITE_ERRORS = {
     getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS")
 }
 
@@ -39,7 +40,7 @@ def atomic_path(path):
     if is_special(path):
         yield Path(path)
         return
-    path, temporary = _places(path)
+    path, temporary = _with_temporary(path)
     try:
         with naming(path):
             yield temporary
@@ -62,7 +63,7 @@ def atomic_folder(path, kind=()):
         UserError: If `path` is a file, or a folder of another kind; see `check_folder`.
     """
     check_folder(path, kind)
-    path, temporary = _places(path)
+    path, temporary = _with_temporary(path)
     aside = temporary.with_name(temporary.name.replace(".part", ".old", 1))
     # A killed process with the same id, as in another container, may have left one.
     shutil.rmtree(temporary, ignore_errors=True)
@@ -92,7 +93,7 @@ def naming(path):
     try:
         yield
     except OSError as error:
-        if error.errno not in _WRITING:
+        if error.errno not in _WRITE_ERRORS:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 
@@ -200,11 +201,11 @@ class WeightsInMemory(io.BytesIO):
         return ".weights.h5"
 
 
-def _places(path):
+def _with_temporary(path):
     """Return the resolved path and a temporary path beside it; create the folder."""
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path, path.with_name(f".part-{os.getpid()}-{path.name[-_NAME:]}")
+    return path, path.with_name(f".part-{os.getpid()}-{path.name[-_KEPT_CHARACTERS:]}")
 
 
 def to_json(value, **layout):

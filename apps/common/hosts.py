@@ -14,7 +14,7 @@ import sys
 import keras
 from keras_attention_apps.common.cli import UserError, reason
 
-# Heartbeat timeout in seconds, after which JAX gives a process up for lost.
+# Heartbeat timeout in seconds, after which JAX considers a process lost.
 HEARTBEAT_TIMEOUT = 30
 # Seconds within which all processes must start, and must end.
 START_TIMEOUT, END_TIMEOUT = 300, 30
@@ -140,7 +140,7 @@ def joined_hosts(addresses, index):
             yield
             wait_for_hosts("end")
         except (jax.errors.JaxRuntimeError, ValueError) as error:
-            if not _is_connection(error):
+            if not _is_connection_error(error):
                 raise
             _leave(reason(error))
     jax.distributed.shutdown()
@@ -173,7 +173,7 @@ def _options(addresses, index):
     }
 
 
-def _is_connection(error):
+def _is_connection_error(error):
     """Whether a runtime error of JAX comes from the connection to another process."""
     message = str(error)
     return any(

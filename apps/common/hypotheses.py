@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 from keras_attention_apps.common.cli import UserError
 
-# No sequence of tokens is less probable.
+# Scores of possible hypotheses are larger.
 LEAST_SCORE = -1e8
 
 

@@ -10,16 +10,17 @@ RE2 and ICU are of different versions of Unicode.
 import re
 
 # Invisible characters that no text needs.
-_NEVER = (
+_NEVER_NEEDED = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u200b\u200e\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
     "\U0001d173-\U0001d17a\U000e0000-\U000e001f\U000e0080-\U000e0fff"
 )
-# Zero-width non-joiner and joiner, Mongolian selectors, and tags.
+# Invisible characters that some texts need: zero-width non-joiner and joiner,
+# Mongolian selectors, and tags.
 _JOINERS = "\u200c\u200d"
 _SELECTORS = "\u180b-\u180f"
 _TAGS = "\U000e0020-\U000e007f"
-_SOMETIMES = _JOINERS + _SELECTORS + _TAGS
+_SOMETIMES_NEEDED = _JOINERS + _SELECTORS + _TAGS
 
 _EMOJI = "[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
 # Scripts whose letters change their form before a joiner: Arabic and its neighbours,
@@ -41,10 +42,10 @@ _NEEDED = "|".join(
 )
 # Patterns and replacements, in order; RE2 supports all of them.
 REMOVALS = (
-    (f"[{_NEVER}]+", ""),
-    (f"({_NEEDED})|[{_SOMETIMES}]+", r"\1"),
+    (f"[{_NEVER_NEEDED}]+", ""),
+    (f"({_NEEDED})|[{_SOMETIMES_NEEDED}]+", r"\1"),
 )
-_ANY = re.compile(f"[{_NEVER}{_SOMETIMES}]")
+_ANY = re.compile(f"[{_NEVER_NEEDED}{_SOMETIMES_NEEDED}]")
 _REMOVALS = [(re.compile(pattern), text) for pattern, text in REMOVALS]
 
 

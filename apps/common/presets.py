@@ -64,18 +64,18 @@ def find_litert(name_or_path, presets):
 
 
 def is_litert(name_or_path):
-    """Return whether a model is named by its LiteRT file."""
+    """Return whether the name of a model is the path of a LiteRT file."""
     return Path(name_or_path).suffix.lower() == Path(LITERT).suffix
 
 
 # Errors of files and values, of the C++ code of SentencePiece, LiteRT and the backends,
-# and of sizes that no memory can hold. Another error is one of the program.
+# and of sizes that no memory can hold. Other exceptions are bugs of the program.
 _ERRORS = (OSError, ValueError, RuntimeError, MemoryError)
 
 
 @contextlib.contextmanager
 def loading(model, noun):
-    """Replace errors of files inside by a `UserError` about an incomplete model.
+    """Replace errors of loading a model by a `UserError` that names the model.
 
     Args:
         model: The folder or file that is read.

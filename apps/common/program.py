@@ -62,7 +62,7 @@ class Program:
         quiet_tensorflow()
         limit = getattr(config, "reading", ReadingConfig()).max_bytes
         with at_most(limit), warnings.catch_warnings():
-            # Pillow warns about files that it reads all the same.
+            # Pillow warns about some files although it can read them.
             warnings.filterwarnings("ignore", module="PIL")
             result = self._imported(self._function(config))(config)
         return result if isinstance(result, int) else 0

@@ -47,10 +47,10 @@ def check_bytes(count, name):
 def check_input(path):
     """Raise a `UserError` if a path is neither a regular file nor an open one.
 
-    A pipe that has a name would block, and a device may never end.
+    Reading a named pipe could block, and a device may never end.
 
     Raises:
-        OSError: If there is nothing.
+        OSError: If the path does not exist.
     """
     if str(path) == STANDARD_INPUT or str(path).startswith(OPEN_FILES):
         return

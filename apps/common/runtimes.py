@@ -53,7 +53,8 @@ class Runtimes:
         changes = {x: value for x, value in options.items() if value not in UNCHANGED}
         runtime, threads = config.runtime, config.threads
         if not is_litert(model) and runtime != "litert":
-            # A LiteRT file has a beam width of its own, and is loaded at once.
+            # Checked before Keras loads the model, which takes seconds. A LiteRT file
+            # loads quickly, and has its own beam width.
             check_n_best(n_best, {"beam_size": BeamConfig.beam_size, **search})
         if is_litert(model) or runtime == "litert":
             if runtime == "keras":
@@ -72,7 +73,7 @@ class Runtimes:
             return lite
         changes = changes or needs_keras
         if runtime == "auto" and count <= self.few and not changes:
-            lite = self._fitting(model, search, threads)
+            lite = self._load_litert(model, search, threads)
             if lite is not None:
                 return lite
         return imported(self.keras).from_preset(model, **options)
@@ -89,8 +90,8 @@ class Runtimes:
         names = (*MODEL, LITERT, lite.tokenizer_type.file_name)
         return [folder / name for name in names]
 
-    def _fitting(self, model, search, threads):
-        """Return the LiteRT model of a preset, if it has one with these options."""
+    def _load_litert(self, model, search, threads):
+        """Return the model on LiteRT, or `None` without a file with these options."""
         lite = imported(self.litert)
         folder = find_preset(model, lite.presets)
         if not ((folder / LITERT).is_file() and available()):

@@ -69,7 +69,7 @@ def _check_range(name, value, allowed):
 
 
 def from_json(kind, options):
-    """Return a dataclass from a dict as JSON holds it, validated.
+    """Return a dataclass from a dict that was read from JSON, and validate it.
 
     Args:
         kind: The dataclass. Its fields are bools, numbers, strings, `Literal`s of

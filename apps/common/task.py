@@ -44,7 +44,7 @@ class Task:
         tokenizer_type: Class with `load(folder)`, `save(folder)`, `banned` and
             `definition`, which tells whether two of them are the same.
         runtime_options: Names of the options that do not change the weights.
-        part_files: Names of the files of `write_parts`, which a model may have or not.
+        part_files: Names of the files that `write_parts` may write.
 
     Raises:
         UserError: If `jit_compile` is requested on PyTorch.

@@ -46,7 +46,8 @@ class ModelConfig:
 
     #: bahdanau: a bidirectional GRU encoder, and a GRU decoder whose previous state is
     #: the query. luong: LSTMs, with the current state as the query. self-attention: a
-    #: Transformer. none: as bahdanau, but the source is a single vector.
+    #: Transformer. none: as bahdanau, but without attention: the source is encoded as
+    #: a single vector.
     attention: Annotated[
         Literal["bahdanau", "luong", "self-attention", "none"],
         tyro.conf.arg(aliases=["--attention"]),
@@ -188,8 +189,8 @@ class TrainConfig:
     #: fast_align writes them. Line n has the links i-j of pair n: source word i is
     #: aligned with target word j. Words are separated by spaces and counted from 0.
     guide: Path | None = None
-    #: Weight of guided alignment: of the cross-entropy between the links and the
-    #: attention.
+    #: Weight of guided alignment in the loss: of the cross-entropy between the links
+    #: and the attention.
     guide_weight: Weight = 0.5
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights
@@ -378,7 +379,7 @@ class TranslateConfig:
     n_best: Positive = 1
     #: Print the alignment after each translation and a tab: pairs i-j of a source and a
     #: target word, counted from 0. A target word whose largest weight is on the end
-    #: token has none. In writing systems without spaces, words are subwords; --json
+    #: token has no pair. In writing systems without spaces, words are subwords; --json
     #: lists them.
     alignments: bool = False
     #: Write a heat map of the attention: a file for one sentence, a folder for several

@@ -100,12 +100,12 @@ class Translator(BaseTranslator, Task):
         order = [i for i, pair in enumerate(encoded) if min(map(len, pair)) > 1]
         order.sort(key=lambda i: max(map(len, encoded[i])))
         for batch in chunks(order, batch_size):
-            weights = self._forced([encoded[i] for i in batch], batch_size)
+            weights = self._forced_attention([encoded[i] for i in batch], batch_size)
             for i, rows in zip(batch, weights, strict=False):
                 found[i] = self._links(*encoded[i], rows)
         return found
 
-    def _forced(self, pairs, batch_size):
+    def _forced_attention(self, pairs, batch_size):
         """Return the attention of pairs of token ids, `(B, T, S)`."""
         sources = [source for source, _ in pairs]
         targets = [[START, *target] for _, target in pairs]

@@ -59,4 +59,4 @@ class LiteTranslator(LiteTask, BaseTranslator):
         with loading(self.path, self.noun):
             columns = min(x for x in self.lengths if x >= len(token_ids))
             source = pad([token_ids], columns=columns)
-            return self._found(run, f"length_{columns}", n_best, source=source)
+            return self._run_search(run, f"length_{columns}", n_best, source=source)

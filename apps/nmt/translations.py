@@ -164,15 +164,17 @@ class BaseTranslator:
                 self._phrases(sentence, glossary) if glossary else []
                 for sentence in chunk
             ]
-            found = [[_nothing()] if len(ids) == 1 else None for ids, _ in encoded]
+            found = [
+                [_empty_translation()] if len(ids) == 1 else None for ids, _ in encoded
+            ]
             waiting = [i for i, translations in enumerate(found) if not translations]
             waiting.sort(key=lambda i: len(encoded[i][0]))
             for batch in chunks(waiting, batch_size):
                 source = [encoded[i][0] for i in batch]
-                found_here = self._search(
+                hypotheses = self._search(
                     source, batch_size, n_best, search, [phrases[i] for i in batch]
                 )
-                for i, ranked in zip(batch, found_here, strict=False):
+                for i, ranked in zip(batch, hypotheses, strict=False):
                     found[i] = [self._translation(*encoded[i], x) for x in ranked]
             yield from found
 
@@ -257,5 +259,5 @@ class BaseTranslator:
         )
 
 
-def _nothing():
+def _empty_translation():
     return Translation("", [], [], 0.0, 0.0, np.zeros((0, 0)), np.zeros(0))

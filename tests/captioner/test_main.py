@@ -487,7 +487,7 @@ def test_models_of_other_words_are_not_averaged(model_folder, tmp_path, capsys):
     models = [str(model_folder), str(tmp_path / "other")]
 
     assert main(["average", str(tmp_path / "mean"), *models]) == 2
-    assert "has another configuration, or other words" in capsys.readouterr().err
+    assert "has another configuration or vocabulary than" in capsys.readouterr().err
     assert not (tmp_path / "mean").exists()
 
 

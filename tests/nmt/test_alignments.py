@@ -110,8 +110,10 @@ def test_forced_decoding_reads_the_given_translation(translator, eager):
 def test_copied_words_are_read_as_one_token(subwords, eager):
     translator = untrained(subwords, "bahdanau", copy=True)
     read = []
-    forced = translator._forced
-    translator._forced = lambda pairs, *_: read.extend(pairs) or forced(pairs, 64)
+    forced = translator._forced_attention
+    translator._forced_attention = lambda pairs, *_: (
+        read.extend(pairs) or forced(pairs, 64)
+    )
     (links,) = translator.align(["the dog Zorba sees"], ["le chien Zorba voit"])
 
     _, target = read[0]

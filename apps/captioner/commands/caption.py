@@ -74,7 +74,7 @@ def caption(config):
             **config.search.beam,
         ):
             captions = _probable(config, path, captions)
-            error = _failure(path, captions, overlays)
+            error = _draw_overlay(path, captions, overlays)
             if error:
                 _print_error(error)
                 failures += 1
@@ -114,8 +114,8 @@ def _find(given):
     return paths, failures
 
 
-def _failure(path, captions, overlays):
-    """Write the overlay of an image, if any, and return the error, if any."""
+def _draw_overlay(path, captions, overlays):
+    """Write the overlay of an image, if any; return the error of either, or `None`."""
     if isinstance(captions, ImageError):
         return captions
     try:

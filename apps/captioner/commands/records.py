@@ -27,7 +27,7 @@ class Records:
         model: Name or folder of the model, which every line contains.
 
     Raises:
-        UserError: If the file has something else in it, or captions of another model.
+        UserError: If the file has other contents, or captions of another model.
     """
 
     def __init__(self, path, model):
@@ -44,7 +44,7 @@ class Records:
 
     def __enter__(self):
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        whole, failed = 0, False
+        size, failed = 0, False
         with open(self.path, "a+b") as file:
             file.seek(0)
             for number, line in enumerate(file, 1):
@@ -52,8 +52,8 @@ class Records:
                 if ours and not line.endswith(b"\n"):
                     break
                 failed |= not self._read(line, number)
-                whole += len(line)
-            file.truncate(whole)
+                size += len(line)
+            file.truncate(size)
         if failed:
             self._remove_errors()
         self._file = open(self.path, "ab")

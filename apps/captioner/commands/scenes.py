@@ -10,10 +10,10 @@ SPLITS = {"train": 0.8, "dev": 0.1, "test": 0.1}
 
 
 def scenes(config):
-    """Write the data set that a `ScenesConfig` asks for.
+    """Write the data set that a `ScenesConfig` describes.
 
     Raises:
-        UserError: If there is something in the folder already.
+        UserError: If the folder is not empty.
     """
     chosen = random.Random(config.seed)
     with atomic_folder(config.directory) as temporary:

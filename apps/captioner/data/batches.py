@@ -110,9 +110,9 @@ class TrainingBatches(keras.utils.PyDataset):
             `RegionFeatures`.
         batch_images: Batch size, in images.
         captions_per_image: Maximum number of captions of an image in an epoch.
-        multiple: The rows of a batch are a multiple of this. Further rows have an image
-            of the batch and empty captions, which do not count in the loss. On several
-            hosts, each process gets its share of the rows.
+        multiple: The rows of a batch are padded to a multiple of this. Rows of padding
+            repeat an image and have empty captions, which do not count in the loss. On
+            several hosts, each process gets its share of the rows.
         seed: Seed of the order.
         epoch: First epoch.
     """

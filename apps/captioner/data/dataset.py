@@ -65,7 +65,7 @@ def read_dataset(directory, split, *, validation_share=0.1):
         for read in LAYOUTS:
             listing = read(root)
             if listing is not None:
-                return _located(roots, listing, SPLITS[split], validation_share)
+                return _images_on_disk(roots, listing, SPLITS[split], validation_share)
     layouts = (
         "dataset*.json (Karpathy), captions_*train*.json (COCO), *.token.txt or "
         "*.token (official Flickr8k or Flickr30k), captions.txt (Kaggle), metadata.csv "
@@ -140,7 +140,7 @@ class _Folders:
         return next((path for path in paths if os.path.isfile(path)), None)
 
 
-def _located(roots, listing, split, validation_share):
+def _images_on_disk(roots, listing, split, validation_share):
     """Return the images of a split that have captions, with the paths of their files.
 
     Captions and images that are left out are counted in a warning.
@@ -173,7 +173,7 @@ def _located(roots, listing, split, validation_share):
         if len(missing) > len(found):
             raise DataError(f"{report}; looked in {list_some(folders.bases)}")
         _warn(f"{report}; they are left out")
-    _check_apart(folders, split, found, others)
+    _check_splits_disjoint(folders, split, found, others)
     return found
 
 
@@ -187,17 +187,17 @@ def _warn_of_dropped(listing, split):
             )
 
 
-def _check_apart(folders, split, images, others):
+def _check_splits_disjoint(folders, split, images, others):
     """Raise a `DataError` if the file of an image is in another split, too.
 
     Files of the same name are compared, whatever paths the data set has for them.
     """
     own = {}
     for image in images:
-        own.setdefault(_simple_name(image.path), []).append(image.path)
+        own.setdefault(_normalized_name(image.path), []).append(image.path)
     for other, paths in others.items():
         for path in paths:
-            alike = own.get(_simple_name(path))
+            alike = own.get(_normalized_name(path))
             file = folders.find(path) if alike else None
             for image in alike if file else ():
                 if _are_same(image, file):
@@ -211,7 +211,7 @@ def _warn(message):
     print(f"captioner: warning: {printable(message)}", file=sys.stderr)
 
 
-def _simple_name(path):
+def _normalized_name(path):
     return unicodedata.normalize("NFC", path.name).casefold()
 
 

@@ -43,12 +43,12 @@ def tokenize(caption):
     """
     text = unicodedata.normalize("NFC", remove_invisible(caption).lower())
     text = _POSSESSIVE.sub(" 's", text)
-    shadow = "".join(map(_shadow, text))
-    return [text[slice(*match.span())] for match in _WORD.finditer(shadow)]
+    simplified = "".join(map(_simplified, text))
+    return [text[slice(*match.span())] for match in _WORD.finditer(simplified)]
 
 
-def _shadow(character):
-    """Return the character that the patterns of words see: a mark for an accent."""
+def _simplified(character):
+    """Replace accents, vowel signs and joiners by `_MARK`, which `_WORD` contains."""
     joins = unicodedata.category(character)[0] == "M" or character in "\u200c\u200d"
     return _MARK if joins else character
 

@@ -129,8 +129,8 @@ def _to_rgb(encoded, pixels):
     def convert(part):
         return tf.case(
             [
-                (is_transparent, lambda: _lay_on_white(part)),
-                (is_bmp & (channels == 1), lambda: _look_up(part, head)),
+                (is_transparent, lambda: _composite_on_white(part)),
+                (is_bmp & (channels == 1), lambda: _palette_colours(part, head)),
             ],
             default=lambda: part[..., :3],
         )
@@ -148,7 +148,7 @@ def _is_opaque(pixels, head):
     return (least == opaque) & (most == opaque)
 
 
-def _look_up(part, head):
+def _palette_colours(part, head):
     """Return the colours of a BMP with a palette."""
     start = 14 + read_integer(head, 14, 4, little=True)
     entries = start + 4 * tf.range(256, dtype=tf.int64)
@@ -156,7 +156,7 @@ def _look_up(part, head):
     return tf.gather(tf.cast(palette, tf.uint8), tf.cast(part[..., 0], tf.int32))
 
 
-def _lay_on_white(pixels):
+def _composite_on_white(pixels):
     pixels = tf.cast(pixels, tf.uint16)  # holds 255 * 255 + 127
     colours, alpha = pixels[..., :3], pixels[..., 3:]
     mixed = (colours * alpha + 255 * (255 - alpha) + 127) // 255
@@ -200,7 +200,7 @@ def _resize(pixels, size, orientation, to_rgb):
     height, width = tf.unstack(tf.shape(pixels)[:2])
     down = tf.where(orientation > 4, height >= width, height > width)
     longer, shorter = tf.where(down, height, width), tf.where(down, width, height)
-    weights, step = _weights(longer, size), tf.maximum(_PART // longer, 1)
+    weights, step = _bilinear_weights(longer, size), tf.maximum(_PART // longer, 1)
     swaps, keeps = tf.constant([1, 0, 2]), tf.constant([0, 1, 2])
 
     def resize_part(start, parts):
@@ -210,7 +210,7 @@ def _resize(pixels, size, orientation, to_rgb):
             rows : tf.where(down, height, end), columns : tf.where(down, end, width)
         ]
         part = tf.transpose(to_rgb(part), tf.where(down, keeps, swaps))
-        part = tf.transpose(_resize_down(part, size, weights), swaps)
+        part = tf.transpose(_resize_first_axis(part, size, weights), swaps)
         return end, parts.write(parts.size(), part)
 
     parts = tf.TensorArray(
@@ -222,12 +222,12 @@ def _resize(pixels, size, orientation, to_rgb):
         (0, parts),
         parallel_iterations=1,
     )
-    square = _resize_down(parts.concat(), size, _weights(shorter, size))
+    square = _resize_first_axis(parts.concat(), size, _bilinear_weights(shorter, size))
     # The shorter side is the first axis.
     return tf.transpose(square, tf.where(down, swaps, keeps))
 
 
-def _resize_down(pixels, size, weights):
+def _resize_first_axis(pixels, size, weights):
     """Resize the first axis, in integers as Pillow does."""
     length, others = tf.unstack(tf.shape(pixels)[:2])
     columns = tf.reshape(tf.cast(pixels, tf.int32), (length, others * 3))
@@ -236,7 +236,7 @@ def _resize_down(pixels, size, weights):
     return tf.reshape(tf.saturate_cast(rounded, tf.uint8), (size, others, 3))
 
 
-def _weights(length, size):
+def _bilinear_weights(length, size):
     """Return the weights of bilinear resizing of an axis from `length` to `size`.
 
     A triangle around the centre of each output position:

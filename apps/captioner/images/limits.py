@@ -43,7 +43,7 @@ def problem_of_size(width, height, length=None, max_pixels=None):
         length: Bytes of its file, if there is one.
         max_pixels: Maximum number of pixels, by default `MAX_PIXELS`.
     """
-    # An image without a file does not expand.
+    # Without a file, the limit of pixels per byte does not apply.
     checks = checks_of_size(width, height, length or width * height, max_pixels)
     for exceeds, message in checks:
         if exceeds:

@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 # Maximum memory in bytes per pixel while an image is decoded and converted: for the
 # light formats, for the others, and for the coefficients of a progressive JPEG.
-_BYTES, _MORE_BYTES, _COEFFICIENTS = 8, 16, 6
+_LIGHT_BYTES, _OTHER_BYTES, _COEFFICIENT_BYTES = 8, 16, 6
 _LIGHT_FORMATS = ("BMP", "GIF", "PNG", "PPM", "TIFF")
 # Pixels of the parts in which a large image is converted.
 _PART = 2**22
@@ -102,7 +102,7 @@ def _decoded(source, draft=False, max_pixels=None):
         with _errors_of(source):
             stack.enter_context(_pixel_limit())
             if shared:
-                stack.enter_context(_one_at_a_time)
+                stack.enter_context(_shared_source)
             image = _open(source, max_pixels)
             stack.enter_context(limits.DECODED.reserve(_reduce(image, draft)))
             # Each step reuses the name, so that the image of the step before is freed.
@@ -116,7 +116,7 @@ def _errors_of(source):
     """Turn an error of reading an image into an `ImageError` that names the image."""
     try:
         yield
-    # Of the image, its file, or the memory it needs; other errors are of the program.
+    # Errors of the image, of its file, or of memory; other exceptions are bugs.
     except (OSError, ValueError, MemoryError, Image.DecompressionBombError) as error:
         is_path = isinstance(source, (str, os.PathLike, ArchivedFile))
         name = repr(str(source)) if is_path else f"the given {_type(source)}"
@@ -145,7 +145,7 @@ def _reduce(image, draft):
     pixels = image.width * image.height
     is_large = pixels > limits.HALVED_PIXELS
     # A progressive JPEG keeps all its coefficients, whatever size is decoded.
-    kept = pixels * _COEFFICIENTS if "progressive" in image.info else 0
+    kept = pixels * _COEFFICIENT_BYTES if "progressive" in image.info else 0
     if draft:
         image.draft("RGB", (1, 1))
     elif is_large and image.format == "JPEG2000":
@@ -153,7 +153,7 @@ def _reduce(image, draft):
     elif is_large:
         image.draft("RGB", (image.width // 2, image.height // 2))
     light = image.format in _LIGHT_FORMATS or image.format is None
-    return kept + image.width * image.height * (_BYTES if light else _MORE_BYTES)
+    return kept + image.width * image.height * (_LIGHT_BYTES if light else _OTHER_BYTES)
 
 
 def image_to_array(image, size, box=None):
@@ -256,7 +256,7 @@ def _images_inside(folder):
     return images
 
 
-_one_at_a_time = threading.Lock()
+_shared_source = threading.Lock()
 
 # Pillow's limit is one variable per process: of concurrent readers, the first one
 # replaces it and the last one restores it.

@@ -77,7 +77,7 @@ class AdaptiveCaptioner(ShowAttendTell):
     def reported(self, outputs):
         found = super().reported(outputs)
         weights = ops.cast(found["weights"], "float32")
-        # Zero only where the sentinel has all of the weight.
+        # The sum is zero only where the sentinel has the whole weight.
         total = ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1e-7)
         return {**found, "probabilities": weights / total}
 

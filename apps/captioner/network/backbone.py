@@ -41,7 +41,7 @@ class Backbone(layers.Layer):
         encoder: The `Encoder` of a file or a preset, otherwise `None`.
 
     Raises:
-        UserError: If there is no such model, or not for images of this size.
+        UserError: If there is no such model, or it cannot be built for this size.
 
     Call arguments:
         images: `(B, image_size, image_size, 3)`, values from 0 to 255.

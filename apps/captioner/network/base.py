@@ -102,7 +102,7 @@ class CaptionNetwork(keras.Model):
             else keras.layers.Identity()
         )
         self.region_dropout = keras.layers.Dropout(config.dropout)
-        # It replaces Keras' own figure, which weights steps by rows, with padding.
+        # Replaces the loss of Keras, whose mean over steps counts rows of padding, too.
         self.whole_loss = keras.metrics.Mean(name="loss")
         self.words_loss = keras.metrics.Mean(name="words_loss")
 
@@ -245,7 +245,7 @@ class CaptionNetwork(keras.Model):
         penalty = doubly_stochastic_penalty(weights, mask)
         is_region = self.region_mask(x)
         if is_region is not None:
-            # Padding has no weight, for which the penalty is one.
+            # The penalty of a region of padding, whose weight is zero, is one.
             padding = ops.cast(ops.logical_not(is_region), penalty.dtype)
             penalty = penalty - ops.sum(padding, axis=-1, keepdims=True)
         penalty = ops.where(ops.any(mask, axis=-1), penalty, 0.0)

@@ -62,11 +62,11 @@ class Encoder:
             weights: File of the weights of the whole model; random if omitted.
 
         Raises:
-            UserError: If it cannot be built, or not for this size.
+            UserError: If it cannot be built, at all or for this size.
         """
         if "keras_hub" in json.dumps(self.model):
             keras_hub(self.name)
-        with _failure(f"{self.name} cannot be built"):
+        with _as_user_error(f"{self.name} cannot be built"):
             model = self._deserialized()
         if self._takes(image_size):
             if weights:
@@ -98,7 +98,7 @@ class Encoder:
             f"{self.name} takes images of {height} x {width} pixels. Received: "
             f"image_size {image_size}"
         )
-        with _failure(message):
+        with _as_user_error(message):
             model = self.at(image_size)._deserialized()
         try:
             # Keras warns before it fails.
@@ -122,7 +122,7 @@ class Encoder:
         """Return the encoder that a model's folder describes, or `None`.
 
         Raises:
-            UserError: If it describes none.
+            UserError: If the description is invalid.
         """
         file = Path(folder) / FILE
         if not file.is_file():
@@ -173,13 +173,13 @@ def _read_file(name):
     path = Path(name).expanduser()
     if not path.is_file():
         raise UserError(f"expected a {SUFFIX} file of a model. Received: {name!r}")
-    with _failure(f"{name} cannot be read as a {SUFFIX} file of a model"):
+    with _as_user_error(f"{name} cannot be read as a {SUFFIX} file of a model"):
         return keras.saving.load_model(path, compile=False, safe_mode=True), {}
 
 
 def _read_preset(name):
     hub, preset = keras_hub(name), name.removeprefix(HUB)
-    with _failure(f"{name} cannot be loaded from KerasHub"):
+    with _as_user_error(f"{name} cannot be loaded from KerasHub"):
         model = hub.models.Backbone.from_preset(preset)
     try:
         converter = hub.layers.ImageConverter.from_preset(preset)
@@ -211,10 +211,10 @@ def _set_policy(config, name):
 
 
 @contextlib.contextmanager
-def _failure(message):
+def _as_user_error(message):
     """Replace every error inside by a `UserError` with a message and the reason.
 
-    Files, downloads and layers of others fail with any type of exception.
+    Files, downloads and third-party layers may raise any type of exception.
     """
     try:
         yield

@@ -41,7 +41,7 @@ def grid_model(model, image_size, name):
             _check_shape(found, image_size)
     except UserError:
         raise
-    # Layers of others fail with any type of exception.
+    # Third-party layers may raise any type of exception.
     except Exception as error:
         raise UserError(
             f"{name} takes images of {image.shape[1]} x {image.shape[2]} pixels. "

@@ -90,7 +90,7 @@ class ShowAttendTell(CaptionNetwork):
         return {"cell": [self.initial_output(mean), self.initial_carry(mean)]}
 
     def whole_image(self, regions, mask=None):
-        """Return what the steps read beside the memory of the attention: nothing."""
+        """Return a dict of further entries of the memory; here it is empty."""
         return {}
 
     def cell_inputs(self, embedded, memory):

@@ -84,13 +84,13 @@ class BleuReward:
     """
 
     def __init__(self, references):
-        self._most, self._lengths = [], []
+        self._max_counts, self._lengths = [], []
         for texts in references:
             counts = [_count(tuple(tokenize(text))) for text in texts]
             most = collections.Counter()
             for count in counts:
                 most |= count
-            self._most.append(most)
+            self._max_counts.append(most)
             self._lengths.append(sorted(_word_count(count) for count in counts))
 
     def __call__(self, words, image):
@@ -103,7 +103,7 @@ class BleuReward:
         Returns:
             BLEU-4, from 0 to 1.
         """
-        counts, most = _count(tuple(words)), self._most[image]
+        counts, most = _count(tuple(words)), self._max_counts[image]
         matches, totals = [0, 1, 1, 1], [0, 1, 1, 1]
         for ngram, count in counts.items():
             matches[len(ngram) - 1] += min(count, most[ngram])

@@ -135,7 +135,7 @@ def _train(config, devices):
         config.output / CHECKPOINTS,
         {
             **dataclasses.asdict(config),
-            # The file may be elsewhere, but not another one.
+            # A training resumes if the file was moved, but not if it was renamed.
             "embeddings": config.embeddings and config.embeddings.name,
             "text": fingerprint(text, training, validation),
             "boxes": fingerprint(boxes, training) if config.supervision else None,
@@ -233,7 +233,7 @@ def _build(config, vocabulary_size, encoder):
         )
     except UserError:
         raise
-    # Downloads and files fail in many ways; Keras does not promise which.
+    # Downloads and files may raise any type of exception.
     except Exception as error:
         raise UserError(
             f"the weights {start!r} of {config.model.backbone} cannot be loaded: "

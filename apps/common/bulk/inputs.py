@@ -1,8 +1,8 @@
 """The inputs of a bulk inference as Ray datasets with ids.
 
-Every function returns a `ray.data.Dataset` with the columns `id` and `value`, and of
-archives `error`. It is lazy: only file names and line offsets are read before the
-inference starts.
+`from_names`, `from_parquet`, `from_shards` and `from_lines` return a `ray.data.Dataset`
+with the columns `id` and `value`; that of Parquet files and shards also has `error`. A
+dataset is lazy: only file names and line offsets are read before the inference starts.
 """
 
 import codecs
@@ -186,7 +186,7 @@ def _rows_of_files(paths, *, read, finished):
         try:
             for table in read(path):
                 errors = pa.nulls(len(table), pa.string())
-                yield _missing(table.append_column("error", errors), finished)
+                yield _unfinished(table.append_column("error", errors), finished)
         except damage as error:
             found = f"Cannot read {path!r}: {reason(error)}"
             values = pa.nulls(1)
@@ -244,7 +244,7 @@ def _lines(table, *, filesystem, path, finished):
                 ids.append(str(number))
                 lines.append(line.rstrip(b"\r\n"))
     table = pa.table({"id": pa.array(ids, pa.string()), "value": pa.array(lines)})
-    return _missing(table, finished)
+    return _unfinished(table, finished)
 
 
 def _buffered(filesystem, path):
@@ -256,7 +256,7 @@ def _shared(finished):
     return require("ray").put(finished) if len(finished) else None
 
 
-def _missing(table, finished):
+def _unfinished(table, finished):
     """Return the rows of a table that are not finished."""
     if finished is None:
         return table

@@ -47,16 +47,16 @@ class Runtime:
                 "a LiteRT model needs the package ai-edge-litert: "
                 f"python -m pip install ai-edge-litert ({error})"
             ) from error
-        self._alone = None
+        self._sequential = None
         self._lock = threading.Lock()
         self._idle = queue.SimpleQueue()
 
     def __call__(self, signature, **inputs):
         """Run a signature with all threads; returns a dict of arrays."""
         with self._lock:
-            if self._alone is None:
-                self._alone = self._interpreter(self.threads)
-            return _run(self._alone, signature, inputs)
+            if self._sequential is None:
+                self._sequential = self._interpreter(self.threads)
+            return _run(self._sequential, signature, inputs)
 
     def in_parallel(self, signature, **inputs):
         """Run a signature with one thread, concurrently with other calls."""

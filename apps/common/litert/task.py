@@ -56,7 +56,7 @@ class LiteTask:
         search = from_json(self.search_type, metadata["search"])
         self.search = dataclasses.asdict(search)
 
-    def _found(self, run, signature, n_best, **inputs):
+    def _run_search(self, run, signature, n_best, **inputs):
         """Run a search on one input, and return its best hypotheses, best first.
 
         Args:

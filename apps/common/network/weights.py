@@ -87,7 +87,7 @@ def copy_weights(source, target):
 def model_weights(network):
     """Return the weights of a network without those of its training.
 
-    In a training with scheduled sampling, a network counts the passes.
+    A network with scheduled sampling counts its training passes in a weight.
     """
     return [x for x in network.weights if not x.path.endswith("/passes")]
 
@@ -130,9 +130,9 @@ def save_weights(model, path):
 class _Stream(io.BytesIO):
     """A file on disk as Keras and h5py write to it.
 
-    If HDF5 met the error of a full disk, it could not close the file, and the process
-    would crash. So the first error is kept, and raised in the end. Keras takes objects
-    of this base class alone.
+    An error in a write, such as that of a full disk, would keep HDF5 from closing the
+    file, and crash the process. So the first error is stored, and `raising` raises it
+    at the end. Keras accepts only files of this base class.
 
     Args:
         file: Unbuffered binary file, open for reading and writing.

@@ -35,7 +35,7 @@ def average_models(folders, load):
         first = first or model
         if model.kind != first.kind:
             raise UserError(
-                f"{folder} has another configuration, or other words, than {folders[0]}"
+                f"{folder} has another configuration or vocabulary than {folders[0]}"
             )
         weights = [np.asarray(x, "float64") for x in model.network.get_weights()]
         sums = weights if sums is None else list(map(np.add, sums, weights))

@@ -27,10 +27,9 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
             # The progress bar has not ended its line.
             print(flush=True)
             raise UserError(
-                f"the loss of {place} is {loss}, so that nothing can be learned any "
-                "more. Try a smaller learning rate or a smaller norm for the gradient "
-                "clipping (clip_norm), and another output folder; the last good "
-                "checkpoint stays"
+                f"the training has diverged: the loss of {place} is {loss}. Try a "
+                "smaller learning rate or a smaller clip_norm (gradient clipping), and "
+                "another output folder. The last checkpoint before is kept"
             )
 
 

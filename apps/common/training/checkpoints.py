@@ -194,7 +194,7 @@ def _read(path):
     if not isinstance(content.get("config"), dict):
         raise UserError(f"{path.name} has no configuration")
     options = {x: v for x, v in content.items() if x not in (FILES, OWN, "config")}
-    # The history of the progress grows, and that of the file does not.
+    # A copy, because the training appends to the history of the progress.
     progress = from_json(Progress, copy.deepcopy(options))
     weights = progress.weights
     if weights and not WEIGHTS.fullmatch(weights):

@@ -24,7 +24,7 @@ MOST_BYTES = 2 * MEGABYTE
 # Uploads are refused while the files on disk take more than this.
 MOST_ON_DISK = 1000 * MEGABYTE
 
-# Seconds between two sums of the sizes on disk, each of which looks at every upload.
+# Seconds between two measurements of the disk usage, which read all file sizes.
 SUM_INTERVAL = 1
 
 # Uploads are removed when they are older than this, in seconds. A request must not wait
@@ -89,7 +89,7 @@ def serve(program, build, config):
                 "page, and there is no password",
                 file=sys.stderr,
             )
-        # Open pages hold a connection, which an interrupt cancels: no error.
+        # An interrupt cancels the connections of open pages, which is no error.
         logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""Uploads: components that neither decode nor fetch anything, and their files."""
+"""Components for uploads that neither decode images nor fetch URLs."""
 
 import abc
 from pathlib import Path
@@ -8,7 +8,7 @@ from gradio.blocks import Block
 from gradio_client.utils import is_http_url_like
 from keras_attention_apps.common.cli import UserError
 
-# Gradio pastes by a button only; this gives the image of Ctrl-V to an upload, too.
+# Gradio has a button for pasting; this script also uploads images pasted by Ctrl-V.
 PASTE = """() => document.addEventListener("paste", (event) => {
     const image = [...event.clipboardData.files].find(x => x.type.startsWith("image/"));
     const input = document.querySelector("#%s input[type=file]");

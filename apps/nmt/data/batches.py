@@ -76,15 +76,15 @@ class SentenceBatches(keras.utils.PyDataset):
         self.too_long = len(pairs) - len(kept)
         self.pairs = kept
         self.links = pairs.links and [pairs.links[i] for i in short]
-        places = sum(length for length in lengths if length <= max_length)
-        self.batch_tokens = min(batch_tokens, max(places // max(min_batches, 1), 1))
+        tokens = sum(length for length in lengths if length <= max_length)
+        self.batch_tokens = min(batch_tokens, max(tokens // max(min_batches, 1), 1))
         # Keras asks for the number of batches once, and BPE-dropout splits words
         # differently in each epoch. So all epochs have as many batches as the first.
         self._count = None
         self._batches = self.plan(0) if kept else []
         self._count = len(self._batches)
         # If there is only one batch, Keras assumes its size for all epochs.
-        self._only = self._largest() if self._count == 1 else None
+        self._only_sizes = self._largest() if self._count == 1 else None
         if epoch and kept:
             self._batches = self.plan(epoch)
 
@@ -135,7 +135,7 @@ class SentenceBatches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         batch = self._batches[index]
-        least = self._only or [0, 0, 0]
+        least = self._only_sizes or [0, 0, 0]
         if index == 0 and len(self) > 1:
             # If the first two batches have the same size, Keras assumes it for all
             # batches.
@@ -152,8 +152,8 @@ class SentenceBatches(keras.utils.PyDataset):
         }
         if self.links:
             inputs["guide"] = self._guide(batch, (rows, columns[1] - 1, columns[0]))
-        mine = rows_of_host(rows)
-        return ({name: array[mine] for name, array in inputs.items()},)
+        of_host = rows_of_host(rows)
+        return ({name: array[of_host] for name, array in inputs.items()},)
 
     def _guide(self, batch, shape):
         """Return the target weights of the attention, `(B, T, S)`."""
@@ -170,7 +170,7 @@ class SentenceBatches(keras.utils.PyDataset):
             expanded, tokens = self.copying.expand(target, source)
             _, first = np.unique(tokens, return_index=True)
         places = np.asarray(self.subwords.word_places(expanded))
-        # The end has no place.
+        # The end token belongs to no word.
         return self.subwords.word_places(source), places[first[first < len(places)]]
 
     def _largest(self):
@@ -189,7 +189,7 @@ class SentenceBatches(keras.utils.PyDataset):
         return list(map(self.rounded, (len(batch), longest[0], longest[1] + 1)))
 
     def rounded(self, size):
-        """Return a size as a multiple."""
+        """Round a size up to a multiple of `multiple`."""
         return rounded_up(size, self.multiple)
 
 

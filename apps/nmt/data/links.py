@@ -8,7 +8,7 @@ from keras_attention_apps.common.cli import UserError
 # A sure link, and one that is only possible.
 SURE, POSSIBLE = 2, 1
 _KINDS = {"-": SURE, "?": POSSIBLE, "p": POSSIBLE}
-# No sentence has a billion words.
+# Nine digits suffice for the words of every sentence, and fit into int32.
 _LINK = re.compile(r"([0-9]{1,9})([-?p])([0-9]{1,9})")
 
 

@@ -33,9 +33,10 @@ SUBWORDS = "subwords.model"
 
 # Maximum number of sentences from which subwords are learned.
 ENOUGH_SENTENCES = 2_000_000
-# Longer sentences are cut for learning: SentencePiece crashes on 65,536 characters.
-LONGEST_PIECE = 4000
-# Maximum number of bytes of a character.
+# Subwords are learned from sentences that are cut to at most this many characters,
+# because SentencePiece crashes on 65,536 characters.
+LONGEST_SENTENCE = 4000
+# Maximum number of bytes of a character in UTF-8.
 LONGEST_UTF_8 = 4
 
 
@@ -127,7 +128,7 @@ class Subwords(StoredTokenizer):
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=_in_pieces(sentences),
+                sentence_iterator=_cut(sentences),
                 model_writer=model,
                 model_type="bpe",
                 # SentencePiece's error for a smaller size is incomprehensible.
@@ -137,7 +138,7 @@ class Subwords(StoredTokenizer):
                 byte_fallback=True,
                 normalization_rule_name="identity",
                 input_sentence_size=ENOUGH_SENTENCES,
-                max_sentence_length=LONGEST_UTF_8 * LONGEST_PIECE,
+                max_sentence_length=LONGEST_UTF_8 * LONGEST_SENTENCE,
                 pad_id=PAD,
                 bos_id=START,
                 eos_id=END,
@@ -259,7 +260,7 @@ class Subwords(StoredTokenizer):
             begun = begun or self.pieces[token] != WORD_BEGIN
             groups[-1].append(int(token))
         if groups and not self._text(groups[-1]):
-            # The mark of a word without any further subword.
+            # The last group is a mark without a word after it.
             mark = groups.pop()
             if groups:
                 groups[-1] += mark
@@ -293,10 +294,10 @@ class Subwords(StoredTokenizer):
         return clean(self._processor.decode(tokens)).replace(" ", "")
 
 
-def _in_pieces(sentences):
+def _cut(sentences):
     for sentence in sentences:
-        for begin in range(0, len(sentence), LONGEST_PIECE):
-            yield sentence[begin : begin + LONGEST_PIECE]
+        for begin in range(0, len(sentence), LONGEST_SENTENCE):
+            yield sentence[begin : begin + LONGEST_SENTENCE]
 
 
 def merge_weights(weights, source_places, target_places):

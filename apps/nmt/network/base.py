@@ -86,7 +86,7 @@ class TranslationNetwork(keras.Model):
             )
         self.embedding_dropout = keras.layers.Dropout(config.dropout)
         self.output_dropout = keras.layers.Dropout(config.output_dropout)
-        # It replaces Keras' own figure, which weights steps by rows, with padding.
+        # Replaces the loss of Keras, whose mean over steps counts rows of padding, too.
         self.token_loss = keras.metrics.Mean(name="loss")
         self.kinds = np.full(vocabulary_size, OUTSIDE, "int32")
         self.copying = None

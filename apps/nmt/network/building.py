@@ -17,13 +17,13 @@ from keras_attention_apps.nmt.network.self_attention import SelfAttentionNetwork
 _BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
 
 
-def build_network(config, vocabulary_size, **losses):
+def build_network(config, vocabulary_size, **options):
     """Build the network of a complete `ModelConfig`, with all its weights.
 
     Args:
         config: The `ModelConfig`.
         vocabulary_size: Number of subwords N.
-        **losses: See `TranslationNetwork`.
+        **options: See `TranslationNetwork`.
     """
     kinds = {
         "bahdanau": BahdanauNetwork,
@@ -35,7 +35,7 @@ def build_network(config, vocabulary_size, **losses):
         with warnings.catch_warnings():
             # Keras warns about layers that cannot be built before it raises.
             warnings.filterwarnings("ignore", category=UserWarning, module="keras")
-            network = kinds[config.attention](config, vocabulary_size, **losses)
+            network = kinds[config.attention](config, vocabulary_size, **options)
             # The shapes of the weights do not depend on the sentences.
             sentence = ops.full((1, 2), END, dtype="int32")
             network({"source": sentence, "target": sentence})

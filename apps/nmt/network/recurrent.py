@@ -31,8 +31,8 @@ class RecurrentNetwork(TranslationNetwork):
 
     bidirectional = True
 
-    def __init__(self, config, vocabulary_size, **losses):
-        super().__init__(config, vocabulary_size, **losses)
+    def __init__(self, config, vocabulary_size, **options):
+        super().__init__(config, vocabulary_size, **options)
         if not config.encoder_units:
             raise UserError(
                 "encoder_units must be at least 1 for a recurrent encoder. Received: 0"
@@ -71,7 +71,7 @@ class RecurrentNetwork(TranslationNetwork):
         """
         raise NotImplementedError
 
-    def _hidden(self, embedded, outputs, training=None):
+    def _hidden(self, embedded, outputs):
         """Return the inputs of the output layer, before dropout."""
         raise NotImplementedError
 
@@ -207,8 +207,8 @@ class BahdanauNetwork(RecurrentNetwork):
     Reference: [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.2.
     """
 
-    def __init__(self, config, vocabulary_size, **losses):
-        super().__init__(config, vocabulary_size, **losses)
+    def __init__(self, config, vocabulary_size, **options):
+        super().__init__(config, vocabulary_size, **options)
         self.bridges = [
             keras.layers.Dense(config.units, "tanh", name=f"bridge_{i}")
             for i in range(config.decoder_layers)
@@ -259,9 +259,9 @@ class LuongNetwork(RecurrentNetwork):
     Reference: [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.
     """
 
-    def __init__(self, config, vocabulary_size, **losses):
+    def __init__(self, config, vocabulary_size, **options):
         self.bidirectional = config.bidirectional
-        super().__init__(config, vocabulary_size, **losses)
+        super().__init__(config, vocabulary_size, **options)
         depth = config.encoder_units * (1 + config.bidirectional)
         self.bridges = [
             keras.layers.Identity()

@@ -24,9 +24,9 @@ class SelfAttentionNetwork(TranslationNetwork):
     [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), section 3.
     """
 
-    def __init__(self, config, vocabulary_size, **losses):
-        super().__init__(config, vocabulary_size, **losses)
-        options = {
+    def __init__(self, config, vocabulary_size, **options):
+        super().__init__(config, vocabulary_size, **options)
+        layer_options = {
             "heads": config.heads,
             "units": config.units,
             "dropout": config.dropout,
@@ -36,19 +36,19 @@ class SelfAttentionNetwork(TranslationNetwork):
         depth = config.embedding_units
         self.positions = PositionEncoding()
         self.encoder_layers = [
-            EncoderLayer(depth, name=f"encoder_{i}", **options)
+            EncoderLayer(depth, name=f"encoder_{i}", **layer_options)
             for i in range(config.encoder_layers)
         ]
         self.transformer = TransformerDecoder(
             config.decoder_layers,
             depth,
             alignment_layer=config.alignment_layer,
-            **options,
+            **layer_options,
         )
         norm = keras.layers.LayerNormalization
         self.encoder_norm = norm() if config.pre_norm else keras.layers.Identity()
-        # Weight files store the layers of the decoder under these names, the first of
-        # all in alphabetical order.
+        # Keras stores a layer under the first of its names in alphabetical order. These
+        # names keep weight files as they were.
         self.decoder_layers = self.transformer.layers
         self.decoder_norm = self.transformer.norm
 

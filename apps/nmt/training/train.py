@@ -63,6 +63,7 @@ from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslat
 
 # Subfolder of the output folder for the models to average.
 EPOCHS = "epochs"
+# Maximum number of pairs that are held out for validation.
 HELD_OUT = 1000
 # Maximum number of steps over which the EMA of the weights averages.
 MAX_EMA_STEPS = 1000
@@ -150,7 +151,7 @@ def hold_out(pairs, seed):
     return pairs.chosen(training), Pairs(*map(list, zip(*validation, strict=True)))
 
 
-def text_of(training, validation):
+def text_fingerprint(training, validation):
     """Return a line with the size and a digest of the training text.
 
     Args:
@@ -167,7 +168,7 @@ def text_of(training, validation):
     )
 
 
-def guide_of(training):
+def guide_fingerprint(training):
     """Return a line with the number of links and their digest, or `None`."""
     if not training.links:
         return None
@@ -190,11 +191,11 @@ def _train(config, training, validation, devices):
         digest = hashlib.sha256(start.tokenizer.model).hexdigest()
         depends_on = {"from_preset's subwords": f"digest {digest[:12]}"}
     depends_on |= dataclasses.asdict(config)
-    # The file may be elsewhere, but not another one.
+    # A training resumes if the file was moved, but not if it was renamed.
     depends_on["embeddings"] = config.embeddings and config.embeddings.name
     depends_on |= {
-        "text": text_of(training, validation),
-        "links of the guide": guide_of(training),
+        "text": text_fingerprint(training, validation),
+        "links of the guide": guide_fingerprint(training),
     }
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
     on_first_host(recover_folder, config.output / BEST)

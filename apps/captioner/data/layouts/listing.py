@@ -19,9 +19,9 @@ SPLITS |= {name: "dev" for name in ("val", "valid", "validation")}
 
 @dataclass(frozen=True)
 class CaptionedImage:
-    """An image on disk, its captions, and its number in the data set.
+    """An image on disk, its captions, and its id in the data set.
 
-    In a data set without numbers, `image_id` is the file's name without suffix, or its
+    In a data set without ids, `image_id` is the file's name without suffix, or its
     path within the data set if several files have that name. `boxes` is a dict from
     words of the captions to the boxes of the objects that they name.
     """
@@ -52,7 +52,7 @@ class Listing:
             file to the expected file. `None` for layouts in which a split exists as
             soon as an image names it.
         draws_dev: Whether dev is drawn from train where it is missing.
-        drawn_by: Function from a path to the text whose hash draws its split.
+        drawn_by: Function from a path to the text whose hash decides on its split.
 
     Attributes:
         dropped: Dict from pairs `(split or None, kind)` to the list of the examples of
@@ -131,7 +131,7 @@ class Listing:
             train = self._draw(parts["train"], validation_share, split, test="train")
             parts |= {"train": train["train"], "dev": train["dev"]}
         if split not in parts:
-            raise self._has_none(split, parts)
+            raise self._missing_split(split, parts)
         paths = {x: [image.path for image in images] for x, images in parts.items()}
         others = {other: found for other, found in paths.items() if other != split}
         return _captioned(parts[split]), others
@@ -155,7 +155,7 @@ class Listing:
             drawn[test if splits[text] == "test" else splits[text]].append(image)
         return drawn
 
-    def _has_none(self, split, parts):
+    def _missing_split(self, split, parts):
         if self._lacking:
             expected = f"{self._lacking[split]} for the split {split}"
             return unexpected(self.where, expected, list_files(self.where))
@@ -190,8 +190,8 @@ def _draw_splits(names, validation_share):
 
     The hash depends on the name alone, so that adding images never moves the others.
     Dev has the smallest hashes and test the largest, so that a change of the share
-    never moves an image from one to the other. If no image is drawn for dev, the first
-    one is; if none is left for train, those of test are train.
+    never moves an image from one to the other. The image with the smallest hash is
+    always in dev; if no image would be in train, those of test move to train.
     """
     draws = {name: _draw(name) for name in names}
     first = min(draws.values(), default=0)
