@@ -20,7 +20,7 @@ def test_images_may_be_too_small_for_a_network():
         Backbone("InceptionV3", 40)
 
 
-def test_every_region_of_the_small_network_knows_where_it_is():
+def test_regions_of_the_small_cnn_contain_their_coordinates():
     backbone = Backbone("SmallCNN", 32)
     regions = backbone(np.zeros((1, 32, 32, 3), "float32"))
 
@@ -28,7 +28,7 @@ def test_every_region_of_the_small_network_knows_where_it_is():
     assert len(np.unique(regions[0, :, -2:], axis=0)) == 16
 
 
-def test_a_region_of_the_small_network_sees_as_far_in_all_directions():
+def test_receptive_fields_of_the_small_cnn_are_centred():
     backbone = Backbone("SmallCNN", 64)
     images = np.random.default_rng(0).integers(256, size=(6, 64, 64, 3))
     images[1:] = images[0]

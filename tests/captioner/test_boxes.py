@@ -28,7 +28,7 @@ def test_a_view_moves_boxes():
     np.testing.assert_allclose(found, (0.6, 0.5, 1, 1))
 
 
-def test_one_box_is_as_good_as_a_list():
+def test_a_single_box_equals_a_list_of_one():
     assert check_boxes({"dog": [0, 0, 1, 0.5]}) == {"dog": ((0, 0, 1, 0.5),)}
     two = [[0, 0, 1, 1], [0, 0, 0.5, 1]]
     assert check_boxes({"dog": two}) == {"dog": ((0, 0, 1, 1), (0, 0, 0.5, 1))}

@@ -29,7 +29,7 @@ from .image_files import (
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 
 
-class TestWhatCannotBeOpened:
+class TestUnopenableSources:
     def test_missing(self, tmp_path):
         path = tmp_path / "none.jpg"
 
@@ -88,7 +88,7 @@ class TestWhatCannotBeOpened:
         fails(data, "JPEG", "%!PS-Adobe")
 
 
-class TestWhatIsBroken:
+class TestBrokenImages:
     @pytest.mark.parametrize("format", ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF"])
     def test_truncated(self, tmp_path, format):
         path = tmp_path / "a.jpg"
@@ -103,7 +103,7 @@ class TestWhatIsBroken:
         fails(data[: len(data) // 2], "the given bytes")
 
     @pytest.mark.parametrize("format", [*LOSSLESS, "JPEG"])
-    def test_damages_give_a_picture_or_one_kind_of_error(self, format, monkeypatch):
+    def test_a_damaged_image_is_read_or_gives_an_image_error(self, format, monkeypatch):
         monkeypatch.setattr(limits, "MAX_PIXELS", 10_007)
         # Pillow warns of some damages that it survives.
         warnings.simplefilter("ignore")
@@ -137,7 +137,7 @@ class TestWhatIsBroken:
         ],
         ids=lambda error: type(error).__name__,
     )
-    def test_whatever_pillow_raises(self, monkeypatch, error):
+    def test_any_exception_of_pillow_is_an_image_error(self, monkeypatch, error):
         def load(self):
             raise error
 
@@ -150,7 +150,7 @@ class TestWhatIsBroken:
 
 class TestErrorsOfTheProgram:
     @pytest.mark.parametrize("place", ["_reduce", "_to_rgb"])
-    def test_they_keep_their_type(self, monkeypatch, place):
+    def test_bugs_keep_their_type(self, monkeypatch, place):
         def fail(*_):
             raise AttributeError("no such attribute")
 
@@ -193,7 +193,7 @@ class TestLimit:
 
         assert of_process == Image.MAX_IMAGE_PIXELS
 
-    def test_picture_of_the_caller(self, monkeypatch):
+    def test_given_pillow_image(self, monkeypatch):
         monkeypatch.setattr(limits, "MAX_PIXELS", 34)
 
         fails(lazy_image(encode(noise())), "at most 34 pixels, got 5 x 7")

@@ -162,7 +162,7 @@ def test_missing_column_is_an_error(caption_batch):
         (["--maps"], "--maps needs --engine ray"),
     ],
 )
-def test_options_that_do_not_go_together(options, message, photographs, capsys):
+def test_contradictory_options_are_errors(options, message, photographs, capsys):
     assert main(["caption", photographs[0], *options]) == 2
     assert message in capsys.readouterr().err
 

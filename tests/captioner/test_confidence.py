@@ -90,7 +90,7 @@ def test_an_output_is_resumed_with_images_whose_captions_are_left_out(
     assert len(output.read_text().splitlines()) == 4
 
 
-def test_a_score_must_be_a_logarithm(photographs, capsys):
+def test_min_score_must_not_be_positive(photographs, capsys):
     assert main(["caption", str(photographs[0]), "--min-score", "0.5"]) == 2
     assert "min_score must be between -inf and 0" in capsys.readouterr().err
 

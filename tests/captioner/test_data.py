@@ -164,7 +164,7 @@ def test_kaggle_splits_stay_when_images_are_added(tmp_path):
         assert set(names) <= set(after[split])
 
 
-def test_kaggle_never_trades_between_dev_and_test(tmp_path):
+def test_kaggle_images_never_move_between_dev_and_test(tmp_path):
     small = kaggle_splits(tmp_path, 60, validation_share=0.2)
     large = kaggle_splits(tmp_path, 60, validation_share=0.4)
     assert set(small["dev"]) < set(large["dev"])

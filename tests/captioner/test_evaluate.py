@@ -44,7 +44,7 @@ def test_short_captions_pay_the_brevity_penalty():
     assert scores["bleu-1"] == pytest.approx(51.34, abs=0.01)
 
 
-def test_how_attention_moves_by_hand():
+def test_changes_and_entropy_worked_by_hand():
     maps = [
         np.array([[[1.0, 0.0]], [[0.0, 1.0]], [[0.25, 0.75]]]),
         np.array([[[0.5, 0.5]]]),

@@ -56,7 +56,7 @@ def test_a_folded_model_computes_the_same(convolution, use_bias):
 
 
 @pytest.mark.parametrize("options", [{"center": False}, {"scale": False}])
-def test_a_normalisation_may_only_scale_or_shift(options):
+def test_normalisation_without_scale_or_shift_is_folded(options):
     model = normalized(layers.Conv2D(6, 3), **options)
     np.testing.assert_allclose(run(fold_normalization(model)), run(model), atol=1e-5)
 
@@ -73,9 +73,7 @@ def test_a_normalisation_may_only_scale_or_shift(options):
 @pytest.mark.parametrize(
     "padding", [1, ((0, 1), (0, 1)), ((1, 1), (0, 0)), ((1, 2), (1, 2)), 0]
 )
-def test_zeros_are_part_of_a_convolution_where_it_pads_the_same(
-    convolution, padding, size
-):
+def test_zero_padding_that_equals_same_is_folded(convolution, padding, size):
     def model(before, convolution):
         images = keras.Input((size, size, 4))
         outputs = layers.BatchNormalization()(convolution(before(images)))
@@ -97,7 +95,7 @@ def test_zeros_are_part_of_a_convolution_where_it_pads_the_same(
     assert (layers.ZeroPadding2D not in kinds(folded)) == alike
 
 
-def test_zeros_around_pictures_of_any_size_stay():
+def test_zero_padding_of_images_of_unknown_size_stays():
     images = keras.Input((None, None, 4))
     padded = layers.ZeroPadding2D(1)(images)
     outputs = layers.BatchNormalization()(layers.Conv2D(6, 3)(padded))
@@ -106,7 +104,7 @@ def test_zeros_around_pictures_of_any_size_stay():
     assert layers.ZeroPadding2D in kinds(folded)
 
 
-def test_a_network_of_keras_pads_nothing_by_itself():
+def test_all_zero_padding_of_mobilenet_is_folded():
     folded = fold_normalization(
         keras.applications.MobileNetV2(
             include_top=False, weights=None, input_shape=(96, 96, 3)
@@ -155,7 +153,7 @@ def test_other_layers_read_the_convolution_without_normalisation():
         )
 
 
-def test_it_has_the_weights_of_the_model_and_follows_them(gradients):
+def test_a_folded_model_shares_the_weights_and_follows_them(gradients):
     model = normalized(layers.Conv2D(6, 3))
     folded = fold_normalization(model)
     expected = {id(weight) for weight in model.weights}

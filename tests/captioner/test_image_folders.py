@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 
 
 class TestImageToArray:
-    def test_picture_of_that_size_is_untouched(self):
+    def test_image_of_that_size_is_unchanged(self):
         array = image_to_array(Image.fromarray(noise(7, 7)), 7)
 
         np.testing.assert_array_equal(array, noise(7, 7))
@@ -46,7 +46,7 @@ class TestImageToArray:
         assert array.ravel().tolist() == [28] * 3
         assert round(255 * 4 / 37) == 28
 
-    def test_aspect_ratio_is_given_up(self):
+    def test_aspect_ratio_is_not_kept(self):
         # Twice as wide as high; the mean of two columns and one row.
         picture = Image.new("RGB", (2, 1), RED)
         picture.putpixel((1, 0), (55, 100, 0))
@@ -70,7 +70,7 @@ class TestImageToArray:
         expected = image_to_array(picture, 13, turned).swapaxes(0, 1)
         np.testing.assert_array_equal(array, expected)
 
-    def test_what_came_is_told(self):
+    def test_errors_name_the_mode_and_the_size(self):
         with pytest.raises(ValueError, match=r"mode RGB.*got mode L and size 3"):
             image_to_array(Image.new("L", (3, 3)), 3)
         with pytest.raises(ValueError, match=r"positive size.*mode RGB and size 0"):
@@ -95,10 +95,10 @@ class TestFindImages:
         assert found == [missing, *inside, tmp_path / "notes.txt"]
         assert all(isinstance(path, pathlib.Path) for path in found)
 
-    def test_nothing(self):
+    def test_no_paths(self):
         assert find_images([]) == []
 
-    def test_folder_without_picture(self, tmp_path):
+    def test_folder_without_images(self, tmp_path):
         (tmp_path / "notes.txt").touch()
         (tmp_path / ".a.png").touch()
 
@@ -134,7 +134,7 @@ class TestFindImages:
 
 
 class TestFindUnreadable:
-    def test_pictures_of_other_formats(self, tmp_path):
+    def test_images_of_other_formats(self, tmp_path):
         for name in ("b.HEIC", "a.heic", ".c.heic", "d.jpg"):
             (tmp_path / name).touch()
 
@@ -142,6 +142,6 @@ class TestFindUnreadable:
 
         assert found == [tmp_path / "a.heic", tmp_path / "b.HEIC"]
 
-    def test_what_is_no_folder(self, tmp_path):
+    def test_path_that_is_no_folder(self, tmp_path):
         assert find_unreadable(tmp_path / "missing") == []
         assert find_unreadable("a" * 300) == []

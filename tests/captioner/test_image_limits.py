@@ -90,7 +90,7 @@ def test_a_large_photograph_is_decoded_at_half_its_size(kind, monkeypatch):
     assert np.abs(read_array(data, 16).astype(int) - whole).max() < 8
 
 
-def test_a_rectangle_in_shares_is_cut():
+def test_a_rectangle_of_fractions_is_cropped():
     image = Image.fromarray(noise(40, 20))
     expected = image_to_array(image, 7, (10, 5, 20, 15))
     width, height = image.size

@@ -68,7 +68,7 @@ class TestSources:
 
         np.testing.assert_array_equal(read_image(Pipe(encode(noise()))), noise())
 
-    def test_picture_of_the_caller_stays_as_it_is(self):
+    def test_given_pillow_image_is_unchanged(self):
         image = Image.fromarray(noise())
         exif = image.getexif()
         exif[0x0112] = 6
@@ -83,7 +83,7 @@ class TestSources:
     @pytest.mark.parametrize(
         "source", [None, 3, ["a.png"], np.float32(1)], ids=lambda value: str(value)
     )
-    def test_no_picture_at_all(self, source):
+    def test_sources_of_other_types(self, source):
         fails(source, "expected a path, bytes", f"got {type(source).__name__}")
 
 
@@ -137,7 +137,7 @@ class TestArrays:
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
-    def test_what_is_no_picture(self, array, expected, came):
+    def test_invalid_arrays(self, array, expected, came):
         fails(array, "the given ndarray", expected, came)
 
 
@@ -208,7 +208,7 @@ class TestOrientation:
         data[entry + 2 : entry + 4] = (2).to_bytes(2, order)
         assert read_image(bytes(data)).size == (16, 8)
 
-    def test_damaged_exif_does_not_lose_the_picture(self):
+    def test_damaged_exif_is_ignored(self):
         data = encode(noise(), "JPEG", exif=b"Exif\0\0no header")
 
         assert read_image(data).size == (WIDTH, HEIGHT)

@@ -60,7 +60,7 @@ def test_every_input_type_gives_the_same_caption(captioner, photograph, tmp_path
         )
 
 
-def test_one_and_the_same_picture_may_be_given_many_times(captioner):
+def test_the_same_image_may_be_given_several_times(captioner):
     file = io.BytesIO()
     random = np.random.default_rng(2)
     pixels = random.integers(0, 256, (700, 900, 3)).astype("uint8")
@@ -190,7 +190,7 @@ def test_compiled_search_is_not_for_pytorch(captioner, monkeypatch):
         Captioner(*parts, jit_compile=True)
 
 
-def test_a_batch_has_a_image(captioner, photograph):
+def test_a_batch_has_at_least_one_image(captioner, photograph):
     with pytest.raises(UserError, match=r"batch_size must be at least 1. Received: 0"):
         captioner.caption(photograph, batch_size=0)
 
@@ -199,7 +199,7 @@ def test_no_images_no_captions(captioner):
     assert captioner.caption([]) == []
 
 
-def test_a_bad_image_raises_and_a_stream_goes_on(captioner, photograph):
+def test_an_unreadable_image_raises_and_caption_each_continues(captioner, photograph):
     with pytest.raises(ImageError):
         captioner.caption(b"no picture")
 

@@ -66,7 +66,7 @@ def test_boxes_come_with_the_captions(tmp_path):
     fails(tmp_path, with_message="line 1: expected boxes by words")
 
 
-def test_blank_lines_and_columns_of_boxes_do_no_harm(tmp_path):
+def test_blank_lines_and_columns_of_boxes_are_ignored(tmp_path):
     table(
         tmp_path / "train",
         "\na.png,A dog,none\n\nb.png,A cat,\n\n",

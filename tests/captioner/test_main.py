@@ -42,9 +42,7 @@ def test_a_folder_prints_a_line_for_each(photographs, model_folder, capsys):
     assert paths == [str(photographs / n) for n in ("blue-0.png", "red-0.png")]
 
 
-def test_pictures_that_a_folder_has_in_vain_are_counted(
-    photographs, model_folder, capsys
-):
+def test_unsupported_images_of_a_folder_are_counted(photographs, model_folder, capsys):
     for name in ("b.HEIC", "a.heif", ".hidden.heic", "notes.txt"):
         (photographs / name).touch()
 
@@ -78,7 +76,7 @@ def test_a_compiled_search_prints_the_same(
     assert asked == [True]
 
 
-def test_bad_pictures_cost_one_line_each_and_exit_code_2(
+def test_unreadable_images_give_one_line_each_and_exit_code_2(
     photographs, model_folder, capsys
 ):
     (photographs / "text.jpg").write_text("I am not a picture")
@@ -134,7 +132,7 @@ def test_images_may_be_too_small_for_a_preset(photographs, capsys):
     assert "cannot be built for images of 8 x 8" in capsys.readouterr().err
 
 
-def test_several_captions_of_a_image(photographs, model_folder, capsys, tmp_path):
+def test_several_captions_of_an_image(photographs, model_folder, capsys, tmp_path):
     path, output = str(photographs / "red-0.png"), tmp_path / "captions.jsonl"
     command = ["caption", path, "--model", str(model_folder), "--n-best", "3"]
     assert main(command) == 0
@@ -153,7 +151,7 @@ def test_several_captions_of_a_image(photographs, model_folder, capsys, tmp_path
     assert written == {"photo": path, "model": str(model_folder), "captions": brief}
 
 
-def test_an_overlay_is_a_picture(photographs, model_folder, capsys):
+def test_an_overlay_is_an_image_file(photographs, model_folder, capsys):
     target = photographs / "new" / "overlay.png"
     path = str(photographs / "red-0.png")
     code = main(
@@ -165,7 +163,7 @@ def test_an_overlay_is_a_picture(photographs, model_folder, capsys):
         assert overlay.width > 1000
 
 
-def test_characters_that_no_font_has_are_no_news(photographs, recwarn):
+def test_missing_glyphs_give_no_warning(photographs, recwarn):
     caption = Caption(
         "\ue123", ["\ue123"], 0.0, 0.0, 0.0, [1.0], np.ones((1, 2, 2)) / 4
     )
@@ -239,7 +237,7 @@ def test_images_of_one_name_get_overlays_of_their_own(
     }
 
 
-def test_an_overlay_that_is_not_there_is_drawn_another_time(
+def test_a_missing_overlay_is_drawn_when_the_run_resumes(
     photographs, model_folder, tmp_path, capsys
 ):
     output, maps = tmp_path / "captions.jsonl", tmp_path / "maps"
@@ -271,7 +269,7 @@ def test_of_several_folders_one_may_be_empty(
     assert "error: No image in" in reported.err
 
 
-def test_a_image_has_one_line_whatever_its_name(photographs, model_folder, capsys):
+def test_an_image_has_one_line_whatever_its_name(photographs, model_folder, capsys):
     (photographs / "red-0.png").rename(photographs / "a\tred\nsquare.png")
     assert main(["caption", str(photographs), "--model", str(model_folder)]) == 0
 
@@ -301,7 +299,7 @@ def test_json_is_utf8_whatever_the_names(photographs, model_folder, capfdbinary)
     assert json.loads(line)["photo"] == str(photo)
 
 
-def test_a_image_that_is_named_twice_has_one_line(
+def test_an_image_that_is_given_twice_has_one_line(
     photographs, model_folder, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(photographs)
@@ -491,7 +489,7 @@ def test_models_of_other_words_are_not_averaged(model_folder, tmp_path, capsys):
     assert not (tmp_path / "mean").exists()
 
 
-def test_an_interrupted_output_goes_on(
+def test_an_interrupted_output_resumes(
     photographs, model_folder, tmp_path, capsys, monkeypatch
 ):
     output = tmp_path / "new" / "captions.jsonl"

@@ -34,7 +34,7 @@ def test_a_preset_captions_the_sample_image(name):
 
 
 @pytest.mark.exhaustive
-def test_words_in_a_row_do_not_come_twice():
+def test_ngram_blocking_prevents_repetitions():
     captioner = Captioner.from_preset("flickr8k-soft")
     usual, once = (
         captioner.caption(PHOTOGRAPH, **options).words

@@ -117,7 +117,7 @@ def test_no_more_regions_are_used_than_the_model_has(eager):
 
 
 @pytest.mark.exhaustive
-def test_a_training_on_files_captions_and_is_evaluated(
+def test_a_captioner_trained_on_regions_captions_and_is_evaluated(
     eager, without_java, squares, detected, photographs, tmp_path, capsys
 ):
     output = tmp_path / "run"
@@ -171,7 +171,7 @@ def test_a_training_on_files_captions_and_is_evaluated(
         ({"regions": "nowhere"}, "Cannot read regions"),
     ],
 )
-def test_trainings_that_do_not_fit(
+def test_options_that_contradict_regions(
     squares, detected, tmp_path, capsys, changes, message
 ):
     options = {"regions": detected, "frozen-views": 1, **changes}
@@ -246,7 +246,7 @@ def test_a_failure_of_another_thread_is_tried_again(
             read_regions(path)
 
 
-def test_files_that_are_none(tmp_path):
+def test_missing_and_invalid_files_of_regions(tmp_path):
     (tmp_path / "dog.npz").write_text("no archive")
     for name, message in (("dog.jpg", "zip"), ("cat.jpg", "No such file")):
         with pytest.raises(ImageError, match=rf"Cannot read regions .*{message}"):

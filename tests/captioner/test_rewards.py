@@ -17,7 +17,7 @@ CAPTIONS = [
 ]
 
 
-def test_it_is_the_cider_of_the_evaluation():
+def test_the_cider_reward_equals_the_metric():
     reward = CiderReward(REFERENCES)
     ours = [reward(tokenize(text), i) for i, text in enumerate(CAPTIONS)]
 
@@ -31,7 +31,7 @@ def test_it_is_the_cider_of_the_evaluation():
     assert ours[0] > 0.1
 
 
-def test_a_caption_that_breaks_off_is_worth_less():
+def test_an_incomplete_caption_has_a_lower_reward():
     reward = CiderReward(REFERENCES)
 
     whole = reward(tokenize("men in the park play with a ball"), 1)
@@ -39,7 +39,7 @@ def test_a_caption_that_breaks_off_is_worth_less():
     assert broken < 0.8 * whole
 
 
-def test_repeating_a_good_word_does_not_pay():
+def test_repeating_a_word_does_not_raise_the_reward():
     reward = CiderReward(REFERENCES)
 
     assert reward(["dog", "dog", "dog"], 0) < reward(["dog"], 0)
@@ -52,7 +52,7 @@ def test_worthless_captions_have_a_small_finite_reward(kind, words):
 
 
 @pytest.mark.parametrize("photograph, text", [*enumerate(CAPTIONS), (0, "a dog")])
-def test_it_is_the_smoothed_bleu_of_the_evaluation(photograph, text):
+def test_the_bleu_reward_equals_the_smoothed_metric(photograph, text):
     found = BleuReward(REFERENCES)(tokenize(text), photograph)
 
     references = [" ".join(tokenize(text)) for text in REFERENCES[photograph]]

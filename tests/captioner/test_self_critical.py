@@ -81,13 +81,13 @@ def test_greedy_search_as_the_baseline(eager, captioner):
     assert (expected != 0).any()
 
 
-def test_another_baseline_is_refused(captioner):
+def test_an_unknown_baseline_is_refused(captioner):
     with pytest.raises(ValueError, match=r"baseline must be .* Received: 'beam'"):
         self_critical(captioner, baseline="beam")
 
 
 @pytest.mark.exhaustive
-def test_any_reward_is_raised(eager, captioner):
+def test_training_raises_a_custom_reward(eager, captioner):
     history = []
     note = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: history.append(logs["reward"])

@@ -302,7 +302,7 @@ def test_a_model_of_another_training_is_not_resumed(
     assert captioner.config.image_size == SIZES["image-size"]
 
 
-def test_a_training_goes_on_where_it_was_moved(trained, squares, tmp_path, capsys):
+def test_a_training_that_was_moved_resumes(trained, squares, tmp_path, capsys):
     moved = tmp_path / "moved"
     shutil.copytree(trained, moved)
     assert main(command(squares, moved, cache=tmp_path / "cache")) == 0
@@ -312,7 +312,9 @@ def test_a_training_goes_on_where_it_was_moved(trained, squares, tmp_path, capsy
     assert "another value of model.units: 13, and not 17." in capsys.readouterr().err
 
 
-def test_a_finished_training_misses_its_model(trained, squares, tmp_path, capsys):
+def test_a_finished_training_without_its_model_is_an_error(
+    trained, squares, tmp_path, capsys
+):
     moved = tmp_path / "moved"
     shutil.copytree(trained, moved, ignore=lambda folder, _: ["model"])
     assert main(command(squares, moved, cache=tmp_path / "cache")) == 2
@@ -322,7 +324,7 @@ def test_a_finished_training_misses_its_model(trained, squares, tmp_path, capsys
     assert f"no longer in {moved / 'model'}" in err
 
 
-def test_a_loss_that_is_no_number_ends_the_training(eager, squares, tmp_path, capsys):
+def test_a_loss_that_is_not_finite_ends_the_training(eager, squares, tmp_path, capsys):
     changes = {"learning-rate": 1e30, "clip-norm": 1e30, "epochs": 4}
     changes |= {"fine-tune-epochs": 0, "self-critical-epochs": 0}
     assert main(command(squares, tmp_path / "run", **changes)) == 2
@@ -331,7 +333,7 @@ def test_a_loss_that_is_no_number_ends_the_training(eager, squares, tmp_path, ca
     assert re.search(r"the loss of step \d+ of epoch \d+ is (nan|inf)", error)
 
 
-def test_no_epochs_are_no_training(squares, tmp_path, capsys):
+def test_a_training_without_epochs_is_an_error(squares, tmp_path, capsys):
     phases = ("epochs", "fine-tune-epochs", "self-critical-epochs")
     assert main(command(squares, tmp_path / "run", **dict.fromkeys(phases, 0))) == 2
     assert "expected at least one epoch in one of the phases" in capsys.readouterr().err
@@ -343,7 +345,7 @@ def test_an_output_inside_a_file_is_refused_before_reading(tmp_path, capsys):
     assert "Received a file: " in capsys.readouterr().err
 
 
-def test_a_folder_of_something_else_is_not_replaced(squares, tmp_path, capsys):
+def test_a_folder_with_other_contents_is_not_replaced(squares, tmp_path, capsys):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine.txt").write_text("mine")
     assert main(command(squares, tmp_path)) == 2
@@ -418,7 +420,7 @@ def check_history(output, expected):
 
 
 @pytest.mark.exhaustive
-def test_an_interrupted_phase_that_was_over_is_over(
+def test_a_phase_that_stopped_early_does_not_resume(
     eager, without_steps, squares, tmp_path, monkeypatch
 ):
     scores, output = iter([5.0, 4.0, 3.0, 2.0]), tmp_path / "run"

@@ -48,7 +48,7 @@ def test_sums_are_more_exact_than_the_weights():
     assert mean.network.get_weights()[0] == pytest.approx(1 / 3, rel=1e-6)
 
 
-def test_one_alone_is_its_own_mean(models):
+def test_the_average_of_one_model_is_the_model(models):
     vector, scalar = average_models(["b"], models.get).network.get_weights()
     assert vector.tolist() == [3.0, 4.0] and scalar == 6.0
 
@@ -60,6 +60,6 @@ def test_another_kind_is_refused(models):
     assert models["a"].weights[1] == 3.0
 
 
-def test_none_are_refused(models):
+def test_an_average_of_no_models_is_an_error(models):
     with pytest.raises(UserError, match="at least one folder of a model, got none"):
         average_models([], models.get)

@@ -176,7 +176,7 @@ def test_folders_inside_folders_are_searched(tmp_path):
         inputs.found_files(filesystem, paths, {".png"})
 
 
-def test_uri_is_one_whatever_pathlib_made_of_it(tmp_path):
+def test_a_uri_is_restored_from_a_path(tmp_path):
     _, path = located(f"file:{tmp_path}")
 
     assert path == located(f"file://{tmp_path}")[1] == str(tmp_path)
@@ -186,7 +186,7 @@ def test_uri_is_one_whatever_pathlib_made_of_it(tmp_path):
         located("nothing:/x")
 
 
-def test_lines_are_read_from_their_places(tmp_path, monkeypatch):
+def test_lines_are_read_from_their_offsets(tmp_path, monkeypatch):
     monkeypatch.setattr(inputs, "BLOCK", 3)
     pa = pytest.importorskip("pyarrow")
     text = tmp_path / "text.txt"

@@ -140,7 +140,9 @@ def test_progress_stays_in_its_folder_and_its_types(two_epochs, changes):
         Checkpoints(two_epochs, {"units": 7})
 
 
-def test_a_death_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+def test_a_process_killed_while_writing_leaves_the_previous_checkpoint(
+    tmp_path, monkeypatch
+):
     model, checkpoints = small_model(), Checkpoints(tmp_path, {})
     checkpoints.save(model, {})
     expected = model.get_weights()
@@ -213,13 +215,13 @@ def test_another_configuration_is_refused_by_name_and_values(tmp_path):
 @pytest.mark.parametrize(
     "text", ['{"phase": 1', "null", "{}", '{"config": {}, "a": 1}']
 )
-def test_progress_that_was_not_written_so_is_named(tmp_path, text):
+def test_an_invalid_progress_file_is_named(tmp_path, text):
     (tmp_path / "progress.json").write_text(text)
     with pytest.raises(UserError, match=r"no checkpoint .*intact.*another output"):
         Checkpoints(tmp_path, {})
 
 
-def test_a_training_goes_on_though_there_are_more_options_now(tmp_path):
+def test_a_training_resumes_although_options_were_added(tmp_path):
     Checkpoints(tmp_path, {"units": 16, "model": {"depth": 2}}).next_phase()
 
     config = {"units": 16, "width": 3, "model": {"depth": 2, "height": 5}}

@@ -21,7 +21,7 @@ def test_an_error_of_the_user_is_one_line_and_exit_code_2(capfd):
     assert (out, err) == ("", "captioner: error: no such photograph\n")
 
 
-def test_an_error_of_ours_keeps_its_traceback():
+def test_a_bug_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         run("captioner", lambda: 1 / 0)
 
@@ -41,7 +41,7 @@ def test_sigterm_ends_a_program_as_ctrl_c_does(capsys):
     assert cleaned and signal.getsignal(signal.SIGTERM) is before
 
 
-def test_names_of_files_do_not_steer_the_terminal(capsys):
+def test_control_characters_in_file_names_are_escaped(capsys):
     run("captioner", fail_with(UserError("no \x1b[2Jphoto\x9b\n.jpg")))
     assert capsys.readouterr().err == (
         "captioner: error: no \\x1b[2Jphoto\\x9b\\n.jpg\n"
@@ -49,11 +49,11 @@ def test_names_of_files_do_not_steer_the_terminal(capsys):
     assert printable("größe 犬\udce9") == "größe 犬\udce9"
 
 
-def test_interruption_gives_the_shell_its_exit_code():
+def test_an_interruption_has_exit_code_130():
     assert run("captioner", fail_with(KeyboardInterrupt())) == 130
 
 
-def test_a_closed_pipe_is_no_success():
+def test_a_closed_pipe_has_exit_code_141():
     program = """
 import sys
 from keras_attention_apps.common.cli import run
@@ -106,11 +106,11 @@ run("nmt", lambda: print("Größe \u0159\udce9"))
 
 
 @pytest.mark.parametrize("result, code", [(None, 0), (2, 2)])
-def test_the_exit_code_is_handed_on(result, code):
+def test_the_exit_code_is_returned(result, code):
     assert run("captioner", lambda: result) == code
 
 
-def test_native_chatter_is_silenced_and_python_still_heard():
+def test_messages_of_native_code_are_hidden_and_those_of_python_shown():
     program = """
 import os, sys
 from keras_attention_apps.common.cli import quiet_tensorflow

@@ -15,7 +15,7 @@ def layer_in(precision):
 
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
-def test_the_steps_of_a_search_find_weights_that_are_cast(precision):
+def test_the_weights_of_a_search_are_cast_before_its_steps(precision):
     layer, found = layer_in(precision), {}
 
     def step(x, state):
@@ -40,7 +40,7 @@ def test_the_steps_of_a_search_find_weights_that_are_cast(precision):
     assert found["dtypes"] == ["float32", "float32"]
 
 
-def test_in_single_precision_the_step_is_left_alone():
+def test_in_single_precision_the_step_is_unchanged():
     step = [].append
 
     assert with_cast_weights(step, layer_in("float32")) is step

@@ -44,7 +44,7 @@ class Options:
         Options(anything=float("inf")),
     ],
 )
-def test_numbers_that_options_may_have_pass(options):
+def test_numbers_in_range_are_accepted(options):
     check_ranges(options)
 
 
@@ -59,7 +59,7 @@ def test_numbers_that_options_may_have_pass(options):
         (Options(penalty=float("inf")), "penalty must be a finite number. Received: i"),
     ],
 )
-def test_others_get_one_clear_line(options, said):
+def test_numbers_out_of_range_are_one_line_errors(options, said):
     with pytest.raises(UserError, match=said):
         check_ranges(options)
 
@@ -131,7 +131,7 @@ def test_paths_may_begin_at_home(monkeypatch):
 
 
 @pytest.mark.parametrize("program", ["captioner", "nmt"])
-def test_help_is_not_broken_where_the_source_is(program, monkeypatch, capsys):
+def test_help_has_no_line_breaks_of_the_source(program, monkeypatch, capsys):
     main = importlib.import_module(f"keras_attention_apps.{program}.main").main
     config = importlib.import_module(f"keras_attention_apps.{program}.config")
     monkeypatch.setenv("COLUMNS", "1000")

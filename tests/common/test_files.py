@@ -31,7 +31,7 @@ def test_a_file_appears_complete_and_nothing_else_stays(tmp_path):
     assert (tmp_path / "new" / "a.txt").read_text() == "whole"
 
 
-def test_after_an_error_the_old_file_stands(tmp_path):
+def test_after_an_error_the_old_file_is_unchanged(tmp_path):
     (tmp_path / "a.txt").write_text("old")
 
     with pytest.raises(RuntimeError), atomic_path(tmp_path / "a.txt") as temporary:
@@ -52,7 +52,7 @@ def test_a_folder_replaces_the_whole_old_one(tmp_path):
     assert [p.name for p in (tmp_path / "model").iterdir()] == ["fresh"]
 
 
-def test_after_an_error_the_old_folder_stands(tmp_path):
+def test_after_an_error_the_old_folder_is_unchanged(tmp_path):
     write_folder(tmp_path / "model", *KIND)
 
     with (

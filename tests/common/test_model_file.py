@@ -61,7 +61,7 @@ def test_another_file(tmp_path):
     refused(path, r"expected a LiteRT model.*first bytes are b'A text, '")
 
 
-def test_a_model_of_somebody_else(tmp_path):
+def test_a_litert_model_without_metadata(tmp_path):
     path = tmp_path / "other.tflite"
     path.write_bytes(MODEL)
     refused(path, "without the metadata of a captioner")
@@ -83,7 +83,7 @@ def test_a_damaged_model(path):
 @pytest.mark.parametrize(
     "metadata", [{"version": "one"}, {"model_bytes": "9"}, {"model_bytes": -1}]
 )
-def test_metadata_that_are_not_ours(path, metadata):
+def test_invalid_metadata(path, metadata):
     write(path, **metadata)
     refused(path, "without the metadata of a captioner")
 

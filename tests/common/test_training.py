@@ -16,7 +16,7 @@ from keras_attention_apps.common.training.runner import (
 from keras_attention_apps.common.training.schedules import ema_momentum
 
 
-def test_a_model_is_no_output_unless_it_was_before(tmp_path):
+def test_a_model_folder_is_no_output_unless_it_holds_a_training(tmp_path):
     check_output(tmp_path / "new")
     check_output(tmp_path)
     for name in MODEL:
@@ -62,7 +62,7 @@ def test_the_moving_average_does_not_outlast_two_epochs(steps_per_epoch, momentu
 
 
 @pytest.mark.parametrize("target, said", [(np.nan, "nan"), (1e30, "inf")])
-def test_a_loss_that_is_no_number_ends_the_training(target, said, capsys):
+def test_a_loss_that_is_not_finite_ends_the_training(target, said, capsys):
     model = keras.Sequential([keras.layers.Dense(2)])
     model.compile(loss="mse")
     seen = []

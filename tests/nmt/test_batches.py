@@ -52,7 +52,7 @@ def test_little_text_makes_small_batches(pairs, subwords):
     assert len(given) == len(batches(pairs, subwords))
 
 
-def test_all_epochs_have_as_many_batches(pairs, subwords):
+def test_all_epochs_have_the_same_number_of_batches(pairs, subwords):
     dataset = batches(pairs, subwords)
     count = len(dataset)
     for _ in range(5):
@@ -71,7 +71,7 @@ def test_an_epoch_depends_on_its_number_alone(pairs, subwords):
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_either_side_may_be_split_in_other_ways(pairs, subwords, side):
+def test_bpe_dropout_of_either_side(pairs, subwords, side):
     dropouts = [(0.2, 0.0), (0.0, 0.2)][side]
     dataset = batches(pairs, subwords, subword_dropouts=dropouts)
     found = [pair for batch in dataset._batches for pair in batch]
@@ -83,7 +83,7 @@ def test_either_side_may_be_split_in_other_ways(pairs, subwords, side):
     assert drawn[1 - side] == whole[1 - side]
 
 
-def test_batches_have_a_size(pairs, subwords):
+def test_batches_have_about_as_many_tokens_as_requested(pairs, subwords):
     dataset = batches(pairs, subwords, subword_dropouts=(0.0, 0.0))
     every = [dataset[i][0] for i in range(1, len(dataset))]
     sizes = [max(x.size for x in batch.values()) for batch in every]
@@ -157,7 +157,7 @@ def test_an_only_batch_has_the_same_size_in_all_epochs(subwords, multiple, max_l
     assert {tuple(array.shape for array in again.values())} == sizes
 
 
-def test_an_only_batch_that_is_never_split_otherwise_has_no_padding(pairs, subwords):
+def test_an_only_batch_without_bpe_dropout_has_no_padding(pairs, subwords):
     plain = {"subword_dropouts": (0.0, 0.0)}
     (batch,) = batches(pairs, subwords, batch_tokens=10_000, **plain)[0]
 

@@ -51,6 +51,6 @@ def test_sentences_in_bytes_and_unreadable_ones(translate_batch):
         (["dog", "--part-size", "2"], "--part-size needs --engine ray"),
     ],
 )
-def test_options_that_do_not_go_together(options, message, capsys):
+def test_contradictory_options_are_errors(options, message, capsys):
     assert main(["translate", *options]) == 2
     assert message in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_pairs_with_an_empty_side_are_left_out(tmp_path):
     assert (len(pairs), pairs.empty) == (2, 2)
 
 
-def test_nothing_is_left(tmp_path):
+def test_no_pair_with_text_on_both_sides_is_an_error(tmp_path):
     source, target = write(tmp_path / "a", "one\n\n"), write(tmp_path / "b", "\ntwo\n")
     with pytest.raises(UserError, match="no line with text on both sides"):
         read_pairs(source, target)

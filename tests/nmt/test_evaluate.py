@@ -31,7 +31,7 @@ def test_scores_worked_by_hand():
         ("Ein Hund (犬) läuft im Park.", "Eine Katze (犬) läuft im Park.", "13a"),
     ],
 )
-def test_bleu_knows_scripts_without_blanks(reference, wrong, tokenizer):
+def test_bleu_tokenizes_scripts_without_spaces(reference, wrong, tokenizer):
     best, signatures = translation_scores([reference], [reference])
     scores, _ = translation_scores([wrong], [reference])
 
@@ -41,7 +41,7 @@ def test_bleu_knows_scripts_without_blanks(reference, wrong, tokenizer):
         assert f"tok:{tokenizer}|" in signatures[name]
 
 
-def test_bleu_has_four_words():
+def test_bleu_needs_a_reference_of_four_words():
     assert has_four_words(["Hallo", "Ein Hund läuft ."])
     assert has_four_words(["一只狗在"])
     assert not has_four_words(["Ein Hund.", "", "zwei Hunde"])

@@ -30,7 +30,7 @@ def test_translations_come_in_order_whatever_the_batches(translator):
         np.testing.assert_allclose(total, 1, atol=1e-5)
 
 
-def test_without_blanks_words_are_aligned_too(unspaced_subwords, monkeypatch):
+def test_words_of_scripts_without_spaces_are_aligned(unspaced_subwords, monkeypatch):
     translator = untrained(unspaced_subwords, "bahdanau")
     text = "我们看见了 iPhone 手机，很好！"
     token_ids = np.array(unspaced_subwords.encode(text))
@@ -107,14 +107,14 @@ def test_a_very_long_sentence_is_cut(translator):
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])
-def test_batches_hold_at_least_one(translator, batch_size):
+def test_a_batch_has_at_least_one_sentence(translator, batch_size):
     with pytest.raises(ValueError, match=f"at least 1. Received: {batch_size}"):
         translator.translate(LINES, batch_size=batch_size)
     with pytest.raises(ValueError, match=f"at least 1. Received: {batch_size}"):
         translator.translate(LINES[0], batch_size=batch_size)
 
 
-def test_translations_are_as_long_as_the_ratio_says(subwords):
+def test_the_length_ratio_limits_translations(subwords):
     short, usual = (untrained(subwords, "none", length_ratio=x) for x in (0.0, None))
 
     assert (short.longest(4), usual.longest(4)) == (16, 20)
@@ -164,7 +164,7 @@ def test_half_precision_is_saved_and_loaded(translator, model_folder):
         np.testing.assert_allclose(one, other, rtol=1 / 200, atol=1e-6)
 
 
-def test_how_much_longer_translations_are(subwords):
+def test_the_length_ratio_is_measured_on_pairs(subwords):
     source = ["the red dog"] * 999 + ["dog"]
     target = ["the red dog"] * 999 + ["dog " * 100]
     count = len(subwords.encode("the red dog"))

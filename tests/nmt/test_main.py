@@ -54,7 +54,7 @@ def test_no_line_of_a_file_is_lost(model_folder, tmp_path, capsys):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_pipe_with_a_name_is_refused(tmp_path, capsys):
+def test_a_named_pipe_is_refused(tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     assert translate("--input", tmp_path / "pipe", model="nowhere") == 2
     assert "expected a regular file" in capsys.readouterr().err
@@ -171,7 +171,7 @@ def test_several_translations_and_their_alignments(model_folder, capsys):
     assert any(row[3] for row in rows)
 
 
-def test_json_tells_where_it_looked(model_folder, capsys):
+def test_json_contains_the_attention(model_folder, capsys):
     options = ["--length-penalty", "2", "--json"]
     assert translate("the red dog", *options, model=model_folder) == 0
 
@@ -183,7 +183,7 @@ def test_json_tells_where_it_looked(model_folder, capsys):
     assert all(0 < sum(row) <= 1.001 for row in told["attention"])
 
 
-def test_json_tells_where_it_looked_without_blanks(model_folder, capsys):
+def test_json_contains_the_attention_of_scripts_without_spaces(model_folder, capsys):
     assert translate("一只狗。", "--json", model=model_folder) == 0
 
     told = json.loads(capsys.readouterr().out)
@@ -191,7 +191,7 @@ def test_json_tells_where_it_looked_without_blanks(model_folder, capsys):
     assert {len(row) for row in told["attention"]} == {3}
 
 
-def test_plots_are_pictures(model_folder, tmp_path, capsys):
+def test_plots_are_image_files(model_folder, tmp_path, capsys):
     picture, folder, other = (tmp_path / name for name in ("a.png", "plots.2", "new"))
     options = ["--length-penalty", "2", "--plot"]
     assert translate("the red dog", *options, picture, model=model_folder) == 0
@@ -224,9 +224,7 @@ def test_a_model_without_attention_has_no_plots(subwords, tmp_path, capsys):
     assert not told.out
 
 
-def test_characters_that_no_font_has_are_no_news(
-    model_folder, tmp_path, capsys, recwarn
-):
+def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn):
     # Of the private use area: what they look like is nobody's business.
     options = ["--length-penalty", "2", "--plot", tmp_path / "plot.png"]
     assert translate("the \ue123\ue124 dog", *options, model=model_folder) == 0
@@ -287,7 +285,7 @@ def test_a_wrong_command_gets_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_plots_have_their_place_before_a_model_is_looked_for(tmp_path, capsys):
+def test_the_path_of_plots_is_checked_before_the_model(tmp_path, capsys):
     lines, folder = tmp_path / "lines.txt", tmp_path / "plots"
     lines.write_text("x\n")
     folder.touch()
@@ -362,7 +360,7 @@ def test_evaluation_prints_scores_and_writes_translations(
     assert len(output.read_text().splitlines()) == 8
 
 
-def test_evaluation_counts_what_it_has_cut(model_folder, tmp_path, capsys):
+def test_evaluation_counts_truncated_sentences(model_folder, tmp_path, capsys):
     for name in ("source", "target"):
         (tmp_path / name).write_text("the red dog\n" + "dog " * 99 + "\n")
     files = [f"--{x}={tmp_path / x}" for x in ("source", "target")]
@@ -372,7 +370,7 @@ def test_evaluation_counts_what_it_has_cut(model_folder, tmp_path, capsys):
     assert "1 of 2 sentences exceeded the maximum length of the model" in err
 
 
-def test_scores_are_told_even_if_translations_cannot_be_written(
+def test_scores_are_printed_even_if_translations_cannot_be_written(
     corpus, model_folder, tmp_path, capsys, monkeypatch
 ):
     def fail(*_):
@@ -388,7 +386,7 @@ def test_scores_are_told_even_if_translations_cannot_be_written(
     assert "No space left" in told.err
 
 
-def test_where_no_translations_can_be_written_is_told_before(
+def test_an_unwritable_output_is_an_error_before_the_evaluation(
     corpus, model_folder, tmp_path, capsys
 ):
     (tmp_path / "file").touch()

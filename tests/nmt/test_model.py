@@ -216,7 +216,7 @@ def test_a_search_never_returns_banned_tokens(eager, attention):
         ({"attention": "bahdanau", "encoder_units": 0}, "encoder_units .*Received: 0"),
     ],
 )
-def test_sizes_that_do_not_fit(changes, said, recwarn):
+def test_invalid_sizes_are_one_line_errors(changes, said, recwarn):
     with pytest.raises(UserError, match=said) as raised:
         network_of(changes)
 

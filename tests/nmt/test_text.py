@@ -62,12 +62,12 @@ def test_words_are_separated_by_spaces(text, subwords):
         ("หมาวิ่ง", ["ห", "ม", "า", "วิ่", "ง"]),
     ],
 )
-def test_without_blanks_characters_that_are_bytes_are_words(text, words, subwords):
+def test_without_spaces_characters_that_are_bytes_are_words(text, words, subwords):
     assert words_of(subwords, text) == words
     assert subwords.decode(subwords.encode(text)) == clean(text)
 
 
-def test_without_blanks_subwords_are_words(unspaced_subwords):
+def test_without_spaces_subwords_are_words(unspaced_subwords):
     text = "我们看见了他们的小狗"
     token_ids = unspaced_subwords.encode(text)[:-1]
     pieces = [unspaced_subwords.pieces[token].strip("\u2581") for token in token_ids]
@@ -77,7 +77,7 @@ def test_without_blanks_subwords_are_words(unspaced_subwords):
     assert 1 < len(words) < len(text)
 
 
-def test_no_blank_is_lost_or_added_between_words(unspaced_subwords):
+def test_no_space_is_lost_or_added_between_words(unspaced_subwords):
     for text in [*unspaced_sentences(), "我们喜欢靐， the 靐手机"]:
         words = words_of(unspaced_subwords, text)
 
@@ -151,12 +151,12 @@ def test_too_few_subwords_for_the_characters(size):
         Subwords.train(["abc", "def"], size)
 
 
-def test_numbers_that_no_subwords_can_have():
+def test_a_vocabulary_size_that_sentencepiece_refuses():
     with pytest.raises(UserError, match=r"no subwords can .*99999999999"):
         Subwords.train(["abc", "def"], 99_999_999_999)
 
 
-def test_words_of_any_length_are_learned_from():
+def test_subwords_are_learned_from_words_of_any_length():
     # In another process, which what fails in C++ would end.
     code = (
         "from keras_attention_apps.nmt.data.text import Subwords\n"
@@ -171,7 +171,7 @@ def test_words_of_any_length_are_learned_from():
     assert int(ran.stdout) < 70_000
 
 
-def test_no_model():
+def test_bytes_that_are_no_sentencepiece_model():
     with pytest.raises(UserError, match="not a SentencePiece model"):
         Subwords(b"nothing of the kind")
 
@@ -187,7 +187,7 @@ def test_weights_of_words_worked_by_hand():
     assert alignment_of(np.zeros((0, 2))) == []
 
 
-def test_who_looked_nowhere_is_not_aligned():
+def test_words_without_attention_are_not_aligned():
     weights = np.array([[0.0, 0.0], [0.2, 0.8], [np.nan, np.nan], [0.6, 0.4]])
 
     assert alignment_of(weights) == [(1, 1), (0, 3)]

@@ -45,7 +45,7 @@ def test_the_training_is_recorded_with_the_model(trained):
     assert {"loss", "bleu", "chrf-lc"} <= set(progress["history"][0])
 
 
-def test_it_learns(trained):
+def test_the_training_learns_the_toy_language(trained):
     first, _, third, _ = history(trained)
 
     assert third["loss"] < first["loss"] - 0.5
@@ -94,7 +94,9 @@ def test_a_finished_training_has_nothing_left_to_do(trained, corpus, capsys):
     assert (trained / "model" / "model.weights.h5").stat().st_mtime_ns == before
 
 
-def test_a_finished_training_misses_its_model(trained, corpus, tmp_path, capsys):
+def test_a_finished_training_without_its_model_is_an_error(
+    trained, corpus, tmp_path, capsys
+):
     moved = tmp_path / "moved"
     shutil.copytree(trained, moved)
     (moved / "model").rename(tmp_path / "elsewhere")
@@ -263,7 +265,7 @@ def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, c
 
 
 @pytest.mark.exhaustive
-def test_a_loss_that_is_no_number_ends_the_training(
+def test_a_loss_that_is_not_finite_ends_the_training(
     copied, eager, few, tmp_path, capsys, monkeypatch
 ):
     compute = BahdanauNetwork.compute_loss
@@ -301,7 +303,7 @@ def test_every_network_trains(attention, copied, eager, few, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_location_has_room_for_padding_and_dropout(eager, few, tmp_path):
+def test_the_location_score_has_room_for_padding_and_dropout(eager, few, tmp_path):
     changes = {"model.attention": "luong", "model.score": "location", "epochs": 1}
     changes |= {"model.max-length": 6, "subword-dropout": 0.5}
     assert main(small(few, tmp_path, **changes)) == 0
