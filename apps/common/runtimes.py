@@ -91,7 +91,7 @@ class Runtimes:
         return [folder / name for name in names]
 
     def _load_litert(self, model, search, threads):
-        """Return the model on LiteRT, or `None` without a file with these options."""
+        """Return the model on LiteRT, or `None` if no file has these options."""
         lite = imported(self.litert)
         folder = find_preset(model, lite.presets)
         if not ((folder / LITERT).is_file() and available()):

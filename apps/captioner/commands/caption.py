@@ -115,7 +115,7 @@ def _find(given):
 
 
 def _draw_overlay(path, captions, overlays):
-    """Write the overlay of an image, if any; return the error of either, or `None`."""
+    """Write the overlay of an image, if any, and return an error of either, if any."""
     if isinstance(captions, ImageError):
         return captions
     try:

@@ -20,7 +20,7 @@ SUFFIX = ".npz"
 # Attempts to read a file while other threads parse something.
 ATTEMPTS = 5
 
-_loading = threading.Lock()
+_load_lock = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _load(path):
     # another thread parses something at the same time.
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with _loading, np.load(path, allow_pickle=False) as arrays:
+            with _load_lock, np.load(path, allow_pickle=False) as arrays:
                 return [_array(arrays, name) for name in ("features", "boxes")]
         except SystemError:
             if attempt == ATTEMPTS:

@@ -102,7 +102,7 @@ def _decoded(source, draft=False, max_pixels=None):
         with _errors_of(source):
             stack.enter_context(_pixel_limit())
             if shared:
-                stack.enter_context(_shared_source)
+                stack.enter_context(_source_lock)
             image = _open(source, max_pixels)
             stack.enter_context(limits.DECODED.reserve(_reduce(image, draft)))
             # Each step reuses the name, so that the image of the step before is freed.
@@ -256,11 +256,11 @@ def _images_inside(folder):
     return images
 
 
-_shared_source = threading.Lock()
+_source_lock = threading.Lock()
 
 # Pillow's limit is one variable per process: of concurrent readers, the first one
 # replaces it and the last one restores it.
-_lock = threading.Lock()
+_limit_lock = threading.Lock()
 _readers = 0
 _limit_before = None
 
@@ -279,7 +279,7 @@ class _Limit(int):
 @contextlib.contextmanager
 def _pixel_limit():
     global _readers, _limit_before
-    with _lock:
+    with _limit_lock:
         if not _readers:
             _limit_before = Image.MAX_IMAGE_PIXELS
             Image.MAX_IMAGE_PIXELS = _Limit(limits.MAX_PIXELS)
@@ -287,7 +287,7 @@ def _pixel_limit():
     try:
         yield
     finally:
-        with _lock:
+        with _limit_lock:
             _readers -= 1
             if not _readers:
                 Image.MAX_IMAGE_PIXELS = _limit_before

@@ -102,7 +102,7 @@ class CaptionNetwork(keras.Model):
             else keras.layers.Identity()
         )
         self.region_dropout = keras.layers.Dropout(config.dropout)
-        # Replaces the loss of Keras, whose mean over steps counts rows of padding, too.
+        # Replaces the loss of Keras, a mean weighted by rows, padding included.
         self.whole_loss = keras.metrics.Mean(name="loss")
         self.words_loss = keras.metrics.Mean(name="words_loss")
 

@@ -29,7 +29,7 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
             raise UserError(
                 f"the training has diverged: the loss of {place} is {loss}. Try a "
                 "smaller learning rate or a smaller clip_norm (gradient clipping), and "
-                "another output folder. The last checkpoint before is kept"
+                "another output folder. The last valid checkpoint is kept"
             )
 
 

@@ -86,7 +86,7 @@ class TranslationNetwork(keras.Model):
             )
         self.embedding_dropout = keras.layers.Dropout(config.dropout)
         self.output_dropout = keras.layers.Dropout(config.output_dropout)
-        # Replaces the loss of Keras, whose mean over steps counts rows of padding, too.
+        # Replaces the loss of Keras, a mean weighted by rows, padding included.
         self.token_loss = keras.metrics.Mean(name="loss")
         self.kinds = np.full(vocabulary_size, OUTSIDE, "int32")
         self.copying = None

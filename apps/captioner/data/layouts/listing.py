@@ -190,8 +190,9 @@ def _draw_splits(names, validation_share):
 
     The hash depends on the name alone, so that adding images never moves the others.
     Dev has the smallest hashes and test the largest, so that a change of the share
-    never moves an image from one to the other. The image with the smallest hash is
-    always in dev; if no image would be in train, those of test move to train.
+    never moves an image from one to the other. Of several images, the one
+    with the smallest hash is in dev, whatever the share, unless it is 0. If no image
+    would be in train, those of test are.
     """
     draws = {name: _draw(name) for name in names}
     first = min(draws.values(), default=0)
