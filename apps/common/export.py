@@ -124,21 +124,21 @@ def map_chunks(function, batch, chunks, signature):
     return {name: joined(x) for name, x in found.items()}
 
 
-def write_archive(archive, directory, refusals):
+def write_archive(archive, directory, write_errors):
     """Write a SavedModel with the digests of its files; an older one is replaced.
 
     Args:
         archive: The `keras.export.ExportArchive`.
         directory: Folder to write.
-        refusals: Exceptions of TensorFlow for a file that the system cannot write.
+        write_errors: Exceptions of TensorFlow if a file cannot be written.
 
     Raises:
-        UserError: In place of one of `refusals`.
+        UserError: In place of one of `write_errors`.
     """
     with atomic_folder(directory, SAVED_MODEL) as temporary:
         try:
             archive.write_out(str(temporary), verbose=False)
-        except refusals as error:
+        except write_errors as error:
             # The reason follows the name of the failed function.
             reason = str(error).rpartition("}} ")[-1]
             raise UserError(

@@ -355,7 +355,7 @@ def test_too_many_broken_images_are_an_error(tmp_path):
         readable(broken_and_whole(tmp_path), 0.3)
 
 
-def test_some_images_must_be_left(tmp_path):
+def test_not_all_images_may_be_left_out(tmp_path):
     _, broken, _ = broken_and_whole(tmp_path)
     with pytest.raises(
         DataError, match=r"1 of 1 images .* and not all, may be left out"
@@ -363,7 +363,7 @@ def test_some_images_must_be_left(tmp_path):
         readable([broken], 1)
 
 
-def test_captions_without_a_word_are_none(tmp_path):
+def test_captions_without_a_word_are_left_out(tmp_path):
     kaggle(tmp_path, "a.jpg,...\na.jpg, A dog!\nb.jpg,!!!\nc.jpg,😀\n")
     (image,) = read_dataset(tmp_path, "train", validation_share=0)
 

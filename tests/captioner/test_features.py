@@ -67,7 +67,7 @@ def test_the_second_time_nothing_is_computed(backbone, paths, cache, monkeypatch
     assert len(list(cache.iterdir())) == 1
 
 
-def test_what_another_run_is_still_writing_is_not_read(backbone, paths, cache):
+def test_an_incomplete_file_is_not_read(backbone, paths, cache):
     first = np.array(cached_features(backbone, paths, cache, name="train"))
     (file,) = cache.iterdir()
     file.rename(cache / f".part-1-{file.name}").write_bytes(b"half")
@@ -138,7 +138,7 @@ def test_disk_space_is_reserved_before_anything_is_computed(tmp_path):
         assert 512 * file.stat().st_blocks >= 1 << 20
 
 
-def test_what_a_killed_training_left_is_removed_when_it_is_old(backbone, paths, cache):
+def test_old_incomplete_files_are_removed(backbone, paths, cache):
     cache.mkdir()
     for name in ("old", "new"):
         (cache / f".part-1-{name}.npy").touch()

@@ -81,9 +81,7 @@ def test_batches_do_not_change_captions(captioner):
     assert [c.words for c in together] == [c.words for c in pairs]
 
 
-def test_of_a_list_the_next_are_read_while_others_are_captioned(
-    captioner, photograph, monkeypatch
-):
+def test_images_of_a_list_are_read_ahead(captioner, photograph, monkeypatch):
     begun, read, find = threading.Event(), captioner._read, captioner._search
     last = photograph[::-1]
 

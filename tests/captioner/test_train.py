@@ -106,7 +106,7 @@ def test_a_finished_training_has_nothing_left_to_do(trained, squares, capsys):
     assert (trained / "model" / "model.weights.h5").stat().st_mtime_ns == before
 
 
-def test_another_configuration_does_not_continue(trained, squares, capsys):
+def test_another_configuration_is_refused(trained, squares, capsys):
     assert main(command(squares, trained, epochs=3)) == 2
     assert "another value of epochs: 2, and not 3" in capsys.readouterr().err
 
@@ -364,7 +364,7 @@ def test_an_output_that_is_a_model_stays_as_it_is(model_folder, tmp_path, capsys
 
 
 @pytest.mark.exhaustive
-def test_after_an_interruption_it_continues_as_if_nothing_happened(
+def test_a_resumed_training_equals_an_uninterrupted_one(
     eager, squares, tmp_path, monkeypatch
 ):
     save = SaveEveryEpoch.on_epoch_end

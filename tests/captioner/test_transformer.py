@@ -145,7 +145,7 @@ def test_the_command_prints_captions_and_writes_overlays(
         ({"model.heads": 4}, "multiple of heads. Received: 6 and 4"),
     ],
 )
-def test_options_that_do_not_fit(squares, tmp_path, capsys, changes, message):
+def test_invalid_options_are_errors(squares, tmp_path, capsys, changes, message):
     arguments = command(squares, tmp_path / "run", SIZES, **changes)
     assert main(arguments) == 2
     assert message in capsys.readouterr().err

@@ -9,7 +9,7 @@ from keras_attention_apps.common.training.averaging import average_models
 
 
 class Model:
-    """A stand-in: a network, and what it must have in common with another."""
+    """A stand-in for a `Task`, with a network and a kind."""
 
     def __init__(self, weights, kind="small"):
         self.kind = kind

@@ -231,7 +231,7 @@ def test_a_training_resumes_although_options_were_added(tmp_path):
 
 
 class Scores:
-    """Plays a validation with these results and notes what was kept."""
+    """A validation with given scores, which records the weights that were kept."""
 
     def __init__(self, model, results):
         self.model, self.results, self.kept = model, list(results), []

@@ -85,7 +85,7 @@ async def page(scope, receive, send):
 
 
 def status_of(guard, path, headers):
-    """Return the status of the answer to a request, which has the headers of all."""
+    """Check the headers of the response to a request, and return its status."""
     pytest.importorskip("starlette")
     sent = []
 

@@ -76,7 +76,7 @@ def write_corpus(folder, training, validation):
 def write_links(corpus, path, split, sign="-"):
     """Write the alignments of a corpus, and return their file.
 
-    Every second link has the sign.
+    Every second link of a sentence has `sign` instead of a hyphen.
     """
     of = {french: english for english, french in WORDS.items()}
     lines = []

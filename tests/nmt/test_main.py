@@ -79,7 +79,7 @@ def test_a_line_that_is_typed_is_answered_before_the_next_is_read(
     model_folder, monkeypatch
 ):
     class Typed(io.RawIOBase):
-        """Lines of which each is read alone, with what was written before."""
+        """A terminal that returns one line at a time, and counts the lines of output."""
 
         def __init__(self):
             self.lines = [b"the red dog\n", b"a cat\n"]

@@ -107,13 +107,13 @@ def test_a_finished_training_without_its_model_is_an_error(
     assert len(err.splitlines()) == 1 and f"no longer in {moved / 'model'}" in err
 
 
-def test_another_configuration_does_not_continue(trained, corpus, capsys):
+def test_another_configuration_is_refused(trained, corpus, capsys):
     assert main(command(corpus, trained, epochs=4)) == 2
     assert "another value of epochs: 3, and not 4" in capsys.readouterr().err
 
 
 @pytest.mark.exhaustive
-def test_after_an_interruption_it_continues_as_if_nothing_happened(
+def test_a_resumed_training_equals_an_uninterrupted_one(
     copied, eager, few, tmp_path, monkeypatch
 ):
     save = SaveEveryEpoch.on_epoch_end

@@ -98,7 +98,7 @@ def test_pairs_that_are_left_out_are_counted(few, tmp_path, capsys, begin):
     assert "no pair has at most max_length=2" in capsys.readouterr().err
 
 
-def test_another_text_does_not_continue(corpus, tmp_path, capsys, begin):
+def test_another_text_is_refused(corpus, tmp_path, capsys, begin):
     data, output = tmp_path / "data", tmp_path / "run"
     shutil.copytree(corpus, data)
     begin(command(data, output))

@@ -53,12 +53,12 @@ def report_phrases(images):
         )
 
 
-def fingerprint(by, *splits):
-    """Return a line with a digest of `by(image)` over all images of the splits."""
+def fingerprint(key, *splits):
+    """Return a line with a digest of `key(image)` over all images of the splits."""
     digest = hashlib.blake2b(digest_size=6)
     for images in splits:
         for image in images:
-            digest.update(repr(by(image)).encode())
+            digest.update(repr(key(image)).encode())
     counts = " and ".join(str(len(images)) for images in splits)
     # Checkpoints of earlier versions contain this line.
     return f"{counts} photographs, digest {digest.hexdigest()}"

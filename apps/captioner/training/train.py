@@ -130,15 +130,15 @@ def _train(config, devices):
     report_cut(texts, config.model.max_length)
     if config.supervision:
         report_phrases(training)
-    text, boxes = attrgetter("path.name", "captions"), attrgetter("boxes")
+    text_of, boxes_of = attrgetter("path.name", "captions"), attrgetter("boxes")
     checkpoints = Checkpoints(
         config.output / CHECKPOINTS,
         {
             **dataclasses.asdict(config),
             # A training resumes if the file was moved, but not if it was renamed.
             "embeddings": config.embeddings and config.embeddings.name,
-            "text": fingerprint(text, training, validation),
-            "boxes": fingerprint(boxes, training) if config.supervision else None,
+            "text": fingerprint(text_of, training, validation),
+            "boxes": fingerprint(boxes_of, training) if config.supervision else None,
         },
     )
     on_first_host(recover_folder, config.output / BEST)

@@ -22,7 +22,7 @@ def check_options(config, excluded):
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for name in excluded:
         value = getattr(config, name)
-        # An argument of the command line without a default.
+        # Positional arguments have no default.
         default = () if isinstance(value, tuple) else defaults[name]
         if value != default:
             option = name.replace("_", "-")

@@ -171,7 +171,9 @@ def _from_files(paths, read, finished):
     table = pa.table({"path": pa.array(paths, pa.string())})
     blocks = [table.slice(i, 1) for i in range(len(table))]
     return data.from_arrow(blocks).map_batches(
-        functools.partial(_rows_of_files, read=read, finished=_shared(finished)),
+        functools.partial(
+            _rows_of_files, read=read, finished=_in_object_store(finished)
+        ),
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=IO_CPUS,
@@ -207,7 +209,10 @@ def from_lines(filesystem, path, finished):
     blocks = [table.slice(i, 1) for i in range(len(table))]
     return data.from_arrow(blocks or [table]).map_batches(
         functools.partial(
-            _lines, filesystem=filesystem, path=path, finished=_shared(finished)
+            _lines,
+            filesystem=filesystem,
+            path=path,
+            finished=_in_object_store(finished),
         ),
         batch_format="pyarrow",
         num_cpus=IO_CPUS,
@@ -251,7 +256,7 @@ def _buffered(filesystem, path):
     return io.BufferedReader(filesystem.open_input_file(path), 2**20)
 
 
-def _shared(finished):
+def _in_object_store(finished):
     """Put the digests into the object store, once for all tasks of a node."""
     return require("ray").put(finished) if len(finished) else None
 

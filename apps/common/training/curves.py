@@ -27,25 +27,25 @@ def chart(title, values, phases, labels, *, marked=None):
         return ""
     ticks = _ticks(min(known), max(known))
     low, high = min(ticks[0], *known), max(ticks[-1], *known)
-    across = [
+    xs = [
         LEFT + (i + 0.5) * (WIDTH - LEFT - RIGHT) / len(values)
         for i in range(len(values))
     ]
 
-    def down(value):
+    def y_of(value):
         share = (value - low) / (high - low)
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
     parts = [_bands(phases, len(values))]
-    parts += [_grid_line(down(tick), _number(tick)) for tick in ticks]
+    parts += [_grid_line(y_of(tick), _number(tick)) for tick in ticks]
     parts += [
-        f'<text x="{across[i]:.1f}" y="{HEIGHT - 7}" text-anchor="middle">'
+        f'<text x="{xs[i]:.1f}" y="{HEIGHT - 7}" text-anchor="middle">'
         f"{html.escape(labels[i])}</text>"
         for i in _labelled(labels)
     ]
     for number, (first, end) in enumerate(phases):
         points = [
-            (across[i], down(values[i]), labels[i] or "average", values[i])
+            (xs[i], y_of(values[i]), labels[i] or "average", values[i])
             for i in range(first, end)
             if values[i] is not None
         ]
@@ -53,8 +53,8 @@ def chart(title, values, phases, labels, *, marked=None):
     note = ""
     if marked is not None:
         parts.append(
-            f'<circle class="mark" cx="{across[marked]:.1f}" '
-            f'cy="{down(values[marked]):.1f}" r="5"/>'
+            f'<circle class="mark" cx="{xs[marked]:.1f}" '
+            f'cy="{y_of(values[marked]):.1f}" r="5"/>'
         )
         note = f" <span>best: {_number(values[marked])}</span>"
     summary = f"{title}: first {_number(known[0])}, last {_number(known[-1])}"

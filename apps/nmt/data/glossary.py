@@ -34,8 +34,8 @@ class Glossary:
     """
 
     def __init__(self, phrases):
-        # By the folded words: the target phrases by the words as written, `None` for
-        # those that match any case.
+        # Dict from case-folded source words to a dict of their target phrases. Its keys
+        # are the words as written, or `None` for an entry that matches any case.
         self._targets = {}
         self._longest = 0
         pairs = phrases.items() if isinstance(phrases, dict) else phrases
