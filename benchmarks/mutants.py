@@ -110,7 +110,7 @@ def copy_tree(folder):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     shutil.copy(ROOT / "setup.cfg", folder)
     (folder / "keras_attention_apps").symlink_to(ROOT / "apps")
-    # In place of the folder of this script, whose modules have names of test folders.
+    # Replaces the folder of this script, whose modules have names of test folders.
     sys.path[0] = str(folder)
     os.environ["PYTHONPATH"] = str(folder)
 

@@ -68,7 +68,7 @@ def run(folder, output, options):
 
 
 def watch(process, peak):
-    """Keep the largest memory of a process and its descendants."""
+    """Record the peak memory of a process and its descendants."""
     while process.poll() is None:
         peak[0] = max(peak[0], sum(map(memory, descendants(process.pid))))
         time.sleep(0.5)

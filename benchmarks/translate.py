@@ -369,7 +369,7 @@ def _random_transformer(folder):
 
 
 def work(name):
-    """In a candidate's process: searches as often as the input asks."""
+    """Run the searches of a candidate in its own process; see `workers.work`."""
     candidate, case = name.split(": ")
     python = os.environ.pop(PEER_PYTHON, None)
     if candidate in PEERS and python:

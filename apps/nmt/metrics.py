@@ -88,7 +88,7 @@ def alignment_error_rate(alignments, references):
         for links in alignments
     ]
     everything = np.concatenate([np.zeros((1, 3), "int32"), *found, *references])
-    # One shape for all pairs, because some backends compile for each.
+    # All pairs have one shape, because some backends compile for every shape.
     sources, targets, _ = 1 + everything.max(axis=0)
     metric = AlignmentErrorRate()
     for pair in zip(references, found, strict=True):

@@ -40,7 +40,7 @@ def warnings_are_errors():
 
 @pytest.fixture
 def without_java(monkeypatch):
-    """Evaluate without METEOR, which takes Java seven seconds whatever the captions."""
+    """Evaluate without METEOR, whose Java program needs seven seconds to start."""
     monkeypatch.setattr(shutil, "which", lambda name: None)
 
 
@@ -52,7 +52,7 @@ def load_once():
 
 @pytest.fixture
 def loaded_once(load_once, monkeypatch):
-    """Let commands load every model once in all tests; it must stay as it is."""
+    """Let commands load every model once in all tests, which must not change it."""
     monkeypatch.setattr(Captioner, "from_preset", load_once)
 
 

@@ -31,7 +31,7 @@ def names_of(images):
 
 
 def fails(directory, split="train", *, with_message, **options):
-    """Reading must end in one line that contains the given text."""
+    """Check that reading fails with one line that contains the given text."""
     with pytest.raises(DataError, match=re.escape(with_message)) as caught:
         read_dataset(directory, split, **options)
     assert "\n" not in str(caught.value)

@@ -40,7 +40,7 @@ class TestUnopenableSources:
         fails(tmp_path, str(tmp_path), "expected an image file", "got a folder")
 
     def test_no_permission(self, tmp_path, monkeypatch):
-        # Staged, since the superuser may read everything.
+        # Simulated, because the superuser may read every file.
         def deny(path, _):
             raise PermissionError(13, "Permission denied", str(path))
 
@@ -105,7 +105,7 @@ class TestBrokenImages:
     @pytest.mark.parametrize("format", [*LOSSLESS, "JPEG"])
     def test_a_damaged_image_is_read_or_gives_an_image_error(self, format, monkeypatch):
         monkeypatch.setattr(limits, "MAX_PIXELS", 10_007)
-        # Pillow warns of some damages that it survives.
+        # Pillow warns about some damaged files that it reads.
         warnings.simplefilter("ignore")
         data = encode(noise(), format)
         damaged = [data[:length] for length in range(0, len(data), 3)]

@@ -28,7 +28,7 @@ def test_the_probabilities_of_the_words_and_of_the_end_multiply(captioner, photo
         count = len(caption.words)
         assert len(caption.probabilities) == count
         product = math.log(math.prod(caption.probabilities))
-        # What follows the last word, nearly always the end, has a probability, too.
+        # The end token, which usually follows the last word, has a probability, too.
         assert product > caption.log_probability
         mean = caption.log_probability / (count + 1)
         assert caption.mean_log_probability == pytest.approx(mean)

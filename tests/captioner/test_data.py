@@ -38,7 +38,7 @@ def test_preference_among_layouts(tmp_path):
     coco(tmp_path)
     assert read_dataset(tmp_path, "train")[0].image_id == 3
 
-    # Clients of Kaggle and of Hugging Face leave such files; none is Karpathy's.
+    # Clients of Kaggle and of Hugging Face write such files; none is Karpathy's.
     for name in ("dataset-metadata", "dataset_info", "dataset_infos", "dataset_dict"):
         write(tmp_path / f"{name}.json", {})
     assert read_dataset(tmp_path, "train")[0].image_id == 3
@@ -179,7 +179,7 @@ def test_hugging_face_without_splits_is_drawn_by_name(tmp_path):
     parts = [names_of(read_dataset(tmp_path, x)) for x in ("train", "dev", "test")]
     assert sorted(itertools.chain(*parts)) == sorted(names)
     assert all(parts)
-    # The others stay where they are when one comes.
+    # The splits of the other images do not change when one is added.
     table(tmp_path, "".join(f"{name},A dog\n" for name in ["x.jpg", *names]))
     photograph(tmp_path, "x.jpg")
     assert set(parts[1]) <= set(names_of(read_dataset(tmp_path, "dev")))
@@ -307,7 +307,7 @@ def test_images_of_other_splits_do_not_count_as_missing(tmp_path):
 
 
 def broken_and_whole(folder):
-    """Three photographs, one of which is cut off."""
+    """Three photographs, one of which is truncated."""
     picture = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype("uint8")
     Image.fromarray(noise).save(picture, "JPEG")

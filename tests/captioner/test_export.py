@@ -12,7 +12,7 @@ tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="SavedModels need TensorFlow"
 )
 
-# Runs where nothing of ours can be imported: TensorFlow alone loads the model.
+# Runs without this package on the path: TensorFlow alone loads the model.
 SERVE = """
 import json, sys
 import tensorflow as tf

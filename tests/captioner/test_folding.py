@@ -12,7 +12,7 @@ IMAGES = np.random.default_rng(0).normal(size=(2, 9, 9, 4)).astype("float32")
 
 
 def draw_weights(model):
-    """All weights are other than the initial ones; no variance is negative."""
+    """Draw random values for all weights; variances are not negative."""
     random = np.random.default_rng(1)
     for weight in model.weights:
         weight.assign(random.uniform(0.5, 1.5, weight.shape))

@@ -107,7 +107,7 @@ class TestArrays:
 
     @pytest.mark.parametrize("dtype", ["<u2", ">u2"])
     def test_uint16(self, dtype):
-        # 257 k is k; half of 257 more is the border to k + 1.
+        # 257 k becomes k, and from 257 k + 128.5 on k + 1.
         array = np.array([[0, 257 * 3, 257 * 3 + 128, 257 * 3 + 129, 65535]], dtype)
 
         assert greys(array) == [0, 3, 3, 4, 255]
@@ -141,7 +141,7 @@ class TestArrays:
         fails(array, "the given ndarray", expected, came)
 
 
-# The stored picture has two columns and three rows: ab / cd / ef.
+# The stored image has two columns and three rows: ab / cd / ef.
 UPRIGHT = {
     1: ["ab", "cd", "ef"],
     2: ["ba", "dc", "fe"],
@@ -183,8 +183,8 @@ class TestOrientation:
         np.testing.assert_array_equal(np.asarray(image)[..., 0], letters(UPRIGHT[6]))
 
     def test_jpeg(self):
-        # What is stored at the left belongs to the top. Both halves are whole blocks
-        # of 8, so that the compression keeps them flat.
+        # The left half of the file is the top of the image. Both halves consist of
+        # blocks of 8, so that the compression keeps them flat.
         exif = Image.Exif()
         exif[0x0112] = 6
         stored = np.zeros((16, 48), "uint8")
@@ -202,7 +202,7 @@ class TestOrientation:
         exif[0x0112] = 6
         exif[tag] = 2
         data = bytearray(encode(Image.new("RGB", (8, 16)), "JPEG", exif=exif))
-        # Its entry in the table of tags now says that it is a text.
+        # The tag now has the type of a text.
         order = "big" if b"Exif\0\0MM" in data else "little"
         entry = data.index(tag.to_bytes(2, order), data.index(b"Exif"))
         data[entry + 2 : entry + 4] = (2).to_bytes(2, order)
@@ -291,7 +291,7 @@ class TestModes:
 
     @pytest.mark.parametrize("mode", ["YCbCr", "HSV", "RGBX", "RGBa", "PA"])
     def test_other_modes_of_pillow(self, mode):
-        # PA has no direct way from RGB.
+        # Pillow cannot convert RGB to PA directly.
         white = Image.new("RGBA", (2, 3), WHITE).convert(mode)
 
         assert pixels(white) == [WHITE, WHITE]

@@ -66,7 +66,7 @@ def test_the_same_image_may_be_given_several_times(captioner):
     pixels = random.integers(0, 256, (700, 900, 3)).astype("uint8")
     Image.fromarray(pixels).save(file, "JPEG")
 
-    # Nothing of it is read yet.
+    # The pixels of these images are not loaded yet.
     captions = captioner.caption([Image.open(file)] * 8)
     expected = captioner.caption(file.getvalue())
     assert [caption.words for caption in captions] == [expected.words] * 8
@@ -169,7 +169,7 @@ def check_compiled(captioner):
     compiled = Captioner(*parts, jit_compile=True)
     expected = captioner.caption(images)
 
-    # Of three, and of two that are filled up.
+    # Batches of three rows: the second has two images, and is padded.
     found = compiled.caption(images, batch_size=3)
 
     for one, other in zip(found, expected, strict=True):

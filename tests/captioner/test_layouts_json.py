@@ -119,7 +119,7 @@ def test_coco_reads_captions_and_numbers(tmp_path, texts, year):
         CaptionedImage(tmp_path / f"train{year}/000000000001.jpg", ("A bus.",), 1),
     ]
     images = read_dataset(tmp_path, "val")
-    # A name that both folders have is looked for in the folder of its split.
+    # A name that is in both folders is found in the folder of its split.
     assert [image.path.parent.name for image in images] == [f"val{year}"] * 2
 
 

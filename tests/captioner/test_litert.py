@@ -103,7 +103,7 @@ def test_options_of_the_search_are_fixed(exported, photographs):
         list(lite.caption_each([], n_best=5))
 
 
-# Runs in a process of its own, whose modules are looked at.
+# Runs in a process of its own, whose imported modules are checked.
 RUN = """
 import json, sys
 from keras_attention_apps.captioner.main import main
@@ -207,7 +207,7 @@ def test_without_the_package(exported, monkeypatch):
 
 
 def rewritten(exported, path, lost=None, files=(), **metadata):
-    """Write the file without something, or with other metadata or files."""
+    """Write the file with entries removed, or with other metadata or files."""
     found = read_model_file(exported, "captioner")
     size = found.metadata["model_bytes"]
     metadata, files = {**found.metadata, **metadata}, {**found.files, **dict(files)}

@@ -98,7 +98,7 @@ def test_unreadable_images_give_one_line_each_and_exit_code_2(
 
 def test_json_contains_the_attention(photographs, model_folder, capsys):
     path = str(photographs / "red-0.png")
-    # An untrained model would as soon say nothing: prefer long captions.
+    # An untrained model often gives empty captions: prefer long ones.
     options = ["--model", str(model_folder), "--length-penalty", "2", "--json"]
     assert main(["caption", path, *options]) == 0
 
@@ -388,7 +388,7 @@ def test_a_damaged_model_is_one_line(
 ):
     damaged = tmp_path / "damaged"
     shutil.copytree(model_folder, damaged)
-    # Strangers write digests that match.
+    # An attacker can write matching digests.
     config = json.loads((damaged / "config.json").read_text())
     (damaged / "config.json").write_text(json.dumps({"model": config["model"]}))
     if content is None:
@@ -434,7 +434,7 @@ def test_a_wrong_backbone_is_one_line(option, value, said, squares, tmp_path, ca
 
 
 class QuarterMeteor:
-    """In place of METEOR, which takes Java eight seconds whatever the captions."""
+    """Replaces METEOR, whose Java program needs eight seconds to start."""
 
     def compute_score(self, references, captions):
         assert references.keys() == captions.keys()
@@ -517,7 +517,7 @@ def test_an_interrupted_output_resumes(
     assert lines_of(output) == whole
     assert "2/2 [" in capsys.readouterr().err
 
-    # What could not be read is tried again; here from elsewhere, by other names.
+    # Unreadable images are tried again, here with paths from another working folder.
     monkeypatch.chdir(photographs)
     assert main([*command[:1], ".", *command[2:]]) == 2
     assert lines_of(output) == whole
@@ -539,7 +539,7 @@ def test_an_output_has_lines_of_one_model_and_one_kind(
     assert main(["caption", first, *options]) == 0
     [line] = lines_of(output)
 
-    # As the shell completes the name of the folder.
+    # Shell completion appends a slash to the name of a folder.
     assert main(["caption", first, *options[:-1], f"{options[-1]}{os.sep}"]) == 0
     assert main(["caption", str(photographs), *options, "--n-best", "2"]) == 2
     assert (

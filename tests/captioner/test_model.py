@@ -110,7 +110,7 @@ def test_hard_attention_looks_at_one_region(hard_captioner, batch):
         )
         np.testing.assert_array_equal(np.sort(hard)[..., -1], 1.0)
         assert (soft.max(axis=-1) < 1).all()
-    # Half the captions are given the mean of the regions.
+    # Half of the captions are trained with soft attention.
     sampled = np.mean([drawn["sampled"] for drawn in draws])
     assert 0.3 < sampled < 0.7
 

@@ -72,7 +72,7 @@ def test_both_runtimes_caption_a_data_set_alike():
     ]
     same = [one.text == other.text for one, other in zip(*captions, strict=True)]
     print(f"{same.count(False)} of {len(same)} captions differ")
-    # Rounding decides between captions that are about equally probable.
+    # Among captions that are about equally probable, the best one depends on rounding.
     assert len(same) == 200 and same.count(False) <= 10
     for one, other in itertools.compress(zip(*captions, strict=True), same):
         assert one.score == pytest.approx(other.score, abs=2e-2)

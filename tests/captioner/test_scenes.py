@@ -77,7 +77,7 @@ def test_files_in_the_output_folder_are_kept(tmp_path, capsys):
 def test_a_captioner_learns_from_scenes(
     eager, attention, tmp_path, capsys, monkeypatch
 ):
-    # Without Java, so without METEOR.
+    # METEOR needs Java, which is hidden here.
     monkeypatch.setenv("PATH", str(tmp_path))
     folder, output = tmp_path / "scenes", tmp_path / "run"
     assert main(["scenes", str(folder), "--count", "20", "--image-size", "32"]) == 0

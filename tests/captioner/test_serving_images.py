@@ -108,14 +108,14 @@ def insert_exif(jpeg, tiff):
 
 
 def write_ycck():
-    # Adobe's marker tells how four channels are meant: 0 is CMYK, 2 is YCCK.
+    # Adobe's marker gives the meaning of four channels: 0 is CMYK, 2 is YCCK.
     jpeg = write(Image.fromarray(NOISE).convert("CMYK"), "JPEG")
     flag = jpeg.index(b"Adobe") + 11
     assert jpeg[flag] == 0
     return jpeg[:flag] + b"\2" + jpeg[flag + 1 :]
 
 
-# A picture of the final size keeps its pixels, so that these show the decoder alone.
+# An image of the final size is not resized, so that its pixels test the decoder alone.
 NOISE = draw_noise((SIZE, SIZE, 3))
 CLEAR = draw_noise((SIZE, SIZE, 4))
 DEEP = np.random.default_rng(0).integers(0, 2**16, (SIZE, SIZE, 4), "uint16")

@@ -19,12 +19,12 @@ from keras_attention_apps.captioner.data.text import (
         ("a T-shirt (blue)", ["a", "t-shirt", "blue"]),
         ("Ein Hund läuft über", ["ein", "hund", "läuft", "über"]),
         ("собака бежит", ["собака", "бежит"]),
-        # Marks behind letters are parts of words, composed or not.
+        # Marks after letters are parts of words, composed or not.
         ("कुत्ता दौड़ता है।", ["कुत्ता", "दौड़ता", "है"]),
         ("كَلْبٌ يَجْرِي", ["كَلْبٌ", "يَجْرِي"]),
         ("ein Hund la\u0308uft", ["ein", "hund", "läuft"]),
         ("می\u200cدود", ["می\u200cدود"]),
-        # Without blanks between words, characters are words.
+        # In scripts without spaces, characters are words.
         ("一只狗在跑。", ["一", "只", "狗", "在", "跑"]),
         ("2人のT-shirt", ["2", "人", "の", "t-shirt"]),
         ("หมาวิ่ง", ["ห", "ม", "า", "วิ่", "ง"]),

@@ -80,7 +80,7 @@ def test_the_report_shows_captions_and_maps(trained, squares):
 
     for phase in ("Training of the decoder", "Fine-tuning", "Self-critical training"):
         assert f"{phase}, epochs: " in text
-    # Of all four validation images, after the first epoch and each phase.
+    # All four validation images have captions after the first epoch and each phase.
     assert text.count('<article class="sample"') == 4
     assert text.count("--photo:url(data:image/jpeg;base64,") == 4
     for colour in ("red", "green", "blue", "white"):
@@ -381,14 +381,14 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
         assert main(command(squares, output, SHORT, **changes)) == 130
-    # As if it had been killed while the model was replaced.
+    # The state after a kill while the model was replaced.
     (output / "model").rename(output / ".old-7-model")
     assert main(command(squares, output, SHORT, **changes)) == 0
 
     assert not list(output.glob(".*"))
     check_history(output, undisturbed)
     reports = [(x / "report.html").read_text() for x in (output, undisturbed)]
-    # Rounding decides about the last digits.
+    # The last digits depend on rounding.
     assert re.sub(r"[0-9.]+", "", reports[0]) == re.sub(r"[0-9.]+", "", reports[1])
 
 
@@ -461,7 +461,7 @@ def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_
         "from-preset": model_folder,
         "attention": "hard",
         "model.image-size": 24,
-        # What is given counts, even if it is the default of a training from nothing.
+        # A given option applies, even if it is the default of a training from scratch.
         "model.max-length": ModelConfig().max_length,
         "epochs": 0,
         "fine-tune-epochs": 1,

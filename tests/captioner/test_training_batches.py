@@ -56,7 +56,7 @@ def test_missing_captions_are_padding_and_long_ones_share_a_batch():
 
 
 def test_the_first_two_batches_never_share_a_length():
-    # Keras would expect that length of all the others.
+    # Keras would assume that length for all batches.
     for seed in range(9):
         data = batches(seed=seed)
         first, second, *_ = (data[i][0]["captions"].shape[2] for i in range(len(data)))
@@ -83,7 +83,7 @@ def test_images_are_mirrored_at_random(squares):
 
 
 def test_images_are_cropped_a_little_at_random(tmp_path):
-    # Brightness is the place: the corners of a picture tell what was kept of it.
+    # The brightness is the position, so the corners of a crop show its position.
     width, height = 100, 50
     across = np.broadcast_to(np.arange(width), (height, width))
     down = np.broadcast_to(np.arange(height)[:, None], (height, width))
@@ -100,7 +100,7 @@ def test_images_are_cropped_a_little_at_random(tmp_path):
         assert shares.min() >= 0.76
         assert shares.max() > 0.9
         assert np.ptp(shares) > 0.1
-    # What is cut off lies on either side.
+    # Crops remove parts on both sides.
     assert images[..., 0].min(axis=(1, 2)).max() > 5
     assert images[..., 0].max(axis=(1, 2)).min() < 94
 
@@ -131,7 +131,7 @@ def test_every_epoch_draws_a_view_of_each_image():
 
 
 def test_boxes_move_with_the_image(tmp_path):
-    # What is white is the object: its regions are the bright ones of every view.
+    # The object is white: its regions are the bright ones in every view.
     picture = np.zeros((64, 64, 3), "uint8")
     picture[8:40, 36:60] = 255
     Image.fromarray(picture).save(tmp_path / "white.png")

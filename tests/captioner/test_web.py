@@ -97,7 +97,7 @@ def test_the_image_of_the_clipboard_gives_a_caption(browser, address):
             }"""
         )
         paste = page.get_by_role("button", name="Paste from clipboard")
-        # Chromium does not always give a page without a window the clipboard at once.
+        # Headless Chromium sometimes gives access to the clipboard late.
         for _ in range(5):
             with contextlib.suppress(NotYet):
                 paste.click(timeout=5_000)

@@ -91,7 +91,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_continues(
     assert DAMAGED[name] in capsys.readouterr().err
     assert checkpoints.progress.history == [{"cider": 1.0}]
     assert {x.flat[0] for x in model.get_weights()} == {1.0}
-    # The intact one stays until the next is written.
+    # The intact checkpoint is kept until the next one is written.
     checkpoints.save(model, {"cider": 3.0})
     flip(two_epochs / "progress.json", place)
     again = Checkpoints(two_epochs, {"units": 7})
@@ -310,7 +310,7 @@ def test_the_second_figure_breaks_ties():
     "around",
     [
         lambda optimizer: optimizer,
-        # As Keras does in float16.
+        # Keras does so in float16.
         lambda optimizer: keras.optimizers.LossScaleOptimizer(
             optimizer, initial_scale=1.0
         ),
@@ -330,7 +330,7 @@ def test_the_averaged_weights_are_kept_and_training_goes_on_with_its_own(around)
     note = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: seen.update(after=model.get_weights()[0])
     )
-    # A target so far away that both steps go towards it.
+    # The target is so far away that both steps go towards it.
     x, y = np.ones((2, 3)), np.full((2, 2), 100.0)
     model.fit(x, y, batch_size=1, epochs=1, callbacks=[validate, note], verbose=0)
 

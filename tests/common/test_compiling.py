@@ -35,7 +35,7 @@ def test_the_weights_of_a_search_are_cast_before_its_steps(precision):
         for y in (output, layer(x))
     )
     np.testing.assert_array_equal(output, expected)
-    # Outside of the step, the weights are what they were.
+    # Outside of the step, the weights are unchanged.
     step(x, state)
     assert found["dtypes"] == ["float32", "float32"]
 

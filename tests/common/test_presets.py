@@ -21,7 +21,7 @@ def small_model():
 
 def test_half_precision_weights_load_into_a_full_precision_model(tmp_path):
     model, path = small_model(), tmp_path / "model.weights.h5"
-    # What float16 cannot hold, what rounding would carry beyond it, and a tie.
+    # A value beyond float16, one that rounding would carry beyond it, and a tie.
     extreme = np.array([1e6, -65504, 65503, 0, 1 + 1 / 256, 1 + 3 / 256, 1e-7])
     first, bias, *rest = model.get_weights()
     model.set_weights([first, extreme.astype(bias.dtype), *rest])
@@ -62,7 +62,7 @@ def test_a_model_on_a_full_disk_leaves_no_file(tmp_path, full_disk):
     with full_disk(), pytest.raises(OSError) as reported:
         save_half(small_model(), tmp_path / "model.weights.h5")
 
-    # The system's own line, not what HDF5 makes of it.
+    # The message of the system, not that of HDF5.
     assert reported.value.errno and "HDF5" not in str(reported.value)
     assert list(tmp_path.iterdir()) == []
 

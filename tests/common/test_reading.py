@@ -41,7 +41,7 @@ def test_the_standard_input_is_read(monkeypatch):
 
 @pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no files by number here")
 def test_an_open_pipe_is_read():
-    # As a shell makes one of <(command).
+    # A shell opens such a pipe for <(command).
     reading, writing = os.pipe()
     os.write(writing, b"through")
     os.close(writing)

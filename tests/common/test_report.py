@@ -108,7 +108,7 @@ def test_phases_have_colours_and_charts_all_figures(tmp_path):
         for tag, attrs in Page(tmp_path / REPORT).tags
         if tag == "rect" and "band" in attrs["class"]
     ]
-    # Of the loss and of BLEU.
+    # The charts of the loss and of BLEU.
     assert bands == ["band phase-0", "band phase-1"] * 2
 
 

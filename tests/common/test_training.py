@@ -75,7 +75,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(target, said, capsys):
 
     # The error is on a line of its own, behind the bar of the progress.
     assert capsys.readouterr().out == "\n"
-    # What comes behind it, such as a checkpoint, is not written.
+    # Later callbacks, such as that of checkpoints, do not run.
     assert len(seen) == 1
 
 

@@ -156,7 +156,7 @@ def test_an_upload_that_is_created_again_refuses_addresses():
     from keras_attention_apps.common.web import uploads
 
     for upload in (uploads.image_upload(label="a"), uploads.file_upload(label="b")):
-        # As an update of the page does.
+        # Gradio does so when it updates the page.
         again = upload.__class__(**upload.constructor_args)
         with pytest.raises(gradio.Error, match="expected an uploaded file"):
             move = again.async_move_resource_to_block_cache

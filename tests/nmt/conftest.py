@@ -34,20 +34,20 @@ TINY = {
     "encoder_layers": 1,
     "decoder_layers": 1,
     "max_length": 20,
-    # All batches are searched equally far.
+    # The searches of all batches have the same number of steps.
     "length_ratio": 10.0,
 }
 
 
 def translate(words):
-    """Word by word, but adjectives come after their nouns."""
+    """Translate word by word; adjectives come after their nouns."""
     turned, waiting = [], []
     for word in words:
         if word in ("red", "big", "old"):
             waiting.append(word)
         else:
             turned.append(word)
-            # Behind the noun, which an article is not.
+            # Adjectives follow the noun, but not an article.
             if word not in ("the", "a"):
                 turned += waiting
                 waiting = []
@@ -120,7 +120,7 @@ def subwords(corpus):
 
 
 def unspaced_sentences():
-    """Chinese, some with blanks, and with words of other scripts."""
+    """Chinese sentences, some with spaces, and with words of other scripts."""
     who = ("我们", "他们的小狗", "the dog", "Zoë ")
     does = ("看见了", "喜欢", "没有", " 2 ")
     what = ("手机", "火车票", " iPhone 手机", "15只猫", "龘")
@@ -138,7 +138,7 @@ def untrained(subwords, attention, **changes):
     config = with_recipe(
         ModelConfig(attention=attention, **{**TINY, **changes}), attention
     )
-    # Unlike most, these weights align some words, and not only with the end.
+    # With these weights, some words are aligned with words, and not only with the end.
     keras.utils.set_random_seed(2)
     return Translator(config, subwords, build_network(config, len(subwords)))
 
@@ -157,7 +157,7 @@ def load_once():
 
 @pytest.fixture
 def loaded_once(load_once, monkeypatch):
-    """Let commands load every model once in all tests; it must stay as it is."""
+    """Let commands load every model once in all tests, which must not change it."""
     monkeypatch.setattr(Translator, "from_preset", load_once)
 
 

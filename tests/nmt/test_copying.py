@@ -36,7 +36,7 @@ def test_words_of_several_subwords_are_numbered(subwords, copying):
 
     names = ["Zorbalix", "4711", "\u6771\u4eac", "Zorbalix"]
     assert words_of(subwords, token_ids, numbers) == names
-    # Words of one subword, punctuation and the end have no number.
+    # Words of one subword, punctuation and the end token have no number.
     alone = [subwords.pieces[token] for token in np.array(token_ids)[numbers == NONE]]
     assert {"\u2581the", "\u2581sees", "</s>"} <= set(alone)
 

@@ -23,7 +23,7 @@ def test_scores_worked_by_hand():
     "reference, wrong, tokenizer",
     [
         ("一只狗在公园里跑。", "一只猫在公园里跑。", "zh"),
-        # A few kana are in Chinese, too.
+        # Chinese text may contain a few kana.
         ("小松菜の一只红色的狗在公园里跑。", "小松菜の一只黑色的猫在公园里跑。", "zh"),
         ("赤い犬が公園を走っています。", "赤い猫が公園を走っています。", "char"),
         ("สุนัขวิ่งในสวนสาธารณะ", "สุนัขเดินในสวนสาธารณะ", "char"),

@@ -40,7 +40,7 @@ def answers(folder, batches):
 
 
 def answers_elsewhere(folder, batches):
-    """Run `answers` in a process that cannot import anything of ours."""
+    """Run `answers` in a process that cannot import this package."""
     program = f"""
 import json, sys
 {inspect.getsource(answers)}
@@ -133,7 +133,7 @@ def test_the_graph_cleans_text_as_python_does(code_points):
     import tensorflow as tf
     from keras_attention_apps.nmt.commands.export import cleaned
 
-    # Alone, in a word, beside accents, in Hindi, Mongolian, emoji and a flag.
+    # Marks alone, in a word, beside accents, in Hindi, Mongolian, emoji and a flag.
     places = "{}", "a{}b ", "a\u0301{}\u0323", "\u0915\u094d{}\u0937", "\u182d{}\u1820"
     places += "\U0001f469\u200d{}\u200d\U0001f468", "\U0001f3f4{}\U000e007f"
     for place in places:
@@ -144,7 +144,7 @@ def test_the_graph_cleans_text_as_python_does(code_points):
             for point, text, got in zip(code_points, texts, found, strict=True)
             if clean(text) != got.decode()
         ]
-        # Accents that are newer than Python's Unicode have no order there.
+        # Python does not reorder accents that are newer than its version of Unicode.
         assert {unicodedata.category(chr(point)) for point in other} <= {"Cn"}
         assert len(other) < 50
 

@@ -34,7 +34,7 @@ def test_words_of_scripts_without_spaces_are_aligned(unspaced_subwords, monkeypa
     translator = untrained(unspaced_subwords, "bahdanau")
     text = "我们看见了 iPhone 手机，很好！"
     token_ids = np.array(unspaced_subwords.encode(text))
-    # Each subword looks at itself.
+    # Each subword attends to itself.
     found = {
         "token_ids": token_ids[None, None],
         "weights": np.eye(len(token_ids))[None, None],
@@ -133,7 +133,7 @@ def test_a_long_sentence_does_not_lengthen_the_translation_of_another(
         alone = translator.translate(line)
         assert together.text == alone.text
         assert together.score == pytest.approx(alone.score, abs=1e-4)
-    # What is exported has no length for a batch at all.
+    # An exported model has no fixed length of a batch.
     token_ids = [translator.tokenizer.encode(line) for line in lines]
     found = translator.search_model().predict_on_batch({"source": pad(token_ids)})
     lengths = keras.ops.convert_to_numpy(found["lengths"])[:, 0]

@@ -88,7 +88,7 @@ def test_weights_of_subwords_merge_to_the_links_of_words(
         ids = tokenizer.encode_all(cleaned, dropout=dropout, seed=5)
         places = list(map(tokenizer.word_places, ids))
         for text, tokens, words in zip(cleaned, ids, places, strict=True):
-            # The end token is in no word.
+            # The end token belongs to no word.
             assert tokens[-1] == END and len(words) == len(tokens) - 1
             spelt = [
                 tokenizer.decode(

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 SEARCH = {"beam_size": 3, "length_penalty": 0.8}
-# Of one word, of as many subwords as a signature has, empty, and too long.
+# A sentence of one word, one as long as a signature, an empty one, and a long one.
 SENTENCES = ["dog", "the old dog sees a red bird", "", "a red cat " * 9]
 
 
@@ -93,7 +93,7 @@ def test_options_of_the_search_are_fixed(exported):
         lite.translate("a dog", beam_size=5)
 
 
-# Runs in a process of its own, whose modules are looked at.
+# Runs in a process of its own, whose imported modules are checked.
 RUN = """
 import json, sys
 from keras_attention_apps.nmt.main import main

@@ -79,7 +79,7 @@ def test_a_line_that_is_typed_is_answered_before_the_next_is_read(
     model_folder, monkeypatch
 ):
     class Typed(io.RawIOBase):
-        """A terminal that returns one line at a time, and counts the lines of output."""
+        """A terminal that returns one line at a time, and counts lines of output."""
 
         def __init__(self):
             self.lines = [b"the red dog\n", b"a cat\n"]
@@ -112,7 +112,7 @@ def test_a_process_answers_every_line_before_it_reads_the_next(model_folder):
     options = ["--model", str(model_folder), "--batch-size", "1", "--beam-size", "1"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([*program, *options, "--json"], **pipes) as process:
-        # An answer that never comes ends the test all the same.
+        # The test also ends if there is no answer.
         timer = threading.Timer(300, process.kill)
         timer.start()
         try:
@@ -225,7 +225,7 @@ def test_a_model_without_attention_has_no_plots(subwords, tmp_path, capsys):
 
 
 def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn):
-    # Of the private use area: what they look like is nobody's business.
+    # Characters of the private use area, for which no font has a glyph.
     options = ["--length-penalty", "2", "--plot", tmp_path / "plot.png"]
     assert translate("the \ue123\ue124 dog", *options, model=model_folder) == 0
 
@@ -246,7 +246,7 @@ def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn)
         (["translate", "x", "--batch-size", "9" * 20], "between 1 and 1000000. Rec"),
         (["translate", "x", "--plot", "x.txt"], "Received: 'x.txt'"),
         (["translate", "x", "y", "--plot", "x.png"], "Received: 'x.png'"),
-        # What cannot be written is said before a model is looked for.
+        # An unwritable output is an error before the model is searched.
         (["translate", "x", "--output", ".", "--model", "y"], "Received a folder: '.'"),
         (["evaluate", "--output", "."], "Received a folder: '.'"),
         (["evaluate"], "expected --source and --target"),
@@ -317,7 +317,7 @@ def test_a_damaged_model_is_one_line(
 ):
     damaged = tmp_path / "damaged"
     shutil.copytree(model_folder, damaged)
-    # Strangers write digests that match.
+    # An attacker can write matching digests.
     config = json.loads((damaged / "config.json").read_text())
     (damaged / "config.json").write_text(json.dumps({"model": config["model"]}))
     if content is None:

@@ -60,7 +60,7 @@ def test_steps_equal_the_pass(changes):
     network, inputs = network_of(changes), sentences()
     logits = ops.log_softmax(network.logits(network(inputs)))
     memory, state = network.begin(tensors(inputs), LONGEST)
-    # Two hypotheses of every row, of which the second says it backwards.
+    # Two hypotheses of every row; the second is the reversed first.
     state = tree.map_structure(lambda x: ops.stack([x, x], axis=1), state)
     other = np.concatenate([inputs["target"][:, :1], inputs["target"][:, :0:-1]], 1)
     tokens = np.stack([inputs["target"], other], 1)
@@ -160,7 +160,7 @@ def test_scheduled_sampling_reads_and_writes_its_own_words(changes, eager):
     dropouts = dict.fromkeys(("dropout", "context_dropout", "output_dropout"), 0.0)
     network = network_of({**changes, **dropouts}, scheduled_sampling=True)
     logits = network.logits
-    # The largest logit is far ahead, so every sample is that word.
+    # The largest logit is much larger than the others, so every sample is that word.
     network.logits = lambda hidden: 1e6 * logits(hidden)
     inputs = tensors(sentences())
     taught = ops.convert_to_numpy(network(inputs, training=True))

@@ -62,7 +62,7 @@ def test_samples_are_compared_with_their_own_translation(learning, corpus):
 
 def test_samples_are_no_longer_than_they_must_be(learning, corpus, monkeypatch):
     logits, end = learning.network.logits, np.zeros(len(learning.tokenizer), "float32")
-    # About half of the samples that are left end at every step.
+    # At every step, about half of the unfinished samples end.
     end[END] = np.log(len(end))
     monkeypatch.setattr(learning.network, "logits", lambda x: logits(x) + end)
     batches = self_critical(learning, corpus, multiple=4)

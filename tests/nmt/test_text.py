@@ -33,7 +33,7 @@ def test_subwords_are_reversible(text, subwords):
 
 
 def words_of(subwords, text):
-    """The words of a text, which all its tokens belong to, in order."""
+    """Return the words of a text; check that each token belongs to one, in order."""
     token_ids = subwords.encode(text)
     words, places = subwords.words(token_ids)
     assert len(places) == len(token_ids) - 1 and token_ids[-1] == END
@@ -57,7 +57,7 @@ def test_words_are_separated_by_spaces(text, subwords):
         ("“手”？\U0001f600机", ["“", "手”？\U0001f600", "机"]),
         ("\U00020000龘", ["\U00020000", "龘"]),
         ("2人のT-shirt", ["2", "人", "の", "T-shirt"]),
-        # Marks behind letters are parts of words, composed or not.
+        # Marks after letters are parts of words, composed or not.
         ("か\u3099き\u309a", ["が", "き\u309a"]),
         ("หมาวิ่ง", ["ห", "ม", "า", "วิ่", "ง"]),
     ],
@@ -157,7 +157,7 @@ def test_a_vocabulary_size_that_sentencepiece_refuses():
 
 
 def test_subwords_are_learned_from_words_of_any_length():
-    # In another process, which what fails in C++ would end.
+    # In another process, because a failure in C++ would end it.
     code = (
         "from keras_attention_apps.nmt.data.text import Subwords\n"
         "subwords = Subwords.train(['the red dog', 'ab' * 70_000], 300)\n"
@@ -196,7 +196,7 @@ def test_words_without_attention_are_not_aligned():
 
 
 def test_weights_of_words_are_at_most_one():
-    # As they are in bfloat16, which rounds some sums of them up.
+    # In bfloat16, rounding makes some sums of weights larger than one.
     weights = np.array([[0.50390625, 0.5]])
 
     assert merge_weights(weights, [0, 0], [0]).tolist() == [[1.0]]

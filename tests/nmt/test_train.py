@@ -40,7 +40,7 @@ def test_the_training_is_recorded_with_the_model(trained):
 
     progress = json.loads((trained / "checkpoints" / "progress.json").read_text())
     assert progress["phase"] == 3
-    # Of three epochs, and of their average.
+    # The history has three epochs, and their average.
     assert len(progress["history"]) == 4
     assert {"loss", "bleu", "chrf-lc"} <= set(progress["history"][0])
 
@@ -60,7 +60,7 @@ def test_the_report_shows_translations_and_alignments(trained, corpus):
     # Six of eight sentences with their references.
     for name in ("val.en", "val.fr"):
         assert sum(f">{line}<" in text for line in lines(corpus / name)) == 6
-    # Two translations at least: of the first and of the best epoch.
+    # At least two translations: those of the first and of the best epoch.
     assert text.count('class="ka-heat"') >= 12
     assert "model.units" in text
 
@@ -129,7 +129,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
         assert main(small(few, output, **changes)) == 130
-    # As if it had been killed while the model was replaced.
+    # The state after a kill while the model was replaced.
     (output / "model").rename(output / ".old-7-model")
     assert main(small(few, output, **changes)) == 0
 
@@ -157,7 +157,7 @@ def test_self_critical_training_learns_and_resumes(
         save(self, *args, **kwargs)
         raise KeyboardInterrupt
 
-    # All sentences are searched equally far.
+    # The searches of all sentences have the same number of steps.
     changes = {"epochs": 0, "self-critical-epochs": 2, "model.max-length": 16}
     begun, whole = (command(corpus, tmp_path / x, **changes) for x in ("a", "b"))
     with monkeypatch.context() as patch:
@@ -174,7 +174,7 @@ def test_self_critical_training_learns_and_resumes(
     ] * 2
     assert min(figures["reward"] for figures in ours) > 0
     for one, other in zip(ours, theirs, strict=True):
-        # Where two subwords are equally probable, rounding decides.
+        # Among equally probable subwords, the best one depends on rounding.
         assert one == pytest.approx(other, rel=1e-2, abs=1e-3)
     config = json.loads((tmp_path / "a" / "model" / "config.json").read_text())
     assert config["training"]["self_critical_epochs"] == 2
@@ -196,7 +196,7 @@ def test_self_critical_training_needs_no_other_phase(few, tmp_path, monkeypatch)
 def test_the_self_critical_model_is_kept_if_better_than_the_average(
     untrained_copies, eager, few, tmp_path, monkeypatch
 ):
-    # Of two epochs, their average, and a self-critical one.
+    # The history has two epochs, their average, and a self-critical epoch.
     scores = iter([1.0, 2.0, 4.0, 3.0])
 
     def reported(*_):
@@ -239,7 +239,7 @@ def test_a_training_starts_from_another_model(
     reported = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert reported["training"]["from_preset"] == model_folder.name
     assert reported["training"]["vocabulary_size"] == len(start.tokenizer)
-    # Another model took its place: its words are others.
+    # Another model, with other words, is now in its place.
     untrained(unspaced_subwords, "bahdanau", length_ratio=3.0).save(base)
     assert main(["train", *flags]) == 2
     assert (
@@ -271,7 +271,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(
     compute = BahdanauNetwork.compute_loss
 
     def fail_later(self, x, y, y_pred, *options, **others):
-        # In the second epoch: each has two steps.
+        # The second epoch: each epoch has two steps.
         is_early = keras.ops.cast(self.optimizer.iterations < 2, "float32")
         return compute(self, x, y, y_pred + 0.0 / is_early, *options, **others)
 

@@ -55,7 +55,7 @@ def _from_torch(tensors):
         *modules, kind = name.split(".")
         layer = "_".join(module.strip("_") for module in modules)
         if kind == "weight" and tensor.ndim == 4:
-            # From (out, in, height, width); the input depth of a depthwise one is 1.
+            # Kernels are (out, in, height, width); "in" is 1 for depthwise ones.
             depthwise = layer.endswith("depthwise_conv")
             kernel = tensor.transpose((2, 3, 0, 1) if depthwise else (2, 3, 1, 0))
             yield f"{layer}/kernel", kernel

@@ -148,7 +148,8 @@ def expanded(token_ids, valid, weights, source, kinds):
     numbers, _ = word_numbers(source, kinds)
     copied = token_ids - len(kinds)
     is_copied = (copied >= 0)[..., None]
-    # For each token, itself and all subwords of the source; those that spell it.
+    # The candidates of a token are itself and all subwords of the source; `spell` marks
+    # those that spell the token.
     shape = tf.concat([tf.shape(token_ids), tf.shape(source)[1:]], axis=0)
     subwords = tf.broadcast_to(source[:, None], shape)
     subwords = tf.concat([token_ids[..., None], subwords], axis=-1)

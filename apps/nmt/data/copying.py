@@ -130,7 +130,7 @@ def boundaries(kinds, before):
 def _kind(piece, byte):
     """Return the kind of a subword, which is a byte if `byte` is not `None`."""
     if byte is not None:
-        # From 128 on, it is a part of a character.
+        # A byte from 128 on is a part of a character.
         return WITHIN if byte >= 128 or chr(byte).isalnum() else OUTSIDE
     word = piece.removeprefix(WORD_BEGIN)
     # Letters, marks and numbers; or a space in front of characters that are bytes.

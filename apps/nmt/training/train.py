@@ -67,8 +67,8 @@ EPOCHS = "epochs"
 HELD_OUT = 1000
 # Maximum number of steps over which the EMA of the weights averages.
 MAX_EMA_STEPS = 1000
-# In self-critical training, where every sentence has several samples: tokens in a
-# batch, and steps of the EMA.
+# Tokens in a batch, and steps of the EMA, in self-critical training, where every
+# sentence has several samples.
 SAMPLED_TOKENS = 2000
 SAMPLED_EMA_STEPS = 50
 VALIDATION_BATCH = 64

@@ -15,7 +15,7 @@ CAPTION_NAMES = ("caption", "captions", "text")
 
 
 def read_metadata(root):
-    # One file for all splits, or one in the folder of each split.
+    # There is one file for all splits, or one in the folder of each split.
     folders = {root: None} | {root / name: split for name, split in SPLITS.items()}
     paths = {x: find_file(x, "metadata.jsonl", "metadata.csv") for x in folders}
     paths = {x: path for x, path in paths.items() if path and path.parent == x}
