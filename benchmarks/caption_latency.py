@@ -43,7 +43,7 @@ class Stopwatch:
 
 
 def stages(photo, preset, beam_size, precision):
-    """Print the seconds of every stage up to the first caption, in a fresh process."""
+    """Return the seconds of every stage up to the first caption, in a fresh process."""
     watch = Stopwatch()
     import keras_attention_apps.captioner.main  # noqa: F401
     from keras_attention_apps.common.cli import quiet_tensorflow

@@ -49,8 +49,8 @@ def evaluate(config):
         **search,
     )
     texts = [caption.text for caption in captions]
-    scores = caption_scores(texts, [image.captions for image in images], meteor=True)
-    attention = attention_figures([caption.weights for caption in captions])
+    references = [image.captions for image in images]
+    scores = caption_scores(texts, references, meteor=True)
     print(
         f"{chosen.model} on {len(images)} images of {config.split}, "
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
@@ -59,27 +59,8 @@ def evaluate(config):
         print(f"{name:8} {score:6.2f}")
     if "meteor" not in scores:
         print("meteor   needs Java, which was not found")
-    changes, entropy = attention["changes"], attention["entropy"]
-    print(f"changes  {changes:6.2f} % of the words look at another region")
-    print(f"entropy  {entropy:6.2f} nats of the attention of a word")
-    shares = [x for caption in captions for x in caption.sentinel or ()]
-    if shares:
-        attention["sentinel"] = 100 * float(np.mean(shares))
-        print(f"sentinel {attention['sentinel']:6.2f} % of the attention of a word")
-        words = [f"{word} {100 * x:.0f} %" for word, x in sentinel_of_words(captions)]
-        if len(words) > 1:
-            count = min(len(words) // 2, SENTINEL_WORDS)
-            print(f"         most for {', '.join(words[:count])}")
-            print(f"         least for {', '.join(words[-count:][::-1])}")
-    probable = cider_of_probable(
-        texts,
-        [image.captions for image in images],
-        np.array([caption.mean_log_probability for caption in captions]),
-        SHARES,
-    )
-    for share, (least, cider) in zip(SHARES, probable, strict=True):
-        kept = f"of the {share:.0%} with a mean log-probability of at least {least:.2f}"
-        print(f"cider    {cider:6.2f} {kept}")
+    attention = _print_attention(captions)
+    _print_confidence(captions, references)
     hits, count = pointing(captions, [image.boxes for image in images])
     if count:
         attention["pointing"] = 100 * hits / count
@@ -92,6 +73,37 @@ def evaluate(config):
         ]
         write_json(config.output, results)
     return scores | attention
+
+
+def _print_attention(captions):
+    """Print figures of the attention, and return them as a dict."""
+    attention = attention_figures([caption.weights for caption in captions])
+    changes, entropy = attention["changes"], attention["entropy"]
+    print(f"changes  {changes:6.2f} % of the words look at another region")
+    print(f"entropy  {entropy:6.2f} nats of the attention of a word")
+    shares = [x for caption in captions for x in caption.sentinel or ()]
+    if shares:
+        attention["sentinel"] = 100 * float(np.mean(shares))
+        print(f"sentinel {attention['sentinel']:6.2f} % of the attention of a word")
+        words = [f"{word} {100 * x:.0f} %" for word, x in sentinel_of_words(captions)]
+        if len(words) > 1:
+            count = min(len(words) // 2, SENTINEL_WORDS)
+            print(f"         most for {', '.join(words[:count])}")
+            print(f"         least for {', '.join(words[-count:][::-1])}")
+    return attention
+
+
+def _print_confidence(captions, references):
+    """Print the CIDEr of the most probable captions, for each of the `SHARES`."""
+    probable = cider_of_probable(
+        [caption.text for caption in captions],
+        references,
+        np.array([caption.mean_log_probability for caption in captions]),
+        SHARES,
+    )
+    for share, (least, cider) in zip(SHARES, probable, strict=True):
+        kept = f"of the {share:.0%} with a mean log-probability of at least {least:.2f}"
+        print(f"cider    {cider:6.2f} {kept}")
 
 
 def _are_results(path):

@@ -48,6 +48,7 @@ from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
     Runner,
+    check_epochs,
     check_output,
     training_record,
 )
@@ -90,10 +91,7 @@ def train(config: TrainConfig):
     )
     check_output(config.output, config.tensorboard, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
-    if not config.epochs + config.fine_tune_epochs + config.self_critical_epochs:
-        raise UserError(
-            "expected at least one epoch in one of the phases. Received: 0 in each"
-        )
+    check_epochs(config.epochs, config.fine_tune_epochs, config.self_critical_epochs)
     with training_context(config) as devices:
         return _train(config, devices)
 

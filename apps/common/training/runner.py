@@ -61,6 +61,18 @@ def check_output(output, tensorboard=False, inputs=(), folders=(BEST, CHECKPOINT
     check_report(output)
 
 
+def check_epochs(*epochs):
+    """Raise a `UserError` if no phase of a training has an epoch.
+
+    Args:
+        *epochs: Number of epochs of each phase.
+    """
+    if not any(epochs):
+        raise UserError(
+            "expected at least one epoch in one of the phases. Received: 0 in each"
+        )
+
+
 def training_record(config, private=(), paths=()):
     """Return the options of a training as a dict, without the folders of this machine.
 

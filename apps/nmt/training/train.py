@@ -31,6 +31,7 @@ from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
     Runner,
+    check_epochs,
     check_output,
     training_record,
 )
@@ -105,10 +106,7 @@ def train(config: TrainConfig):
         [*inputs, config.guide, config.embeddings, config.data, config.from_preset],
         (BEST, CHECKPOINTS, EPOCHS),
     )
-    if not config.epochs + config.self_critical_epochs:
-        raise UserError(
-            "expected at least one epoch in one of the phases. Received: 0 in each"
-        )
+    check_epochs(config.epochs, config.self_critical_epochs)
     training, validation = read_texts(config)
     with training_context(config) as devices:
         return _train(config, training, validation, devices)
