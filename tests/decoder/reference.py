@@ -1,4 +1,4 @@
-"""The papers' equations as slow loops, and what the tests of the decoder share."""
+"""The papers' equations as slow loops, and helpers of the decoder tests."""
 
 import json
 

@@ -66,7 +66,7 @@ def test_follows_the_paper(rng, name, gate):
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru over lstm"])
-def test_first_step_looks_with_the_initial_state_of_the_topmost_cell(rng, cell):
+def test_first_query_is_the_initial_state_of_the_topmost_cell(rng, cell):
     decoder = decoder_of(cell)
     inputs, value = draw(rng, INPUTS, VALUE)
     state = random_state(rng, decoder.cell, BATCH)
@@ -82,7 +82,7 @@ def test_first_step_looks_with_the_initial_state_of_the_topmost_cell(rng, cell):
     assert (abs(found["context"][:, 0]) > 1e-3).any()
 
 
-def test_gate_of_zero_hides_the_source(rng):
+def test_a_gate_of_zero_gives_a_zero_context(rng):
     decoder = decoder_of("lstm", gate=True)
     inputs, value = draw(rng, INPUTS, VALUE)
     # sigmoid(-1000) is 0.
@@ -225,7 +225,7 @@ class TensorCell(BareCell):
 
 
 @pytest.mark.parametrize("cell_class", [BareCell, TensorCell])
-def test_a_cell_of_your_own(cell_class, rng):
+def test_a_custom_cell(cell_class, rng):
     cell = cell_class()
     decoder = AttentionDecoder(AttentionCell(cell, AdditiveAttention(UNITS)))
     inputs, value = draw(rng, INPUTS, VALUE)

@@ -41,7 +41,7 @@ COMPILES = keras.backend.backend() != "torch"
 
 
 class DropoutProbe(keras.Model):
-    """Shows the dropout masks of a decoder, in training and in use.
+    """Shows the dropout masks of a decoder, in training and in inference.
 
     Its cell adds the input to the state, and the memory that it reads is zero.
     """

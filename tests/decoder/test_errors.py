@@ -118,7 +118,7 @@ def shapes(nested):
 
 @pytest.mark.parametrize("make", [decoder_of, new_decoder])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: str(shapes(state)))
-def test_a_state_that_is_not_the_cells_is_named(make, state):
+def test_a_state_of_another_structure_is_named(make, state):
     decoder = make("lstm")
     inputs, value = zeros(*INPUTS), zeros(*VALUE)
     expected = f"units \\[17, 17\\], .*Received: {re.escape(str(shapes(state)))}"
@@ -138,7 +138,7 @@ def test_a_state_that_is_not_the_cells_is_named(make, state):
     [zeros(*VALUE), {"values": zeros(*VALUE)}, None],
     ids=["x", "dict", "none"],
 )
-def test_a_memory_that_is_none_is_named(make, memory):
+def test_a_memory_of_another_structure_is_named(make, memory):
     cell = make("lstm").cell
     state = cell.get_initial_state(batch_size=BATCH)
     expected = re.escape(f"Received: {shapes(memory) if memory is not None else None}")
@@ -161,7 +161,7 @@ def test_a_step_of_the_wrong_rank_is_named(make, shape):
 
 
 @pytest.mark.parametrize("make", [decoder_of, new_decoder])
-def test_another_number_of_rows_than_the_inputs_have_is_named(make):
+def test_different_batch_sizes_are_named(make):
     decoder, value = make("lstm"), zeros(BATCH + 1, *VALUE[1:])
     message = r"same batch size.* inputs \(2, .* values \[\(3, 7, 13\)\]"
 
@@ -172,12 +172,12 @@ def test_another_number_of_rows_than_the_inputs_have_is_named(make):
         decoder.cell(zeros(BATCH, INPUT_DIM), state, memory(value))
 
 
-def test_a_gate_is_there_or_not():
+def test_gate_must_be_a_boolean_or_a_layer():
     with pytest.raises(ValueError, match=r"gate must be a boolean.*Received: 0\.5"):
         AttentionCell(keras.layers.GRUCell(8), AdditiveAttention(UNITS), gate=0.5)
 
 
-def test_the_current_state_has_read_the_input():
+def test_input_in_query_requires_the_previous_state():
     with pytest.raises(ValueError, match="input_in_query needs order='previous'"):
         AttentionCell(
             CELLS["lstm"](),

@@ -1,4 +1,4 @@
-"""Decoders learn tasks of which it is known where to look for every word."""
+"""Decoders learn tasks with a known alignment of every word."""
 
 import keras
 import numpy as np
@@ -115,7 +115,7 @@ def train(model, arrays, target, epochs, batch_size):
 
 
 @pytest.mark.parametrize("case", quick_first(CASES), ids="-".join)
-def test_learns_where_to_look(case):
+def test_learns_the_alignment(case):
     task, attention, order = case
     source, target, places = examples(task, 2304)
     before = np.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=START)
@@ -132,7 +132,7 @@ def test_learns_where_to_look(case):
 
 
 @pytest.mark.slow
-def test_a_long_source_is_remembered_only_by_attention():
+def test_only_attention_reads_a_long_source():
     # The first symbols of a source of 200, long after they were read.
     rng = np.random.default_rng(1)
     symbols = rng.integers(1, SYMBOLS, (2304, 200))

@@ -1,4 +1,4 @@
-"""Which state asks, what is fed back, and how many attentions there are."""
+"""Order of cell and attention, input feeding, and several attentions."""
 
 import keras
 import numpy as np
@@ -98,7 +98,7 @@ def test_follows_luong(rng):
         assert_close(tree.map_structure(lambda x, b=b: x[b], found), expected)
 
 
-def test_the_input_asks_beside_the_previous_state(rng):
+def test_the_query_may_contain_the_input(rng):
     cell = decoder_of_choice("Bahdanau, input in query").cell
     (inputs, value) = draw(rng, (BATCH, INPUT_DIM), VALUE)
     state = random_state(rng, cell.cell, BATCH)
@@ -219,7 +219,7 @@ def loss_of(decoder, mask):
         strength=1,
     ),
 )
-def test_products_taken_apart_have_the_same_gradients(
+def test_deferred_gradients_equal_those_of_the_loop(
     rng, choice, cell, leading, gradients, monkeypatch
 ):
     decoder = decoder_of_choice(choice, cell=cell)
@@ -263,7 +263,7 @@ def test_gradients_against_finite_differences(rng, choice, gradients):
     keras.backend.backend() != "tensorflow", reason="no graph of unknown lengths"
 )
 @pytest.mark.parametrize("choice", quick_first(sorted(CHOICES)))
-def test_gradients_in_a_graph_that_knows_no_lengths(rng, choice, gradients):
+def test_gradients_in_a_graph_with_unknown_lengths(rng, choice, gradients):
     import tensorflow as tf
 
     decoder = decoder_of_choice(choice, "additive")
@@ -284,7 +284,7 @@ def test_gradients_in_a_graph_that_knows_no_lengths(rng, choice, gradients):
 
 
 @pytest.mark.parametrize("leading", [(), (SEQUENCES,)], ids=["one", "several"])
-def test_looking_at_once_equals_looking_step_by_step(rng, leading, monkeypatch):
+def test_attention_of_all_steps_at_once_equals_step_by_step(rng, leading, monkeypatch):
     decoder = decoder_of_choice("Luong")
     inputs, value = draw(rng, (BATCH, *leading, STEPS, INPUT_DIM), VALUE)
     mask = rng.random(inputs.shape[:-1]) < 0.7
@@ -307,7 +307,7 @@ def test_looking_at_once_equals_looking_step_by_step(rng, leading, monkeypatch):
     assert_close(at_once, one_by_one)
 
 
-def test_looking_at_once_draws_as_often_as_there_are_steps(rng):
+def test_attention_of_all_steps_at_once_draws_for_every_step(rng):
     # Where every position is as good, a hard choice that is drawn anew at every step
     # and for every sequence is not always the same.
     attention = LuongAttention("dot", weighting=HardWeighting(soft_probability=0.0))
@@ -324,7 +324,7 @@ def test_looking_at_once_draws_as_often_as_there_are_steps(rng):
 
 
 @pytest.mark.parametrize("choice", quick_first(["Luong, fed", "Luong", "Bahdanau"], 2))
-def test_several_attentions_each_look_at_their_own(rng, choice):
+def test_several_attentions_have_their_own_values(rng, choice):
     decoder = decoder_of_choice(choice, ["coverage", "general"])
     inputs, value = draw(rng, INPUTS, VALUE)
     other = draw(rng, (BATCH, OTHER_LENGTH, OTHER_DIM))
@@ -358,7 +358,7 @@ def test_several_attentions_each_look_at_their_own(rng, choice):
     assert_close({name: numpy(outputs[name]) for name in last}, last)
 
 
-def test_one_value_serves_several_attentions(rng):
+def test_several_attentions_may_share_a_value(rng):
     step = AttentionCell(
         CELLS["gru"](), [AdditiveAttention(UNITS), LuongAttention("general")]
     )
@@ -422,7 +422,7 @@ def test_comes_back_from_its_config(choice):
         assert getattr(restored.cell, name) == value
 
 
-def test_layers_of_ones_own_come_back_from_the_config(rng):
+def test_custom_layers_come_back_from_the_config(rng):
     cell = AttentionCell(
         CELLS["lstm"](),
         [AdditiveAttention(UNITS), LuongAttention("general")],
@@ -445,7 +445,7 @@ def test_layers_of_ones_own_come_back_from_the_config(rng):
     np.testing.assert_allclose(steps["output"], joined @ kernel, atol=1e-5)
 
 
-def test_gate_of_ones_own_scales_every_part_of_the_context(rng):
+def test_a_custom_gate_may_scale_each_feature_of_the_context(rng):
     cell = AttentionCell(
         CELLS["lstm"](),
         LuongAttention("general"),

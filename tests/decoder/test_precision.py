@@ -55,7 +55,7 @@ def calm(decoder, scale=0.1):
 
 
 def bounded(rng, *shapes):
-    """Arrays of numbers between -1 and 1, as all states and contexts are then."""
+    """Arrays of numbers between -1 and 1, so that states and contexts are, too."""
     return [rng.uniform(-1, 1, size=shape).astype("float32") for shape in shapes]
 
 

@@ -56,7 +56,7 @@ def sampling_of(embed, classify, rate=1.0, **options):
 
 
 def of_words(word_of_row, rate=1.0, **options):
-    """The word is known: `embed` gives its number."""
+    """Sampling of given words, which `embed` turns into their ids."""
 
     def predict(inputs, outputs):
         return 1e4 * ops.one_hot(ops.cast(word_of_row(inputs, outputs), "int32"), WORDS)
@@ -68,7 +68,7 @@ def of_words(word_of_row, rate=1.0, **options):
 
 
 def of_logits(logits):
-    """Every row has these logits, and what is chosen is the word itself."""
+    """Sampling with the same logits for every row; `embed` returns the token ids."""
 
     def predict(inputs, outputs):
         return ops.tile(ops.convert_to_tensor([logits]), (ops.shape(inputs)[0], 1))
@@ -255,7 +255,7 @@ def test_rate_follows_its_schedule_pass_by_pass():
 
 @keras.saving.register_keras_serializable(package="keras_attention_tests")
 class Decoder(AttentionDecoder):
-    """Looks at its own inputs, and gives its output alone."""
+    """A decoder that attends to its own inputs and returns its output only."""
 
     def __init__(self, sampling, **kwargs):
         cell = AttentionCell(keras.layers.GRUCell(UNITS), AdditiveAttention(DEPTH))
@@ -412,7 +412,7 @@ class Classifier(keras.Model):
         return output
 
 
-def test_layers_after_the_decoder_go_on_in_training(rng):
+def test_layers_after_the_decoder_stay_in_training_mode(rng):
     model, ids = Classifier(), ids_of(rng)[0]
     model(ids)
 
@@ -422,7 +422,7 @@ def test_layers_after_the_decoder_go_on_in_training(rng):
     assert (numpy(model(ids, training=False)) == 1).all()
 
 
-def test_own_words_are_drawn_without_dropout(rng):
+def test_words_are_sampled_without_dropout(rng):
     outputs = {"output": draw(rng, (1, UNITS))}
     readout = Readout()
     inputs = np.zeros((1, DEPTH), "float32")
@@ -545,7 +545,7 @@ CHOICES = {
 @pytest.mark.parametrize(
     ("choice", "leading"), covering(CHOICES, [(), (SEQUENCES,)], strength=1)
 )
-def test_a_decoder_reads_its_own_words(rng, choice, leading):
+def test_a_decoder_returns_the_sampled_inputs(rng, choice, leading):
     # With the largest logit far ahead, every draw is that word.
     embed, classify = random_layers()
     classify.kernel.assign(1e7 * classify.kernel)

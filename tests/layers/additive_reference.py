@@ -78,7 +78,7 @@ def paper_attention(w_a, u_a, v_a, bias, query, value, key=None, valid=None):
     return context, weights
 
 
-def layer_built(layer):
+def built_layer(layer):
     layer.build(QUERY, VALUE, KEY)
     return layer
 

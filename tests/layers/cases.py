@@ -1,4 +1,4 @@
-"""Attention layers of every kind, for the tests of what all of them promise."""
+"""Attention layers of every kind, for the tests of their common contract."""
 
 import dataclasses
 from collections.abc import Callable

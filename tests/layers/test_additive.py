@@ -18,10 +18,10 @@ from layers.additive_reference import (
     WORDS,
     as_in_the_paper,
     attend,
+    built_layer,
     combined,
     draw,
     embedded,
-    layer_built,
     masks,
     numpy,
     paper_attention,
@@ -86,7 +86,7 @@ def test_follows_the_paper(rng, use_bias):
     np.testing.assert_allclose(context, expected_context, atol=1e-5)
 
 
-def test_keys_are_scored_and_values_are_read(rng):
+def test_keys_are_scored_and_values_are_averaged(rng):
     layer = AdditiveAttention(UNITS)
     query, value, key = draw(rng, QUERY, VALUE, KEY)
 
@@ -105,7 +105,7 @@ def test_masks_are_combined_whatever_the_masked_values(rng):
     given = masks(rng)
     valid = combined(**given)
     expected_context, expected_weights = as_in_the_paper(
-        layer_built(layer), query, value, key, valid
+        built_layer(layer), query, value, key, valid
     )
     query[~given["query_mask"]] = np.nan
     value[~given["value_mask"]] = np.inf
@@ -122,7 +122,7 @@ def test_masks_are_combined_whatever_the_masked_values(rng):
 
 @pytest.mark.parametrize("name", ["query", "value", "key", "attention"])
 def test_each_mask_works_alone(rng, name):
-    layer = layer_built(AdditiveAttention(UNITS))
+    layer = built_layer(AdditiveAttention(UNITS))
     query, value, key = draw(rng, QUERY, VALUE, KEY)
     given = masks(rng)
     everything = {each: np.ones_like(mask) for each, mask in given.items()}
@@ -159,7 +159,7 @@ def test_masks_raise_no_warning(rng):
 
 
 def test_gradients_are_finite_for_every_mask(rng, gradients):
-    layer = layer_built(AdditiveAttention(UNITS, use_bias=True))
+    layer = built_layer(AdditiveAttention(UNITS, use_bias=True))
     arrays = draw(rng, QUERY, VALUE, KEY)
     given = masks(rng)
     hidden = given["query_mask"], given["value_mask"], given["key_mask"]
@@ -179,7 +179,7 @@ def test_gradients_are_finite_for_every_mask(rng, gradients):
         assert (gradient[~mask] == 0).all()
 
 
-def test_without_any_valid_position_nothing_is_read(rng, gradients):
+def test_a_query_without_a_valid_position_gives_zeros(rng, gradients):
     layer = AdditiveAttention(UNITS)
     query, value = draw(rng, QUERY, VALUE)
     nothing = np.zeros((BATCH, POSITIONS), "bool")
@@ -221,7 +221,7 @@ def test_order_of_the_positions_does_not_matter(rng):
     np.testing.assert_allclose(permuted[1], weights[:, :, order], atol=1e-6)
 
 
-def test_queries_do_not_see_each_other(rng):
+def test_queries_are_independent(rng):
     layer = AdditiveAttention(UNITS)
     query, value = draw(rng, QUERY, VALUE)
     order = rng.permutation(QUERIES)
@@ -233,7 +233,7 @@ def test_queries_do_not_see_each_other(rng):
     np.testing.assert_allclose(permuted[1], weights[:, order], atol=1e-6)
 
 
-def test_one_query_is_one_of_many(rng):
+def test_a_single_query_equals_a_query_of_a_sequence(rng):
     layer = AdditiveAttention(UNITS)
     query, value, key = draw(rng, QUERY, VALUE, KEY)
     given = masks(rng)
@@ -402,7 +402,7 @@ def test_float64(rng):
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_gradients_equal_finite_differences_of_the_paper(rng, gradients):
-    layer = layer_built(AdditiveAttention(UNITS, use_bias=True, dtype="float64"))
+    layer = built_layer(AdditiveAttention(UNITS, use_bias=True, dtype="float64"))
     arrays = [np.float64(x) for x in draw(rng, QUERY, VALUE, KEY)]
     given = masks(rng)
     readout = rng.normal(size=(BATCH, QUERIES, VALUE_DIM))
@@ -435,7 +435,7 @@ def test_gradients_equal_finite_differences_of_the_paper(rng, gradients):
             )
 
 
-def test_many_queries_are_worked_off_in_blocks(rng, gradients, monkeypatch):
+def test_many_queries_are_scored_in_blocks(rng, gradients, monkeypatch):
     layer = AdditiveAttention(UNITS, use_bias=True)
     arrays = draw(rng, QUERY, VALUE)
     readout = draw(rng, (BATCH, QUERIES, VALUE_DIM))
@@ -456,6 +456,6 @@ def test_many_queries_are_worked_off_in_blocks(rng, gradients, monkeypatch):
 
 
 @pytest.mark.parametrize("option", ["window", "key_projection"])
-def test_an_option_of_other_attention_is_no_option(option):
+def test_options_of_other_attention_layers_are_refused(option):
     with pytest.raises(ValueError, match=rf"Unrecognized.*AdditiveAttention.*{option}"):
         AdditiveAttention(4, **{option: None})

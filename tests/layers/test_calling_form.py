@@ -27,12 +27,12 @@ def layer(request):
     return LAYERS[request.param]()
 
 
-def test_a_list_of_tensors_is_written_as_arguments(layer):
+def test_a_list_of_tensors_is_refused(layer):
     with pytest.raises(ValueError, match=r"layer\(query, value, key\).*list of 2"):
         layer([QUERY, VALUE])
 
 
-def test_a_list_of_masks_is_written_as_arguments(layer):
+def test_a_list_of_masks_is_refused(layer):
     mask = np.ones((2, 5), "bool")
     with pytest.raises(ValueError, match=r"query_mask=\.\.\., value_mask=.*list of 2"):
         layer(QUERY, VALUE, mask=[None, mask])
@@ -67,7 +67,7 @@ def test_a_float_mask_of_zeros_and_ones_is_a_mask(layer):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="others draw in loops")
-def test_jax_draws_nothing_in_a_loop():
+def test_dropout_inside_the_loop_is_refused_on_jax():
     def dropout(units):
         return keras.Sequential([keras.layers.Dense(units), keras.layers.Dropout(0.5)])
 

@@ -122,7 +122,7 @@ def test_a_decoder_counts_its_steps(order, data):
 
 
 @pytest.mark.parametrize("option", [{"causal": True}, {"causal": False}])
-def test_one_query_is_no_sequence(option, data):
+def test_a_single_query_is_refused(option, data):
     layer = AdditiveAttention(UNITS, **option)
     query, value = data[0][:, 0], data[1]
     call = {} if option["causal"] else {"use_causal_mask": True}

@@ -176,7 +176,7 @@ def test_masked_values_have_no_influence(case, rng, bad):
     assert (found[1][hidden] == 0).all()
 
 
-def test_without_any_valid_position_nothing_is_read(case, rng, gradients):
+def test_a_query_without_a_valid_position_gives_zeros(case, rng, gradients):
     layer = case.build()
     data = case.draw(rng)
     mask = np.array([[0] * POSITIONS, [1] * POSITIONS], "bool")
@@ -207,7 +207,7 @@ def test_batch_may_be_empty(case, rng):
             assert found.shape == (0, *shape.shape[1:])
 
 
-def test_masked_query_reads_nothing(query_case, rng):
+def test_a_masked_query_gives_zeros(query_case, rng):
     layer = query_case.build()
     data = query_case.draw(rng)
     valid = np.array([[1, 1, 0], [1, 0, 0]], "bool")
@@ -221,7 +221,7 @@ def test_masked_query_reads_nothing(query_case, rng):
         np.testing.assert_allclose(found[valid], wanted[valid], atol=1e-6)
 
 
-def test_one_query_is_the_first_of_many(query_case, rng):
+def test_a_single_query_equals_the_first_of_a_sequence(query_case, rng):
     layer = query_case.build()
     query, value = query_case.draw(rng)
     if layer.step.causal:
@@ -399,7 +399,7 @@ def test_wrong_rank_is_reported(case):
     assert str(tuple(wrong[-1])) in str(caught.value)
 
 
-def test_every_layer_is_here():
+def test_every_attention_layer_has_a_case():
     layers = {case.layer for case in CASES.values()}
     public = {getattr(keras_attention, name) for name in keras_attention.__all__}
     names = ("Attention", "Pooling")

@@ -290,7 +290,7 @@ def test_a_layer_with_its_weighting_comes_back_from_a_file(
 @pytest.mark.exhaustive
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="exports need TensorFlow")
 @pytest.mark.parametrize("weighting", [HardWeighting, SquaredRelu])
-def test_heads_are_exported(weighting, tensors, rng, tmp_path):
+def test_weightings_of_heads_are_exported(weighting, tensors, rng, tmp_path):
     tf = pytest.importorskip("tensorflow")
     interpreter = pytest.importorskip("ai_edge_litert.interpreter")
     layer = biased(weighting=weighting())

@@ -110,7 +110,7 @@ def local_by_the_paper(center, half_width, scores, length, gaussian):
 
 
 @pytest.mark.parametrize("lengths", [(POSITIONS, POSITIONS), (POSITIONS, 2)])
-def test_local_m_moves_on_with_every_query(value, lengths):
+def test_local_m_moves_by_one_position_per_query(value, lengths):
     layer = LuongAttention("dot", window="local-m", half_width=1)
     query = value[:, 5 : 5 + QUERIES]
     mask = np.arange(POSITIONS) < np.array(lengths)[:, None]
@@ -124,7 +124,7 @@ def test_local_m_moves_on_with_every_query(value, lengths):
             np.testing.assert_allclose(weights[b, t], expected, atol=1e-6)
 
 
-def test_window_wholly_beyond_the_source_reads_nothing(value):
+def test_a_window_outside_of_the_source_gives_zeros(value):
     layer = LuongAttention("dot", window="local-m", half_width=1)
     mask = np.arange(POSITIONS) < np.array([[POSITIONS], [1]])
 
@@ -162,7 +162,7 @@ def test_local_p_predicts_its_centre(query, value, lengths, first):
             np.testing.assert_allclose(context[b, t], expected @ value[b], atol=1e-4)
 
 
-def test_local_p_learns_where_to_look(query, value, gradients):
+def test_local_p_learns_its_centre(query, value, gradients):
     layer = LuongAttention("dot", window="local-p", half_width=3)
     query = value[:, :QUERIES]
     layer.build(query.shape, value.shape)
@@ -189,7 +189,7 @@ def test_wide_window_is_global_attention(query, value):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_nothing_outside_of_the_window_is_touched(value):
+def test_values_outside_of_the_window_are_not_read(value):
     # NaN is not masked here: a product with zero would spread it.
     layer = LuongAttention("dot", window="local-m", half_width=1)
     value = value.copy()
@@ -281,7 +281,7 @@ def test_a_window_without_hidden_units_is_refused():
         LocalPredictiveWindow(units=0)
 
 
-def test_dot_score_wants_one_depth(query, value):
+def test_dot_score_requires_equal_depths(query, value):
     with pytest.raises(ValueError, match="query depth 7, key depth 11"):
         LuongAttention("dot")(query, value)
 
@@ -300,7 +300,7 @@ def test_hard_choice_inside_a_window(value):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "mixed_bfloat16"])
-def test_every_part_computes_like_its_attention(dtype):
+def test_every_part_has_the_dtype_of_its_attention(dtype):
     parts = {
         "score": GeneralScore(),
         "key_projection": keras.layers.Dense(4),
@@ -351,7 +351,7 @@ class Nearness(DotScore):
         return -ops.sum(ops.square(difference), axis=-1)
 
 
-def test_a_part_of_your_own(value, tmp_path):
+def test_a_custom_score(value, tmp_path):
     layer = Attention(Nearness(), weighting=HardWeighting())
     query = value[:, 4:7] + 0.01
 

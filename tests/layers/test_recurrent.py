@@ -337,7 +337,7 @@ def test_other_dtypes_give_nearly_the_same(rng, name, dtype):
 
 
 @every_cell
-def test_half_precision_is_left_for_the_normalisation(name):
+def test_the_normalisation_computes_in_float32(name):
     # Squares of these sums are beyond float16, and their mean rounds to itself.
     cell = CELLS[name](UNITS, dtype="mixed_float16", kernel_initializer="ones")
     cell.build((None, 1))
@@ -356,7 +356,7 @@ def test_half_precision_is_left_for_the_normalisation(name):
 
 
 @every_cell
-def test_equal_sums_are_no_division_by_zero(rng, gradients, name):
+def test_a_variance_of_zero_gives_finite_results(rng, gradients, name):
     cell = CELLS[name](UNITS, kernel_initializer="zeros")
     cell.build((None, DEPTH))
     inputs, state = draw(rng, (BATCH, DEPTH)), np.zeros((BATCH, UNITS), "float32")

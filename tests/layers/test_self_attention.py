@@ -114,7 +114,7 @@ def test_follows_the_paper(rng, value_dim):
     np.testing.assert_allclose(read(layer, *tensors), expected_output, atol=1e-5)
 
 
-def test_sequence_looks_at_itself(rng):
+def test_self_attention_equals_cross_attention_to_itself(rng):
     layer = biased()
     x = draw(rng, SEQUENCE)
 
@@ -141,7 +141,7 @@ def test_joined_heads_may_stay_unprojected(rng):
         np.testing.assert_allclose(heads @ kernel + bias, expected, atol=1e-5)
 
 
-def test_gradients_are_the_same_whichever_way_they_are_taken(rng, gradients):
+def test_gradients_do_not_depend_on_the_implementation(rng, gradients):
     layer = biased(causal=True)
     layer.build(SEQUENCE)
     x, readout = draw(rng, SEQUENCE, SEQUENCE)
@@ -164,7 +164,7 @@ def test_gradients_are_the_same_whichever_way_they_are_taken(rng, gradients):
     keras.backend.backend() != "tensorflow", reason="others multiply as quickly"
 )
 @pytest.mark.parametrize("queries", [1, 3])
-def test_a_graph_sums_up_few_scores_itself(rng, queries):
+def test_a_graph_uses_plain_operations_for_few_scores(rng, queries):
     import tensorflow as tf
 
     layer = SelfAttention(2, 3)
@@ -247,7 +247,7 @@ def test_future_does_not_change_the_past(rng, value_dim):
         assert (abs(after[:, 3:] - before[:, 3:]) > 1e-3).any(-1).all()
 
 
-def test_causal_queries_see_as_much_of_another_sequence(rng):
+def test_causal_cross_attention_has_a_triangular_mask(rng):
     layer = biased(causal=True)
     query, value = draw(rng, QUERY, VALUE)
     valid = np.broadcast_to(np.tri(QUERIES, POSITIONS), (BATCH, QUERIES, POSITIONS))
@@ -284,7 +284,7 @@ def test_equals_the_layer_of_keras_given_its_weights(rng, causal):
         np.testing.assert_allclose(array, wanted, atol=1e-5)
 
 
-def test_one_query_is_one_of_many(rng):
+def test_a_single_query_equals_a_query_of_a_sequence(rng):
     layer = biased()
     query, value, key = draw(rng, QUERY, VALUE, KEY)
     given = masks(rng)
@@ -402,7 +402,7 @@ def test_float64(rng):
         )
 
 
-def test_dropped_weights_are_those_that_were_used(rng):
+def test_returned_weights_are_those_after_dropout(rng):
     layer = biased(dropout=0.5, seed=1)
     x = draw(rng, SEQUENCE)
     expected, full = attend(layer, x)

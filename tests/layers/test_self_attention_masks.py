@@ -134,7 +134,7 @@ def test_gradients_are_finite_for_every_mask(rng, gradients, value_dim, scores):
         assert (gradient[~mask] == 0).all()
 
 
-def test_without_any_valid_position_nothing_is_read(rng, gradients):
+def test_a_query_without_a_valid_position_gives_zeros(rng, gradients):
     layer = biased()
     query, value = draw(rng, QUERY, VALUE)
     layer.build(QUERY, VALUE)

@@ -112,7 +112,7 @@ def test_layer_comes_back_from_its_config(arguments):
         assert twin.get_config() == part.get_config()
 
 
-def test_frozen_layer_has_nothing_to_train(rng):
+def test_a_frozen_layer_has_no_trainable_weights(rng):
     layer = SelfAttention(**{**ARGUMENTS, "use_bias": True})
     memory = layer.memory(draw(rng, VALUE))
     assert layer.memory.trainable_variables == []

@@ -61,7 +61,7 @@ def test_weights_worked_by_hand(weighting, expected):
     assert state == {}
 
 
-def test_hard_attention_looks_at_one_position(query, value):
+def test_hard_attention_attends_to_one_position(query, value):
     layer = LuongAttention("dot", weighting="hard")
     scores = query @ value.swapaxes(1, 2)
 
@@ -72,7 +72,7 @@ def test_hard_attention_looks_at_one_position(query, value):
     np.testing.assert_allclose(context, np.take_along_axis(value, best[..., None], 1))
 
 
-def test_hard_attention_may_expect_instead(query, value):
+def test_hard_attention_may_use_the_expectation_in_inference(query, value):
     layer = LuongAttention("dot", weighting=HardWeighting(inference="expectation"))
 
     details = layer(query, value, return_details=True)
@@ -84,7 +84,7 @@ def test_hard_attention_may_expect_instead(query, value):
     assert (ops.convert_to_numpy(details["log_probability"]) == 0).all()
 
 
-def test_positions_are_drawn_as_often_as_they_weigh():
+def test_positions_are_drawn_in_proportion_to_their_weights():
     layer = LuongAttention("dot", weighting=HardWeighting(seed=2))
     draws = 20_000
     query = np.ones((1, draws, 1), "float32")
@@ -104,7 +104,7 @@ def test_positions_are_drawn_as_often_as_they_weigh():
     )
 
 
-def test_the_coin_is_thrown_for_every_example():
+def test_soft_or_hard_is_drawn_for_every_example():
     layer = LuongAttention("dot", weighting=HardWeighting(soft_probability=0.3, seed=5))
     rows = 3000
     query = np.ones((rows, QUERIES, 1), "float32")
@@ -124,7 +124,7 @@ def test_the_coin_is_thrown_for_every_example():
     np.testing.assert_allclose(logs[~soft], -np.log(POSITIONS), rtol=1e-5)
 
 
-def test_all_hops_of_an_example_share_its_coin():
+def test_all_hops_of_an_example_are_soft_or_hard():
     weighting = HardWeighting(soft_probability=0.5, seed=5)
     layer = AttentionPooling(4, hops=3, weighting=weighting)
     value = np.ones((200, POSITIONS, 2), "float32")
@@ -200,7 +200,7 @@ def monotonic_by_the_paper(p, previous):
 
 
 @pytest.mark.parametrize("mode", ["recursive", "parallel"])
-def test_monotonic_attention_goes_on_where_it_was(query, value, mode):
+def test_monotonic_attention_starts_at_the_previous_position(query, value, mode):
     weighting = MonotonicWeighting(mode, score_bias=-0.5)
     layer = LuongAttention("dot", weighting=weighting)
     p = 1 / (1 + np.exp(-(query @ value.swapaxes(1, 2) - 0.5)))
@@ -234,7 +234,7 @@ def test_hard_monotonic_attention_never_goes_back(rng, options):
             np.testing.assert_array_equal(weights[b, t], np.eye(29)[place])
 
 
-def test_monotonic_noise_is_for_training(query, value):
+def test_monotonic_noise_is_drawn_in_training_only(query, value):
     layer = LuongAttention("dot", weighting=MonotonicWeighting(noise=3.0, seed=1))
 
     calm = [ops.convert_to_numpy(layer(query, value)) for _ in range(2)]
@@ -245,7 +245,7 @@ def test_monotonic_noise_is_for_training(query, value):
     assert (noisy[0] != calm[0]).any()
 
 
-def test_padded_query_leaves_no_trace(query, value):
+def test_a_masked_query_does_not_change_the_state(query, value):
     layer = AdditiveAttention(
         DEPTH, coverage=True, weighting=MonotonicWeighting(score_bias=0.0)
     )
@@ -261,7 +261,7 @@ def test_padded_query_leaves_no_trace(query, value):
         np.testing.assert_allclose(array[:, [0, 2, 3]], wanted, atol=1e-6)
 
 
-def test_coverage_is_the_sum_of_the_weights_before(query, value):
+def test_coverage_is_the_sum_of_earlier_weights(query, value):
     layer = AdditiveAttention(DEPTH, coverage=True)
     _, weights = numpy(layer(query, value, return_attention_scores=True))
 

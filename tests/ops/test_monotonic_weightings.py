@@ -111,7 +111,7 @@ def test_parallel_form_agrees_for_moderate_probabilities_only(rng):
     np.testing.assert_allclose(lost[30], 9e-21, rtol=1e-3)
 
 
-def test_position_with_no_probability_is_as_good_as_absent(rng):
+def test_a_position_of_probability_zero_is_skipped(rng):
     p, previous = draw_monotonic(rng, QUERIES, POSITIONS)
     mask = np.array([1, 0, 1, 1, 0], "bool")
     previous[:, ~mask] = 0
@@ -153,7 +153,7 @@ def test_monotonic_gradients_equal_finite_differences(function, rng, gradients):
         np.testing.assert_allclose(gradient, wanted, atol=1e-8 if exact else 1e-5)
 
 
-def test_parallel_form_has_finite_gradients_where_it_is_lost(gradients):
+def test_parallel_form_has_finite_gradients_where_it_underflows(gradients):
     p = np.array([[0.9] * 37, [1.0] * 37, [0.0] * 37], "float32")
     previous = np.tile(np.eye(37, dtype="float32")[30], (3, 1))
 
@@ -174,7 +174,7 @@ def test_hard_choice_moves_on_to_the_next_position_that_stops(dtype):
     np.testing.assert_array_equal(weights, expected)
 
 
-def test_probability_that_is_not_a_number_does_not_pass_unnoticed():
+def test_nan_propagates():
     p, previous = [0.1, NAN, 0.2, 0.9], [1, 0, 0, 0]
 
     for function in (monotonic_recursive, monotonic_parallel, monotonic_hard):

@@ -76,7 +76,7 @@ def test_follows_the_formula(rng):
     ),
     mask=array_strategies.arrays("bool", (QUERIES, POSITIONS)),
 )
-def test_any_scores_and_mask_give_a_distribution_or_nothing(scores, mask):
+def test_rows_sum_to_one_or_to_zero(scores, mask):
     weights = weights_of(scores, mask)
 
     assert (weights[~mask] == 0).all()
@@ -130,7 +130,7 @@ def test_permuting_the_positions_permutes_the_weights(rng, weighting):
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_masking_is_the_same_as_leaving_out(rng, weighting):
+def test_masking_equals_removing(rng, weighting):
     scores = rng.normal(size=(QUERIES, POSITIONS))
     mask = np.array([1, 0, 1, 1, 0], "bool")
 
@@ -166,7 +166,7 @@ def test_masked_places_weigh_exactly_zero_whatever_they_hold(weighting, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_masked_places_leave_no_trace_in_the_gradient(dtype, gradients):
+def test_masked_positions_do_not_affect_the_gradient(dtype, gradients):
     anything = np.array([NAN, INF, -INF, 1e4, -1e4], "float32")
     scores = np.full((2, 5, 4), anything[:, None])
     scores[0][:, [0, 2, 3]] = [1, 2, 3]
@@ -282,7 +282,7 @@ def test_gradient_follows_the_formula(masked, rng, gradients):
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_score_that_is_not_a_number_does_not_pass_unnoticed(weighting):
+def test_nan_propagates(weighting):
     assert np.isnan(weights_of([[1, NAN, 2]], weighting=weighting)).any()
     assert np.isnan(weights_of([[1, NAN, 2]], [[1, 1, 0]], weighting=weighting)).any()
 

@@ -95,7 +95,7 @@ def code_after(table, state, row, tokens):
 
 
 def next_log_probs(table, state, row, tokens):
-    """Return what `make_step` returns as log-probabilities, without tensors."""
+    """Return the log-probabilities of `make_step`, without tensors."""
     code = code_after(table, state, row, tokens)
     return np.float64(table[code]) + state["offset"][row]
 
@@ -345,7 +345,7 @@ PENALTIES = {
 
 
 def plain_beam_search(table, state, row, *, beam_size, early_stopping=False, **options):
-    """Beam search for one row as its docstring defines it, to the last step.
+    """Beam search for one row as its docstring defines it, up to `max_length`.
 
     Hypotheses are pairs of tokens and log-probability. The second result is the
     smallest difference that decided anything.

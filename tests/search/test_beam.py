@@ -292,7 +292,7 @@ def test_beam_of_one_without_length_penalty_is_greedy(ends):
     assert len(lengths) > 2, "the example is too easy"
 
 
-def test_an_end_counts_only_among_the_best_of_its_step():
+def test_hypotheses_finish_only_among_the_best_continuations():
     table, state = random_table(2), random_state(2)
     a, b, c = 3, 4, 5
     for row in range(BATCH):
@@ -376,7 +376,7 @@ def test_a_vocabulary_too_small_for_the_beam_leaves_places_empty():
     np.testing.assert_array_equal(missing, result["log_probs"][:, LENGTH + 1 :])
 
 
-def test_rows_may_change_places():
+def test_permuted_rows_give_permuted_results():
     table, state = random_table(47), random_state(47)
 
     result = run_beam(table, state)
@@ -472,7 +472,7 @@ def test_coverage_worked_by_hand():
     np.testing.assert_allclose(result["scores"], log_probs, rtol=1e-6)
 
 
-def test_a_beam_goes_on_for_one_that_may_yet_cover_the_source():
+def test_the_search_continues_while_coverage_may_still_grow():
     # Tokens end, A, B, C, D, start, and the logarithms of their probabilities.
     table = np.full((6, 6), -50.0, "float32")
     end, a, b, c, d, start = range(6)

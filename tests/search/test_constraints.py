@@ -168,7 +168,7 @@ def few_words(seed):
 
 
 @pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
-def test_no_hypothesis_is_kept_after_which_nothing_is_allowed(run):
+def test_no_hypothesis_exists_if_no_further_token_is_allowed(run):
     table, state, options = few_words(5)
 
     result = run(table, state, max_length=LENGTH + 2, **options)
@@ -178,7 +178,7 @@ def test_no_hypothesis_is_kept_after_which_nothing_is_allowed(run):
 
 @pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
 @pytest.mark.parametrize("nothing_is", ["allowed", "possible"])
-def test_where_nothing_is_left_at_once_no_hypothesis_exists(run, nothing_is):
+def test_no_hypothesis_exists_if_no_first_token_is_possible(run, nothing_is):
     table, state, _ = few_words(7)
     state["offset"][0] = -np.inf if nothing_is == "possible" else 0.0
     banned = range(FEW_WORDS) if nothing_is == "allowed" else ()
@@ -240,7 +240,7 @@ def test_a_prefix_overrides_constraints_that_follow_it():
 @pytest.mark.parametrize(
     "constraints", [Ban([3]), [3], 5, [Ban]], ids=["alone", "token", "number", "class"]
 )
-def test_what_is_no_constraint_is_named(constraints):
+def test_constraints_of_another_type_are_named(constraints):
     with pytest.raises(ValueError, match=r"a list of Constraint objects.*\. Received"):
         searched(greedy_search, constraints)
 
@@ -256,7 +256,7 @@ def test_a_wrong_keyword_is_named_with_those_of_the_search(search):
         search(None, None, start=START)
 
 
-def test_a_constraint_that_masks_nothing_is_unfinished():
+def test_a_constraint_must_define_mask():
     with pytest.raises(NotImplementedError):
         searched(greedy_search, [Constraint()])
 

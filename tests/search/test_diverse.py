@@ -29,7 +29,7 @@ GROUPS, SIZE = 3, 2
 
 
 def plain_diverse_search(table, state, row, *, beam_groups, group_size, penalty):
-    """Diverse beam search for one row, to the last step.
+    """Diverse beam search for one row, up to `max_length`.
 
     The second result is the smallest gap between two scores that were compared.
     """
@@ -135,7 +135,7 @@ def test_a_large_penalty_finds_different_first_tokens():
     assert_sound(result, table, state, beam_size=4)
 
 
-def test_one_group_of_everything_is_exact():
+def test_one_group_of_all_hypotheses_finds_the_best():
     table, state = random_table(7, 3), random_state(7, 1, 3)
     result = run_beam(table, state, beam_size=200, beam_groups=1, how=eagerly)
     expected = all_hypotheses(table, state, 0, length_penalty=PENALTY)

@@ -135,7 +135,7 @@ def test_greedy_and_samples_follow_the_average(combine):
             )
 
 
-def test_weights_are_the_mean_of_where_the_models_look():
+def test_attention_weights_are_the_mean_over_the_models():
     tables, states = two_languages()
 
     result = together(tables, states, weights=SHARES, search=greedy_search)
@@ -150,7 +150,7 @@ def test_weights_are_the_mean_of_where_the_models_look():
 
 
 @COMBINE
-def test_a_model_and_itself_is_the_model(combine):
+def test_an_ensemble_of_equal_models_equals_the_model(combine):
     table, state = random_table(7), random_state(7)
 
     result = together([table] * 2, [state] * 2, combine=combine, search=greedy_search)
@@ -171,7 +171,7 @@ def test_states_may_be_a_tuple():
 
 
 @COMBINE
-def test_where_nothing_is_possible_the_search_stays_finite(combine):
+def test_results_stay_finite_if_no_token_is_possible(combine):
     tables, states = two_languages()
     # Each model rules out what the other allows; the second even everything, later.
     states[0]["offset"][:, : VOCABULARY // 2] = -np.inf

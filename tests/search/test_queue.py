@@ -160,7 +160,7 @@ def test_short_lists_leave_places_empty(rows):
         pytest.param(range(1), 16, marks=pytest.mark.exhaustive),
     ],
 )
-def test_nobody_waits_for_the_longest(long_rows, at_most):
+def test_short_rows_do_not_wait_for_the_longest(long_rows, at_most):
     memory, state = long_list()
     for row in range(ROWS):
         (never_ends if row in long_rows else ends_at_once)(memory, row)

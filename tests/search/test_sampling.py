@@ -62,7 +62,7 @@ def test_samples_carry_their_own_log_probabilities_and_weights():
     assert (result["lengths"][0] < LENGTH).any()
 
 
-def test_sequences_are_drawn_as_often_as_they_are_probable():
+def test_sequences_are_drawn_in_proportion_to_their_probabilities():
     table, state = random_table(7, sharpness=1.0), random_state(7)
     state["offset"][:, [4, VOCABULARY - 2]] = -np.inf
     count, temperature, max_length = 10007, 0.5, 2
@@ -141,7 +141,7 @@ def test_a_temperature_near_zero_is_greedy_search(temperature, cut):
 
 @pytest.mark.parametrize("temperature", [1e9, 1e30, 1e300, math.inf])
 @pytest.mark.parametrize("cut", [{}, {"top_k": VOCABULARY}, {"top_p": 1.0}])
-def test_no_temperature_makes_possible_what_is_not(temperature, cut):
+def test_impossible_tokens_are_not_drawn_at_any_temperature(temperature, cut):
     table, state = random_table(31), random_state(31)
     state["offset"][:, 4] = -np.inf
     count = 1009
@@ -208,7 +208,7 @@ def test_only_the_most_probable_are_drawn_in_proportion(cut):
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}])
-def test_of_a_single_token_nothing_else_is_drawn_at_any_step(cut):
+def test_sampling_from_one_token_is_greedy_search(cut):
     table, state = random_table(29), random_state(29)
 
     result = run_sample(table, state, **cut)

@@ -80,7 +80,7 @@ def test_rows_that_end_and_rows_that_do_not_share_a_batch():
     np.testing.assert_array_equal(greedy["lengths"], [[LENGTH], [1]])
 
 
-def test_with_a_single_step_the_best_tokens_come_back():
+def test_a_search_of_one_step_returns_the_best_tokens():
     table, state = random_table(19), random_state(19)
     options = {"max_length": 1}
 
@@ -124,7 +124,7 @@ def test_an_end_at_the_first_step_is_a_hypothesis_of_one_token():
 @pytest.mark.parametrize(
     "how", [quickly, pytest.param(compiled, marks=pytest.mark.exhaustive)]
 )
-def test_of_no_rows_nothing_is_found(run, options, how):
+def test_an_empty_batch_gives_an_empty_result(run, options, how):
     table, state = random_table(43), random_state(43, batch=0)
     given = {} if run is run_greedy else options
 
@@ -139,7 +139,7 @@ def test_of_no_rows_nothing_is_found(run, options, how):
         strength=1,
     ),
 )
-def test_a_row_does_not_feel_its_neighbour(run, neighbour):
+def test_rows_are_independent(run, neighbour):
     table, state = random_table(49), random_state(49)
     before = run(table, state)
     if neighbour == "other":
@@ -167,7 +167,7 @@ def test_eager_and_compiled_searches_agree(run):
 
 @pytest.fixture
 def half_precision(request):
-    """A function after which the default is half precision."""
+    """A function that makes half precision the default."""
     default = keras.config.floatx()
     yield lambda: keras.config.set_floatx(request.param)
     keras.config.set_floatx(default)
@@ -455,7 +455,7 @@ def test_wrong_arguments_are_named_with_what_came(run, options, message):
         (lambda answer: (*answer[:2], None), "weights of the shape .*: None"),
     ],
 )
-def test_what_a_step_must_return_is_named(search, change, message):
+def test_wrong_results_of_a_step_are_named(search, change, message):
     plain = make_step(random_table(79))
     options = {"start": START, "end": END, "max_length": LENGTH}
     several = {beam_search: "beam_size", sample_search: "samples"}

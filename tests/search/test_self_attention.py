@@ -57,7 +57,7 @@ class Decoder:
 
 
 @pytest.mark.parametrize("search", [beam_search, greedy_search])
-def test_a_search_with_a_cache_finds_what_the_whole_pass_says(search):
+def test_a_search_with_a_cache_equals_the_full_pass(search):
     value = np.random.default_rng(1).normal(size=(BATCH, POSITIONS, DEPTH))
     decoder = Decoder(value.astype("float32"))
     decoder.all_at_once(np.zeros((BATCH, LENGTH), "int32"))

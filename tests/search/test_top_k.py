@@ -13,7 +13,7 @@ ROWS = 3
 # would be worth.
 @pytest.mark.parametrize("size, k", [(101, 5), (6000, 7), (5003, 2), (5003, 300)])
 @pytest.mark.parametrize("distinct", [True, False])
-def test_it_finds_what_sorting_finds(size, k, distinct):
+def test_results_equal_those_of_sorting(size, k, distinct):
     rng = np.random.default_rng(size)
     x = rng.permutation(ROWS * size).reshape(ROWS, size).astype("float32")
     if not distinct:
@@ -43,7 +43,7 @@ def test_the_padding_of_the_last_chunk_is_never_found():
 
 
 @pytest.mark.parametrize("size, k", [(5003, 2), (40_000, 10), (6000, 300)])
-def test_few_numbers_are_compared(size, k):
+def test_only_a_fraction_of_the_numbers_is_sorted(size, k):
     length = module._chunk_length(size, k)
 
     assert size / length + k * length < size / 2
