@@ -26,7 +26,7 @@ def mean(x):
 
 
 def at_least_one(x, axis=0):
-    """Return `x`, or zeros with a size of 1 if that of the axis is 0."""
+    """Return `x`, with one entry of zeros along the axis if it is empty."""
     sizes = list(ops.shape(x))
     if is_zero(x.shape[axis]):
         sizes[axis] = 1

@@ -107,7 +107,7 @@ def convert_to_litert(
 
 @contextlib.contextmanager
 def _without_warnings():
-    """Silence TensorFlow's warnings, one for each function without its gradient."""
+    """Silence the warnings of TensorFlow about functions without gradients."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -5,7 +5,7 @@ import numpy as np
 # Smaller matrices stay in float16, as in LiteRT's own converter.
 MIN_WEIGHTS = 1024
 
-# The first version of the operator of dense layers with one scale for each output.
+# First version of the operator FULLY_CONNECTED that has one scale for each output.
 FIRST_VERSION = 12
 
 

@@ -20,7 +20,7 @@ class QuantizableLayer(keras.layers.Layer):
             for path, layer in _sublayers(self)
             if layer.quantization_mode is not None
         }
-        # A layer that is not built leaves its sublayers to the layer that built them.
+        # If the layer is not built, the layer that built its sublayers records them.
         return {**config, "quantized": quantized} if config and quantized else config
 
     def build_from_config(self, config: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ class QuantizableLayer(keras.layers.Layer):
 
 
 def _sublayers(layer, path=""):
-    """Return a path of names and a layer, for every layer inside a layer."""
+    """Return pairs of a path and a layer, for the sublayers at every depth."""
     found = []
     for sublayer in layer._layers:
         inside = f"{path}/{sublayer.name}"

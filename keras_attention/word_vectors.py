@@ -28,10 +28,10 @@ class WordVectors:
         """Return the vectors, with random rows for the words that are not in the file.
 
         Their numbers are normally distributed, with the mean and the standard deviation
-        that the vectors of the file have in each dimension.
+        of the vectors that were found, in each dimension.
 
         Args:
-            seed: Integer, makes the rows repeatable.
+            seed: Integer seed of the random rows, or `None`.
 
         Raises:
             ValueError: If no word is in the file.

@@ -56,7 +56,7 @@ class ComposedAttention(BaseAttention):
         )
         if key_projection == "score":
             key_projection = step.score.make_key_projection()
-        # The weights of the memory come first.
+        # Assigned before the step, so that the weights of the memory come first.
         self.memory = AttentionMemory(
             key_projection, dtype=self.dtype_policy, name="memory"
         )

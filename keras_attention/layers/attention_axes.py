@@ -72,7 +72,7 @@ class AttentionAxes:
         self.axes = None if axes is None else listed
 
     def must_fold(self, query_shape):
-        """Return whether a query has more axes than attention takes, `(B, T, D)`."""
+        """Return whether the axes of a query must be folded to `(rows, T, D)`."""
         return self.axes is not None and len(query_shape) > 3
 
     def check_axes(self, query_shape):
@@ -104,7 +104,7 @@ class AttentionAxes:
                 )
 
     def fold_shape(self, shape):
-        """Return the shape `(rows, T, D)` of a tensor of this shape."""
+        """Return a shape `(B, ..., D)` as `(rows, T, D)`."""
         order, rows = self._order(len(shape)), len(self._rows(len(shape)))
         joined = []
         for axes in (order[:rows], order[rows:-1]):

@@ -118,7 +118,7 @@ class BaseStep(QuantizableLayer):
         return {}
 
     def context_depth(self, query_depth: int, memory_shapes: Shapes) -> int:
-        """Return the depth of the context of queries of this depth.
+        """Return the depth of the context for a depth of the queries.
 
         Args:
             query_depth: Q.
@@ -232,7 +232,7 @@ class StepCounter(AttentionPart):
 
 
 def check_calling_form(args, kwargs):
-    """Raise `ValueError` for a call that is written for an attention layer of Keras."""
+    """Raise `ValueError` for a call in the form of the attention layers of Keras."""
     if args and isinstance(args[0], (list, tuple)) and _holds_tensors(args[0]):
         raise ValueError(
             "query, value and key are separate arguments: layer(query, value, key). "
@@ -316,7 +316,7 @@ def standardize_attention_mask(attention_mask, query_shape, positions, num_heads
 def stay_frozen(layer):
     """Freeze parts that were created after their layer was frozen."""
     if not layer.trainable:
-        # TensorFlow ignores an assignment that changes nothing.
+        # On TensorFlow, an assignment of the same value has no effect.
         layer.trainable = True
         layer.trainable = False
 

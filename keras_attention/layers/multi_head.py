@@ -469,7 +469,7 @@ NORMS = {
 
 
 def _norm(layer, name):
-    """Return the normalisation of heads that a layer has, or `None`."""
+    """Return a new normalisation of heads for a layer, or `None`."""
     if layer.norm is None:
         return None
     return NORMS[layer.norm](
@@ -478,7 +478,7 @@ def _norm(layer, name):
 
 
 def _projection(layer, name, units):
-    """Return a projection of a layer, frozen if the layer is."""
+    """Return a new projection for a layer, frozen if the layer is."""
     return keras.layers.Dense(
         units,
         **layer.projection,

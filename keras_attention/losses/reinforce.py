@@ -178,7 +178,7 @@ class ReinforceLoss(keras.layers.Layer):
 
 
 def _total(name, x, mask):
-    """Return one number per example, `(B,)`, summed over steps if there are any."""
+    """Return one number per example, `(B,)`: the sum over steps of `(B, T)`."""
     check_rank(name, x.shape, (1, 2), "(batch, steps) or (batch,)")
     x = at_least_float32(x)
     return x if len(x.shape) == 1 else ops.sum(masked(x, mask), axis=-1)

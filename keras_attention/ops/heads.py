@@ -95,7 +95,7 @@ def causal_mask(query, keys):
 
 
 def masked_bias(bias, mask, dtype):
-    """Return a bias of the scores that also hides masked positions, in a dtype.
+    """Return the bias of the scores in a dtype, very low at masked positions.
 
     Args:
         bias, mask: Broadcastable to `(B, N, T, S)`; the mask may be `None`.

@@ -10,7 +10,7 @@ from keras_attention.ops.precision import at_least_float32
 
 # Far below any score, yet finite in float32, so that differences stay finite.
 LOWEST = -1e30
-# Normal in float32: subnormal numbers are zero under XLA.
+# A normal number in float32, because XLA rounds subnormal numbers to zero.
 TINY = 1e-37
 
 

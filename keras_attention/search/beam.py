@@ -219,7 +219,7 @@ class Beam:
         return {**first, "coverage": coverage, "history": history}
 
     def restart(self, carry: Tensors, rows: Tensor) -> Tensors:
-        """Return the carry with the rows of a mask `(B,)` before their first step."""
+        """Return the carry with the rows of a mask `(B,)` reset to the start."""
         # Entries of the history after step `t` are never read.
         first = {
             **self._first(),
@@ -359,7 +359,7 @@ class Beam:
         return functools.reduce(concatenate, found)
 
     def _finished(self, continuations, ended, finished, t):
-        """Return the best of the finished hypotheses of a group and the new ones."""
+        """Return the best finished hypotheses of a group, old ones and new ones."""
         divisor = self.ranking.divisor(t + 1)
         parents = continuations["parents"]
         arrivals = {

@@ -237,7 +237,7 @@ class NoRepeatNgrams(Constraint):
         self.n = n
 
     def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
-        # The newest token comes last; -1 stands for those that are not there yet.
+        # The newest token comes last; -1 stands for tokens that do not exist yet.
         return ops.full((batch_size, max_length), -1, dtype="int32")
 
     def mask(
@@ -337,7 +337,13 @@ def is_impossible(log_probs):
 
 
 def _repeating_tokens(tokens, n, size):
-    """Return which tokens would repeat an n-gram of `(B, K, L)`: `(B, K, size)`."""
+    """Return a mask of tokens that would repeat an n-gram, `(B, K, size)`.
+
+    Args:
+        tokens: Tokens of the hypotheses, `(B, K, L)`, the newest last.
+        n: Number of tokens of an n-gram.
+        size: Size of the vocabulary.
+    """
     length = ops.shape(tokens)[-1]
     followers = tokens[..., n - 1 :]
     follows = followers >= 0

@@ -116,7 +116,7 @@ def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
     order = ops.argsort(ops.where(is_end, places + places.shape[0], places), axis=-1)
     running = gather(found, ops.cast(order, "int32")[:, :beam_size])
     impossible = running["token_ids"] == end
-    # Keeps sums of impossible log-probabilities finite.
+    # The lower bound keeps sums of impossible log-probabilities finite.
     totals = ops.maximum(running["log_probs"], IMPOSSIBLE)
     running["log_probs"] = ops.where(impossible, IMPOSSIBLE, totals)
     return found, running

@@ -102,7 +102,9 @@ class Ranking:
 
 
 def best_first(pool, count):
-    """Return the first hypotheses: finished, unfinished, impossible; each by score.
+    """Return the best hypotheses: finished, then unfinished, each sorted by score.
+
+    Impossible hypotheses come last.
 
     Args:
         pool: Dict of tensors `(B, M)`: `"scores"`, `"log_probs"`, `"unfinished"`, 0 or

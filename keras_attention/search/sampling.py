@@ -38,9 +38,9 @@ def greedy_search(
 ) -> Tensors:
     """Greedy search: the most probable token at every step.
 
-    The loop ends when every row has produced `end`, or when no token is possible. In
-    that case there is no hypothesis: its length is 0 and its score -1e9, as in a beam
-    search.
+    A row ends when it has produced `end`, or when no token is possible. In the latter
+    case it has no hypothesis: the length is 0 and the score -1e9, as in a beam search.
+    The loop ends when all rows have ended.
 
     Args:
         step, state, start, end, max_length, limit, constraints: As for `beam_search`.
