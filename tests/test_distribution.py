@@ -109,11 +109,11 @@ def losses(backend, way, devices):
 def test_a_model_has_the_losses_of_one_device(backend, way):
     one, _ = losses(backend, "one", 1)
 
-    two, said = losses(backend, way, 2)
+    two, output = losses(backend, way, 2)
 
     np.testing.assert_allclose(two, one, rtol=1e-4)
     if way == "model":
-        assert "shard 8 4" in said
+        assert "shard 8 4" in output
 
 
 def test_both_scores_of_mocha_are_sharded():

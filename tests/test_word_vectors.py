@@ -89,7 +89,7 @@ def test_missing_words_have_the_mean_and_deviation_of_the_others(rng):
 
 
 @pytest.mark.parametrize(
-    "lines, said",
+    "lines, message",
     [
         ([], "Received: an empty file"),
         ([b"dog"], "Line 1 must be a word and 2 numbers, .* Received: 0 numbers"),
@@ -107,8 +107,8 @@ def test_missing_words_have_the_mean_and_deviation_of_the_others(rng):
         ([b"dog 1 \xff"], "Line 1 .* 2 finite numbers"),
     ],
 )
-def test_wrong_files(lines, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_files(lines, message):
+    with pytest.raises(ValueError, match=message):
         load_word_vectors(lines, ["dog"], dimension=2)
 
 

@@ -78,8 +78,8 @@ def test_a_killed_host_ends_the_others_and_the_training_continues(
     options = distributed.flags(OPTIONS, data=squares, cache=tmp_path)
     run = tmp_path / "run", "captioner", options, "jax"
 
-    said = distributed.killed(*run, 2, victim)
+    output = distributed.killed(*run, 2, victim)
     again = distributed.trained(*run, 1, 2)
 
-    assert "another process" in said or "another task died" in said
+    assert "another process" in output or "another task died" in output
     distributed.assert_equal(again, on_two_hosts, 1e-5)

@@ -154,7 +154,7 @@ def of_two():
 
 
 @pytest.mark.parametrize(
-    ("build", "size", "said"),
+    ("build", "size", "message"),
     [
         (
             lambda: patches(regions=3),
@@ -173,8 +173,8 @@ def of_two():
         (patches, 20, r"mine takes images of 16 x 16 pixels.* image_size 20"),
     ],
 )
-def test_a_model_without_regions_is_an_error(build, size, said):
-    with pytest.raises(UserError, match=said):
+def test_a_model_without_regions_is_an_error(build, size, message):
+    with pytest.raises(UserError, match=message):
         grid_model(build(), size, "mine")
 
 
@@ -184,7 +184,7 @@ class Unregistered(layers.Layer):
 
 
 @pytest.mark.parametrize(
-    ("layer", "said"),
+    ("layer", "message"),
     [
         (
             layers.Lambda(lambda images: images),
@@ -193,10 +193,10 @@ class Unregistered(layers.Layer):
         (Unregistered(), "does not know the class 'Unregistered'"),
     ],
 )
-def test_a_file_with_code_of_its_own_is_an_error(layer, said, tmp_path):
+def test_a_file_with_code_of_its_own_is_an_error(layer, message, tmp_path):
     path = tmp_path / "mine.keras"
     keras.Sequential([keras.Input((SIZE, SIZE, 3)), layer]).save(path)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         Backbone(str(path), SIZE)
 
 

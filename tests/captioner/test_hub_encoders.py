@@ -131,7 +131,7 @@ def test_position_embeddings_of_another_size_are_interpolated(presets):
 
 
 @pytest.mark.parametrize(
-    ("size", "said"),
+    ("size", "message"),
     [
         (48, "takes images of 32 x 32 pixels.* 48, for which it has no position"),
         pytest.param(
@@ -141,8 +141,8 @@ def test_position_embeddings_of_another_size_are_interpolated(presets):
         ),
     ],
 )
-def test_an_encoder_may_have_one_size_of_images(size, said, presets):
-    with pytest.raises(UserError, match=said):
+def test_an_encoder_may_have_one_size_of_images(size, message, presets):
+    with pytest.raises(UserError, match=message):
         Backbone(f"hub:{presets(vit)}", size, "imagenet")
 
 

@@ -122,7 +122,7 @@ class TestArrays:
         np.testing.assert_array_equal(read_image(array), array)
 
     @pytest.mark.parametrize(
-        ("array", "expected", "came"),
+        ("array", "expected", "received"),
         [
             (np.zeros(3, "uint8"), "(height, width)", "(3,)"),
             (np.zeros((2, 3, 2), "uint8"), "1, 3 or 4", "(2, 3, 2)"),
@@ -137,8 +137,8 @@ class TestArrays:
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
-    def test_invalid_arrays(self, array, expected, came):
-        fails(array, "the given ndarray", expected, came)
+    def test_invalid_arrays(self, array, expected, received):
+        fails(array, "the given ndarray", expected, received)
 
 
 # The stored image has two columns and three rows: ab / cd / ef.

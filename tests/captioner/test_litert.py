@@ -229,7 +229,7 @@ def test_a_file_that_lacks_something(exported, tmp_path, lost):
 
 
 @pytest.mark.parametrize(
-    "metadata, said",
+    "metadata, problem",
     [
         ({"image_size": 10**9}, "image_size must be between 1 and 4096"),
         ({"max_length": 0}, "max_length must be between 1 and"),
@@ -238,22 +238,22 @@ def test_a_file_that_lacks_something(exported, tmp_path, lost):
         ({"search": {"beam_size": "5"}}, "beam_size must be an integer"),
     ],
 )
-def test_metadata_are_validated(exported, tmp_path, metadata, said):
+def test_metadata_are_validated(exported, tmp_path, metadata, problem):
     path = rewritten(exported, tmp_path / "other.tflite", **metadata)
-    with pytest.raises(UserError, match=f"not a complete captioner: {said}"):
+    with pytest.raises(UserError, match=f"not a complete captioner: {problem}"):
         LiteCaptioner(path)
 
 
 @pytest.mark.parametrize(
-    "changes, said",
+    "changes, problem",
     [
         ({"grid": [5, 7]}, "cannot reshape"),
         ({"image_size": 17}, "reshape"),
         ({"files": {"vocabulary.json": b"[]"}}, "its vocabulary has no token"),
     ],
 )
-def test_metadata_that_do_not_fit_the_model(exported, tmp_path, changes, said):
+def test_metadata_that_do_not_fit_the_model(exported, tmp_path, changes, problem):
     path = rewritten(exported, tmp_path / "other.tflite", **changes)
     image = np.zeros((8, 8, 3), "uint8")
-    with pytest.raises(UserError, match=f"not a complete captioner: .*{said}"):
+    with pytest.raises(UserError, match=f"not a complete captioner: .*{problem}"):
         LiteCaptioner(path).caption(image)

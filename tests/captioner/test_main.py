@@ -323,7 +323,7 @@ def test_an_output_must_be_a_file(photographs, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, problem",
     [
         (["caption"], "at least one image"),
         (["caption", "x.jpg", "--model", "nowhere"], "Received: 'nowhere'"),
@@ -350,19 +350,19 @@ def test_an_output_must_be_a_file(photographs, tmp_path, capsys):
     ],
 )
 def test_a_wrong_command_gets_one_clear_line(
-    arguments, said, capsys, tmp_path, monkeypatch
+    arguments, problem, capsys, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
 
     out, err = capsys.readouterr()
     assert out == ""
-    assert len(err.splitlines()) == 1 and said in err
+    assert len(err.splitlines()) == 1 and problem in err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    "file, content, said",
+    "file, content, problem",
     [
         ("config.json", "{}", 'config.json has no "model"'),
         ("config.json", "[]", "config.json is not an object"),
@@ -384,7 +384,7 @@ def test_a_wrong_command_gets_one_clear_line(
     ],
 )
 def test_a_damaged_model_is_one_line(
-    file, content, said, model_folder, tmp_path, capsys
+    file, content, problem, model_folder, tmp_path, capsys
 ):
     damaged = tmp_path / "damaged"
     shutil.copytree(model_folder, damaged)
@@ -399,7 +399,7 @@ def test_a_damaged_model_is_one_line(
 
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1 and "not a complete captioner" in err
-    assert said in err
+    assert problem in err
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.weights.h5", "vocabulary.json"])
@@ -417,20 +417,20 @@ def test_flipped_bits_are_one_line(place, file, model_folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "option, value, said",
+    "option, value, error",
     [
         ("backbone-weights", "missing.weights.h5", "missing.weights.h5"),
         ("backbone-weights", "weights.txt", "Received: 'weights.txt'"),
         ("model.backbone", "MobileNetV9", "Received: 'MobileNetV9'"),
     ],
 )
-def test_a_wrong_backbone_is_one_line(option, value, said, squares, tmp_path, capsys):
+def test_a_wrong_backbone_is_one_line(option, value, error, squares, tmp_path, capsys):
     options = ["--data", str(squares), "--output", str(tmp_path / "run")]
     start = [] if option == "backbone-weights" else ["--backbone-weights", "none"]
     assert main(["train", *options, *start, f"--{option}", value]) == 2
 
     err = capsys.readouterr().err
-    assert len(err.splitlines()) == 1 and said in err
+    assert len(err.splitlines()) == 1 and error in err
 
 
 class QuarterMeteor:

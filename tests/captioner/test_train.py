@@ -160,16 +160,18 @@ def test_rare_words_are_reported(squares, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "changes, said",
+    "changes, message",
     [
         ({"supervision": 0.5}, "supervision needs "),
         ({"backbone-weights": "imagenet"}, "SmallCNN comes without weights"),
     ],
 )
-def test_missing_inputs_are_one_line_errors(changes, said, squares, tmp_path, capsys):
+def test_missing_inputs_are_one_line_errors(
+    changes, message, squares, tmp_path, capsys
+):
     assert main(command(squares, tmp_path / "run", **changes)) == 2
     err = capsys.readouterr().err.splitlines()
-    assert len(err) == 1 and said in err[0]
+    assert len(err) == 1 and message in err[0]
 
 
 @pytest.mark.exhaustive

@@ -101,8 +101,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_continues(
 def test_without_an_intact_checkpoint_the_training_stops(two_epochs):
     for epoch in (1, 2):
         flip(two_epochs / f"phase-0-epoch-{epoch}.weights.h5", 9)
-    said = "intact: phase-0-epoch-2.* is damaged.*; phase-0-epoch-1.* another output"
-    with pytest.raises(UserError, match=said):
+    message = "intact: phase-0-epoch-2.* is damaged.*; phase-0-epoch-1.* another output"
+    with pytest.raises(UserError, match=message):
         Checkpoints(two_epochs, {"units": 7})
 
 

@@ -49,7 +49,7 @@ def test_numbers_in_range_are_accepted(options):
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "options, message",
     [
         (Options(Layer(units=0)), "units must be at least 1. Received: 0"),
         (Options(Layer(dropout=-0.1)), "dropout must be between 0 and 1. Received"),
@@ -59,8 +59,8 @@ def test_numbers_in_range_are_accepted(options):
         (Options(penalty=float("inf")), "penalty must be a finite number. Received: i"),
     ],
 )
-def test_numbers_out_of_range_are_one_line_errors(options, said):
-    with pytest.raises(UserError, match=said):
+def test_numbers_out_of_range_are_one_line_errors(options, message):
+    with pytest.raises(UserError, match=message):
         check_ranges(options)
 
 
@@ -82,7 +82,7 @@ def test_options_of_a_file_become_a_dataclass():
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "options, message",
     [
         ([], r"expected an object with options. Received: \[\]"),
         ({}, "units is missing"),
@@ -103,8 +103,8 @@ def test_options_of_a_file_become_a_dataclass():
         ({"units": 3, "figures": [3]}, r"figures must be a list of .* Received: \[3\]"),
     ],
 )
-def test_every_option_of_a_file_is_checked(options, said):
-    with pytest.raises(UserError, match=said):
+def test_every_option_of_a_file_is_checked(options, message):
+    with pytest.raises(UserError, match=message):
         from_json(Stored, options)
 
 

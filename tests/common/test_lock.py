@@ -7,8 +7,8 @@ def test_a_second_training_is_refused(tmp_path):
     folder = tmp_path / "new" / "training"
     with locked(folder):
         (folder / "file").touch()
-        said = r"no other process .*training'"
-        with pytest.raises(UserError, match=said), locked(folder):
+        message = r"no other process .*training'"
+        with pytest.raises(UserError, match=message), locked(folder):
             pytest.fail("the folder is locked")
     with locked(folder):
         pass

@@ -26,9 +26,9 @@ def test_a_regular_file_is_read(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_pipes_devices_and_folders_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    said = "expected a regular file, or - for the standard input. Received a"
+    message = "expected a regular file, or - for the standard input. Received a"
     for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             read_file(path)
 
 

@@ -74,8 +74,8 @@ def test_a_damaged_litert_file_is_named(monkeypatch, capsys):
 
     monkeypatch.setattr(Lite, "from_preset", fail)
     assert chosen("both") == "keras"
-    said = "Warning: model.tflite is damaged. Keras runs the model\n"
-    assert capsys.readouterr().err == said
+    message = "Warning: model.tflite is damaged. Keras runs the model\n"
+    assert capsys.readouterr().err == message
 
 
 def test_more_hypotheses_than_the_beam_are_refused_at_once(monkeypatch):

@@ -61,8 +61,8 @@ def test_the_moving_average_spans_at_most_two_epochs(steps_per_epoch, momentum):
     assert ema_momentum(0.0, steps_per_epoch, 500) == 0.0
 
 
-@pytest.mark.parametrize("target, said", [(np.nan, "nan"), (1e30, "inf")])
-def test_a_loss_that_is_not_finite_ends_the_training(target, said, capsys):
+@pytest.mark.parametrize("target, name", [(np.nan, "nan"), (1e30, "inf")])
+def test_a_loss_that_is_not_finite_ends_the_training(target, name, capsys):
     model = keras.Sequential([keras.layers.Dense(2)])
     model.compile(loss="mse")
     seen = []
@@ -70,7 +70,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(target, said, capsys):
     x, y = np.ones((5, 3)), np.full((5, 2), target)
 
     model.fit(x, np.ones((5, 2)), callbacks=[StopOnInvalidLoss(), note], verbose=0)
-    with pytest.raises(UserError, match=f"the loss of step 1 of epoch 1 is {said}"):
+    with pytest.raises(UserError, match=f"the loss of step 1 of epoch 1 is {name}"):
         model.fit(x, y, callbacks=[StopOnInvalidLoss(), note], verbose=0)
 
     # The error is on a line of its own, behind the bar of the progress.

@@ -23,15 +23,15 @@ def test_lines_end_with_line_feeds_only(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, said",
+    "content, message",
     [
         (b"", "text is empty"),
         (b" \n\n", "text is empty"),
         (b"good\nb\xe4d\n", "text, line 2, is not UTF-8: byte 0xe4 at position 1"),
     ],
 )
-def test_files_that_cannot_be_read(content, said, tmp_path):
-    with pytest.raises(UserError, match=said):
+def test_files_that_cannot_be_read(content, message, tmp_path):
+    with pytest.raises(UserError, match=message):
         read_lines(write(tmp_path / "text", content))
 
 

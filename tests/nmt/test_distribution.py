@@ -69,8 +69,8 @@ def test_a_killed_host_ends_the_others_and_the_training_continues(
     options = distributed.flags(OPTIONS, data=corpus)
     run = tmp_path / "run", "nmt", options, "jax"
 
-    said = distributed.killed(*run, 2, 1)
+    output = distributed.killed(*run, 2, 1)
     again = distributed.trained(*run, 1, 2)
 
-    assert "another process" in said or "another task died" in said
+    assert "another process" in output or "another task died" in output
     distributed.assert_equal(again, train("jax", hosts=2), 1e-5)

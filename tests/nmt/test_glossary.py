@@ -39,7 +39,7 @@ def test_a_file_has_a_line_for_each_entry(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"dog chien\n", "line 1: expected a source phrase, a tab.*: 'dog chien'"),
         (b"a\tb\n\nc\td\te\n", r"line 3: expected a source phrase, a tab.*: 'c\\td"),
@@ -49,10 +49,10 @@ def test_a_file_has_a_line_for_each_entry(tmp_path):
         (b"", "is empty"),
     ],
 )
-def test_a_wrong_file_is_one_clear_line(tmp_path, content, said):
+def test_a_wrong_file_is_one_clear_line(tmp_path, content, message):
     file = tmp_path / "terms.tsv"
     file.write_bytes(content)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         Glossary.from_file(file)
 
 
@@ -129,7 +129,7 @@ def test_lengths_keep_their_ratios(eager, translator, options, fewest, most):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--beam-groups", "2"], "beam_groups must divide beam_size, 5. Received: 2"),
         (["--beam-groups", "0"], "beam_groups must be at least 1. Received: 0"),
@@ -144,13 +144,15 @@ def test_lengths_keep_their_ratios(eager, translator, options, fewest, most):
         ),
     ],
 )
-def test_wrong_options_get_one_clear_line(options, said, capsys, tmp_path, monkeypatch):
+def test_wrong_options_get_one_clear_line(
+    options, message, capsys, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "terms.tsv").write_text("dog\tHund\n")
     assert main(["translate", "A dog.", *options]) == 2
 
     out, err = capsys.readouterr()
-    assert out == "" and len(err.splitlines()) == 1 and said in err
+    assert out == "" and len(err.splitlines()) == 1 and message in err
 
 
 @pytest.mark.exhaustive

@@ -26,7 +26,7 @@ def test_a_line_of_links():
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    "line, message",
     [
         ("0-0 1:1", "expected links i-j, such as 0-0 1-2. Received: '1:1'"),
         ("0", "Received: '0'"),
@@ -39,8 +39,8 @@ def test_a_line_of_links():
         (f"0-{'9' * 30}", "Received: '0-999"),
     ],
 )
-def test_wrong_links(line, said):
-    with pytest.raises(UserError, match=said):
+def test_wrong_links(line, message):
+    with pytest.raises(UserError, match=message):
         parse_links(line, SOURCE, TARGET)
 
 

@@ -175,20 +175,20 @@ def test_json_contains_the_attention(model_folder, capsys):
     options = ["--length-penalty", "2", "--json"]
     assert translate("the red dog", *options, model=model_folder) == 0
 
-    told = json.loads(capsys.readouterr().out)
-    assert told["line"] == 1
-    assert told["source_words"] == ["the", "red", "dog"]
-    assert told["translation"].split() == told["words"]
-    assert len(told["attention"]) == len(told["words"])
-    assert all(0 < sum(row) <= 1.001 for row in told["attention"])
+    entry = json.loads(capsys.readouterr().out)
+    assert entry["line"] == 1
+    assert entry["source_words"] == ["the", "red", "dog"]
+    assert entry["translation"].split() == entry["words"]
+    assert len(entry["attention"]) == len(entry["words"])
+    assert all(0 < sum(row) <= 1.001 for row in entry["attention"])
 
 
 def test_json_contains_the_attention_of_scripts_without_spaces(model_folder, capsys):
     assert translate("一只狗。", "--json", model=model_folder) == 0
 
-    told = json.loads(capsys.readouterr().out)
-    assert told["source_words"] == ["一", "只", "狗。"]
-    assert {len(row) for row in told["attention"]} == {3}
+    entry = json.loads(capsys.readouterr().out)
+    assert entry["source_words"] == ["一", "只", "狗。"]
+    assert {len(row) for row in entry["attention"]} == {3}
 
 
 def test_plots_are_image_files(model_folder, tmp_path, capsys):
@@ -219,9 +219,9 @@ def test_a_model_without_attention_has_no_plots(subwords, tmp_path, capsys):
 
     picture = tmp_path / "a.png"
     assert translate("the red dog", "--plot", picture, model=tmp_path / "none") == 2
-    told = capsys.readouterr()
-    assert "--plot shows attention, and this model has none. Rec" in told.err
-    assert not told.out
+    captured = capsys.readouterr()
+    assert "--plot shows attention, and this model has none. Rec" in captured.err
+    assert not captured.out
 
 
 def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn):
@@ -234,7 +234,7 @@ def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn)
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, problem",
     [
         (["translate", "x", "--model", "nowhere"], "Received: 'nowhere'"),
         (["translate", "x", "--input", "y"], "not both"),
@@ -274,14 +274,14 @@ def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn)
     ],
 )
 def test_a_wrong_command_gets_one_clear_line(
-    arguments, said, capsys, tmp_path, monkeypatch
+    arguments, problem, capsys, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
 
     out, err = capsys.readouterr()
     assert out == ""
-    assert len(err.splitlines()) == 1 and said in err
+    assert len(err.splitlines()) == 1 and problem in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -299,7 +299,7 @@ def test_the_path_of_plots_is_checked_before_the_model(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "file, content, said",
+    "file, content, problem",
     [
         ("config.json", "{}", 'config.json has no "model"'),
         ("config.json", '{"model": {}}', "embedding_units is missing"),
@@ -313,7 +313,7 @@ def test_the_path_of_plots_is_checked_before_the_model(tmp_path, capsys):
     ],
 )
 def test_a_damaged_model_is_one_line(
-    file, content, said, model_folder, tmp_path, capsys
+    file, content, problem, model_folder, tmp_path, capsys
 ):
     damaged = tmp_path / "damaged"
     shutil.copytree(model_folder, damaged)
@@ -328,7 +328,7 @@ def test_a_damaged_model_is_one_line(
 
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1 and "not a complete translator" in err
-    assert said in err
+    assert problem in err
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.weights.h5", "subwords.model"])
@@ -381,9 +381,9 @@ def test_scores_are_printed_even_if_translations_cannot_be_written(
     arguments = ["--data", str(corpus), "--pair", "en-fr", "--output", output]
     assert main(["evaluate", *arguments, "--model", str(model_folder)]) == 2
 
-    told = capsys.readouterr()
-    assert "chrf-lc" in told.out
-    assert "No space left" in told.err
+    captured = capsys.readouterr()
+    assert "chrf-lc" in captured.out
+    assert "No space left" in captured.err
 
 
 def test_an_unwritable_output_is_an_error_before_the_evaluation(
@@ -394,9 +394,9 @@ def test_an_unwritable_output_is_an_error_before_the_evaluation(
     arguments = ["--data", str(corpus), "--pair", "en-fr", "--output", output]
     assert main(["evaluate", *arguments, "--model", str(model_folder)]) == 2
 
-    told = capsys.readouterr()
-    assert "Received a file" in told.err
-    assert not told.out
+    captured = capsys.readouterr()
+    assert "Received a file" in captured.err
+    assert not captured.out
 
 
 def test_models_are_averaged(model_folder, tmp_path, capsys):

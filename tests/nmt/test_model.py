@@ -200,7 +200,7 @@ def test_a_search_never_returns_banned_tokens(eager, attention):
 
 
 @pytest.mark.parametrize(
-    "changes, said",
+    "changes, message",
     [
         ({"attention": "self-attention", "heads": 5}, "a multiple of heads"),
         ({"attention": "luong", "score": "dot", "units": 13}, "depth 13, key depth 14"),
@@ -216,8 +216,8 @@ def test_a_search_never_returns_banned_tokens(eager, attention):
         ({"attention": "bahdanau", "encoder_units": 0}, "encoder_units .*Received: 0"),
     ],
 )
-def test_invalid_sizes_are_one_line_errors(changes, said, recwarn):
-    with pytest.raises(UserError, match=said) as raised:
+def test_invalid_sizes_are_one_line_errors(changes, message, recwarn):
+    with pytest.raises(UserError, match=message) as raised:
         network_of(changes)
 
     assert str(raised.value).isprintable()

@@ -146,8 +146,8 @@ def test_no_control_character_is_ever_produced(subwords):
 
 @pytest.mark.parametrize("size", [1, 3, 4, 262])
 def test_too_few_subwords_for_the_characters(size):
-    said = rf"vocabulary_size must be at least 267, .* Received: {size}$"
-    with pytest.raises(UserError, match=said):
+    message = rf"vocabulary_size must be at least 267, .* Received: {size}$"
+    with pytest.raises(UserError, match=message):
         Subwords.train(["abc", "def"], size)
 
 

@@ -253,8 +253,8 @@ def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, c
         assert main(["train", *data, f"--from-preset={model_folder}", *flags]) == 2
         return capsys.readouterr().err
 
-    said = train("--model.units", "17")
-    assert "units=14, which cannot be changed. Received: 17" in said
+    message = train("--model.units", "17")
+    assert "units=14, which cannot be changed. Received: 17" in message
     assert "which has its own vocabulary. Received: 400 and" in train(
         "--vocabulary-size=400"
     )
