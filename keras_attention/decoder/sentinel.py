@@ -13,7 +13,7 @@ from keras_attention.quantization import QuantizableLayer
 
 
 class VisualSentinel(QuantizableLayer):
-    """Key and value of the visual sentinel, a gated view of the carry of an LSTM.
+    """Key and value of the visual sentinel, the gated carry of an LSTM.
 
         sentinel[t] = sigmoid(W_input x[t] + W_state h[t-1]) * tanh(carry[t])
         key[t]      = W_key sentinel[t]

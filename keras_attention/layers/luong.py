@@ -55,11 +55,11 @@ class LuongAttention(ComposedAttention):
         weights   = softmax * exp(-(s - center[t])^2 / (2 (half_width / 2)^2))
                                                                            (local-p)
 
-    The window spans `floor(center) - half_width` to `floor(center) + half_width`;
-    positions count from zero; `first` and `length` are the first position and the
-    length of the source without its padding.
-    The weights of local-p are not normalised again, so they sum to less than one. If
-    a window lies wholly outside of the source, its query has no valid position.
+    The window spans `floor(center) - half_width` to `floor(center) + half_width`.
+    Positions count from zero; `first` and `length` are the first position and the
+    length of the source without its padding. The weights of local-p are not normalised
+    again, so they sum to less than one. If a window lies wholly outside of the source,
+    its query has no valid position.
 
     Masking and call: see `AdditiveAttention`.
 

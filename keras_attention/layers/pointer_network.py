@@ -29,9 +29,10 @@ class PointerNetwork(QuantizableLayer):
 
         log_probs[t] = log softmax over s of v . tanh(W_1 value[s] + W_2 query[t])
 
-    Positions that a mask excludes have -1e9; an `attention_mask` can exclude those that
-    have been chosen before. A weight that underflows to zero has -1e9, too; in float16,
-    this happens below 6e-8. A query with no valid position has -1e9 everywhere.
+    The log-probability of a masked position is -1e9; an `attention_mask` can exclude
+    positions that have been chosen before. A weight that underflows to zero has -1e9,
+    too; in float16, this happens below 6e-8. A query with no valid position has -1e9
+    everywhere.
 
     Args:
         attention: Attention layer of this package that takes a query and a value, such

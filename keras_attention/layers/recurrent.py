@@ -91,8 +91,8 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
     over its U carries. Each LN has its own gain. The biases that the paper adds after
     the first two are part of `bias`, because only their sum matters.
 
-    Works wherever a cell of Keras does, such as in `keras.layers.RNN`, which handles
-    masks. The normalisation runs in float32 under half precision.
+    The cell works wherever a cell of Keras does, such as in `keras.layers.RNN`, which
+    handles masks. The normalisation runs in float32 under half precision.
 
     Args:
         units: Positive integer U.

@@ -103,8 +103,8 @@ class RotaryPositions(RelativePositions):
 
     The product of a rotated query and a rotated key depends on the offset alone. This
     is the order of pairs of `keras_hub.layers.RotaryEmbedding`, GPT-NeoX and Llama in
-    Transformers. The paper pairs neighbours, features `2 i` and `2 i + 1`: the same
-    after a permutation of the columns of the query and key kernels.
+    Transformers. The paper pairs neighbours, features `2 i` and `2 i + 1`, which is
+    equivalent after a permutation of the columns of the query and key kernels.
 
     Args:
         max_wavelength: Positive number, the base.

@@ -59,8 +59,8 @@ from keras_attention.validation import check_mask, check_positive_integer
 class SelfAttention(BaseAttention):
     """Multi-head attention of a sequence to itself, or to another sequence.
 
-    Each of the heads n projects queries, keys and values, and scores queries
-    against keys by the scaled dot product; the contexts are concatenated and projected:
+    Each head n projects queries, keys and values, and scores queries against keys by
+    the scaled dot product. The contexts are concatenated and projected:
 
         scores[n, t, s] = scale * (W_query[n] query[t]) . (W_key[n] key[s])
         weights[n, t]   = softmax(scores[n, t]) over s

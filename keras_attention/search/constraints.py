@@ -173,7 +173,7 @@ class Ban(Constraint):
 class MinLength(Constraint):
     """Minimum number of tokens, `end` included.
 
-    A minimum relative to the source is one minimum for every row:
+    For a minimum relative to the source length, pass one number for every row:
     `MinLength(ops.cast(0.8 * source_lengths, "int32"))`.
 
     Args:

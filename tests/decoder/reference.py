@@ -64,7 +64,7 @@ def assert_close(found, expected, atol=1e-5):
 
 
 def assert_same_config(found, expected):
-    # Tuples are lists in a file.
+    # Files store tuples as lists.
     assert json.dumps(found.get_config()) == json.dumps(expected.get_config())
 
 
@@ -195,7 +195,7 @@ ATTENTIONS = {
     ),
 }
 
-# Every choice is made, alone and beside others.
+# Every option alone, and combined with others.
 CHOICES = {
     "Bahdanau": {},
     "Bahdanau, attentional": {"attentional_vector": ATTENTIONAL},

@@ -49,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("seeded")
 # JAX has no float64 by default, and Keras rounds products to float32 on PyTorch.
 EXACT = keras.backend.backend() == "tensorflow"
 every_choice = pytest.mark.parametrize("choice", CHOICES)
-# JAX compiles anew for each of them, which takes longer than all that is computed.
+# JAX compiles each of them, which takes longer than running them.
 FEW = ("Bahdanau, fed", "Luong", "Luong, fed")
 ON_JAX = keras.backend.backend() == "jax"
 MANY_CHOICES = FEW if ON_JAX else tuple(CHOICES)
@@ -288,28 +288,28 @@ def test_attention_of_all_steps_at_once_equals_step_by_step(rng, leading, monkey
     decoder = decoder_of_choice("Luong")
     inputs, value = draw(rng, (BATCH, *leading, STEPS, INPUT_DIM), VALUE)
     mask = rng.random(inputs.shape[:-1]) < 0.7
-    looks = []
+    lengths = []
     step = type(decoder.cell.attention.step)
     call = step.call
 
     def count(self, query, *arguments, **options):
-        looks.append(query.shape[1])
+        lengths.append(query.shape[1])
         return call(self, query, *arguments, **options)
 
     monkeypatch.setattr(step, "call", count)
     at_once = numpy(decoder(inputs, value, inputs_mask=mask))
-    once = list(looks)
+    once = list(lengths)
     monkeypatch.setattr(AttentionCell, "sequential", True)
     one_by_one = numpy(decoder(inputs, value, inputs_mask=mask))
 
     assert once == [STEPS * (*leading, 1)[0]]
-    assert len(looks) > len(once)
+    assert len(lengths) > len(once)
     assert_close(at_once, one_by_one)
 
 
 def test_attention_of_all_steps_at_once_draws_for_every_step(rng):
-    # Where every position is as good, a hard choice that is drawn anew at every step
-    # and for every sequence is not always the same.
+    # With equal scores, hard choices that are drawn for every step and every sequence
+    # differ.
     attention = LuongAttention("dot", weighting=HardWeighting(soft_probability=0.0))
     cell = AttentionCell(keras.layers.LSTMCell(VALUE_DIM), attention, order="current")
     inputs = draw(rng, (BATCH, SEQUENCES, STEPS, INPUT_DIM))
@@ -336,7 +336,7 @@ def test_several_attentions_have_their_own_values(rng, choice):
     assert one.shape == (BATCH, STEPS, POSITIONS)
     assert two.shape == (BATCH, STEPS, OTHER_LENGTH)
     assert ((two == 0) == ~masks[1][:, None]).all()
-    # Without a gate, the context is what the weights say, side by side.
+    # Without a gate, the context is the concatenation of the weighted sums.
     context = np.concatenate([one @ value, two @ other], axis=-1)
     np.testing.assert_allclose(found["context"], context, atol=1e-5)
     total = found["state"]["attention"][0]["coverage"]["total"]
@@ -439,7 +439,7 @@ def test_custom_layers_come_back_from_the_config(rng):
     restored.build(INPUTS, VALUE)
     restored.set_weights(decoder.get_weights())
     assert_close(numpy(restored(inputs, value)), steps)
-    # No activation: the attentional vector is linear in what it is made of.
+    # Without activation, the attentional vector is linear in context and cell output.
     joined = np.concatenate([steps["context"], steps["cell_output"]], axis=-1)
     kernel = numpy(cell.attentional_layer.kernel)
     np.testing.assert_allclose(steps["output"], joined @ kernel, atol=1e-5)

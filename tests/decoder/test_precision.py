@@ -249,7 +249,7 @@ def test_attention_computes_in_its_own_precision(order, outer, options, rng, gra
         return gradients(total, (), decoder.trainable_variables)
 
     for found, expected in zip(slopes(mixed), slopes(precise), strict=True):
-        # The way back rounds as often as the way there.
+        # The backward pass rounds as often as the forward pass.
         bound = rounding_bound("bfloat16", 2 * ROUNDINGS, np.abs(expected).max())
         np.testing.assert_allclose(found, expected, atol=bound, rtol=0)
     memory = mixed.cell.attention.memory(value)

@@ -129,7 +129,7 @@ def test_samples_are_as_frequent_as_the_rate_and_never_at_the_first_step(leading
     for coins in noise["coin"][1:]:
         assert abs(coins.mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / size)
     assert (noise["coin"][1] != noise["coin"][2]).any()
-    # Whether and which are two questions.
+    # Whether a word is sampled does not depend on which word is sampled.
     of_own_words = noise["uniform"][noise["coin"]]
     assert abs(of_own_words.mean() - 0.5) < 5 / np.sqrt(12 * of_own_words.size)
 
@@ -220,7 +220,7 @@ def test_no_gradient_passes_through_the_choice(rng, gradients):
 
     of_inputs, of_previous, of_output, of_embeddings, *of_classify = found
     np.testing.assert_array_equal(of_inputs, np.where(coin[:, None], 0, 1) + 0 * inputs)
-    # The word that was read learns, like any input.
+    # The embedding of the sampled word has a gradient, like that of any input.
     assert sorted(of_embeddings[:, 0]) == [0] * (WORDS - 1) + [1]
     for gradient in (of_previous, of_output, *of_classify):
         assert (gradient == 0).all()

@@ -404,5 +404,5 @@ def test_every_attention_layer_has_a_case():
     public = {getattr(keras_attention, name) for name in keras_attention.__all__}
     names = ("Attention", "Pooling")
     found = {x for x in public if inspect.isclass(x) and x.__name__.endswith(names)}
-    # Its weights have an axis for the heads, and it has tests of its own.
+    # Its weights have an axis for the heads, and other tests cover it.
     assert found == {*layers, SelfAttention}

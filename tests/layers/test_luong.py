@@ -59,7 +59,7 @@ def weights_of(layer):
         ("general", [3, 3, 6]),
         # tanh(1 + 2 + the sum of the key), read by ones.
         ("concat", [2 * np.tanh(4), 2 * np.tanh(4), 2 * np.tanh(5)]),
-        # The same for every position, whatever stands there.
+        # The score of a position does not depend on its key.
         ("location", [3, 3, 3]),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_window_outside_of_the_source_gives_zeros(value):
 
     context, weights = attend(layer, value[:, :QUERIES], value, value_mask=mask)
 
-    # The third query looks at the positions 1 to 3 of a source of one.
+    # The window of the third query, positions 1 to 3, is outside of a source of one.
     assert (weights[1, 2] == 0).all()
     assert (context[1, 2] == 0).all()
     assert weights[1, 1, 0] == 1
@@ -141,7 +141,7 @@ def test_a_window_outside_of_the_source_gives_zeros(value):
 def test_local_p_predicts_its_centre(query, value, lengths, first):
     layer = LuongAttention("general", window="local-p", half_width=3)
     mask = np.arange(POSITIONS) < np.array(lengths)[:, None]
-    # Padding may stand in front, too.
+    # The padding may also be at the start.
     mask[:, :first] = False
 
     context, weights = attend(layer, query, value, value_mask=mask)

@@ -319,11 +319,11 @@ def test_fused_attention_works_where_it_can(rng, monkeypatch):
     biased(causal=True)(x)
     biased(dropout=0.5)(x, training=False)
     if BACKEND == "tensorflow":
-        # The replacement of Keras is slower there.
+        # The fallback of Keras is slower on TensorFlow.
         assert not calls
         return
     assert len(calls) == 2
-    # A mask would keep the quickest kernel from being used.
+    # With a mask, the fastest kernel is not used.
     assert calls[0]["mask"] is None and calls[0]["is_causal"]
 
     biased()(x, return_attention_scores=True)

@@ -142,7 +142,7 @@ def test_log_probability_of_a_choice(gradients):
     # log(e / (e + e^2)); 1e4 below the other; nothing to choose from.
     first = -np.log(1 + np.e)
     np.testing.assert_allclose(ops.convert_to_numpy(found), [first, -1e4, 0], rtol=1e-6)
-    # The choice less the probabilities.
+    # The gradient is the choice minus the probabilities.
     share = 1 / (1 + np.e)
     expected = [[1 - share, share - 1, 0], [-1, 1, 0], [0, 0, 0]]
     np.testing.assert_allclose(gradient, expected, atol=1e-6)

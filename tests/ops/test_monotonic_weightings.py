@@ -169,7 +169,7 @@ def test_hard_choice_moves_on_to_the_next_position_that_stops(dtype):
 
     weights = monotonic(monotonic_hard, np.tile(p, (7, 1)), starts, dtype)
 
-    # A half does not stop; past the last position, and from nowhere, is nowhere.
+    # A probability of 0.5 does not stop. Weights stay zero after the last position.
     expected = [np.eye(6)[stop] for stop in (0, 3, 3, 3, 4)] + [np.zeros(6)] * 2
     np.testing.assert_array_equal(weights, expected)
 

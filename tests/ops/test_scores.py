@@ -188,7 +188,7 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
     arrays = [query, *arrays[1:]]
     upstream = rng.normal(size=(BATCH, queries, POSITIONS)).astype("float32")
     if lengths == "unknown but small":
-        # Nothing is compiled for them, as it is for the others.
+        # Unlike the others, they are not compiled.
         usual = acceleration.USUAL_LENGTH**2 * UNITS
         monkeypatch.setattr(fast_scores, "LARGE", usual - 1)
 

@@ -41,7 +41,7 @@ def test_sparse_values_worked_by_hand(dtype):
         third,
         [0, (lower + 0.9) ** 2, lower**2],
     ]
-    # Of a score below 2 that is rounded once, half decides about a weight's root.
+    # The root of a weight depends on half a score, which is below 2 and rounded once.
     tolerance = rounding_bound("float16", 1) if dtype == "float16" else 1e-6
     np.testing.assert_allclose(between, expected, rtol=0, atol=tolerance)
     assert expected[0] == pytest.approx([0, 0.326, 0.674], abs=5e-4)

@@ -25,7 +25,7 @@ WEIGHTINGS = [masked_softmax, *SPARSE, masked_hardmax]
 
 def tensor(array, dtype="float32"):
     with warnings.catch_warnings():
-        # JAX has no float64 by default, says so, and computes in float32.
+        # JAX has no float64 by default: it warns and computes in float32.
         warnings.filterwarnings("ignore", "Explicitly requested dtype")
         return ops.cast(array, dtype)
 

@@ -58,22 +58,23 @@ def random_state(seed, batch=BATCH, vocabulary=VOCABULARY):
     }
 
 
-def random_looks(seed):
+def random_attention(seed):
     """Attention weights after each history: sparse, some exactly zero."""
     rng = np.random.default_rng(seed)
-    looks = rng.dirichlet(np.full(POSITIONS, 0.3), size=HISTORIES)
-    return np.where(looks < 0.01, 0.0, looks).astype("float32")
+    attention = rng.dirichlet(np.full(POSITIONS, 0.3), size=HISTORIES)
+    return np.where(attention < 0.01, 0.0, attention).astype("float32")
 
 
-LOOKS = random_looks(1)
+ATTENTION = random_attention(1)
 
 
-def make_step(table, looks=None):
+def make_step(table, attention=None):
     """Return a step whose result depends on all tokens so far.
 
     The whole history is one code, which selects a row of the table, to which the offset
-    of the batch row is added. Without looks, the weights are the last tokens that the
-    step received, so that they reveal a hypothesis with the state of another.
+    of the batch row is added. If `attention` is omitted, the weights are the last
+    tokens that the step received, so that they reveal a hypothesis with the state of
+    another.
     """
 
     def step(token_ids, state):
@@ -81,7 +82,7 @@ def make_step(table, looks=None):
         log_probs = ops.take(table, code, axis=0) + state["offset"]
         seen = ops.concatenate([state["seen"][..., 1:], token_ids[..., None]], axis=-1)
         state = {"code": code, "seen": seen, "offset": state["offset"]}
-        weights = seen if looks is None else ops.take(looks, code, axis=0)
+        weights = seen if attention is None else ops.take(attention, code, axis=0)
         return log_probs, state, ops.cast(weights, "float32")
 
     return step
@@ -125,7 +126,7 @@ def score(
     result = log_prob / base**length_penalty
     if coverage_penalty:
         codes = [code_after(table, state, row, tokens[:t]) for t in range(length)]
-        attended = np.sum(LOOKS[codes], axis=0, dtype="float64")
+        attended = np.sum(ATTENTION[codes], axis=0, dtype="float64")
         for position in range(POSITIONS):
             if coverage_mask is None or coverage_mask[row][position]:
                 covered = min(max(attended[position], 1e-10), 1.0)
@@ -170,35 +171,35 @@ CONSTRAINTS = {
 
 
 @functools.cache
-def ready(search, how, **options):
-    """Return the search, over a step with attention weights if coverage counts."""
-    looks = LOOKS if options.get("coverage_penalty") else None
+def make_run(search, how, **options):
+    """Return a function that runs the search, with attention weights for coverage."""
+    attention = ATTENTION if options.get("coverage_penalty") else None
     names = [name for name in options if name in CONSTRAINTS]
     given = {name: options.pop(name) for name in names}
     options = {"start": START, "end": END, **options}
 
     def find(table, state):
         constraints = [CONSTRAINTS[name](x) for name, x in given.items()]
-        step = make_step(table, looks)
+        step = make_step(table, attention)
         return search(step, state, constraints=constraints, **options)
 
     return how(find)
 
 
 def run_greedy(table, state, *, max_length=LENGTH, how=quickly, **options):
-    run = ready(greedy_search, how, max_length=max_length, **options)
+    run = make_run(greedy_search, how, max_length=max_length, **options)
     return to_numpy(run(*to_tensors((table, state))))
 
 
 def run_beam(table, state, *, max_length=LENGTH, how=quickly, **options):
     options = {"beam_size": BEAM, "length_penalty": PENALTY, **options}
-    run = ready(beam_search, how, max_length=max_length, **options)
+    run = make_run(beam_search, how, max_length=max_length, **options)
     return to_numpy(run(*to_tensors((table, state))))
 
 
 def run_sample(table, state, *, max_length=LENGTH, how=quickly, **options):
     options = {"samples": BEAM, "seed": 1, **options}
-    run = ready(sample_search, how, max_length=max_length, **options)
+    run = make_run(sample_search, how, max_length=max_length, **options)
     return to_numpy(run(*to_tensors((table, state))))
 
 
@@ -250,7 +251,7 @@ def assert_sound(
                     for t in range(len(tokens))
                 ]
                 weights = np.zeros((max_length, POSITIONS), "float32")
-                weights[: len(tokens)] = LOOKS[codes]
+                weights[: len(tokens)] = ATTENTION[codes]
             else:
                 weights = expected_weights(tokens, state["seen"][row], max_length)
             np.testing.assert_array_equal(result["weights"][row, place], weights)

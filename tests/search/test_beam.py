@@ -4,6 +4,7 @@ import pytest
 from combinations import quick_first
 from keras import ops, tree
 from search.reference import (
+    ATTENTION,
     BACKEND,
     BATCH,
     BEAM,
@@ -11,7 +12,6 @@ from search.reference import (
     EXACT_BEAM,
     HISTORIES,
     LENGTH,
-    LOOKS,
     PENALTY,
     POSITIONS,
     START,
@@ -71,8 +71,8 @@ def step_worked_by_hand(token_ids, state):
 
 
 def test_beam_worked_by_hand():
-    # The best begins with the less probable token. "A end" has probability .24 and
-    # "A B end" .189, but that is more per token.
+    # The best hypothesis begins with the less probable token. "A end" has probability
+    # .24 and "A B end" .189, but that is more per token.
     @quickly
     def run(state):
         return beam_search(
@@ -257,7 +257,7 @@ def test_every_row_may_have_a_limit_of_its_own(options):
     @quickly
     def run(table, state, limit):
         return beam_search(
-            make_step(table, LOOKS),
+            make_step(table, ATTENTION),
             state,
             start=START,
             end=END,
@@ -387,7 +387,7 @@ def test_permuted_rows_give_permuted_results():
 
 
 def test_nested_state_of_several_ranks_and_dtypes_moves_together():
-    # The step answers in half precision, which must not be the precision of sums.
+    # The step returns half precision, but the search must add in float32.
     table = random_table(53).astype("float16").astype("float32")
     plain, plain_state = make_step(table), random_state(53)
 
@@ -400,15 +400,17 @@ def test_nested_state_of_several_ranks_and_dtypes_moves_together():
         one_hot, [pairs] = state["registers"]
         one_hot = push(one_hot, ops.one_hot(token_ids, VOCABULARY, dtype="bool"))
         pairs = push(pairs, ops.stack([token_ids, -token_ids], axis=-1))
-        looks = [
+        attention = [
             weights,
             ops.argmax(ops.cast(one_hot, "int32"), axis=-1),
             pairs[..., 0],
             -pairs[..., 1],
         ]
-        looks = ops.concatenate([ops.cast(look, "float16") for look in looks], axis=-1)
+        attention = ops.concatenate(
+            [ops.cast(look, "float16") for look in attention], axis=-1
+        )
         state = {"plain": plain_state, "registers": (one_hot, [pairs])}
-        return ops.cast(log_probs, "float16"), state, looks
+        return ops.cast(log_probs, "float16"), state, attention
 
     plain_state["seen"][:] = 0
     state = {
@@ -438,14 +440,15 @@ def test_nested_state_of_several_ranks_and_dtypes_moves_together():
 
 
 def test_coverage_worked_by_hand():
-    # Tokens end, A, B, start. All begin by looking at the first position; A looks
-    # there again, B spends three quarters of its look on the second.
+    # Tokens end, A, B, start. All begin with attention to the first position; A attends
+    # there again, B gives three quarters of its attention to the second.
     table = np.array([[1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0], [0, 0.6, 0.4, 0]])
-    looks = np.array([[0, 0], [1, 0], [0.25, 0.75], [1, 0]])
+    attention = np.array([[0, 0], [1, 0], [0.25, 0.75], [1, 0]])
 
     def step(token_ids, state):
         log_probs = ops.log(ops.take(table.astype("float32"), token_ids, axis=0))
-        return log_probs, state, ops.take(looks.astype("float32"), token_ids, axis=0)
+        weights = ops.take(attention.astype("float32"), token_ids, axis=0)
+        return log_probs, state, weights
 
     @quickly
     def run(state, mask):
@@ -480,12 +483,12 @@ def test_the_search_continues_while_coverage_may_still_grow():
     table[a, [end, c]] = -0.5, -2.0
     table[b, d] = -0.5
     table[[c, d], end] = 0.0
-    looks = np.zeros((6, 2), "float32")
-    looks[[start, a, d]] = 0.5
+    attention = np.zeros((6, 2), "float32")
+    attention[[start, a, d]] = 0.5
 
     def step(token_ids, state):
         log_probs = ops.take(table, token_ids, axis=0)
-        return log_probs, state, ops.take(looks, token_ids, axis=0)
+        return log_probs, state, ops.take(attention, token_ids, axis=0)
 
     @quickly
     def run(state):

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from keras import ops, tree
 from search.reference import (
+    ATTENTION,
     BATCH,
     BEAM,
     END,
     EXACT_BEAM,
     LENGTH,
-    LOOKS,
     START,
     VOCABULARY,
     code_after,
@@ -40,7 +40,7 @@ def together(table, state, *, weights=None, combine="probabilities", search, **o
 
     @quickly
     def run(tables, states):
-        steps = [make_step(tables[0]), make_step(tables[1], LOOKS)]
+        steps = [make_step(tables[0]), make_step(tables[1], ATTENTION)]
         step = ensemble_step(steps, weights=weights, combine=combine)
         return search(step, states, start=START, end=END, max_length=LENGTH, **options)
 
@@ -144,7 +144,7 @@ def test_attention_weights_are_the_mean_over_the_models():
         (tokens,) = hypotheses(result, row)
         seen = expected_weights(tokens, states[0]["seen"][row], LENGTH)
         for t in range(len(tokens)):
-            attention = LOOKS[code_after(tables[1], states[1], row, tokens[:t])]
+            attention = ATTENTION[code_after(tables[1], states[1], row, tokens[:t])]
             expected = SHARES[0] * seen[t] + SHARES[1] * attention
             np.testing.assert_allclose(result["weights"][row, 0, t], expected, 1e-6)
 
@@ -173,7 +173,8 @@ def test_states_may_be_a_tuple():
 @COMBINE
 def test_results_stay_finite_if_no_token_is_possible(combine):
     tables, states = two_languages()
-    # Each model rules out what the other allows; the second even everything, later.
+    # Each model rules out the tokens that the other allows, and after one history the
+    # second model rules out all tokens.
     states[0]["offset"][:, : VOCABULARY // 2] = -np.inf
     states[1]["offset"][:, VOCABULARY // 2 :] = -np.inf
     tables[1][code_after(tables[1], states[1], 0, ())] = -np.inf

@@ -71,7 +71,7 @@ def searched(name, phrases, *, seed=3, how=eagerly, others=(), size=SMALL, **opt
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("seed", [3, pytest.param(5, marks=pytest.mark.exhaustive)])
 def test_every_hypothesis_contains_its_phrases_and_ends(name, seed):
-    # One token to spare: three and two tokens, and the end.
+    # One token remains free: the phrases have three and two tokens, and the end one.
     found, table, state = searched(name, PHRASES, seed=seed, max_length=7)
 
     for row, phrases in enumerate(PHRASES):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from keras import tree
 from search.reference import (
+    ATTENTION,
     BACKEND,
     BANNED,
     END,
     LENGTH,
-    LOOKS,
     POSITIONS,
     START,
     VOCABULARY,
@@ -56,7 +56,7 @@ BY_ROW = {"plain": {}, "all": {"coverage_mask": MASK, "limit": LIMIT}}
 
 def make_step_over(memory):
     """Return a step whose log-probabilities depend on the memory of each row."""
-    step = make_step(TABLE, LOOKS)
+    step = make_step(TABLE, ATTENTION)
 
     def step_over(token_ids, state):
         log_probs, state, weights = step(token_ids, state)

@@ -247,7 +247,7 @@ def test_xla_changes_nothing(run):
 
 @only_tensorflow
 def test_samples_compile_under_xla():
-    # With random numbers of its own: a seed means something else there.
+    # XLA draws other random numbers for the same seed.
     table, state = random_table(61), random_state(61)
 
     result = run_sample(table, state, how=under_xla, top_k=7, top_p=0.9)
@@ -374,7 +374,7 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
         ends_at_once(mixed, 0, others)
         never_ends(mixed, 1)
 
-        # Only the difference counts: a search may ask once more, for shapes.
+        # The difference, because a search may also call the step once for shapes.
         assert count_steps(mixed) - count_steps(quick) == 7 - steps
 
 

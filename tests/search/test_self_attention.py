@@ -43,7 +43,7 @@ class Decoder:
         place = ops.one_hot(state["cache"]["length"], LENGTH)
         table = self.positions(ops.zeros((1, LENGTH, DEPTH)))[0]
         x = self.embed(token_ids) + ops.matmul(place, table)
-        # The cache knows one batch axis.
+        # The cache has a single batch axis.
         rows = tree.map_structure(
             lambda x: ops.reshape(x, (-1, *x.shape[2:])), state["cache"]
         )
@@ -51,7 +51,7 @@ class Decoder:
         cache = tree.map_structure(
             lambda x: ops.reshape(x, (*shape, *x.shape[1:])), cache
         )
-        # The hypotheses ride on the axis of the queries: the memory is not copied.
+        # Hypotheses are on the axis of the queries, so the memory is not copied.
         log_probs, weights = self.read(x + ops.reshape(seen, (*shape, DEPTH)))
         return log_probs, {"cache": cache}, weights
 
