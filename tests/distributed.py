@@ -54,7 +54,8 @@ def flags(options, **changes):
 def assert_equal(found, expected, tolerance):
     """Compare the figures of all epochs of two trainings."""
     for one, other in zip(found, expected, strict=True):
-        assert one == pytest.approx(other, rel=tolerance, abs=tolerance)
+        same = one == pytest.approx(other, rel=tolerance, abs=tolerance)
+        assert same, f"{one} != {other}"
 
 
 def start(program, arguments, backend, devices=1, hosts=1):

@@ -62,7 +62,9 @@ def test_two_hosts_have_the_losses_of_one(on_two_hosts, on_one_device):
 
 
 def test_hard_attention_has_the_losses_of_one_device_on_jax(train):
-    one, two = (train("jax", devices, attention="hard") for devices in (1, 2))
+    # Draws have the size of the batch, which must be a multiple of the devices.
+    options = {"attention": "hard", "batch-images": 4}
+    one, two = (train("jax", devices, **options) for devices in (1, 2))
 
     distributed.assert_equal(two, one, 1e-4)
 
