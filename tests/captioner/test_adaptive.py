@@ -57,6 +57,18 @@ def test_the_weights_of_a_word_and_the_sentinel_sum_to_one(adaptive_captioner, b
     np.testing.assert_allclose(found["probabilities"], shares, atol=1e-6)
 
 
+def test_the_size_of_the_scale_does_not_change_the_scores(adaptive_captioner, batch):
+    network = adaptive_captioner.network
+    before = numpy(network(batch))["sentinel"]
+    score = network.decoder.cell.step.score
+    scale = numpy(score.scale)
+    score.scale.assign(1000 * scale)
+    after = numpy(network(batch))["sentinel"]
+    score.scale.assign(scale)
+
+    np.testing.assert_allclose(after, before, rtol=1e-4)
+
+
 def test_stepping_equals_the_full_pass(adaptive_captioner, batch):
     network = adaptive_captioner.network
     expected = numpy(network(batch))

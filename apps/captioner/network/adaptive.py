@@ -25,6 +25,7 @@ class AdaptiveCaptioner(ShowAttendTell):
         h[t], m[t]  = LSTM([word[t-1]; image], h[t-1], m[t-1])
         context[t]  = beta[t] * sentinel[t] + (1 - beta[t]) * sum of shares[t] * region
 
+    The scores are additive, with a weight-normalised scale.
     Initial state and output layer are those of `ShowAttendTell`.
 
     Returns:
@@ -54,7 +55,10 @@ class AdaptiveCaptioner(ShowAttendTell):
     def make_cell(self, config):
         return AttentionCell(
             keras.layers.LSTMCell(config.units),
-            AdditiveAttention(config.attention_units, use_bias=True),
+            # In the first steps, regions are more useful than an untrained sentinel.
+            # Without normalisation, its scores could fall so far in these steps that
+            # it would receive no gradient afterwards.
+            AdditiveAttention(config.attention_units, use_bias=True, normalize=True),
             order="current",
             sentinel=True,
         )
