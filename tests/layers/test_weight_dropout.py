@@ -93,6 +93,6 @@ def test_every_step_of_a_decoder_draws_its_own_mask(weighting, compiled, data):
 def test_wrong_dropout_is_reported():
     with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\). Received: 1"):
         AdditiveAttention(4, dropout=1)
-    message = "cannot drop. Received: .*HardWeighting, dropout=0.5"
+    message = "of a hard choice. Received: .*HardWeighting, dropout=0.5"
     with pytest.raises(ValueError, match=message):
         LuongAttention("dot", weighting="hard", dropout=0.5)
