@@ -91,6 +91,8 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
                 compute=require("ray.data").ActorPoolStrategy(
                     min_size=1,
                     max_size=actors,
+                    # Ray would add none while so few batches are in flight.
+                    initial_size=actors,
                     max_tasks_in_flight_per_actor=BATCHES_IN_FLIGHT,
                 ),
                 **resources,
@@ -136,7 +138,10 @@ def _resources(ray, config, arguments):
         actors = config.actors or int(available["GPU"])
         return {"num_gpus": 1, "num_cpus": threads}, arguments, actors
     actors = config.actors or max(int(available.get("CPU", 1) // threads), 1)
-    return {"num_cpus": threads}, arguments, actors
+    # With a whole CPU, the tasks that read and write would keep the last actor from
+    # starting. Ray takes fractions below one only.
+    cpus = 1 - 2 * IO_CPUS if threads == 1 else threads
+    return {"num_cpus": cpus}, arguments, actors
 
 
 @contextlib.contextmanager

@@ -19,8 +19,9 @@ from keras_attention_apps.common.bulk.parts import is_missing
 from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.encodings import MARKS
 
-# Number of names in a block, and of lines that one task reads.
-BLOCK = 1024
+# Number of names in a block, and of lines that one task reads. An actor processes whole
+# blocks, so that large ones would leave actors without work.
+BLOCK = 256
 # Number of rows of a Parquet file that are read at once.
 ROWS = 64
 # CPUs that Ray reserves for a task that reads or writes files.
