@@ -103,8 +103,8 @@ def opened(browser, address, *, width=1200, dark=False):
 def settled(page):
     """Wait until the events of a page that begin in this block have ended.
 
-    Gradio loses an event that begins just when its stream of the one before is closed,
-    within milliseconds, as a test can begin it and a person cannot.
+    Gradio closes its stream after an event, and loses an event that begins in the same
+    milliseconds. Only tests are that fast.
     """
     running = set()
 

@@ -95,14 +95,18 @@ def test_broken_shards_are_named(tmp_path, files, message):
     fails(tmp_path, with_message=message)
 
 
-@pytest.mark.parametrize("place", [1024 + 148, 1024 + 600])
-def test_a_damaged_shard_is_named(tmp_path, place):
+# The second header begins after 1,024 bytes, and its checksum 148 bytes later.
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda x: x[:1172] + b"????" + x[1176:], id="checksum"),
+        pytest.param(lambda x: x[:1624], id="end"),
+    ],
+)
+def test_a_damaged_shard_is_named(tmp_path, damage):
     path = tmp_path / "0.tar"
     shard(path, a__jpg=b"x", a__txt=b"A dog", b__jpg=b"x", b__txt=b"A cow")
-    content = bytearray(path.read_bytes())
-    # The checksum in the second header is wrong, or the contents end too early.
-    content[place : place + 4] = b"????"
-    path.write_bytes(content if place == 1024 + 148 else content[:place])
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(UserError, match=r"0\.tar: expected an uncompressed tar"):
         read_dataset(tmp_path, "train")
 

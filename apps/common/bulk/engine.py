@@ -138,8 +138,8 @@ def _resources(ray, config, arguments):
         actors = config.actors or int(available["GPU"])
         return {"num_gpus": 1, "num_cpus": threads}, arguments, actors
     actors = config.actors or max(int(available.get("CPU", 1) // threads), 1)
-    # With a whole CPU, the tasks that read and write would keep the last actor from
-    # starting. Ray takes fractions below one only.
+    # If each actor reserved a whole CPU, none would be left for the tasks that read and
+    # write, and the last actor would not start. Ray allows fractions below one only.
     cpus = 1 - 2 * IO_CPUS if threads == 1 else threads
     return {"num_cpus": cpus}, arguments, actors
 
