@@ -58,16 +58,24 @@ def read_sealed(path):
 
 
 def check_file_digest(content, path):
-    """Raise a `UserError` if a file differs from its digest.
+    """Compare a file with its digest.
 
     Args:
-        content: The dict of a JSON file in the same folder. If it has no digest of the
-            file, nothing is checked.
+        content: The dict of a JSON file in the same folder.
         path: Name of the file.
+
+    Returns:
+        Whether there is a digest of the file.
+
+    Raises:
+        UserError: If the file differs from its digest.
     """
     digests = content.get(FILES, {})
-    if path.name in digests and digests[path.name] != _digest_of_file(path):
+    if path.name not in digests:
+        return False
+    if digests[path.name] != _digest_of_file(path):
         raise UserError(f"{path.name} is damaged: it differs from its digest")
+    return True
 
 
 def write_sums(folder):

@@ -31,6 +31,11 @@ def at_most(count):
         _limit = before
 
 
+def byte_limit():
+    """Return the limit of the process in bytes."""
+    return _limit
+
+
 def check_bytes(count, name):
     """Raise a `UserError` if something has more bytes than the limit.
 

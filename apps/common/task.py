@@ -12,7 +12,7 @@ from keras_attention_apps.common.files import MODEL, atomic_folder
 from keras_attention_apps.common.network.compiling import compiles, computing_in
 from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.common.network.weights import (
-    check_size,
+    check_weights,
     load_weights,
     save_half,
 )
@@ -118,10 +118,12 @@ class Task:
         model = f"{folder} with {named}" if named else folder
         with computing_in(precision), presets.loading(model, cls.noun):
             content = read_sealed(folder / presets.CONFIG)
-            for name in (cls.tokenizer_type.file_name, *cls.part_files, WEIGHTS):
+            for name in (cls.tokenizer_type.file_name, *cls.part_files):
                 check_file_digest(content, folder / name)
+            is_verified = check_file_digest(content, folder / WEIGHTS)
             tokenizer = cls.tokenizer_type.load(folder)
-            check_size(folder / WEIGHTS, config.fewest_weights(len(tokenizer)))
+            fewest = config.fewest_weights(len(tokenizer))
+            check_weights(folder / WEIGHTS, fewest, is_verified=is_verified)
             parts = cls.read_parts(folder)
             network = cls.build_network(config, len(tokenizer), **parts)
             load_weights(network, folder / WEIGHTS)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import check_file_digest, read_sealed
-from keras_attention_apps.common.network.weights import save_half
+from keras_attention_apps.common.network import weights
+from keras_attention_apps.common.network.weights import check_weights, save_half
 from keras_attention_apps.common.presets import find_preset, loading, read_config
 
 ROOT = Path(__file__).parents[2]
@@ -161,14 +162,36 @@ def test_a_preset_has_digests_of_its_files(folder):
     content = read_sealed(folder / "config.json")
     assert "digest" in content and "model.weights.h5" in content["sha256"]
     for name in content["sha256"]:
-        check_file_digest(content, folder / name)
+        assert check_file_digest(content, folder / name)
 
 
 def test_a_file_without_digests_is_not_checked(tmp_path):
     (tmp_path / "config.json").write_text('{"model": {}}')
     content = read_sealed(tmp_path / "config.json")
-    check_file_digest(content, tmp_path / "there is none")
+    assert not check_file_digest(content, tmp_path / "there is none")
     assert content == {"model": {}}
+
+
+@pytest.mark.parametrize(
+    ("script", "seconds", "message"),
+    [
+        ("import os; os.abort()", 60, r"crashes the HDF5 library \(exit status .+\)"),
+        ("import time; time.sleep(60)", 0.5, "cannot be read in 0.5 s"),
+    ],
+)
+def test_a_file_that_crashes_the_hdf5_library_is_one_line(
+    tmp_path, monkeypatch, script, seconds, message
+):
+    reader, path = tmp_path / "reader.py", tmp_path / "model.weights.h5"
+    small_model().save_weights(path)
+    check_weights(path, fewest=40)
+    reader.write_text(script)
+    monkeypatch.setattr(weights, "_READER", reader)
+    monkeypatch.setattr(weights, "_SECONDS", seconds)
+
+    check_weights(path, fewest=40, is_verified=True)
+    with pytest.raises(UserError, match=f"^model.weights.h5 is damaged: it {message}$"):
+        check_weights(path)
 
 
 def test_all_that_is_installed_is_small():

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras_attention_apps.captioner.network.torch_checkpoints import read_checkpoint
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.weights import check_size
+from keras_attention_apps.common.network.weights import check_weights
 from keras_attention_apps.common.network.weights import load_weights as load_checked
 from keras_attention_apps.common.reading import check_bytes, read_file
 
@@ -40,7 +40,7 @@ def load_weights(cnn, path):
     elif path.endswith(".pth"):
         _assign(cnn, dict(_from_torch(read_checkpoint(path))), path)
     else:
-        check_size(Path(path))
+        check_weights(Path(path))
         load_checked(cnn, Path(path))
 
 

@@ -3,21 +3,31 @@
 import contextlib
 import io
 import math
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import h5py
 import numpy as np
 from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.reading import check_bytes, check_input
+from keras_attention_apps.common.reading import byte_limit, check_bytes, check_input
+
+# Script that reads a file in another process, and the seconds it has for that.
+_READER = Path(__file__).with_name("read_hdf5.py")
+_SECONDS = 60
 
 
-def check_size(path, fewest=0):
-    """Check the size of a `.weights.h5` file, before a network is built for it.
+def check_weights(path, fewest=0, *, is_verified=False):
+    """Check a `.weights.h5` file, before a network is built for it.
 
     Args:
         path: Name of the file.
         fewest: Lower bound of the number of weights that the configuration describes.
+        is_verified: Whether the file has a digest, and has been compared with it. If
+            not, another process reads it first, since some kinds of damage crash the
+            HDF5 library.
 
     Raises:
         UserError: If the file is damaged, has fewer weights, or exceeds the limit of
@@ -25,6 +35,8 @@ def check_size(path, fewest=0):
     """
     check_input(path)
     check_bytes(path.stat().st_size, path.name)
+    if not is_verified:
+        _read_elsewhere(path)
     with _reading(), h5py.File(path) as file:
         check_bytes(sum(_sizes(file, "nbytes")), path.name)
         count = sum(_sizes(file, "size"))
@@ -52,6 +64,23 @@ def load_weights(model, path):
         )
     with _reading():
         model.load_weights(path)
+
+
+def _read_elsewhere(path):
+    """Read an HDF5 file in another process, and raise a `UserError` if that crashes."""
+    if not sys.executable or getattr(sys, "frozen", False):
+        return
+    # -P: a file in the working directory does not replace an installed package.
+    command = sys.executable, "-P", _READER, path, str(byte_limit())
+    try:
+        ended = subprocess.run(command, capture_output=True, timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        message = f"cannot be read in {_SECONDS} s"
+    else:
+        if ended.returncode == 0:
+            return
+        message = f"crashes the HDF5 library (exit status {ended.returncode})"
+    raise UserError(f"{path.name} is damaged: it {message}")
 
 
 @contextlib.contextmanager
