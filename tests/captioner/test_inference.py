@@ -113,6 +113,7 @@ def test_images_of_a_generator_are_not_read_ahead(captioner, photograph):
     assert len(list(results)) == 1
 
 
+@pytest.mark.exhaustive
 def test_its_network_is_frozen_when_it_captions(eager, photograph):
     load = functools.partial(
         Captioner.from_preset, "flickr8k-soft-mobilenet", image_size=64

@@ -2,7 +2,6 @@ import random
 
 import numpy as np
 import pytest
-from combinations import quick_first
 from keras_attention_apps.captioner.data.dataset import read_dataset
 from keras_attention_apps.captioner.data.scenes import COLOURS, scene
 from keras_attention_apps.captioner.main import main
@@ -73,7 +72,8 @@ def test_files_in_the_output_folder_are_kept(tmp_path, capsys):
     assert "count must be at least 1. Received: 0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("attention", quick_first(["hard", "soft"]))
+@pytest.mark.parametrize("attention", ["hard", "soft"])
+@pytest.mark.exhaustive
 def test_a_captioner_learns_from_scenes(
     eager, attention, tmp_path, capsys, monkeypatch
 ):

@@ -186,6 +186,7 @@ def test_every_step_draws_a_view(eager, captioner):
     assert any(len(set(batch)) == 2 for batch in drawn)
 
 
+@pytest.mark.exhaustive
 def test_training_raises_the_reward(batches):
     history = []
     note = keras.callbacks.LambdaCallback(

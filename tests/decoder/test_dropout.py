@@ -158,8 +158,9 @@ def test_training_with_dropout_leaves_no_cached_masks(rng, compiles):
     assert_close(numpy(decoder(inputs, value)), numpy(without_dropout(inputs, value)))
 
 
-@pytest.mark.parametrize("compiles", quick_first([False, COMPILES]))
-@pytest.mark.parametrize("block", quick_first([0, fast_scores.BLOCK]))
+@pytest.mark.parametrize("compiles", [False, COMPILES])
+@pytest.mark.parametrize("block", [0, fast_scores.BLOCK])
+@pytest.mark.exhaustive
 def test_training_with_dropout_runs_several_sequences(
     rng, monkeypatch, block, compiles
 ):

@@ -186,6 +186,7 @@ def test_mixed_precision(rng, half):
         np.testing.assert_allclose(x, exact[name], atol=rounding_bound(half, 8), rtol=0)
 
 
+@pytest.mark.exhaustive
 def test_functional_model_comes_back_from_its_file(rng, tmp_path):
     inputs, value = keras.Input((None, INPUT_DIM)), keras.Input((None, VALUE_DIM))
     decoder = AttentionDecoder(adaptive_cell(LayerNormLSTMCell(STATE_UNITS)))

@@ -4,7 +4,6 @@ import re
 import keras
 import numpy as np
 import pytest
-from combinations import quick_first
 from keras import ops, tree
 from rounding import rounding_bound
 
@@ -237,8 +236,9 @@ def test_stacked_cells_run_one_above_the_other(rng, name):
     np.testing.assert_allclose(found, numpy(expected), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", quick_first(["gru", "lstm"]))
-@pytest.mark.parametrize("stacked", quick_first([False, True]))
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.exhaustive
 def test_runs_in_a_decoder_with_attention_and_compiles(rng, name, stacked):
     cell = CELLS[name](UNITS)
     if stacked:

@@ -120,6 +120,7 @@ def test_the_length_ratio_limits_translations(subwords):
     assert (short.longest(4), usual.longest(4)) == (16, 20)
 
 
+@pytest.mark.exhaustive
 def test_a_long_sentence_does_not_lengthen_the_translation_of_another(
     eager, subwords, monkeypatch
 ):

@@ -138,6 +138,7 @@ def test_hidden_states_of_nan_count_as_repetitions():
     assert_agree(result, run_greedy(table, state))
 
 
+@pytest.mark.exhaustive
 def test_compiled_searches_agree_also_without_rows():
     table, state = random_table(7), random_state(7)
     how = compiled

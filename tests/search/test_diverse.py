@@ -121,6 +121,7 @@ def test_groups_without_a_penalty_are_beam_searches():
         assert sorted(hypotheses(result, row)) == sorted(2 * found)
 
 
+@pytest.mark.exhaustive
 def test_a_large_penalty_finds_different_first_tokens():
     table, state = random_table(5), random_state(5)
     # The end of a hypothesis is not penalised.

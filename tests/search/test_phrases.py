@@ -320,9 +320,8 @@ def phrases_as_inputs(phrases, state, table):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="about graphs of TensorFlow")
-@pytest.mark.parametrize(
-    "jit_compile", [False, pytest.param(True, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.exhaustive
 def test_a_graph_takes_phrases_of_any_batch(jit_compile):
     import tensorflow as tf
 

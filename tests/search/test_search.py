@@ -3,7 +3,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from combinations import covering, quick_first
+from combinations import covering
 from keras import ops
 from search.reference import (
     BACKEND,
@@ -235,7 +235,8 @@ def under_xla(function):
 
 
 @only_tensorflow
-@pytest.mark.parametrize("run", quick_first([run_covered, run_greedy]))
+@pytest.mark.parametrize("run", [run_covered, run_greedy])
+@pytest.mark.exhaustive
 def test_xla_changes_nothing(run):
     table, state = random_table(61), random_state(61)
     options = {"no_repeat_ngrams": 2, "min_length": 3, "prefix": ((3, -1), (-1, 5))}
@@ -260,7 +261,7 @@ def test_samples_compile_under_xla():
     ("run", "beam_size"),
     [
         pytest.param(run_greedy, 1, marks=pytest.mark.exhaustive),
-        (run_sample, BEAM),
+        pytest.param(run_sample, BEAM, marks=pytest.mark.exhaustive),
         (run_beam, BEAM),
     ],
 )
