@@ -14,6 +14,7 @@ from keras_attention.layers.recurrent import (
     check_cell,
     first_state,
     has_dropout,
+    output_units,
     reset_dropout_masks,
 )
 from keras_attention.lengths import at_least_one
@@ -172,8 +173,10 @@ class RecurrentEncoder(QuantizableLayer):
                 )
             states = tree.pack_sequence_as(states, given)
         return [
-            tree.map_structure(lambda x, cell=cell: ops.cast(x, cell.compute_dtype), s)
-            for cell, s in zip(self._cells, states, strict=True)
+            tree.map_structure(
+                lambda x, cell=cell: ops.cast(x, cell.compute_dtype), own
+            )
+            for cell, own in zip(self._cells, states, strict=True)
         ]
 
     def _reset_dropout_masks(self):
@@ -191,7 +194,7 @@ class RecurrentEncoder(QuantizableLayer):
     ) -> Any:
         _check_rank(inputs_shape)
         batch, steps, _ = inputs_shape
-        depth = sum(_output_units(cell) for cell in self._cells)
+        depth = sum(output_units(cell) for cell in self._cells)
         if not self.return_state:
             return batch, steps, depth
         states = [x for cell in self._cells for x in first_state(cell, 1)]
@@ -266,11 +269,6 @@ class _Pass:
 
     def _in_order(self, x):
         return ops.flip(x, axis=0) if self._backward else x
-
-
-def _output_units(cell):
-    units = getattr(cell, "output_size", None)
-    return tree.flatten(cell.state_size)[0] if units is None else units
 
 
 def _check_rank(shape, mask=None):

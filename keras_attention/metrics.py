@@ -12,6 +12,7 @@ from keras import ops
 from keras_attention.lengths import is_zero
 from keras_attention.sample_weights import broadcast_sample_weights
 from keras_attention.typing import Dtype, Tensor
+from keras_attention.validation import may_be_equal
 
 
 class _Quotient(keras.metrics.Metric):
@@ -157,10 +158,7 @@ class PointingAccuracy(_Quotient):
 def _reference_and_links(y_true, y_pred):
     """Return the reference, and the largest weight of every row as a one-hot."""
     y_true, weights = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
-    if len(y_true.shape) != len(weights.shape) or any(
-        None not in pair and pair[0] != pair[1]
-        for pair in zip(y_true.shape, weights.shape, strict=True)
-    ):
+    if not may_be_equal(y_true.shape, weights.shape):
         raise ValueError(
             "y_true and y_pred must have the same shape. Received: "
             f"{tuple(y_true.shape)} and {tuple(weights.shape)}"

@@ -18,6 +18,7 @@ from keras_attention.layers.recurrent import (
     gru_gates,
     lstm_gates,
 )
+from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import exact_dtype
 
 
@@ -126,8 +127,8 @@ def _defer_gradients(kernel_inputs, names):
     """
 
     def add(sums, *_):
-        def gradient(*upstreams, upstream=None):
-            upstream = upstreams[0] if upstream is None else upstream
+        @with_upstream
+        def gradient(upstream):
             rows = ops.reshape(upstream, (-1, upstream.shape[-1]))
             inputs = [
                 ops.reshape(kernel_inputs[n], (-1, kernel_inputs[n].shape[-1]))
@@ -154,8 +155,8 @@ def _multiplier(kernel):
     transposed = ops.transpose(kernel)
 
     def multiply(x):
-        def gradient(*upstreams, upstream=None):
-            upstream = upstreams[0] if upstream is None else upstream
+        @with_upstream
+        def gradient(upstream):
             return ops.matmul(upstream, transposed)
 
         return ops.matmul(x, kernel), gradient
@@ -251,10 +252,8 @@ class SplitNormalized(SplitProducts):
 
     def _normalized(self, sums, gain, bias=None):
         """Return `gain * sums / deviation + bias`."""
-        deviations = _standardizer(self._shares, self.cell.epsilon)(
-            ops.cast(sums, self._exact)
-        )
-        sums = deviations * ops.cast(gain, self._exact)
+        standardize = _standardizer(self._shares, self.cell.epsilon)
+        sums = standardize(ops.cast(sums, self._exact)) * ops.cast(gain, self._exact)
         if bias is not None:
             sums = sums + ops.cast(bias, self._exact)
         return ops.cast(sums, self._dtype)
@@ -266,16 +265,16 @@ def _standardizer(shares, epsilon):
     def divide(sums):
         gates = _by_gate(sums, shares)
         scale = ops.rsqrt(_mean(ops.square(gates), shares) + epsilon)
-        deviations = gates * scale
+        standardized = gates * scale
 
-        def gradient(*upstreams, upstream=None):
-            upstream = upstreams[0] if upstream is None else upstream
+        @with_upstream
+        def gradient(upstream):
             upstream = _by_gate(upstream, shares)
-            along = _mean(upstream * deviations, shares)
-            sums_gradient = scale * (upstream - along * deviations)
+            mean_product = _mean(upstream * standardized, shares)
+            sums_gradient = scale * (upstream - mean_product * standardized)
             return ops.reshape(sums_gradient, ops.shape(sums))
 
-        return ops.reshape(deviations, ops.shape(sums)), gradient
+        return ops.reshape(standardized, ops.shape(sums)), gradient
 
     return ops.custom_gradient(divide)
 

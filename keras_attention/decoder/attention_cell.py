@@ -28,7 +28,6 @@ from keras_attention.decoder.states import (
     check_state,
     first_attention_state,
     joined,
-    output_units,
     query_units,
     topmost_state,
 )
@@ -40,6 +39,7 @@ from keras_attention.layers.recurrent import (
     check_loop_layer,
     first_state,
     has_dropout,
+    output_units,
     reset_dropout_masks,
 )
 from keras_attention.quantization import QuantizableLayer
@@ -87,8 +87,9 @@ class AttentionCell(QuantizableLayer):
     The weights then sum to `1 - beta[t]`; the output `"sentinel"` is `beta[t]`.
 
     There is no hidden state between calls: a cell with dropout draws a new mask at
-    every step, except within `same_dropout`. JAX cannot draw inside a loop: there, the
-    layers `gate` and, with input feeding, `attentional_vector` must have no dropout.
+    every step, except within `same_dropout`. JAX cannot draw random numbers inside a
+    loop. There, the layer `attentional_vector` must have no dropout with input feeding,
+    nor the layer `gate` if a step depends on the attention of the steps before it.
 
     Args:
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
@@ -106,9 +107,10 @@ class AttentionCell(QuantizableLayer):
         gate: Whether a learned scalar in (0, 1) scales the context (Show, Attend
             and Tell, section 4.2.1), or the layer that computes it.
         sentinel: Whether attention includes a visual sentinel; only for one LSTM cell,
-            `order="current"`, and one attention with a deterministic weighting, without
-            window or coverage. If the values have another depth than U, the context
-            contains `W_v sentinel[t]` instead of the sentinel.
+            `order="current"`, and one attention whose weights are neither hard nor
+            monotonic, without window, coverage or location score. If the values have
+            another depth than U, the context contains `W_v sentinel[t]` instead of the
+            sentinel.
 
     Call arguments:
         inputs: Input of this step, `(B, D)` or `(B, K, D)`.
@@ -403,8 +405,8 @@ class AttentionCell(QuantizableLayer):
         Args:
             batch_size: Number of rows B.
             memory: Dict that `attention.memory(value, ...)` returned, or the list of
-                several; required if the attention has a state for every position, or
-                if the context is fed to a cell that is not built yet.
+                several; required if the attention has a state, or if the context is
+                fed to a cell that is not built yet.
         """
         state = {"cell": first_state(self.cell, batch_size)}
         return self.complete_state(state, memory)

@@ -2,7 +2,8 @@
 
 from keras import ops, tree
 
-from keras_attention.decoder.states import output_units, query_units, shapes
+from keras_attention.decoder.states import query_units, shapes
+from keras_attention.layers.recurrent import output_units
 
 
 def fed_units(cell, memory=None):

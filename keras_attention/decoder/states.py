@@ -7,6 +7,8 @@ from functools import partial
 
 from keras import ops, tree
 
+from keras_attention.layers.recurrent import output_units, topmost_units
+
 # A step of one sequence runs as a step of K = 1 sequences.
 ADD_SEQUENCES = partial(ops.expand_dims, axis=1)
 REMOVE_SEQUENCES = partial(ops.squeeze, axis=1)
@@ -22,10 +24,10 @@ def as_rows(nested):
 
 def as_sequences(nested, leading):
     """Return tensors `(B * K, D)` as `(B, K, D)`, for the leading sizes B and K."""
-    found = []
+    sequences = []
     for x in tree.flatten(nested):
-        found.append(ops.reshape(x, (*leading, x.shape[-1])))
-    return tree.pack_sequence_as(nested, found)
+        sequences.append(ops.reshape(x, (*leading, x.shape[-1])))
+    return tree.pack_sequence_as(nested, sequences)
 
 
 def joined(tensors):
@@ -40,19 +42,6 @@ def topmost_state(cell_state):
     while isinstance(cell_state[-1], (list, tuple)):
         cell_state = cell_state[-1]
     return cell_state[0]
-
-
-def topmost_units(cell):
-    """Return the depth of the topmost cell's output state."""
-    while hasattr(cell, "cells"):
-        cell = cell.cells[-1]
-    size = cell.state_size
-    return size[0] if isinstance(size, (list, tuple)) else size
-
-
-def output_units(cell):
-    """Return the depth of the output of an RNN cell."""
-    return getattr(cell, "output_size", None) or topmost_units(cell)
 
 
 def query_units(cell):
@@ -75,8 +64,8 @@ def first_attention_state(step, output, memory):
     """
     if memory is None:
         raise ValueError(
-            "memory must be given: this attention starts with a state for every "
-            f"position. Received: memory={shapes(memory)}"
+            "memory must be given: the initial state of this attention depends on it. "
+            f"Received: memory={shapes(memory)}"
         )
     if len(output.shape) == 3:
         return step.initial_state(memory, ops.shape(output)[1])

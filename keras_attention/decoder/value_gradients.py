@@ -10,6 +10,7 @@ Shapes: T steps, B batch, K sequences, S positions, V depth of the values.
 from keras import ops
 
 from keras_attention import acceleration
+from keras_attention.ops.gradients import with_upstream
 
 
 class DeferredValueGradients:
@@ -58,8 +59,8 @@ class DeferredValueGradients:
         recorded, shape = self._weights, (*self._leading, values.shape[-1])
 
         def zeros(values):
-            def gradient(*upstreams, upstream=None):
-                upstream = upstreams[0] if upstream is None else upstream
+            @with_upstream
+            def gradient(upstream):
                 weights = ops.transpose(_rows(recorded[index]), (0, 2, 1))
                 values_gradient = ops.matmul(weights, _rows(upstream))
                 return ops.cast(values_gradient, values.dtype)

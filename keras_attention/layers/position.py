@@ -14,6 +14,7 @@ from keras_attention.layers.projections import (
     weight_arguments,
     weight_options,
 )
+from keras_attention.ops.precision import exact_dtype
 from keras_attention.typing import (
     Config,
     Initializer,
@@ -45,9 +46,9 @@ class PositionEncoding(keras.layers.Layer):
 
     Args:
         kind: `"sinusoidal"` or `"learned"`.
-        max_length: Positive integer, number of positions; required if learned.
-            Positions are checked against it as far as they are known in advance; a
-            `start` that is a tensor or a NumPy number counts as zero.
+        max_length: Positive integer, number of positions; required if learned. The
+            positions are checked against it, except that a `start` that is a tensor or
+            a NumPy number counts as zero in this check.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: For the
             learned table.
 
@@ -61,7 +62,8 @@ class PositionEncoding(keras.layers.Layer):
         Tensor like `inputs`.
 
     Raises:
-        ValueError: If an argument does not fit, or a position is beyond `max_length`.
+        ValueError: If an argument does not fit, or a position is not below
+            `max_length`.
 
     Example:
 
@@ -122,8 +124,8 @@ class PositionEncoding(keras.layers.Layer):
         if self.kind == "learned":
             encoding = ops.take(self.embeddings, positions, axis=0)
         else:
-            exact = "float64" if self.compute_dtype == "float64" else "float32"
-            encoding = sinusoids(ops.cast(positions, exact), inputs.shape[-1])
+            positions = ops.cast(positions, exact_dtype(self.compute_dtype))
+            encoding = sinusoids(positions, inputs.shape[-1])
         if len(positions.shape) == 2:
             # Axes between the batch and the steps share the positions of their row.
             between = (1,) * (len(inputs.shape) - 3)

@@ -354,5 +354,17 @@ def first_state(cell, batch):
     ]
 
 
+def topmost_units(cell):
+    """Return the depth of the output state of a cell, the topmost if it is stacked."""
+    while hasattr(cell, "cells"):
+        cell = cell.cells[-1]
+    return _as_list(cell.state_size)[0]
+
+
+def output_units(cell):
+    """Return the depth of the output of a cell."""
+    return getattr(cell, "output_size", None) or topmost_units(cell)
+
+
 def _as_list(x):
     return list(x) if isinstance(x, (list, tuple)) else [x]

@@ -6,11 +6,10 @@ per token, divide the sum over the batch by the number of tokens.
 Shapes: T target steps, S positions.
 """
 
-import keras
 from keras import ops
 
 from keras_attention.losses.masking import masked
-from keras_attention.ops.precision import at_least_float32
+from keras_attention.ops.precision import at_least_float32, log_floor
 from keras_attention.typing import Tensor
 from keras_attention.validation import may_be_equal
 
@@ -101,7 +100,8 @@ def attention_supervision(
         One loss per sequence, `(...)`, in float32 at least.
 
     Raises:
-        ValueError: If the two shapes differ.
+        ValueError: If the shapes of weights and target weights differ, or the mask has
+            another shape.
 
     Example:
 
@@ -124,10 +124,10 @@ def attention_supervision(
             "weights and target_weights must have the same shape. Received: "
             f"{tuple(weights.shape)} and {tuple(target_weights.shape)}"
         )
-    half = keras.backend.standardize_dtype(weights.dtype) == "float16"
+    floor = log_floor(weights.dtype)
     weights = masked(at_least_float32(weights), mask, rows=True)
     target = masked(ops.cast(target_weights, weights.dtype), mask, rows=True)
     mass = ops.sum(target, axis=-1, keepdims=True)
     target = target / ops.where(mass > 0, mass, 1.0)
-    log_weights = ops.log(ops.maximum(weights, 1e-4 if half else 1e-30))
+    log_weights = ops.log(ops.maximum(weights, floor))
     return -ops.sum(target * log_weights, axis=(-2, -1))

@@ -11,6 +11,7 @@ from keras_attention.losses.masking import (
     check_token_ids,
     masked,
 )
+from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Tensor
 
@@ -145,10 +146,10 @@ def _log_partition(rows, embeddings, weights):
         )
         rows_gradient = ops.reshape(rows_gradient, (-1, rows.shape[-1]))[:count]
 
-        def gradient(*upstreams, upstream=None):
-            upstream = scale * (upstreams[0] if upstream is None else upstream)
+        @with_upstream
+        def gradient(upstream):
             scaled = (
-                upstream * ops.cast(x, scale.dtype)
+                scale * upstream * ops.cast(x, scale.dtype)
                 for x in (rows_gradient, embeddings_gradient)
             )
             return tuple(ops.cast(x, rows.dtype) for x in scaled)

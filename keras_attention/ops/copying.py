@@ -5,11 +5,10 @@ Shapes: B batch, T steps, S source positions, N vocabulary size, X extra ids.
 Log-probabilities are float32, or float64 for float64 logits.
 """
 
-import keras
 from keras import ops
 
 from keras_attention.ops.masks import combine_masks
-from keras_attention.ops.precision import at_least_float32
+from keras_attention.ops.precision import at_least_float32, log_floor
 
 # Log-probability of an impossible class: finite, but its exponential is zero.
 IMPOSSIBLE = -1e9
@@ -27,7 +26,7 @@ def log_of_weights(weights):
     Returns:
         Logarithms like `weights`, in float32 at least.
     """
-    return _log(at_least_float32(weights), _floor(weights))
+    return _log(at_least_float32(weights), log_floor(weights.dtype))
 
 
 def extended_log_probs(
@@ -59,7 +58,7 @@ def extended_log_probs(
         vocabulary, [[0, 0], [0, 0], [0, extra_ids]], constant_values=IMPOSSIBLE
     )
     copied = _sums_of_ids(shares, source_ids, size)
-    return _log_sum(vocabulary, copy + _log(copied, _floor(weights)))
+    return _log_sum(vocabulary, copy + _log(copied, log_floor(weights.dtype)))
 
 
 def target_log_probs(
@@ -81,7 +80,7 @@ def target_log_probs(
     vocabulary = ops.where(in_vocabulary, vocabulary + generate, IMPOSSIBLE)
     same = source_ids[:, None, :] == targets
     copied = ops.sum(ops.where(same, shares, 0.0), axis=-1, keepdims=True)
-    return _log_sum(vocabulary, copy + _log(copied, _floor(weights)))[..., 0]
+    return _log_sum(vocabulary, copy + _log(copied, log_floor(weights.dtype)))[..., 0]
 
 
 def _mask_ids(source_ids, size, source_mask):
@@ -115,12 +114,6 @@ def _sums_of_ids(weights, source_ids, size):
     weights = ops.reshape(ops.swapaxes(weights, 1, 2), (-1, steps))
     sums = ops.segment_sum(weights, segments, num_segments=batch * size)
     return ops.swapaxes(ops.reshape(sums, (batch, size, steps)), 1, 2)
-
-
-def _floor(weights):
-    """Return the smallest weight whose logarithm has a gradient."""
-    half = keras.backend.standardize_dtype(weights.dtype) == "float16"
-    return 1e-4 if half else 1e-30
 
 
 def _log(p, floor):

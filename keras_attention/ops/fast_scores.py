@@ -8,6 +8,7 @@ import functools
 from keras import ops
 
 from keras_attention import acceleration, loops
+from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.scores import additive_scores, project_to_scalars
 
@@ -83,8 +84,8 @@ def _in_blocks(query, keys, scale):
 
     @ops.custom_gradient
     def scores(query, keys, scale):
-        def gradient(*upstreams, upstream=None):
-            upstream = upstreams[0] if upstream is None else upstream
+        @with_upstream
+        def gradient(upstream):
             return backward(query, keys, scale, upstream)
 
         # The backward pass is explicit, so gradients stop at the loop.

@@ -6,6 +6,7 @@ masks and dtypes.
 
 from keras import ops
 
+from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.rows import (
     LOWEST,
@@ -169,15 +170,15 @@ def _solve(factor, x):
     q = _solve_by_doubling(factor, x)
     previous = ops.roll(q, 1, axis=-1)
 
-    def grad(*args, upstream=None):
-        upstream = args[0] if upstream is None else upstream
+    @with_upstream
+    def gradient(upstream):
         # The gradient of q[j] is the same recurrence, from the last position back.
         reversed_factor = ops.roll(ops.flip(factor, axis=-1), 1, axis=-1)
-        gradient = _solve_by_doubling(reversed_factor, ops.flip(upstream, axis=-1))
-        gradient = ops.flip(gradient, axis=-1)
-        return gradient * previous, gradient
+        x_gradient = _solve_by_doubling(reversed_factor, ops.flip(upstream, axis=-1))
+        x_gradient = ops.flip(x_gradient, axis=-1)
+        return x_gradient * previous, x_gradient
 
-    return q, grad
+    return q, gradient
 
 
 def _solve_by_doubling(factor, q):

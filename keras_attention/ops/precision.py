@@ -11,6 +11,11 @@ def exact_dtype(dtype):
     )
 
 
+def log_floor(dtype):
+    """Return the smallest weight in a dtype whose logarithm has a finite gradient."""
+    return 1e-4 if keras.backend.standardize_dtype(dtype) == "float16" else 1e-30
+
+
 def at_least_float32(x):
     """Return `x` in float32, or in float64 if it has that dtype."""
     if not hasattr(x, "dtype"):
