@@ -6,10 +6,11 @@ Shapes: B batch, T steps, L places of the cache, N heads, D depth of a head.
 from keras import ops
 
 from keras_attention.lengths import at_least_one
+from keras_attention.validation import check_positive_integer
 
 
 def check_cache(cache, query, value, causal, attention_axes):
-    """Raise `ValueError` if a call takes no cache, or the cache has too few places."""
+    """Raise `ValueError` for a cache that is too small, or in a call that uses none."""
     if not causal or value is not None:
         raise ValueError(
             "A cache is for causal self-attention: causal must be True and value "
@@ -28,6 +29,17 @@ def check_cache(cache, query, value, causal, attention_axes):
             "The cache must have a place for every step. Received: "
             f"{steps} steps, max_length={places}"
         )
+
+
+def empty_cache(memory, batch_size, max_length):
+    """Return a cache of `max_length` places, all free, for a `MultiHeadMemory`."""
+    check_positive_integer("max_length", max_length)
+    shape = (batch_size, memory.num_heads, max_length)
+    return {
+        "keys": ops.zeros((*shape, memory.key_dim), memory.compute_dtype),
+        "values": ops.zeros((*shape, memory.value_dim), memory.compute_dtype),
+        "length": ops.zeros((batch_size,), "int32"),
+    }
 
 
 def remember(cache, memory):

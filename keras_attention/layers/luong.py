@@ -16,7 +16,6 @@ from keras_attention.layers.scores import (
     DotScore,
     GeneralScore,
     LocationScore,
-    Score,
 )
 from keras_attention.layers.weighting import Weighting
 from keras_attention.layers.windows import LocalMonotonicWindow, LocalPredictiveWindow
@@ -123,46 +122,11 @@ class LuongAttention(ComposedAttention):
         score = getattr(score, "__name__", score)
         check_choice("score", score, SCORES)
         check_choice("window", window, WINDOWS)
-        if score == "location":
-            check_positive_integer("positions", positions)
-        if score == "concat":
-            check_positive_integer("units", units)
-        if coverage and score != "concat":
-            raise ValueError(
-                "coverage is defined inside the tanh of the concat score only. "
-                f"Received: score={score!r}"
-            )
         options = weight_options(locals())
-        kernel = options_of(options, "kernel")
-        common: dict[str, Any] = {"dtype": dtype, "name": "score"}
-        part: Score
-        if score in ("dot", "scaled-dot"):
-            part = DotScore(scaled=score == "scaled-dot", **common)
-        elif score == "general":
-            part = GeneralScore(use_bias=use_bias, **options, **common)
-        elif score == "location":
-            # mypy: the check above does not narrow the type.
-            part = LocationScore(
-                positions,  # type: ignore[arg-type]
-                use_bias=use_bias,
-                **options,
-                **common,
-            )
-        else:
-            # W [query; key] is the sum of two projections.
-            scale = {name.replace("kernel", "scale"): x for name, x in kernel.items()}
-            part = AdditiveScore(
-                units,  # type: ignore[arg-type]
-                coverage=coverage,
-                use_bias=use_bias,
-                **options,
-                **fresh_options(scale),
-                **common,
-            )
         super().__init__(
-            part,
+            _build_score(score, units, positions, coverage, use_bias, options, dtype),
             "score",
-            _build_window(window, half_width, kernel, dtype),
+            _build_window(window, half_width, options, dtype),
             weighting=weighting,
             causal=causal,
             dropout=dropout,
@@ -193,9 +157,32 @@ class LuongAttention(ComposedAttention):
         }
 
 
-def _build_window(window, half_width, kernel, dtype):
+def _build_score(score, units, positions, coverage, use_bias, options, dtype):
+    if coverage and score != "concat":
+        raise ValueError(
+            "coverage is defined inside the tanh of the concat score only. "
+            f"Received: score={score!r}"
+        )
+    common = {"dtype": dtype, "name": "score"}
+    if score in ("dot", "scaled-dot"):
+        return DotScore(scaled=score == "scaled-dot", **common)
+    common |= {"use_bias": use_bias, **options}
+    if score == "general":
+        return GeneralScore(**common)
+    if score == "location":
+        check_positive_integer("positions", positions)
+        return LocationScore(positions, **common)
+    check_positive_integer("units", units)
+    # W [query; key] is the sum of two projections.
+    kernel = options_of(options, "kernel")
+    scale = {name.replace("kernel", "scale"): x for name, x in kernel.items()}
+    return AdditiveScore(units, coverage=coverage, **fresh_options(scale), **common)
+
+
+def _build_window(window, half_width, options, dtype):
     if window == "global":
         return None
     if window == "local-m":
         return LocalMonotonicWindow(half_width, dtype=dtype, name="window")
+    kernel = options_of(options, "kernel")
     return LocalPredictiveWindow(half_width, **kernel, dtype=dtype, name="window")

@@ -102,9 +102,9 @@ class MultiHeadMemory(BaseMemory):
             value, key, value_mask=value_mask, key_mask=key_mask, mask=mask
         )
         if self.positions is not None:
-            steps = positions_of_steps(memory.get("mask"), ops.shape(value)[1])
-            steps = steps if start is None else start[:, None] + steps
-            memory["keys"] = self.positions.rotate(memory["keys"], steps)
+            steps = ops.shape(value)[1]
+            positions = positions_of_steps(memory.get("mask"), steps, start)
+            memory["keys"] = self.positions.rotate(memory["keys"], positions)
         return memory
 
     def project(self, value, key):
@@ -155,7 +155,7 @@ class MultiHeadStep(BaseStep):
         positions: The `RelativePositions`, or `None`.
         window_size: Number W, or `None`: a query sees positions at a distance below W.
         norm: `"rms"` or `"layer"` to normalise each query, or `None`.
-        use_gate: Whether a gate of the query multiplies the joined heads.
+        use_gate: Whether `sigmoid(W_gate query)` multiplies the joined heads.
 
     Call arguments:
         causal: Whether query t sees the positions up to t only.
@@ -261,8 +261,8 @@ class MultiHeadStep(BaseStep):
         elif self.needs_positions:
             query_positions = positions_of_steps(query_mask, ops.shape(query)[1])
         inputs, query = query, self._project_query(query, query_positions)
-        blocks = same_sequence and mask is None and not return_weights
-        if blocks and self._blocks_save_time(query.shape[2], causal):
+        can_use_blocks = same_sequence and mask is None and not return_weights
+        if can_use_blocks and self._blocks_save_time(query.shape[2], causal):
             context = self._attend_in_blocks(query, memory, causal, training)
             # Every valid step sees itself.
             outputs, seen = {}, query_mask

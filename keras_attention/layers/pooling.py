@@ -16,7 +16,6 @@ from keras_attention.layers.projections import (
     weight_arguments,
     weight_options,
 )
-from keras_attention.layers.single_head import read
 from keras_attention.layers.weighting import Weighting
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.lengths import mean
@@ -81,7 +80,8 @@ class AttentionPooling(QuantizableLayer):
             `return_attention_scores` is `True`.
 
     Raises:
-        ValueError: If an argument is out of range, or the weighting is monotonic.
+        ValueError: If an argument is out of range, the weighting is monotonic, or a
+            shape does not fit.
 
     Example:
 
@@ -197,7 +197,8 @@ class AttentionPooling(QuantizableLayer):
         if self.penalty:
             self.add_loss(self.penalty * mean(_overlap(outputs["weights"])))
         weights = ops.cast(outputs["weights"], self.compute_dtype)
-        context = ops.cast(read(weights, value), self.compute_dtype)
+        # On PyTorch, Keras multiplies float64 in float32.
+        context = ops.cast(ops.matmul(weights, value), self.compute_dtype)
         outputs = {**outputs, "context": self.activation(context), "weights": weights}
 
         def restore(x):

@@ -21,16 +21,10 @@ from keras_attention.layers.base import (
     set_dtype_policy,
     standardize_attention_mask,
 )
-from keras_attention.layers.cache import check_cache, remember
-from keras_attention.layers.multi_head import (
-    MultiHeadMemory,
-    MultiHeadStep,
-)
+from keras_attention.layers.cache import check_cache, empty_cache, remember
+from keras_attention.layers.multi_head import MultiHeadMemory, MultiHeadStep
 from keras_attention.layers.projections import serialize_options, weight_options
-from keras_attention.layers.relative_positions import (
-    RelativePositions,
-    get_positions,
-)
+from keras_attention.layers.relative_positions import RelativePositions, get_positions
 from keras_attention.layers.self_attention_checks import check_arguments, check_call
 from keras_attention.layers.weighting import Weighting
 from keras_attention.ops.masks import combine_masks
@@ -52,7 +46,7 @@ from keras_attention.typing import (
     Tensors,
     WeightConstraint,
 )
-from keras_attention.validation import check_mask, check_positive_integer
+from keras_attention.validation import check_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -68,9 +62,9 @@ class SelfAttention(BaseAttention):
         output[t]       = W_output [head[1, t]; ...; head[N, t]]
 
     With `query` alone, it is also the value and the key (self-attention). Without
-    position encodings, `positions` or a window, this is equivariant to permutations.
-    With `value`, queries attend to another sequence (cross-attention). Every projection
-    has a bias if `use_bias`.
+    position encodings, `positions`, a window or a causal mask, this is equivariant to
+    permutations. With `value`, queries attend to another sequence (cross-attention).
+    Every projection has a bias if `use_bias`.
 
     Positions: `positions` lets the scores depend on the offset s - t, see
     `RotaryPositions`, `AlibiPositions`, `T5Positions` and `ShawPositions`. Masked steps
@@ -78,14 +72,14 @@ class SelfAttention(BaseAttention):
     sequences are counted from zero.
 
     Grouped heads: with `num_key_value_heads`, G, the N heads of queries share G heads
-    of keys and values: head n reads head `floor(n G / N)`. The cache is smaller by
-    G / N. G = 1 is multi-query attention.
+    of keys and values: head n reads head `floor(n G / N)`. The cache has G / N of the
+    size that it has without groups. G = 1 is multi-query attention.
 
     Sliding window: with `window_size`, W, query t sees the positions s with
     `|s - t| < W` only: up to W of them if `causal`, else up to 2 W - 1. In
     self-attention, time and memory then grow with the window instead of the sequence,
-    unless there is an `attention_mask`, a `value_mask` or a `key_mask`, or the weights
-    are requested. The window counts valid steps, where
+    unless there is an `attention_mask`, a `value_mask` or a `key_mask`, the weights are
+    requested, or the weighting is hard. The window counts valid steps, where
     `keras.layers.GroupQueryAttention` counts masked ones, too: this differs where a
     masked step is between valid ones.
 
@@ -97,8 +91,8 @@ class SelfAttention(BaseAttention):
     of the value, unless there is a `value_mask`. Implicit Keras masks are used where no
     explicit one is given; the query's mask is passed on.
 
-    If neither weights nor dropout are needed, JAX and PyTorch use
-    `keras.ops.dot_product_attention`, which on a GPU may be flash attention. Flash
+    If neither weights nor dropout are needed, JAX and PyTorch compute softmax attention
+    by `keras.ops.dot_product_attention`, which on a GPU may be flash attention. Flash
     attention has no second derivative on PyTorch (for a penalty on gradients, for
     example): request the weights there.
 
@@ -118,7 +112,7 @@ class SelfAttention(BaseAttention):
     `memory = layer.memory(value, value_mask=...)`, then `outputs, _ = layer.step(query,
     memory)` as often as needed: `outputs["context"]` equals `layer(query, value,
     value_mask=...)`. With `positions` or a window, the step needs `query_positions`,
-    the place of each query in its sequence, int32 `(batch, queries)`.
+    the position of each query in its sequence, int32 `(batch, queries)`.
 
     Args:
         num_heads: Positive integer, number of heads.
@@ -146,8 +140,8 @@ class SelfAttention(BaseAttention):
         window_size: Positive integer, size of the sliding window; unlimited if `None`.
         attention_axes: Integers, the axes of inputs of more than three axes that are
             attended to, such as `(1, 2)` for a grid `(batch, height, width, depth)`.
-            They are one sequence in row-major order; the other axes have the same size
-            in query, value and key, and are independent of one another. Unlike in
+            They are one sequence in row-major order. The other axes are further axes of
+            the batch, with the same sizes in query, value and key. Unlike in
             `keras.layers.MultiHeadAttention`, `None` is for three axes only.
         query_key_norm: `"rms"` or `"layer"`: queries and keys are normalised in each
             head before positions and scale, with a gain of `key_dim` numbers for the
@@ -257,31 +251,39 @@ class SelfAttention(BaseAttention):
         # that share one would start with the same weights.
         options = serialize_options(weight_options(locals()))
         self.projection = {"use_bias": use_bias, **options}
+        self.memory, self.step = self._make_parts(weighting, dropout, seed)
+
+    def _make_parts(self, weighting, dropout, seed):
+        """Return the memory and the step."""
         common = {
             "projection": self.projection,
             "dtype": self.dtype_policy,
             "trainable": self.trainable,
             "positions": self.positions,
-            "norm": query_key_norm,
+            "norm": self.query_key_norm,
         }
-        groups = num_key_value_heads or num_heads
-        self.memory = MultiHeadMemory(
-            groups, key_dim, value_dim or key_dim, name="memory", **common
+        memory = MultiHeadMemory(
+            self.num_key_value_heads or self.num_heads,
+            self.key_dim,
+            self.value_dim or self.key_dim,
+            name="memory",
+            **common,
         )
-        self.step = MultiHeadStep(
-            num_heads,
-            key_dim,
-            output_dim,
-            use_output_projection,
-            key_dim**-0.5 if scale is None else scale,
+        step = MultiHeadStep(
+            self.num_heads,
+            self.key_dim,
+            self.output_dim,
+            self.use_output_projection,
+            self.key_dim**-0.5 if self.scale is None else self.scale,
             weighting,
             dropout,
             seed,
-            window_size=window_size,
-            use_gate=use_gate,
+            window_size=self.window_size,
+            use_gate=self.use_gate,
             name="step",
             **common,
         )
+        return memory, step
 
     def get_initial_cache(self, batch_size: int, max_length: int) -> Tensors:
         """Return an empty cache for `batch_size` sequences of up to `max_length` steps.
@@ -291,13 +293,7 @@ class SelfAttention(BaseAttention):
             max_length, depth)`, in the compute dtype, and the integer `"length"`
             `(batch_size,)`, the number of steps that are remembered.
         """
-        check_positive_integer("max_length", max_length)
-        shape = (batch_size, self.memory.num_heads, max_length)
-        return {
-            "keys": ops.zeros((*shape, self.key_dim), self.compute_dtype),
-            "values": ops.zeros((*shape, self.memory.value_dim), self.compute_dtype),
-            "length": ops.zeros((batch_size,), "int32"),
-        }
+        return empty_cache(self.memory, batch_size, max_length)
 
     def call(
         self,
@@ -317,11 +313,13 @@ class SelfAttention(BaseAttention):
         training: bool | None = None,
     ) -> Nested:
         causal = self.causal or use_causal_mask
+        for given in (query_mask, mask):
+            check_mask("query_mask", given, query.shape[:-1])
+        query_mask = query_mask if mask is None else mask
         if cache is not None:
             check_cache(cache, query, value, self.causal, self.axes.axes)
         if self.axes.must_fold(query.shape):
             check_no_details(return_details, self.axes.axes)
-            query_mask = query_mask if mask is None else mask
             return attend_over_axes(
                 partial(self.call, use_causal_mask=use_causal_mask),
                 self.axes,
@@ -331,33 +329,61 @@ class SelfAttention(BaseAttention):
                 return_attention_scores,
             )
         check_call(self, query, value, key, causal)
-        for given in (query_mask, mask):
-            check_mask("query_mask", given, query.shape[:-1])
-        query_mask = query_mask if mask is None else mask
-        length = self._length(query, value, cache)
         attention_mask = standardize_attention_mask(
-            attention_mask, query.shape, length, self.num_heads
+            attention_mask,
+            query.shape,
+            self._length(query, value, cache),
+            self.num_heads,
         )
         single = len(query.shape) == 2
         if single:
             query = query[:, None]
             query_mask = None if query_mask is None else query_mask[:, None]
+        results, cache = self._attend(
+            *(query, value, key, query_mask, value_mask, key_mask, attention_mask),
+            causal=causal,
+            cache=cache,
+            return_weights=return_attention_scores or return_details,
+        )
+        if single:
+            results = {
+                name: ops.squeeze(x, axis=1 if name == "context" else 2)
+                for name, x in results.items()
+            }
+        names = ("context", "weights") if return_attention_scores else ("context",)
+        outputs = [results] if return_details else [results[name] for name in names]
+        outputs += [] if cache is None else [cache]
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def _attend(
+        self,
+        query,
+        value,
+        key,
+        query_mask,
+        value_mask,
+        key_mask,
+        attention_mask,
+        *,
+        causal,
+        cache,
+        return_weights,
+    ):
+        """Return the outputs of the step for queries `(B, T, Q)`, and the new cache."""
         is_self = value is None
-        has_own_masks = value_mask is not None or key_mask is not None
-        same_sequence = is_self and cache is None and not has_own_masks
+        same_sequence = all(x is None for x in (value, cache, value_mask, key_mask))
         if is_self:
             value = query
             value_mask = query_mask if value_mask is None else value_mask
-        options = {} if cache is None else {"start": cache["length"]}
+        start = None if cache is None else cache["length"]
         memory = self.memory(
-            value, key, value_mask=value_mask, key_mask=key_mask, **options
+            value, key, value_mask=value_mask, key_mask=key_mask, start=start
         )
         positions = None
-        if is_self and self.needs_positions:
-            positions = positions_of_steps(memory.get("mask"), ops.shape(query)[1])
+        if is_self and self.step.needs_positions:
+            steps = ops.shape(query)[1]
+            positions = positions_of_steps(memory.get("mask"), steps, start)
         if cache is not None:
-            if positions is not None:
-                positions = cache["length"][:, None] + positions
             cache, seen = remember(cache, memory)
             memory = {"keys": cache["keys"], "values": cache["values"]}
             attention_mask = combine_masks(attention_mask, seen[:, None])
@@ -367,21 +393,12 @@ class SelfAttention(BaseAttention):
             query_mask=query_mask,
             mask=attention_mask,
             causal=causal and cache is None,
-            return_weights=return_attention_scores or return_details,
+            return_weights=return_weights,
             average_heads=False,
             query_positions=positions,
             same_sequence=same_sequence,
         )
-        if single:
-            axes = dict.fromkeys(results, 2) | {"context": 1}
-            results = {
-                name: ops.squeeze(x, axis=axes[name]) for name, x in results.items()
-            }
-        names = ("context", "weights") if return_attention_scores else ("context",)
-        outputs = [results] if return_details else [results[name] for name in names]
-        if cache is not None:
-            outputs.append(cache)
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+        return results, cache
 
     def build(
         self,
@@ -395,11 +412,6 @@ class SelfAttention(BaseAttention):
             self.axes.check(*shapes)
             shapes = [None if x is None else self.axes.fold_shape(x) for x in shapes]
         super().build(*shapes)
-
-    @property
-    def needs_positions(self) -> bool:
-        """Whether the weights depend on positions."""
-        return self.step.needs_positions
 
     def _length(self, query, value, cache):
         """Return the number of positions, or of places of the cache."""

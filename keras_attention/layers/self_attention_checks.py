@@ -41,5 +41,5 @@ def check_call(layer, query, value, key, causal):
     value_shape = (None,) * 3 if value is None else value.shape
     key_shape = None if key is None else key.shape
     # Without a value, one query is a step of a sequence.
-    ordered = value is not None and (causal or layer.needs_positions)
+    ordered = value is not None and (causal or layer.step.needs_positions)
     check_shapes(query.shape, value_shape, key_shape, ordered=ordered)

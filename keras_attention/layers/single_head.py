@@ -224,8 +224,7 @@ class AttentionStep(BaseStep):
         if state is None:
             state = self.initial_state(memory, ops.shape(query)[1])
         if noise is None:
-            noise = self.draw(memory, 1, ops.shape(query)[1]) if training else {}
-            noise = tree.map_structure(lambda x: x[0], noise)
+            noise = self._draw_once(memory, query) if training else {}
         if query_mask is not None:
             query = clear_masked(query, query_mask)
         if self.window is None:
@@ -239,12 +238,8 @@ class AttentionStep(BaseStep):
             valid = combine_masks(valid, seen)
         if query_mask is not None:
             valid = combine_masks(valid, query_mask[..., None])
-
-        if self.coverage is None:
-            scores = self.score(query, view["keys"])
-        else:
-            scores = self.score(query, view["keys"], state["coverage"]["total"])
-
+        coverage = [] if self.coverage is None else [state["coverage"]["total"]]
+        scores = self.score(query, view["keys"], *coverage)
         if extra_key is not None:
             extra = self.score(query, extra_key[:, :, None])
             scores, valid = append_score(scores, valid, extra, query_mask)
@@ -264,21 +259,17 @@ class AttentionStep(BaseStep):
             weights = weights * view["prior"]
         if self.coverage is not None:
             new_state["coverage"] = self.coverage(weights, state["coverage"])
-
         if "dropout" in noise:
             weights = self.weight_dropout(weights, noise["dropout"])
-        weights = ops.cast(weights, self.compute_dtype)
-        # On PyTorch, Keras multiplies float64 in float32.
-        context = ops.cast(read(weights, view["values"]), self.compute_dtype)
-        if return_weights and "positions" in view:
-            length = ops.shape(memory["values"])[1]
-            weights = spread_window(weights, view["positions"], length)
-        outputs = {**outputs, "context": context, "weights": weights}
-        if not return_weights:
-            del outputs["weights"]
         if query_mask is not None:
             new_state = _update_where(query_mask, new_state, state)
+        outputs = self._read(outputs, weights, view, memory, return_weights)
         return outputs, new_state
+
+    def _draw_once(self, memory, query):
+        """Return noise for one step."""
+        noise = self.draw(memory, 1, ops.shape(query)[1])
+        return tree.map_structure(lambda x: x[0], noise)
 
     def _select(self, query, memory, state, mask):
         """Return the view of the window, its valid positions, and new states."""
@@ -291,6 +282,23 @@ class AttentionStep(BaseStep):
         length = ops.shape(memory["values"])[1]
         positions = view.get("positions", ops.arange(length, dtype="int32"))
         return self.causal_mask(positions, state["causal_mask"])
+
+    def _read(self, outputs, weights, view, memory, return_weights):
+        """Return the outputs with the context and, if requested, the weights."""
+        weights, values = ops.cast(weights, self.compute_dtype), view["values"]
+        if len(values.shape) == 4:
+            context = ops.matmul(weights[:, :, None, :], values)[:, :, 0]
+        else:
+            context = ops.matmul(weights, values)
+        # On PyTorch, Keras multiplies float64 in float32.
+        context = ops.cast(context, self.compute_dtype)
+        outputs = {**outputs, "context": context, "weights": weights}
+        if not return_weights:
+            del outputs["weights"]
+        elif "positions" in view:
+            length = ops.shape(memory["values"])[1]
+            outputs["weights"] = spread_window(weights, view["positions"], length)
+        return outputs
 
     def get_config(self) -> Config:
         return {
@@ -306,13 +314,6 @@ class AttentionStep(BaseStep):
     @classmethod
     def from_config(cls, config: Config) -> Self:
         return cls(**deserialize_parts(config))
-
-
-def read(weights, values):
-    """Return the sum of `values` `(B, [T,] S, V)`, weighted by `(B, T, S)`."""
-    if len(values.shape) == 4:
-        return ops.matmul(weights[:, :, None, :], values)[:, :, 0]
-    return ops.matmul(weights, values)
 
 
 def _update_where(mask, new_state, state):

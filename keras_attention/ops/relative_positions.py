@@ -13,7 +13,7 @@ from keras import ops
 from keras_attention.ops.precision import exact_dtype
 
 
-def positions_of_steps(mask, length):
+def positions_of_steps(mask, length, start=None):
     """Return the positions of the steps of a sequence, int32 `(B, S)` or `(1, S)`.
 
     Masked steps do not count: a step has the position that it would have without them.
@@ -21,11 +21,14 @@ def positions_of_steps(mask, length):
     Args:
         mask: Boolean `(B, S)`; `None` if all steps are valid.
         length: S.
+        start: Position of the first step of each row, int32 `(B,)`; zero if `None`.
     """
     if mask is None:
-        return ops.arange(length, dtype="int32")[None]
-    counted = ops.cumsum(ops.cast(mask, "int32"), axis=1)
-    return ops.cast(counted, "int32") - 1
+        positions = ops.arange(length, dtype="int32")[None]
+    else:
+        counted = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+        positions = ops.cast(counted, "int32") - 1
+    return positions if start is None else start[:, None] + positions
 
 
 def offsets_between(query_positions, key_positions):
