@@ -8,7 +8,6 @@ import keras
 # Assumed length where it is unknown.
 USUAL_LENGTH = 1024
 
-
 # Maximum number of scores for which elementwise products and sums are the fastest.
 FEW_SCORES = 2**12
 

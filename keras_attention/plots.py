@@ -57,22 +57,18 @@ def attention_overlay(
         raise ValueError(
             f"image must have the shape (height, width, 3). Received: {image.shape}"
         )
-    height, span = image.shape[:2]
+    image_height, image_width = image.shape[:2]
     if boxes is None:
         maps = _as_maps(weights, len(words))
     else:
         weights = _to_array(weights)
         boxes = _as_boxes(boxes, weights.shape, len(words))
-        maps = [box_map(weight, boxes, height, span) for weight in weights]
+        maps = [box_map(weight, boxes, image_height, image_width) for weight in weights]
     rows = math.ceil((len(words) + 1) / columns)
-    panel = width / columns
-    figure = Figure(
-        figsize=(
-            width,
-            rows * (panel * min(height / span, MAX_ASPECT_RATIO) + 0.35) + 0.5,
-        ),
-        layout="constrained",
-    )
+    panel_height = width / columns * min(image_height / image_width, MAX_ASPECT_RATIO)
+    # Each panel has a title, and the figure has one.
+    height = rows * (panel_height + 0.35) + 0.5
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes:
         axis.set_axis_off()
@@ -81,12 +77,14 @@ def attention_overlay(
     axes[0].imshow(image)
     axes[0].set_title("image", fontsize=12, color="0.45")
     for index, (axis, word) in enumerate(zip(axes[1:], words, strict=False)):
-        weight = maps[index]
-        brightness = enlarge(weight, height, span) if boxes is None else weight
+        brightness = maps[index]
+        if boxes is None:
+            brightness = enlarge(brightness, image_height, image_width)
         axis.imshow(_highlight(image, brightness))
         axis.set_title(word, fontsize=14, **font)
         if boxes is not None and len(boxes):
-            _outline(axis, boxes[weights[index].argmax()], height, span)
+            box = boxes[weights[index].argmax()]
+            _outline(axis, box, image_height, image_width)
     figure.suptitle(title, fontsize=15, **font)
     return figure
 

@@ -20,7 +20,7 @@ Shapes: TypeAlias = Any
 
 #: Configuration of a layer, as `get_config` returns it.
 Config: TypeAlias = dict[str, Any]
-#: Tensors by name, such as the memory of a value or the state of a decoder.
+#: Tensors by name, such as the memory of an attention or the state of a decoder.
 Tensors: TypeAlias = dict[str, Any]
 
 Initializer: TypeAlias = str | Config | keras.initializers.Initializer

@@ -32,8 +32,9 @@ class ScheduledSampling(keras.layers.Layer):
     `AttentionDecoder(cell, sampling=...)` calls `draw` before its loop and `choose` at
     every step of a training pass.
 
-    Every row and every step but the first is sampled independently. No gradient passes
-    through the sampled word; `embed` learns from it as from any other word.
+    Rows and steps are independent of each other; the first step always receives the
+    teacher's input. No gradient passes through the sampling of a word; `embed` learns
+    from a sampled word as from any other.
 
     `embed` and `predict` belong to the model that trains them. This layer only refers
     to them, so their weights are not among its own, and are neither frozen nor saved
@@ -58,8 +59,8 @@ class ScheduledSampling(keras.layers.Layer):
         passes: Variable that counts the training passes; saved with the model.
 
     Raises:
-        ValueError: If `embed` or `predict` cannot be called, or `rate` is no
-            probability.
+        ValueError: If `embed` or `predict` cannot be called, or `rate` is neither a
+            probability nor a schedule.
 
     Example:
 

@@ -15,7 +15,7 @@ from keras_attention.validation import check_mask, may_be_equal
 
 
 def attend_over_axes(attend, axes, tensors, masks, attention_mask, return_weights):
-    """Attend over some axes, and return the output, and the weights, with all axes.
+    """Attend over some axes, and return outputs, and weights, that have all axes.
 
     Args:
         attend: Attention of the folded query, value and key, with the arguments

@@ -131,11 +131,13 @@ class BaseStep(QuantizableLayer):
 
 
 class BaseAttention(QuantizableLayer):
-    """Base of the attention layers: a memory and a step, which decoders also use alone.
+    """Base of the attention layers, which consist of a memory and a step.
+
+    A call of the layer calls both. A decoder calls them separately.
 
     Attributes:
         memory: The `BaseMemory`; called once for every source.
-        step: The `BaseStep`; called for every query, or for all.
+        step: The `BaseStep`; called for one query after the other, or for all at once.
     """
 
     def __init__(self, **kwargs: Any) -> None:

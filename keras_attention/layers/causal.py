@@ -26,7 +26,7 @@ class CausalMask(StepCounter):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        # There are no weights to build, and attention may never be causal.
+        # There are no weights to build, and only causal attention calls this layer.
         self.built = True
 
     def call(self, positions: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:

@@ -229,8 +229,8 @@ class T5Positions(RelativePositions):
         num_buckets: Positive integer, at least 2, or 4 if `bidirectional`.
         max_distance: Positive integer, larger than the number of distances with a
             bucket of their own: half of `num_buckets`, or a quarter if `bidirectional`.
-        bidirectional: Whether half of the buckets are for keys after the query. `"t5"`
-            chooses `not causal`.
+        bidirectional: Whether half of the buckets are for keys after the query. The
+            name `"t5"` stands for `True`, or for `False` in causal attention.
         bias_initializer, bias_regularizer, bias_constraint: For the table
             `(num_buckets, N)`.
 

@@ -324,8 +324,8 @@ class LocationScore(ProjectedScore):
 class ScorePair(Score):
     """A score, and a copy of it with its own weights, for weightings that take two.
 
-    If the score projects its keys, the copy has its own projection, too; both are
-    concatenated.
+    If the score projects its keys, the copy has its own projection, too. The keys are
+    then both projections, concatenated.
 
     Args:
         score: The `Score`.

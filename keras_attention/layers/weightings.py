@@ -107,10 +107,9 @@ class HardWeighting(TemperatureWeighting):
         choice[t] ~ softmax(scores[t] / temperature)
         weights   = one-hot(choice)
 
-    In training the position is drawn (Gumbel-max). With a probability of
+    In training, the position is drawn (Gumbel-max). With a probability of
     `soft_probability`, all queries of an example use the softmax itself instead, which
-    stabilises the training. The
-    `estimator` decides how the scores learn:
+    stabilises the training. The `estimator` decides how the scores learn:
 
     - `"score-function"`: no gradient passes through the choice. A loss such as
       `ReinforceLoss` uses its log-probability and the entropy.
@@ -238,9 +237,9 @@ class MonotonicWeighting(Weighting):
 
     Args:
         mode: How the expected weights are computed: `"recursive"`, exact, or
-            `"parallel"`, the paper's cumulative products, which lose their precision
-            where the product of `1 - p` underflows. `"hard"` stops at the first
-            position with `p > 0.5` and gives no gradient to the scores.
+            `"parallel"`, the paper's cumulative products, which lose weights where the
+            product of `1 - p` is below 1e-10. `"hard"` stops at the first position with
+            `p > 0.5` and gives no gradient to the scores.
         inference: `"expectation"`, as in training, or `"hard"`.
         noise: Standard deviation of the Gaussian noise that is added to the scores in
             training, so that the model learns probabilities near 0 and 1.

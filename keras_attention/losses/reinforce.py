@@ -56,8 +56,8 @@ class ReinforceLoss(keras.layers.Layer):
         entropy: Entropy of the distributions of the positions, `(B, T)` or `(B,)`.
         mask: Boolean `(B, T)`; steps that are `False` do not count, even if they hold
             NaN.
-        sampled: Boolean `(B,)`; `False` for examples with soft attention, which add
-            nothing to the estimate and the baseline.
+        sampled: Boolean `(B,)`; `False` for examples with soft attention, which have no
+            reward term and do not change the baseline.
         training: Whether to update the baseline.
 
     Returns:

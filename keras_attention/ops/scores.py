@@ -10,7 +10,7 @@ from keras_attention.ops.precision import exact_dtype
 
 
 def dot_scores(query, keys):
-    """Multiply every query with every key.
+    """Return the dot product of every query and every key.
 
         scores[b, t, s] = query[b, t] . keys[b, s]
 

@@ -120,7 +120,7 @@ def contrastive_search(
 
 
 class _Lookahead:
-    """Calls of the step for candidates, with their normalised hidden states.
+    """Runs the step for candidate tokens, and normalises their hidden states.
 
     Args:
         step: As `constrain` returns it.

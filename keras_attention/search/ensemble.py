@@ -22,14 +22,15 @@ def ensemble_step(
     With model weights w that sum to one, the next token has the distribution
 
         p(n) = sum over m of w[m] * p[m](n)               ("probabilities")
-        p(n) ~ product over m of p[m](n) ** w[m]      ("log-probabilities")
+        p(n) = product over m of p[m](n) ** w[m] / Z  ("log-probabilities")
 
     The first is the arithmetic mean, in which a token that one model rules out remains
-    possible; the second is the normalised geometric mean, in which it does not.
+    possible. The second is the geometric mean, normalised by the sum Z, in which such a
+    token is impossible.
 
     Args:
-        steps: List of step functions (see `beam_search`) over the same vocabulary
-            and the same positions.
+        steps: List of step functions (see `keras_attention.search`) over the same
+            vocabulary and the same positions.
         weights: Positive number for each step, divided by their sum; equal weights
             if `None`.
         combine: `"probabilities"` or `"log-probabilities"`.

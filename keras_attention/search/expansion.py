@@ -95,8 +95,8 @@ def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
         running: The continuations of the next beam, `(B, K)`.
     """
     beam_size = log_probs.shape[1]
-    choice = log_probs if penalty is None else log_probs - penalty[:, None]
-    values, parents, token_ids = best_continuations(ranks, choice, progress)
+    penalized = log_probs if penalty is None else log_probs - penalty[:, None]
+    values, parents, token_ids = best_continuations(ranks, penalized, progress)
     size = log_probs.shape[-1]
     flat = ops.reshape(log_probs, (-1, beam_size * size))
     token_log_probs = gather(flat, parents * size + token_ids)
