@@ -17,15 +17,13 @@ several. Prints
     python benchmarks/alignment.py bahdanau --epochs 12
 """
 
-import argparse
-import contextlib
 import random
 import statistics
-import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
+import trainings
+import workers
 
 TRAINING, VALIDATION, TEST = 10_000, 200, 500
 # Words of each kind.
@@ -99,7 +97,7 @@ class Language:
         return self.random.sample(list(words), count)
 
     def pair(self):
-        """A sentence and its translation."""
+        """Return a sentence and its translation."""
         left = {kind: list(words) for kind, words in self.kinds.items()}
 
         def draw(kind):
@@ -136,42 +134,17 @@ class Language:
             target = other + conjunction + target
         return " ".join(source), " ".join(self.translation[word] for word in target)
 
-    def pairs(self, count, besides=()):
-        """Return `count` different pairs whose sentences are not in `besides`."""
-        known, found = {source for source, _ in besides}, {}
+    def pairs(self, count):
+        """Return `count` pairs of different sentences."""
+        found = {}
         while len(found) < count:
             source, target = self.pair()
-            if source not in known:
-                found[source] = target
+            found[source] = target
         return list(found.items())
 
 
-def write(pairs, folder, name):
-    for side, suffix in enumerate(("from", "to")):
-        text = "".join(f"{pair[side]}\n" for pair in pairs)
-        (folder / f"{name}.{suffix}").write_text(text, encoding="utf-8")
-
-
-def train(attention, options, folder):
-    """A translator, and the seconds that it took."""
-    from keras_attention_apps.nmt import Translator
-    from keras_attention_apps.nmt.main import main as nmt
-
-    output = folder / attention
-    options = {"attention": attention, "data": folder, "pair": "from-to", **options}
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    start = time.perf_counter()
-    with (
-        open(folder / f"{attention}.log", "w") as log,
-        contextlib.redirect_stdout(log),
-    ):
-        if nmt(["train", "--output", str(output), *map(str, flags)]):
-            raise SystemExit(f"the training of {attention} failed")
-    return Translator.from_preset(str(output / "model")), time.perf_counter() - start
-
-
 def score(translator, pairs, origin):
-    """Shares of right translations and of right links, BLEU, and the error rate."""
+    """Return the shares of right translations and links, BLEU, and the error rate."""
     import sacrebleu
 
     from keras_attention import AlignmentErrorRate
@@ -203,15 +176,12 @@ def score(translator, pairs, origin):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = workers.command_line(__doc__)
     parser.add_argument("attention", nargs="*", help=" ".join(TRANSLATORS))
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--output", type=Path, help="folder to keep the models in")
     arguments = parser.parse_args()
-    if unknown := set(arguments.attention) - set(TRANSLATORS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    workers.check_names(parser, arguments.attention, TRANSLATORS)
     language = Language()
     pairs = language.pairs(TRAINING + VALIDATION + TEST)
     parts = {
@@ -219,22 +189,20 @@ def main():
         "val": pairs[TRAINING:-TEST],
     }
     test = pairs[-TEST:]
-    with contextlib.ExitStack() as stack:
-        folder = arguments.output
-        if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder.mkdir(parents=True, exist_ok=True)
+    with trainings.folder_of(arguments.output) as folder:
         for name, part in parts.items():
-            write(part, folder, name)
+            trainings.write_pairs(part, folder, name, ("from", "to"))
         print(
             "| attention | trained | exact | BLEU | aligned | AER | subwords a word |"
         )
         print("|---|---:|---:|---:|---:|---:|---:|")
         for attention in arguments.attention or TRANSLATORS:
-            options = dict(TRANSLATORS[attention])
+            options = {"attention": attention, "pair": "from-to"}
+            options |= TRANSLATORS[attention]
             if arguments.epochs:
                 options["epochs"] = arguments.epochs
-            translator, seconds = train(attention, options, folder)
+            found = trainings.train_translator(attention, options, folder)
+            translator, seconds = found
             scores = score(translator, test, language.origin)
             encode = translator.tokenizer.encode
             tokens = sum(len(encode(source)) - 1 for source, _ in test)

@@ -22,11 +22,9 @@ import subprocess
 import sys
 import time
 
+import workers
+
 WARM_CALLS = 10
-COMMAND = (
-    "import sys; from keras_attention_apps.captioner.main import main; "
-    "sys.exit(main(sys.argv[1:]))"
-)
 
 
 class Stopwatch:
@@ -63,15 +61,13 @@ def stages(photo, preset, beam_size, precision):
     return watch.seconds
 
 
-def run(*arguments):
-    """Wall time and standard output of a fresh Python process."""
+def run(command):
+    """Return the wall time and the standard output of a fresh process."""
     start = time.perf_counter()
-    finished = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True
-    )
+    finished = subprocess.run(command, capture_output=True, text=True)
     seconds = time.perf_counter() - start
     if finished.returncode:
-        sys.exit(f"failed: {arguments}\n{finished.stderr}")
+        sys.exit(f"failed: {command}\n{finished.stderr}")
     return seconds, finished.stdout
 
 
@@ -81,8 +77,8 @@ def cold(photo, preset, beam_size, precision, rounds):
     shared += ["--precision", precision]
     runs = []
     for _ in range(rounds):
-        whole, _ = run("-c", COMMAND, "caption", photo, *shared)
-        _, output = run(__file__, photo, *shared, "--stages")
+        whole, _ = run(workers.program("captioner", "caption", photo, *shared))
+        _, output = run([sys.executable, __file__, photo, *shared, "--stages"])
         runs.append({"whole command": whole, **json.loads(output.splitlines()[-1])})
     seconds = medians(runs)
     left = 2 * seconds["whole command"] - sum(seconds.values())
@@ -90,7 +86,7 @@ def cold(photo, preset, beam_size, precision, rounds):
 
 
 def warm(photo, preset, beam_size, precision, calls):
-    """Dict of medians in seconds: the whole call and its parts."""
+    """Return medians in seconds: the whole call and its parts."""
     import keras
     from keras_attention_apps.captioner.images.reading import image_to_array, read_image
     from keras_attention_apps.captioner.inference import Captioner
@@ -144,9 +140,7 @@ def report(title, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = workers.command_line(__doc__)
     parser.add_argument("photo")
     parser.add_argument(
         "--preset", default="flickr8k-soft", help="name of a preset, or a folder"

@@ -9,7 +9,6 @@ included: `few` in `apps/*/runtimes.py`.
         --text val.en
 """
 
-import argparse
 import functools
 import itertools
 import os
@@ -19,17 +18,15 @@ import sys
 import time
 from pathlib import Path
 
+import workers
+
 SENTENCE = "A man in a blue shirt is standing on a ladder cleaning a window."
-COMMAND = (
-    "import sys; from keras_attention_apps.{}.main import main; "
-    "sys.exit(main(sys.argv[1:]))"
-)
 RUNTIMES = ("litert", "keras")
 
 
 def process(program, *arguments):
     """Return wall seconds, processor seconds and megabytes of a fresh process."""
-    command = [sys.executable, "-c", COMMAND.format(program), *map(str, arguments)]
+    command = workers.program(program, *arguments)
     start = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
@@ -75,12 +72,6 @@ def models(program, model):
     }
 
 
-def seconds_of(function):
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
 def warm(program, model, one, many, starts, rounds):
     """Print the time of one input and the throughput of many, for each runtime."""
     verb = {"captioner": "caption", "nmt": "translate"}[program]
@@ -93,8 +84,8 @@ def warm(program, model, one, many, starts, rounds):
         call(many)
     for _, name in itertools.product(range(rounds), RUNTIMES):
         run = functools.partial(calls[name], one)
-        single[name] += [seconds_of(run) for _ in range(5)]
-        several[name].append(seconds_of(functools.partial(calls[name], many)))
+        single[name] += [workers.timed(run) for _ in range(5)]
+        several[name].append(workers.timed(functools.partial(calls[name], many)))
     each = {}
     for name in RUNTIMES:
         milliseconds = 1000 * statistics.median(single[name])
@@ -109,9 +100,7 @@ def warm(program, model, one, many, starts, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = workers.command_line(__doc__)
     parser.add_argument("photo")
     parser.add_argument("--image-folder", type=Path, help="images for the throughput")
     parser.add_argument("--text", type=Path, help="sentences for the throughput")

@@ -1,4 +1,4 @@
-"""Names and numbers that the training text does not have, with and without copying.
+"""Translation of names and numbers that are not in the training text, by copying.
 
 A parallel text, English to German, is made from templates with names and numbers. Each
 language has an order of its own, so the position does not tell which name is meant. The
@@ -15,14 +15,13 @@ trained without and with `--copy`. Prints
     python benchmarks/copying.py luong self-attention --epochs 12
 """
 
-import argparse
 import collections
-import contextlib
 import random
 import re
-import tempfile
-import time
 from pathlib import Path
+
+import trainings
+import workers
 
 TRAINING, VALIDATION, TEST, SEEN = 4000, 64, 300, 200
 NAMES = 400
@@ -97,8 +96,8 @@ class Text:
         self.random = random.Random(seed)
         self.names = self._names(NAMES, "training")
 
-    def _names(self, count, kind, besides=()):
-        """Return different names of two to four syllables."""
+    def _names(self, count, kind, excluded=()):
+        """Return different names of two to four syllables that are not excluded."""
         begins, vowels, ends = SYLLABLES[kind]
         draw, names = self.random.choice, {}
         while len(names) < count:
@@ -106,7 +105,7 @@ class Text:
                 draw(begins) + draw(vowels) + draw(ends)
                 for _ in range(draw((2, 2, 3, 4)))
             ).capitalize()
-            if name not in besides:
+            if name not in excluded:
                 names[name] = None
         return list(names)
 
@@ -118,7 +117,7 @@ class Text:
             names = self.random.choices(self.names, weights, k=4)
             number = draw((draw(range(2, 100)), draw(range(100, 3000))))
         else:
-            names = self._names(4, kind, besides=self.names)
+            names = self._names(4, kind, excluded=self.names)
             number = self.random.randrange(3000, 1_000_000)
         (source, target) = draw(TEMPLATES)
         thing, job = draw(list(THINGS)), draw(list(JOBS))
@@ -133,31 +132,6 @@ class Text:
 
     def pairs(self, count, kind):
         return [self.pair(kind) for _ in range(count)]
-
-
-def write(pairs, folder, name):
-    for side, suffix in enumerate(("en", "de")):
-        text = "".join(f"{pair[side]}\n" for pair in pairs)
-        (folder / f"{name}.{suffix}").write_text(text, encoding="utf-8")
-
-
-def train(attention, options, folder, copy):
-    """Return a translator, and the seconds that its training took."""
-    from keras_attention_apps.nmt import Translator
-    from keras_attention_apps.nmt.main import main as nmt
-
-    output = folder / f"{attention}{'-copy' * copy}"
-    options = {"attention": attention, "data": folder, "pair": "en-de", **options}
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    flags += ["--copy"] if copy else []
-    start = time.perf_counter()
-    with (
-        open(folder / f"{output.name}.log", "w", encoding="utf-8") as log,
-        contextlib.redirect_stdout(log),
-    ):
-        if nmt(["train", "--output", str(output), *map(str, flags)]):
-            raise SystemExit(f"the training of {output.name} failed")
-    return Translator.from_preset(str(output / "model")), time.perf_counter() - start
 
 
 def shares(translator, pairs):
@@ -175,32 +149,29 @@ def shares(translator, pairs):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = workers.command_line(__doc__)
     parser.add_argument("attention", nargs="*", help=" ".join(ATTENTIONS))
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--output", type=Path, help="folder to keep the models in")
     arguments = parser.parse_args()
-    if unknown := set(arguments.attention) - set(ATTENTIONS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    workers.check_names(parser, arguments.attention, ATTENTIONS)
     text = Text()
     training = text.pairs(TRAINING, "training")
     validation, test = text.pairs(VALIDATION, "training"), text.pairs(TEST, "test")
-    with contextlib.ExitStack() as stack:
-        folder = arguments.output
-        if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder.mkdir(parents=True, exist_ok=True)
-        write(training, folder, "train")
-        write(validation, folder, "val")
-        write(test, folder, "test")
+    parts = {"train": training, "val": validation, "test": test}
+    with trainings.folder_of(arguments.output) as folder:
+        for name, part in parts.items():
+            trainings.write_pairs(part, folder, name, ("en", "de"))
         print("| attention | copying | trained | names | numbers | exact | seen |")
         print("|---|---|---:|---:|---:|---:|---:|", flush=True)
         for attention in arguments.attention or ATTENTIONS[:1]:
             for copy in (False, True):
-                options = {**OPTIONS[attention], "epochs": arguments.epochs}
-                translator, seconds = train(attention, options, folder, copy)
+                options = {"attention": attention, "pair": "en-de"}
+                options |= {**OPTIONS[attention], "epochs": arguments.epochs}
+                options |= {"copy": None} if copy else {}
+                name = f"{attention}{'-copy' * copy}"
+                found = trainings.train_translator(name, options, folder)
+                translator, seconds = found
                 names, numbers, exact = shares(translator, test)
                 seen, *_ = shares(translator, training[:SEEN])
                 print(

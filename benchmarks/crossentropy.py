@@ -21,7 +21,7 @@ CANDIDATES = ("linear_crossentropy", "sequence_crossentropy", "Keras")
 
 
 def build_step(name):
-    """The step of a candidate."""
+    """Return the step of a candidate."""
     import keras
     import tensorflow as tf
     from keras import ops

@@ -24,7 +24,7 @@ MODES = ("graph", "XLA")
 
 
 def build_step(name):
-    """The step of a candidate such as `"GRU|ours|graph"`."""
+    """Return the step of a candidate such as `"GRU|ours|graph"`."""
     import tensorflow as tf
 
     case, whose, mode = name.split("|")
@@ -41,7 +41,7 @@ def build_step(name):
 
 
 def passes(case, whose):
-    """Forward and backward."""
+    """Return the function that runs an encoder forward and backward."""
     import keras
     import tensorflow as tf
 
@@ -79,7 +79,7 @@ def passes(case, whose):
 
 
 def matrix_products(width):
-    """The products of `passes`, the gradients of kernels after the loop."""
+    """Return the matrix products of `passes`, kernel gradients after the loop."""
     import tensorflow as tf
 
     rows = BATCH * STEPS

@@ -10,7 +10,6 @@ equal, bit by bit, that of a training that was not killed. The columns are those
 `robustness.py`.
 """
 
-import argparse
 import collections
 import importlib
 import multiprocessing
@@ -25,7 +24,9 @@ import traceback
 from pathlib import Path
 
 import numpy as np
-from robustness import PHOTO, report
+import workers
+from photographs import PHOTO
+from robustness import report
 
 
 def clients(count, seconds):
@@ -186,9 +187,7 @@ def model_of(output):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = workers.command_line(__doc__)
     parser.add_argument("kind", choices=["clients", "kills"])
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60, help="of the clients")

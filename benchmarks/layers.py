@@ -121,7 +121,7 @@ def _tensors(queries, positions):
 
 
 def build_step(name):
-    """The step of a candidate such as `"additive|128|512|ours|graph|both"`."""
+    """Return the step of a candidate such as `"additive|128|512|ours|graph|both"`."""
     import tensorflow as tf
 
     case, queries, positions, whose, mode, passes = name.split("|")

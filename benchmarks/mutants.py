@@ -14,7 +14,6 @@ be a mutant that only a slow test finds. Nothing is written to the repository: t
 in a copy, in processes forked from one that has imported Keras.
 """
 
-import argparse
 import ast
 import collections
 import contextlib
@@ -28,6 +27,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import workers
 
 ROOT = Path(__file__).parents[1]
 MUTATED = "ops", "search", "decoder"
@@ -52,9 +53,7 @@ class Mutant:
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = workers.command_line(__doc__)
     parser.add_argument("--sample", type=int, default=300, help="Number of mutants.")
     parser.add_argument("--seed", type=int, default=1, help="Random seed.")
     parser.add_argument(
@@ -94,7 +93,7 @@ def main():
             flush=True,
         )
         fates = collections.Counter()
-        # Interrupted, it still tells of the mutants so far.
+        # After an interrupt, the mutants so far are reported.
         with contextlib.suppress(KeyboardInterrupt):
             for mutant in sample:
                 result = judged(mutant, reached, durations, options.budget)

@@ -19,7 +19,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,27 +26,11 @@ import traceback
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+import photographs
+import workers
 
-PHOTO = Path(__file__).parents[1] / "docs" / "photographer.jpg"
-COMMAND = (
-    "import sys; from keras_attention_apps.captioner.main import main; "
-    "sys.exit(main(['web', '--port', '0', *sys.argv[1:]]))"
-)
 # Seconds that a client waits after a refusal.
 REST = 1
-
-
-def write_crops(count, folder):
-    """Write `count` different crops of the photograph, and return their paths."""
-    image = Image.open(PHOTO)
-    paths = []
-    for i in range(count):
-        side = image.width // 2 + 7 * i % (image.width // 2)
-        left = 11 * i % (image.width - side + 1)
-        paths.append(folder / f"{i}.png")
-        image.crop((left, left, left + side, left + side)).save(paths[-1])
-    return paths
 
 
 def ask(client, path, expected, end, counts, times):
@@ -83,7 +66,7 @@ def answer(details):
 def served(folder, max_queue):
     """Yield the process of the page and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "--max-queue", str(max_queue)],
+        workers.program("captioner", "web", "--port", 0, "--max-queue", max_queue),
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(folder)},
@@ -136,7 +119,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder, uploads = Path(folder), Path(folder) / "uploads"
         uploads.mkdir()
-        paths = write_crops(options.clients, folder)
+        paths = photographs.write_crops(options.clients, folder)
         captioner = LiteCaptioner.from_preset("flickr8k-soft")
         expected = [answer(captioner.caption(path).details()) for path in paths]
         with served(uploads, options.max_queue) as (process, address):

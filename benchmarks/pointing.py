@@ -25,12 +25,14 @@ without attention supervision:
     python benchmarks/pointing.py soft hard --epochs 4 --supervision 0
 """
 
-import argparse
 import contextlib
 import os
 import tempfile
 import time
 from pathlib import Path
+
+import trainings
+import workers
 
 KINDS = {
     "soft, previous state": {"model.no-input-in-query": None},
@@ -53,7 +55,7 @@ def captioner(*arguments):
 
 
 def recipe(kind, supervision, epochs, folder):
-    """Options of a training."""
+    """Return the options of a training."""
     options = {**KINDS[kind], "supervision": supervision, "fine-tune-epochs": epochs}
     if not kind.startswith("soft"):
         options["from-preset"] = folder / f"soft-{supervision}" / "model"
@@ -63,23 +65,18 @@ def recipe(kind, supervision, epochs, folder):
 
 
 def train(folder, output, options):
-    """A captioner, and the seconds that an epoch of its training took."""
+    """Return a captioner, and the seconds that an epoch of its training took."""
     from keras_attention_apps.captioner import Captioner
 
     options = {**options, "data": folder, "output": output}
-    flags = [
-        part
-        for name, value in options.items()
-        for part in ([f"--{name}"] if value is None else [f"--{name}", value])
-    ]
     start = time.perf_counter()
-    captioner("train-scenes", *flags)
+    captioner("train-scenes", *trainings.flags(options))
     seconds = (time.perf_counter() - start) / options["fine-tune-epochs"]
     return Captioner.from_preset(output / "model"), seconds
 
 
 def score(trained, images):
-    """Shares of true captions and of words that point at their object, and more."""
+    """Return shares of true captions and of words that point at their object, etc."""
     from keras_attention_apps.captioner.data.boxes import pointing
     from keras_attention_apps.captioner.metrics import attention_figures
 
@@ -137,15 +134,12 @@ def gradient_noise(trained, images):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = workers.command_line(__doc__)
     parser.add_argument("kinds", nargs="*", help=" ".join(KINDS))
     parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--supervision", type=float, nargs="*", default=[0.0, 0.5])
     arguments = parser.parse_args()
-    if unknown := set(arguments.kinds) - set(KINDS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    workers.check_names(parser, arguments.kinds, KINDS)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from keras_attention_apps.captioner.data.dataset import read_dataset
 

@@ -13,7 +13,6 @@ and the input that took the most CPU time.
     python benchmarks/robustness.py layers --count 2000     # KERAS_BACKEND=jax, too
 """
 
-import argparse
 import collections
 import contextlib
 import dataclasses
@@ -31,12 +30,13 @@ from pathlib import Path
 
 import mutations
 import numpy as np
+import workers
+from photographs import PHOTO
 
 # Number of inputs between two checks with a known answer.
 REPEATED = 50
 COLUMNS = ("tried", "answered", "refused", "tracebacks", "crashes", "hangs", "changed")
 KERAS_MODELS = "captioner", "translator", "older-captioner", "older-translator"
-PHOTO = Path(__file__).parents[1] / "docs" / "photographer.jpg"
 
 
 class Images:
@@ -414,9 +414,7 @@ def report(name, counts, tried):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = workers.command_line(__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)

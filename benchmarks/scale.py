@@ -21,13 +21,9 @@ import threading
 import time
 from pathlib import Path
 
-from PIL import Image
+import photographs
+import workers
 
-PHOTO = Path(__file__).parents[1] / "docs" / "photographer.jpg"
-COMMAND = (
-    "import sys; from keras_attention_apps.captioner.main import main; "
-    "sys.exit(main(sys.argv[1:]))"
-)
 WAYS = {
     "one process": ["--runtime", "litert"],
     "Ray, 1 actor": ["--engine", "ray", "--actors", "1"],
@@ -36,22 +32,11 @@ WAYS = {
 LARGE = (1_000_000, 100_000_000)
 
 
-def write_crops(count, folder):
-    """Write `count` different crops of the photograph."""
-    image = Image.open(PHOTO).convert("RGB")
-    for number in range(count):
-        side = image.width // 2 + 7 * number % (image.width // 2)
-        left = 11 * number % (image.width - side + 1)
-        box = (left, left, left + side, left + side)
-        image.crop(box).save(folder / f"{number:06}.jpg", quality=90)
-
-
 def run(folder, output, options):
     """Caption a folder; return the seconds and the peak memory in bytes."""
-    arguments = ["caption", str(folder), "--output", str(output), *options]
     started = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *arguments],
+        workers.program("captioner", "caption", folder, "--output", output, *options),
         # Ray lowers the priority of its workers; a comparison needs equal priorities.
         env={**os.environ, "RAY_worker_niceness": "0"},
         stdout=subprocess.DEVNULL,
@@ -110,7 +95,7 @@ def main():
         folders = {"one": Path(root) / "one", "all": Path(root) / "all"}
         for size, count in (("one", 1), ("all", options.images)):
             folders[size].mkdir()
-            write_crops(count, folders[size])
+            photographs.write_crops(count, folders[size])
         for number in range(options.rounds):
             for way, size in times:
                 output = Path(root) / f"{way}-{size}-{number}.jsonl"

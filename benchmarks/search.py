@@ -33,7 +33,7 @@ SHARPNESS = 120.0
 
 
 def make_model():
-    """Function `(memory) -> step`, and the memory and the state of all sentences."""
+    """Return `make_step(memory)`, and the memory and the state of all sentences."""
     import keras
     from keras import ops
 
@@ -80,7 +80,7 @@ def make_model():
 
 
 def candidate(name):
-    """Function that searches the whole list and returns NumPy arrays."""
+    """Return a function that searches the whole list and returns NumPy arrays."""
     import tensorflow as tf
     from keras import ops, tree
 

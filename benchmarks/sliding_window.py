@@ -23,7 +23,7 @@ PASSES = ("forward", "both")
 
 
 def build_step(name):
-    """The step of a candidate such as `"1024|sliding|both"`."""
+    """Return the step of a candidate such as `"1024|sliding|both"`."""
     import tensorflow as tf
 
     from keras_attention import SelfAttention

@@ -34,7 +34,7 @@ DROPOUT = 0.5
 
 
 def make_batch():
-    """Features `(BATCH, REGIONS, DEPTH)` and full captions `(BATCH, STEPS + 1)`."""
+    """Return features `(BATCH, REGIONS, DEPTH)` and captions `(BATCH, STEPS + 1)`."""
     random = np.random.default_rng(0)
     features = random.random((BATCH, REGIONS, DEPTH), dtype="float32")
     captions = random.integers(4, VOCABULARY, (BATCH, STEPS + 1))
@@ -42,7 +42,7 @@ def make_batch():
 
 
 def our_step(jit_compile):
-    """The step of `captioner train` with the CNN frozen."""
+    """Return the step of `captioner train` with the CNN frozen."""
     import keras
     from keras import ops
     from keras_attention_apps.captioner.config import ModelConfig, TrainConfig
@@ -81,13 +81,10 @@ def our_step(jit_compile):
     return lambda: network.train_on_batch(batch)
 
 
-def peer_step():
-    """The step of the PyTorch tutorials: soft attention with an LSTM cell."""
+def peer_decoder():
+    """Return the decoder of the PyTorch tutorials: soft attention with an LSTM cell."""
     import torch
     from torch import nn
-    from torch.nn.utils.rnn import pack_padded_sequence
-
-    torch.set_num_threads(workers.CORES)
 
     class SoftAttention(nn.Module):
         def __init__(self):
@@ -134,7 +131,17 @@ def peer_step():
                 maps[:alive, t] = weights
             return scores, captions, steps, maps
 
-    decoder = Decoder()
+    return Decoder()
+
+
+def peer_step():
+    """Return the step of the PyTorch tutorials, with `peer_decoder`."""
+    import torch
+    from torch import nn
+    from torch.nn.utils.rnn import pack_padded_sequence
+
+    torch.set_num_threads(workers.CORES)
+    decoder = peer_decoder()
     optimizer = torch.optim.Adam(decoder.parameters(), lr=4e-4)
     crossentropy = nn.CrossEntropyLoss()
     features, captions = (torch.from_numpy(x) for x in make_batch())
@@ -157,10 +164,10 @@ def peer_step():
 
 
 def layer_products(rows, inputs, outputs, times=1, from_data=False):
-    """The products of a layer on rows `(rows, inputs)`.
+    """Return the matrix products of a layer on rows `(rows, inputs)`.
 
-    It needs its output, the gradient of its kernel and, unless its inputs are data, the
-    gradient of its inputs.
+    They compute the output, the gradient of the kernel and, unless the inputs are data,
+    the gradient of the inputs.
     """
     products = [((rows, inputs), (inputs, outputs), times)]
     products += [((inputs, rows), (rows, outputs), times)]
@@ -170,7 +177,7 @@ def layer_products(rows, inputs, outputs, times=1, from_data=False):
 
 
 def matrix_products():
-    """The products of our step: pairs of shapes, and how often each is computed."""
+    """Return the products of our step: two shapes, and how often each is computed."""
     layer = layer_products
     rows = BATCH * STEPS
     return [
@@ -211,13 +218,13 @@ def products_step(products):
 PEER, PRODUCTS = "PyTorch", "matrix products"
 
 
-def report(found, what, products, rounds, steps):
+def report(found, sizes, products, rounds, steps):
     medians = {name: statistics.median(x.times) for name, x in found.items()}
     operations = sum(
         2 * n * np.prod(first) * second[-1] for first, second, n in products
     )
     print(
-        f"{what}; {operations / 1e9:.1f} GFLOP in matrix products a step; "
+        f"{sizes}; {operations / 1e9:.1f} GFLOP in matrix products a step; "
         f"{workers.CORES} cores; medians of {rounds} rounds of {steps} steps\n"
     )
     print("| step | first step | time | peer / time | time / products |")
@@ -231,7 +238,7 @@ def report(found, what, products, rounds, steps):
     print("\nThe first step includes tracing and compiling.")
 
 
-def main(description, script, candidates, what, products):
+def main(description, script, candidates, sizes, products):
     arguments = workers.parse(
         workers.command_line(description),
         lambda name: candidates[name](),
@@ -243,7 +250,7 @@ def main(description, script, candidates, what, products):
         print("PyTorch is not installed: the peer is left out (pip install torch).\n")
         names.remove(PEER)
     found = workers.take_turns(script, names, arguments.rounds, arguments.steps)
-    report(found, what, products, arguments.rounds, arguments.steps)
+    report(found, sizes, products, arguments.rounds, arguments.steps)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ COMPILED_STEP = 16
 SIZES = {"bahdanau": (256, 320, 1, 4), "self-attention": (128, 256, 4, 4)}
 # Special tokens of this project; `joeynmt_search` has those of JoeyNMT.
 PAD, END, SPECIAL = 0, 2, 4
-# Beam, sentences together, and how many sentences there are for each that is searched.
+# Beam width, batch size, and n: every n-th sentence is searched.
 CASES = {
     "greedy, 64 together": (1, 64, 1),
     "greedy, one by one": (1, 1, 8),
@@ -76,7 +76,7 @@ TASK, PEER_PYTHON = "TRANSLATE_TASK", "TRANSLATE_JOEYNMT"
 
 
 def random_task(attention):
-    """Source sentences as token ids, and how many tokens each becomes."""
+    """Return sources as token ids, and the number of target tokens of each."""
     random = np.random.default_rng(0)
     lengths = MEDIAN_LENGTH * np.exp(SPREAD * random.normal(size=SENTENCES))
     sources = [
@@ -111,7 +111,7 @@ def real_task(model, text):
 
 
 def batches_of(task, together, every, multiple=1):
-    """Pairs of sources, longest first, as an array, and of the number of steps.
+    """Return pairs of an array of sources, the longest first, and a number of steps.
 
     The number of columns is a multiple of `multiple`.
     """
@@ -393,6 +393,45 @@ def can_import(python, module):
     return not subprocess.run(command, capture_output=True).returncode
 
 
+def candidates_of(parser, arguments):
+    """Return the names of the candidates that are installed."""
+    candidates = [OURS, HALF, COMPILED, LITERT]
+    python = arguments.joeynmt or sys.executable
+    if can_import(python, "joeynmt.search"):
+        candidates.append(PEER)
+    else:
+        if arguments.joeynmt:
+            parser.error(f"{python} cannot import joeynmt")
+        print("JoeyNMT is not installed and left out; --help says how to install it.\n")
+    if arguments.attention == "self-attention" and can_import(python, "ctranslate2"):
+        # Its weights are random, so it is no peer of a trained model.
+        candidates += [] if arguments.model else [PEER_FAST, PEER_INT8]
+    return candidates
+
+
+def report(case, candidates, task, rounds):
+    """Time the candidates of a case, and print the row of the table."""
+    _, together, every = CASES[case]
+    # A LiteRT file takes one sentence at a time.
+    chosen = [x for x in candidates if x != LITERT or together == 1]
+    names = [f"{candidate}: {case}" for candidate in chosen]
+    found = workers.take_turns(__file__, names, rounds, 1)
+    seconds = {
+        candidate: statistics.median(found[name].times)
+        for candidate, name in zip(chosen, names, strict=True)
+    }
+    count = len(task["sources"][::every])
+    speeds = " | ".join(
+        f"{count / seconds[x]:.1f}" if x in seconds else "" for x in candidates
+    )
+    ratios = [
+        f"{seconds[PEER] / seconds[x]:.1f}"
+        for x in candidates
+        if x in seconds and PEER in seconds and x != PEER
+    ]
+    print(f"| {case} | {speeds} | {', '.join(ratios)} |", flush=True)
+
+
 def main():
     parser = workers.command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -412,17 +451,7 @@ def main():
         return
     if (arguments.model is None) != (arguments.text is None):
         parser.error("--model and --text belong together")
-    candidates = [OURS, HALF, COMPILED, LITERT]
-    python = arguments.joeynmt or sys.executable
-    if can_import(python, "joeynmt.search"):
-        candidates.append(PEER)
-    else:
-        if arguments.joeynmt:
-            parser.error(f"{python} cannot import joeynmt")
-        print("JoeyNMT is not installed and left out; --help says how to install it.\n")
-    if arguments.attention == "self-attention" and can_import(python, "ctranslate2"):
-        # Its weights are random, so it is no peer of a trained model.
-        candidates += [] if arguments.model else [PEER_FAST, PEER_INT8]
+    candidates = candidates_of(parser, arguments)
     if arguments.joeynmt:
         os.environ[PEER_PYTHON] = arguments.joeynmt
     if arguments.model:
@@ -439,26 +468,7 @@ def main():
         print(f"| search | {' | '.join(candidates)} | ratios to {PEER} |")
         print("|---|" + (len(candidates) + 1) * "---:|")
         for case in [arguments.case] if arguments.case else CASES:
-            _, together, every = CASES[case]
-            # A LiteRT file takes one sentence at a time.
-            chosen = [x for x in candidates if x != LITERT or together == 1]
-            names = [f"{candidate}: {case}" for candidate in chosen]
-            found = workers.take_turns(__file__, names, arguments.rounds, 1)
-            seconds = {
-                candidate: statistics.median(found[name].times)
-                for candidate, name in zip(chosen, names, strict=True)
-            }
-            count = len(task["sources"][::every])
-            speeds = " | ".join(
-                f"{count / seconds[x]:.1f}" if x in seconds else "" for x in candidates
-            )
-            ratios = [
-                f"{seconds[PEER] / seconds[x]:.1f}" if x in seconds else ""
-                for x in candidates
-                if PEER in seconds and x != PEER
-            ]
-            ratios = ", ".join(filter(None, ratios))
-            print(f"| {case} | {speeds} | {ratios} |", flush=True)
+            report(case, candidates, task, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ VOCABULARY = 10_000
 
 
 def make_batch():
-    """Source words `(BATCH, SOURCE)` and target words `(BATCH, TARGET + 1)`."""
+    """Return source words `(BATCH, SOURCE)`, target words `(BATCH, TARGET + 1)`."""
     random = np.random.default_rng(0)
     return (
         random.integers(4, VOCABULARY, (BATCH, SOURCE)),
@@ -128,7 +128,7 @@ def peer_step():
 
 
 def matrix_products():
-    """The products of our step; see `train_step.layer_products`."""
+    """Return the products of our step; see `train_step.layer_products`."""
     layer = train_step.layer_products
     rows = BATCH * TARGET
     gates, context = 3 * UNITS, 2 * UNITS

@@ -1,4 +1,7 @@
-"""Candidates of a benchmark, each in a process of its own, that take turns."""
+"""Command lines of benchmarks, and candidates that take turns.
+
+Each candidate runs in a process of its own.
+"""
 
 import argparse
 import json
@@ -16,6 +19,24 @@ def command_line(document):
     return argparse.ArgumentParser(
         description=document, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def program(name, *arguments):
+    """Return the command that runs a program, such as `"captioner"`, in this Python."""
+    code = (
+        f"import sys; from keras_attention_apps.{name}.main import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def check_names(parser, names, known):
+    """Exit with an error of the parser unless all names are known."""
+    if unknown := set(names) - set(known):
+        parser.error(
+            f"names must be among {', '.join(known)}. "
+            f"Received: {', '.join(sorted(unknown))}"
+        )
 
 
 def parse(parser, build_step, *, rounds, steps=None, cases=()):
@@ -45,9 +66,7 @@ def parse(parser, build_step, *, rounds, steps=None, cases=()):
         work(build_step(arguments.work))
         sys.exit()
     if cases:
-        unknown = set(arguments.cases) - set(cases)
-        if unknown:
-            sys.exit(f"cases must be among {', '.join(cases)}. Received: {unknown}")
+        check_names(parser, arguments.cases, cases)
         arguments.cases = arguments.cases or cases
     return arguments
 
