@@ -1,6 +1,5 @@
 """Trainings in processes of their own, on several devices or as several hosts."""
 
-import itertools
 import json
 import os
 import signal
@@ -42,13 +41,6 @@ class Lazily(dict):
     def __missing__(self, key):
         self[key] = self.make(key)
         return self[key]
-
-
-def flags(options, **changes):
-    """Return the arguments of a training with these options."""
-    options = {**options, **changes}
-    pairs = [(f"--{name}", str(value)) for name, value in options.items()]
-    return ["train", *itertools.chain(*pairs)]
 
 
 def assert_equal(found, expected, tolerance):

@@ -1,7 +1,7 @@
 """A data set of coloured squares and an untrained captioner, both tiny."""
 
 import dataclasses
-import functools
+import json
 import shutil
 import warnings
 
@@ -31,6 +31,18 @@ def write_square(path, colour, place):
     image.save(path)
 
 
+def lines_of(file):
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture
+def photographs(squares, tmp_path):
+    """A folder of two photographs."""
+    for name in ("red-0.png", "blue-0.png"):
+        shutil.copy(squares / "Images" / name, tmp_path / name)
+    return tmp_path
+
+
 @pytest.fixture
 def warnings_are_errors():
     with warnings.catch_warnings():
@@ -45,15 +57,8 @@ def without_java(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def load_once():
-    """Load every model once, so that its searches are traced once."""
-    return functools.cache(Captioner.from_preset)
-
-
-@pytest.fixture
-def loaded_once(load_once, monkeypatch):
-    """Let commands load every model once in all tests, which must not change it."""
-    monkeypatch.setattr(Captioner, "from_preset", load_once)
+def task():
+    return Captioner
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.captioner.web.views import word_notes
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END, START
+from programs import training
 
 from keras_attention import doubly_stochastic_penalty
 
@@ -212,9 +213,8 @@ def test_training_from_soft_attention_is_an_error(
         "from-preset": model_folder,
         "attention": "adaptive",
     }
-    arguments = [str(x) for name, x in options.items() for x in (f"--{name}", x)]
 
-    assert main(["train", *arguments]) == 2
+    assert main(training(options)) == 2
 
     assert "has attention='soft', which cannot be changed" in capsys.readouterr().err
 
@@ -278,8 +278,7 @@ def test_trains_and_evaluates(squares, tmp_path, capsys, without_java):
         "fine-tune-epochs": 1,
         "self-critical-epochs": 1,
     }
-    arguments = [str(x) for name, x in options.items() for x in (f"--{name}", x)]
-    assert main(["train", *arguments]) == 0
+    assert main(training(options)) == 0
 
     model = str(tmp_path / "run" / "model")
     assert main(["evaluate", "--data", str(squares), "--model", model]) == 0

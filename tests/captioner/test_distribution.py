@@ -1,5 +1,6 @@
 import distributed
 import pytest
+from programs import training
 
 # They take minutes: several processes, each of which compiles.
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ def train(squares, tmp_path_factory):
 
     def trained(backend, devices=1, hosts=1, **changes):
         folder = tmp_path_factory.mktemp("training")
-        options = distributed.flags(OPTIONS, data=squares, cache=folder, **changes)
+        options = training(OPTIONS, data=squares, cache=folder, **changes)
         return distributed.trained(
             folder / "run", "captioner", options, backend, devices, hosts
         )
@@ -77,7 +78,7 @@ def test_hard_attention_trains_on_two_devices_of_tensorflow(train):
 def test_a_killed_host_ends_the_others_and_the_training_continues(
     victim, on_two_hosts, squares, tmp_path
 ):
-    options = distributed.flags(OPTIONS, data=squares, cache=tmp_path)
+    options = training(OPTIONS, data=squares, cache=tmp_path)
     run = tmp_path / "run", "captioner", options, "jax"
 
     output = distributed.killed(*run, 2, victim)

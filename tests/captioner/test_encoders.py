@@ -17,6 +17,7 @@ from keras_attention_apps.captioner.network.folding import FoldedConvolution
 from keras_attention_apps.captioner.network.grids import grid_model
 from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
 from keras_attention_apps.common.cli import UserError
+from programs import training
 
 SIZE = 16
 IMAGES = np.random.default_rng(0).uniform(0, 255, (2, SIZE, SIZE, 3)).astype("float32")
@@ -322,8 +323,7 @@ def test_a_captioner_is_trained_on_a_file(file, squares, tmp_path):
         "fine-tune-epochs": 1,
         "self-critical-epochs": 1,
     }
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    assert main(["train", *map(str, flags)]) == 0
+    assert main(training(options)) == 0
 
     trained = tmp_path / "run" / "model"
     config = json.loads((trained / "config.json").read_text())

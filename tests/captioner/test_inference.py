@@ -181,14 +181,6 @@ def check_compiled(captioner):
     assert search.jit_compile
 
 
-def test_compiled_search_is_not_for_pytorch(captioner, monkeypatch):
-    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    parts = captioner.config, captioner.tokenizer, captioner.network
-
-    with pytest.raises(UserError, match="jit_compile needs TensorFlow or JAX"):
-        Captioner(*parts, jit_compile=True)
-
-
 def test_a_batch_has_at_least_one_image(captioner, photograph):
     with pytest.raises(UserError, match=r"batch_size must be at least 1. Received: 0"):
         captioner.caption(photograph, batch_size=0)

@@ -11,13 +11,7 @@ from keras_attention_apps.captioner.inference import Captioner
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
 ROOT = Path(__file__).parents[2]
 PHOTOGRAPH = ROOT / "docs" / "photographer.jpg"
-pytestmark = pytest.mark.usefixtures("loaded_once", "eager")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def forgotten_afterwards(load_once):
-    yield
-    load_once.cache_clear()
+pytestmark = pytest.mark.usefixtures("loaded_once", "unloaded_afterwards", "eager")
 
 
 def test_there_is_one_of_each_kind():

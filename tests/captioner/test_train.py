@@ -16,6 +16,7 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.training import train
 from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
+from programs import training
 
 SIZES = {
     "backbone": "SmallCNN",
@@ -50,10 +51,8 @@ def command(squares, output, sizes=SIZES, **changes):
         "fine-tune-epochs": 1,
         "self-critical-epochs": 1,
         **{f"model.{name}": value for name, value in sizes.items()},
-        **changes,
     }
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    return ["train", *map(str, flags)]
+    return training(options, **changes)
 
 
 def test_the_best_model_is_a_folder_that_captions(eager, trained, squares):

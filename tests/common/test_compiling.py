@@ -1,10 +1,12 @@
 import keras
 import numpy as np
 import pytest
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.network.compiling import (
     computing_in,
     with_cast_weights,
 )
+from keras_attention_apps.common.task import Task
 
 
 def layer_in(precision):
@@ -44,3 +46,10 @@ def test_in_single_precision_the_step_is_unchanged():
     step = [].append
 
     assert with_cast_weights(step, layer_in("float32")) is step
+
+
+def test_compiled_search_is_not_for_pytorch(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+
+    with pytest.raises(UserError, match="jit_compile needs TensorFlow or JAX"):
+        Task(config=None, tokenizer=None, network=None, jit_compile=True)

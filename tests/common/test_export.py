@@ -2,8 +2,15 @@ import hashlib
 
 import keras
 import pytest
+from keras_attention_apps.captioner import main as captioner
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.export import write_archive
+from keras_attention_apps.nmt import main as nmt
+from programs import error_of
+
+of_both_programs = pytest.mark.parametrize(
+    "program", [captioner, nmt], ids=["captioner", "nmt"]
+)
 
 
 @pytest.mark.skipif(
@@ -33,3 +40,16 @@ def test_a_served_model_that_the_disk_is_too_small_for_is_one_line(tmp_path, ful
     for name, digest in digests.items():
         content = (tmp_path / "served" / name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == digest
+
+
+@of_both_programs
+def test_a_served_model_has_no_size_of_batches(program, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        program.main(["export", str(tmp_path / "x"), "--batch-size", "3"])
+    assert "--batch-size" in capsys.readouterr().err
+
+
+@of_both_programs
+def test_export_on_other_backends_is_an_error(program, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    assert "TensorFlow" in error_of(program.main, ["export", tmp_path / "x"], capsys)

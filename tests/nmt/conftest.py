@@ -1,6 +1,5 @@
 """A toy language in which adjectives follow their nouns, and its tiny translator."""
 
-import functools
 import itertools
 
 import keras
@@ -150,15 +149,8 @@ def translator(subwords):
 
 
 @pytest.fixture(scope="session")
-def load_once():
-    """Load every model once, so that its searches are traced once."""
-    return functools.cache(Translator.from_preset)
-
-
-@pytest.fixture
-def loaded_once(load_once, monkeypatch):
-    """Let commands load every model once in all tests, which must not change it."""
-    monkeypatch.setattr(Translator, "from_preset", load_once)
+def task():
+    return Translator
 
 
 @pytest.fixture(scope="session")

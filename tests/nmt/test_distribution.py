@@ -1,5 +1,8 @@
 import distributed
 import pytest
+from programs import training
+
+from .trainings import SIZES
 
 # They take minutes: several processes, each of which compiles.
 pytestmark = pytest.mark.slow
@@ -7,21 +10,12 @@ pytestmark = pytest.mark.slow
 # On TensorFlow, dropout draws other numbers on each of several devices.
 OPTIONS = {
     "pair": "en-fr",
-    "vocabulary-size": 340,
-    "batch-tokens": 300,
-    "min-steps": 1,
+    **SIZES,
     "epochs": 2,
     "self-critical-epochs": 1,
     "average": 2,
     "learning-rate": 1e-2,
     "warm-up": 3,
-    "model.embedding-units": 12,
-    "model.units": 14,
-    "model.encoder-units": 7,
-    "model.attention-units": 5,
-    "model.encoder-layers": 1,
-    "model.decoder-layers": 1,
-    "model.max-length": 20,
     "model.dropout": 0,
     "model.context-dropout": 0,
     "model.output-dropout": 0,
@@ -34,7 +28,7 @@ def train(corpus, tmp_path_factory):
 
     def trained(backend, devices=1, hosts=1):
         folder = tmp_path_factory.mktemp("training")
-        options = distributed.flags(OPTIONS, data=corpus)
+        options = training(OPTIONS, data=corpus)
         return distributed.trained(
             folder / "run", "nmt", options, backend, devices, hosts
         )
@@ -66,7 +60,7 @@ def test_two_hosts_have_the_losses_of_one(train, on_one_device):
 def test_a_killed_host_ends_the_others_and_the_training_continues(
     train, corpus, tmp_path
 ):
-    options = distributed.flags(OPTIONS, data=corpus)
+    options = training(OPTIONS, data=corpus)
     run = tmp_path / "run", "nmt", options, "jax"
 
     output = distributed.killed(*run, 2, 1)

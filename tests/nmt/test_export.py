@@ -170,17 +170,3 @@ def test_a_served_translation_is_as_long_as_the_python_path_lets_it(
             found["translation"].numpy()[0].decode() == shorter.translate(sentence).text
         )
     assert lengths[0] <= 16 < lengths[1]
-
-
-def test_a_served_model_has_no_size_of_batches(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main(["export", str(tmp_path / "x"), "--batch-size", "3"])
-    assert "--batch-size" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow", reason="there it is possible"
-)
-def test_export_on_other_backends_is_an_error(model_folder, tmp_path, capsys):
-    assert main(["export", str(tmp_path / "x"), "--model", str(model_folder)]) == 2
-    assert "TensorFlow" in capsys.readouterr().err

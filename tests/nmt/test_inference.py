@@ -71,14 +71,6 @@ def test_compiled_search_finds_the_same(translator):
     assert search.jit_compile
 
 
-def test_compiled_search_is_not_for_pytorch(translator, monkeypatch):
-    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    parts = translator.config, translator.tokenizer, translator.network
-
-    with pytest.raises(UserError, match="jit_compile needs TensorFlow or JAX"):
-        Translator(*parts, jit_compile=True)
-
-
 @pytest.mark.exhaustive
 def test_half_precision_translates_about_the_same(eager, model_folder):
     policy = keras.config.dtype_policy()

@@ -2,7 +2,6 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -11,6 +10,7 @@ import pytest
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from PIL import Image
+from programs import check_average, error_of, with_content, with_flipped_bit
 
 from .conftest import untrained
 
@@ -277,11 +277,7 @@ def test_a_wrong_command_gets_one_clear_line(
     arguments, problem, capsys, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1 and problem in err
+    assert problem in error_of(main, arguments, capsys)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -315,34 +311,19 @@ def test_the_path_of_plots_is_checked_before_the_model(tmp_path, capsys):
 def test_a_damaged_model_is_one_line(
     file, content, problem, model_folder, tmp_path, capsys
 ):
-    damaged = tmp_path / "damaged"
-    shutil.copytree(model_folder, damaged)
-    # An attacker can write matching digests.
-    config = json.loads((damaged / "config.json").read_text())
-    (damaged / "config.json").write_text(json.dumps({"model": config["model"]}))
-    if content is None:
-        (damaged / file).unlink()
-    else:
-        (damaged / file).write_text(content)
-    assert translate("x", model=damaged) == 2
+    damaged = with_content(model_folder, tmp_path / "damaged", file, content)
+    error = error_of(main, ["translate", "x", "--model", damaged], capsys)
 
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == 1 and "not a complete translator" in err
-    assert problem in err
+    assert "not a complete translator" in error and problem in error
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.weights.h5", "subwords.model"])
 @pytest.mark.parametrize("place", [5, -5])
 def test_flipped_bits_are_one_line(place, file, model_folder, tmp_path, capsys):
-    damaged = tmp_path / "damaged"
-    shutil.copytree(model_folder, damaged)
-    content = bytearray((damaged / file).read_bytes())
-    content[place] ^= 1
-    (damaged / file).write_bytes(content)
-    assert translate("x", model=damaged) == 2
+    damaged = with_flipped_bit(model_folder, tmp_path / "damaged", file, place)
+    error = error_of(main, ["translate", "x", "--model", damaged], capsys)
 
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == 1 and "not a complete translator" in err
+    assert "not a complete translator" in error
 
 
 def test_evaluation_prints_scores_and_writes_translations(
@@ -400,14 +381,7 @@ def test_an_unwritable_output_is_an_error_before_the_evaluation(
 
 
 def test_models_are_averaged(model_folder, tmp_path, capsys):
-    models = [str(model_folder)] * 2
-    assert main(["average", str(tmp_path / "mean"), *models]) == 0
-
-    assert "the average of 2 models" in capsys.readouterr().out
-    mean = Translator.from_preset(tmp_path / "mean").network.get_weights()
-    one = Translator.from_preset(model_folder).network.get_weights()
-    for x, y in zip(mean, one, strict=True):
-        assert x == pytest.approx(y)
+    check_average(main, Translator, model_folder, tmp_path / "mean", capsys)
 
 
 @pytest.mark.parametrize("name", ["source", "target"])

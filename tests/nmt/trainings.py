@@ -2,31 +2,35 @@
 
 import json
 
+from programs import training
+
+SIZES = {
+    "vocabulary-size": 340,
+    "batch-tokens": 300,
+    "min-steps": 1,
+    "model.embedding-units": 12,
+    "model.units": 14,
+    "model.encoder-units": 7,
+    "model.attention-units": 5,
+    "model.encoder-layers": 1,
+    "model.decoder-layers": 1,
+    "model.max-length": 20,
+}
+
 
 def command(corpus, output, **changes):
     options = {
         "data": corpus,
         "pair": "en-fr",
         "output": output,
-        "vocabulary-size": 340,
-        "batch-tokens": 300,
-        "min-steps": 1,
+        **SIZES,
         "epochs": 3,
         "average": 2,
         "learning-rate": 1e-2,
         "warm-up": 3,
         "ema-momentum": 0.5,
-        "model.embedding-units": 12,
-        "model.units": 14,
-        "model.encoder-units": 7,
-        "model.attention-units": 5,
-        "model.encoder-layers": 1,
-        "model.decoder-layers": 1,
-        "model.max-length": 20,
-        **changes,
     }
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    return ["train", *map(str, flags)]
+    return training(options, **changes)
 
 
 def small(few, output, **changes):

@@ -1,0 +1,134 @@
+"""Errors of the commands: one line each, with exit code 2."""
+
+import pytest
+from keras_attention_apps.captioner.main import main
+from programs import error_of, training, with_content, with_flipped_bit
+
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
+
+@pytest.mark.parametrize(
+    "arguments, problem",
+    [
+        (["caption"], "at least one image"),
+        (["caption", "x.jpg", "--model", "nowhere"], "Received: 'nowhere'"),
+        (["caption", "x.jpg", "--beam-size", "0"], "beam_size must be at least 1"),
+        (["caption", "x.jpg", "--n-best", "6"], "n_best must be between 1 and"),
+        (["caption", "x.jpg", "--length-penalty", "-1"], "Received: -1"),
+        (
+            ["caption", "x.jpg", "--image-size", "0"],
+            "image_size must be between 1 and 4096",
+        ),
+        (["caption", "x.jpg", "--overlay", "x.txt"], "Received: 'x.txt'"),
+        (["caption", "x.jpg", "y.jpg", "--overlay", "x.png"], "Received: 'x.png'"),
+        (["caption", "x.png", "--overlay", "x.png"], "not an input"),
+        (["caption", "x.jpg", "--output", "."], "Received a folder: '.'"),
+        (["evaluate", "--data", ".", "--output", "."], "Received a folder: '.'"),
+        (["export", "."], "expected the name of a new folder"),
+        (["average", ".", "flickr8k-soft"], "expected the name of a new folder."),
+        (["evaluate", "--data", "nowhere"], "nowhere"),
+        (["train", "--data", "nowhere", "--output", "o"], "nowhere"),
+        (
+            ["train", "--data", ".", "--output", "o", "--model.dropout", "1.5"],
+            "dropout must be between 0 and 0.99. Received: 1.5",
+        ),
+    ],
+)
+def test_a_wrong_command_gets_one_clear_line(
+    arguments, problem, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert problem in error_of(main, arguments, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_images_is_an_error(model_folder, tmp_path, capsys):
+    command = ["caption", tmp_path, "--model", model_folder]
+    assert str(tmp_path) in error_of(main, command, capsys)
+
+
+def test_unreadable_images_give_one_line_each_and_exit_code_2(
+    photographs, model_folder, capsys
+):
+    (photographs / "text.jpg").write_text("I am not a picture")
+    (photographs / "empty.jpg").touch()
+    whole = (photographs / "red-0.png").read_bytes()
+    (photographs / "cut.png").write_bytes(whole[: len(whole) // 2])
+    names = ["text.jpg", "red-0.png", "empty.jpg", "missing.jpg", "cut.png"]
+    paths = [str(photographs / name) for name in names]
+    code = main(["caption", *paths, "--model", str(model_folder)])
+
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert [line.split("\t")[0] for line in out.splitlines()] == [paths[1]]
+    errors = err.splitlines()
+    assert len(errors) == 4
+    for line, name in zip(errors, [names[0], *names[2:]], strict=True):
+        assert line.startswith("captioner: error: ") and name in line
+
+
+def test_images_may_be_too_small_for_a_preset(photographs, capsys):
+    command = [
+        "caption",
+        str(photographs / "red-0.png"),
+        "--model",
+        "flickr8k-soft-mobilenet",
+    ]
+    assert main([*command, "--image-size", "8"]) == 2
+    assert "cannot be built for images of 8 x 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "file, content, problem",
+    [
+        ("config.json", "{}", 'config.json has no "model"'),
+        ("config.json", "[]", "config.json is not an object"),
+        ("config.json", "[" * 200_000, "nested too deeply"),
+        ("config.json", '{"model": []}', "expected an object with options"),
+        ("config.json", '{"model": {"image_size": 1e9}}', "image_size must be an int"),
+        ("config.json", '{"model": {"image_size": 1000000000}}', "and 4096. Received"),
+        ("config.json", '{"model": {"units": 65536}}', "expected at least 17,"),
+        ("config.json", '{"model": {"max_length": 0}}', "max_length must be between"),
+        ("config.json", '{"model": {"attention": {}}}', "attention must be one of s"),
+        ("config.json", '{"model": {"dropout": NaN}}', "dropout must be a finite num"),
+        ("model.weights.h5", "no weights", "file signature not found"),
+        ("model.weights.h5", None, "No such file"),
+        ("vocabulary.json", None, "No such file"),
+        ("vocabulary.json", "", "Expecting value"),
+        ("vocabulary.json", "[1]", "vocabulary.json must be a list of words"),
+        ("vocabulary.json", '"dog"', "vocabulary.json must be a list of words"),
+        ("vocabulary.json", '["a", "a"]', "Received 1 duplicates"),
+    ],
+)
+def test_a_damaged_model_is_one_line(
+    file, content, problem, model_folder, tmp_path, capsys
+):
+    damaged = with_content(model_folder, tmp_path / "damaged", file, content)
+    error = error_of(main, ["caption", "x.jpg", "--model", damaged], capsys)
+
+    assert "not a complete captioner" in error and problem in error
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.weights.h5", "vocabulary.json"])
+@pytest.mark.parametrize("place", [5, -5])
+def test_flipped_bits_are_one_line(place, file, model_folder, tmp_path, capsys):
+    damaged = with_flipped_bit(model_folder, tmp_path / "damaged", file, place)
+    error = error_of(main, ["caption", "x.jpg", "--model", damaged], capsys)
+
+    assert "not a complete captioner" in error
+
+
+@pytest.mark.parametrize(
+    "option, value, error",
+    [
+        ("backbone-weights", "missing.weights.h5", "missing.weights.h5"),
+        ("backbone-weights", "weights.txt", "Received: 'weights.txt'"),
+        ("model.backbone", "MobileNetV9", "Received: 'MobileNetV9'"),
+    ],
+)
+def test_a_wrong_backbone_is_one_line(option, value, error, squares, tmp_path, capsys):
+    options = {"data": squares, "output": tmp_path / "run", "backbone-weights": "none"}
+    assert main(training(options, **{option: value})) == 2
+
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1 and error in err

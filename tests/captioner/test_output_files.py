@@ -1,0 +1,295 @@
+"""Files that the commands write: overlays, captions, scores and models."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from keras_attention_apps.captioner.captions import Caption
+from keras_attention_apps.captioner.commands.overlays import write_overlay
+from keras_attention_apps.captioner.commands.records import Records
+from keras_attention_apps.captioner.data.text import Vocabulary
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.main import main
+from PIL import Image
+from programs import check_average
+
+from .conftest import lines_of
+
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
+
+def test_an_overlay_is_an_image_file(photographs, model_folder, capsys):
+    target = photographs / "new" / "overlay.png"
+    path = str(photographs / "red-0.png")
+    code = main(
+        ["caption", path, "--model", str(model_folder), "--overlay", str(target)]
+    )
+
+    assert code == 0
+    with Image.open(target) as overlay:
+        assert overlay.width > 1000
+
+
+def test_missing_glyphs_give_no_warning(photographs, recwarn):
+    caption = Caption(
+        "\ue123", ["\ue123"], 0.0, 0.0, 0.0, [1.0], np.ones((1, 2, 2)) / 4
+    )
+    write_overlay(photographs / "red-0.png", caption, photographs / "overlay.png")
+
+    assert (photographs / "overlay.png").exists()
+    assert not [str(x.message) for x in recwarn if "Glyph" in str(x.message)]
+
+
+def test_several_overlays_go_into_a_folder(photographs, model_folder, capsys):
+    folder = photographs / "overlays"
+    paths = [str(photographs / n) for n in ("red-0.png", "blue-0.png")]
+    code = main(
+        ["caption", *paths, "--model", str(model_folder), "--overlay", str(folder)]
+    )
+
+    assert code == 0
+    assert {path.name for path in folder.iterdir()} == {"red-0.png", "blue-0.png"}
+
+
+def test_a_folder_of_one_image_is_still_a_folder(
+    photographs, model_folder, tmp_path, capsys
+):
+    album, maps = tmp_path / "album", tmp_path / "2024.07"
+    album.mkdir()
+    shutil.copy(photographs / "red-0.png", album)
+    command = ["caption", str(album), "--model", str(model_folder), "--overlay"]
+    assert main([*command, str(maps)]) == 0
+
+    assert [path.name for path in maps.iterdir()] == ["red-0.png"]
+    assert capsys.readouterr().out.startswith(f"{album / 'red-0.png'}\t")
+    photograph = (album / "red-0.png").read_bytes()
+    assert main([*command, str(album)]) == 2
+    assert "must not lie among the images" in capsys.readouterr().err
+    assert (album / "red-0.png").read_bytes() == photograph
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full disk here")
+def test_an_overlay_that_cannot_be_written_does_not_end_the_others(
+    photographs, model_folder, tmp_path, capsys
+):
+    maps = tmp_path / "maps"
+    maps.mkdir()
+    (maps / "blue-0.png").symlink_to("/dev/full")
+    paths = [str(photographs / name) for name in ("blue-0.png", "red-0.png")]
+    command = ["caption", *paths, "--model", str(model_folder), "--overlay", str(maps)]
+
+    assert main(command) == 2
+    reported = capsys.readouterr()
+    assert len(reported.out.splitlines()) == 2 and "No space left" in reported.err
+    assert (maps / "red-0.png").is_file()
+
+
+def test_images_of_one_name_get_overlays_of_their_own(
+    photographs, model_folder, capsys
+):
+    other = photographs / "other"
+    other.mkdir()
+    shutil.copy(photographs / "red-0.png", other)
+    folder = photographs / "overlays"
+    with Image.open(other / "red-0.png") as image:
+        image.save(other / "red-0.jpg")
+    paths = [photographs / "red-0.png", other / "red-0.png", other / "red-0.jpg"]
+    command = ["caption", *map(str, paths), "--overlay", str(folder)]
+    assert main([*command, "--model", str(model_folder)]) == 0
+
+    assert {path.name for path in folder.iterdir()} == {
+        "red-0.png",
+        "red-0.png.png",
+        "red-0.jpg.png",
+    }
+
+
+def test_a_missing_overlay_is_drawn_when_the_run_resumes(
+    photographs, model_folder, tmp_path, capsys
+):
+    output, maps = tmp_path / "captions.jsonl", tmp_path / "maps"
+    command = ["caption", str(photographs), "--model", str(model_folder)]
+    command += ["--output", str(output)]
+    assert main(command) == 0
+    reported = lines_of(output)
+
+    assert main([*command, "--overlay", str(maps)]) == 0
+    (maps / "red-0.png").unlink()
+    drawn = (maps / "blue-0.png").stat().st_mtime_ns
+    assert main([*command, "--overlay", str(maps)]) == 0
+
+    assert (maps / "red-0.png").exists()
+    assert (maps / "blue-0.png").stat().st_mtime_ns == drawn
+    assert lines_of(output) == reported
+
+
+def test_an_interrupted_output_resumes(
+    photographs, model_folder, tmp_path, capsys, monkeypatch
+):
+    output = tmp_path / "new" / "captions.jsonl"
+    output.parent.mkdir()
+    broken = output.with_name("broken.jpg")
+    broken.write_text("no picture")
+    command = ["caption", str(photographs), str(broken), "--model", str(model_folder)]
+    command += ["--output", str(output)]
+    assert main(command) == 2
+    whole = lines_of(output)
+    count = len(whole)
+    reported = capsys.readouterr()
+    assert f"{count}/{count} [" in reported.err
+    assert "error: Cannot read" in reported.err
+    assert "caption" in whole[0] and "words" not in whole[0]
+    assert whole[-1]["photo"] == str(broken)
+    assert "Cannot read" in whole[-1]["error"]
+
+    # The last two lines are lost, one of them in the middle.
+    lines = output.read_bytes().splitlines(keepends=True)
+    kept = b"".join(lines[:-2]) + lines[-2][:9]
+    output.write_bytes(kept)
+    assert main(command) == 2
+
+    assert lines_of(output) == whole
+    assert "2/2 [" in capsys.readouterr().err
+
+    # Unreadable images are tried again, here with paths from another working folder.
+    monkeypatch.chdir(photographs)
+    assert main([*command[:1], ".", *command[2:]]) == 2
+    assert lines_of(output) == whole
+    assert "1/1 [" in capsys.readouterr().err
+    shutil.copy(photographs / "red-0.png", broken)
+    assert main(command) == 0
+    *before, last = lines_of(output)
+    assert before == whole[:-1] and "caption" in last
+    assert main(command) == 0
+    assert lines_of(output) == [*before, last]
+
+
+def test_an_image_that_is_given_twice_has_one_line(
+    photographs, model_folder, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(photographs)
+    output = tmp_path / "captions.jsonl"
+    command = ["caption", "red-0.png", str(photographs / "red-0.png")]
+    command += ["--model", str(model_folder), "--output", str(output)]
+    assert main(command) == 0
+
+    [reported] = lines_of(output)
+    assert reported["photo"] == "red-0.png"
+
+
+def test_records_are_utf8_whatever_the_names(tmp_path):
+    name = os.fsdecode(b"bad\xff.jpg")
+    with Records(tmp_path / "new.jsonl", "model") as records:
+        records.add(tmp_path / name, {"caption": "é"})
+
+    [reported] = lines_of(tmp_path / "new.jsonl")
+    assert reported["photo"].endswith(name) and reported["caption"] == "é"
+    with Records(tmp_path / "new.jsonl", "model") as records:
+        assert tmp_path / name in records and "tea.jpg" not in records
+
+
+def test_an_output_has_lines_of_one_model_and_one_kind(
+    photographs, model_folder, tmp_path, capsys
+):
+    shutil.copytree(model_folder, tmp_path / "other")
+    output, first = tmp_path / "captions.jsonl", str(photographs / "red-0.png")
+    options = ["--output", str(output), "--model", str(model_folder)]
+    assert main(["caption", first, *options]) == 0
+    [line] = lines_of(output)
+
+    # Shell completion appends a slash to the name of a folder.
+    assert main(["caption", first, *options[:-1], f"{options[-1]}{os.sep}"]) == 0
+    assert main(["caption", str(photographs), *options, "--n-best", "2"]) == 2
+    assert (
+        "was written with other options: expected the keys caption"
+        in capsys.readouterr().err
+    )
+    options[-1] = str(tmp_path / "other")
+    assert main(["caption", str(photographs), *options]) == 2
+    assert f"captions of {options[-1]!r}. Received" in capsys.readouterr().err
+    assert lines_of(output) == [line]
+
+
+@pytest.mark.parametrize(
+    "text", ["My notes\n", "My notes", '{"photo": 3}\n', '{ "photo": "a.jpg"}']
+)
+def test_an_output_with_other_content_is_not_changed(
+    photographs, model_folder, tmp_path, capsys, text
+):
+    output = tmp_path / "notes.txt"
+    output.write_text(text)
+    command = ["caption", str(photographs), "--model", str(model_folder)]
+
+    assert main([*command, "--output", str(output)]) == 2
+    assert "line 1: expected a JSON object" in capsys.readouterr().err
+    assert output.read_text() == text
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_an_output_must_be_a_file(photographs, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    command = ["caption", str(photographs / "red-0.png"), "--model", "nowhere"]
+
+    assert main([*command, "--output", str(tmp_path / "pipe")]) == 2
+    err = capsys.readouterr().err
+    assert "--output must be a file" in err and f"device: '{tmp_path / 'pipe'}'" in err
+
+
+class QuarterMeteor:
+    """Replaces METEOR, whose Java program needs eight seconds to start."""
+
+    def compute_score(self, references, captions):
+        assert references.keys() == captions.keys()
+        return 0.25, [0.25] * len(captions)
+
+
+def test_evaluation_prints_scores_and_writes_coco_results(
+    squares, model_folder, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr("pycocoevalcap.meteor.meteor.Meteor", QuarterMeteor)
+    results = tmp_path / "results.json"
+    arguments = ["--data", str(squares), "--model", str(model_folder)]
+    assert main(["evaluate", *arguments, "--output", str(results)]) == 0
+
+    out = capsys.readouterr().out
+    for name in ("bleu-1", "bleu-4", "cider", "rouge-l", "meteor    25.00"):
+        assert name in out
+    reported = json.loads(results.read_text())
+    assert {entry["image_id"] for entry in reported} == {
+        f"{colour}-32" for colour in ("red", "green", "blue", "white")
+    }
+    assert all(isinstance(entry["caption"], str) for entry in reported)
+
+
+def test_an_evaluation_does_not_replace_its_data(
+    without_java, squares, model_folder, tmp_path, capsys
+):
+    data = tmp_path / "data"
+    shutil.copytree(squares, data)
+    captions = (data / "captions.txt").read_text()
+    command = ["evaluate", "--data", str(data), "--model", str(model_folder)]
+    assert main([*command, "--output", str(data / "captions.txt")]) == 2
+    assert "not an input" in capsys.readouterr().err
+    assert (data / "captions.txt").read_text() == captions
+    # Results are not data.
+    for _ in range(2):
+        assert main([*command, "--output", str(data / "results.json")]) == 0
+
+
+def test_models_are_averaged(model_folder, tmp_path, capsys):
+    check_average(main, Captioner, model_folder, tmp_path / "mean", capsys)
+
+
+def test_models_of_other_words_are_not_averaged(model_folder, tmp_path, capsys):
+    model = Captioner.from_preset(model_folder)
+    vocabulary = Vocabulary([*model.tokenizer.words[4:-1], "unheard-of"])
+    other = Captioner(model.config, vocabulary, model.network)
+    other.save(tmp_path / "other")
+    models = [str(model_folder), str(tmp_path / "other")]
+
+    assert main(["average", str(tmp_path / "mean"), *models]) == 2
+    assert "has another configuration or vocabulary than" in capsys.readouterr().err
+    assert not (tmp_path / "mean").exists()

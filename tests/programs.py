@@ -1,0 +1,90 @@
+"""What the tests of both programs share: loaded models, options, errors, averages."""
+
+import functools
+import itertools
+import json
+import shutil
+
+import pytest
+
+
+@functools.cache
+def _loader(task):
+    """Return a function that loads each model once, so its searches are traced once."""
+    return functools.cache(task.from_preset)
+
+
+@pytest.fixture
+def loaded_once(task, monkeypatch):
+    """Let commands load every model once in all tests, which must not change it.
+
+    The fixture `task` is the `Task` of the program.
+    """
+    monkeypatch.setattr(task, "from_preset", _loader(task))
+
+
+@pytest.fixture(scope="module")
+def unloaded_afterwards(task):
+    """Free the loaded models after the tests of a file."""
+    yield
+    _loader(task).cache_clear()
+
+
+def training(options, **changes):
+    """Return the arguments of a training with these options."""
+    options = {**options, **changes}
+    pairs = ((f"--{name}", str(value)) for name, value in options.items())
+    return ["train", *itertools.chain.from_iterable(pairs)]
+
+
+def error_of(main, arguments, capsys):
+    """Run a command that must fail without output, and return its error, one line."""
+    assert main([*map(str, arguments)]) == 2
+
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1
+    return err
+
+
+def with_content(model, copy, file, content):
+    """Copy a model with other content of a file, or without the file if it is `None`.
+
+    The copy has no digests, since an attacker can write matching ones.
+    """
+    shutil.copytree(model, copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({"model": config["model"]}))
+    if content is None:
+        (copy / file).unlink()
+    else:
+        (copy / file).write_text(content)
+    return copy
+
+
+def with_flipped_bit(model, copy, file, place):
+    """Copy a model with the lowest bit of one byte of a file flipped."""
+    shutil.copytree(model, copy)
+    content = bytearray((copy / file).read_bytes())
+    content[place] ^= 1
+    (copy / file).write_bytes(content)
+    return copy
+
+
+def check_average(main, task, model, mean, capsys):
+    """Check that the average of a model and itself has the weights of the model.
+
+    Args:
+        main: The program.
+        task: Its `Task`.
+        model: Folder of the model.
+        mean: Folder of the average.
+        capsys: The fixture.
+    """
+    assert main(["average", str(mean), *[str(model)] * 2]) == 0
+
+    assert "the average of 2 models" in capsys.readouterr().out
+    config = json.loads((mean / "config.json").read_text())
+    assert config["average_of"] == [model.name] * 2
+    averaged, one = (task.from_preset(x).network.get_weights() for x in (mean, model))
+    for x, y in zip(averaged, one, strict=True):
+        assert x == pytest.approx(y)
