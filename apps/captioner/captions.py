@@ -6,7 +6,12 @@ from pathlib import Path
 import numpy as np
 from keras_attention_apps.captioner.data.text import Vocabulary, detokenize
 from keras_attention_apps.captioner.images.reading import ImageError, read_array
-from keras_attention_apps.common.hypotheses import hypotheses
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.hypotheses import (
+    check_batch_size,
+    check_n_best,
+    hypotheses,
+)
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -65,7 +70,7 @@ class Caption:
 class BaseCaptioner:
     """Captions images, with the attention map of every word.
 
-    Subclasses set the attributes and implement `caption_each`. They also inherit from
+    Subclasses set the attributes and implement `_caption_each`. They also inherit from
     `Task` or `LiteTask`, which implement `search_options`.
 
     Attributes:
@@ -140,6 +145,27 @@ class BaseCaptioner:
         Yields:
             Pairs of an image as it was given, in order, and the list of its
             `Caption`s, best first, or the `ImageError` of an image that cannot be read.
+
+        Raises:
+            UserError: If an option is out of range, or regions are given to a model
+                that computes them from images.
+        """
+        if regions is not None and self.grid is not None:
+            raise UserError(
+                "regions must not be given to a model that computes them from images. "
+                f"Received: {str(regions)!r}"
+            )
+        search = self.search_options(**search)
+        check_n_best(n_best, search)
+        check_batch_size(batch_size)
+        yield from self._caption_each(images, n_best, batch_size, maps, regions, search)
+
+    def _caption_each(self, images, n_best, batch_size, maps, regions, search):
+        """Caption images with checked options; see `caption_each`.
+
+        Args:
+            images, n_best, batch_size, maps, regions: As for `caption_each`.
+            search: All options of the beam search.
         """
         raise NotImplementedError
 

@@ -9,16 +9,15 @@ import tyro
 from keras_attention_apps.captioner.schema import CaptionBeamConfig, ImageSize
 from keras_attention_apps.common.config import (
     BulkConfig,
-    DevicesConfig,
     ExportOptions,
     Flags,
     ModelName,
     Precision,
     ReadingConfig,
     RuntimeConfig,
-    SamplingSchedule,
     SearchConfig,
     ServerConfig,
+    TrainingOptions,
 )
 from keras_attention_apps.common.schema import (
     MAX_UNITS,
@@ -29,7 +28,6 @@ from keras_attention_apps.common.schema import (
     Natural,
     Positive,
     Range,
-    Seed,
     Share,
     Units,
     Weight,
@@ -132,19 +130,8 @@ RUNTIME_OPTIONS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
-    """Train a captioner on a folder of images and captions.
-
-    The layout of the folder is recognised: Hugging Face's metadata.jsonl or
-    metadata.csv, shards of WebDataset, the official files of Flickr8k or Flickr30k,
-    Kaggle's captions.txt, Karpathy's dataset_*.json, or COCO's captions_*.json.
-    Training has three phases: the decoder learns on features of the frozen CNN, which
-    are computed once; then decoder and CNN are fine-tuned together on the images; then
-    self-critical training optimises the CIDEr-D of sampled captions. The same command
-    resumes an interrupted training.
-
-    For example: captioner train --data flickr8k --output my-captioner
-    """
+class CaptionTrainingOptions:
+    """Options of the training of a captioner."""
 
     #: Folder with images and captions.
     data: Path
@@ -202,25 +189,11 @@ class TrainConfig:
     self_critical_epochs: Natural = 2
     #: Peak learning rate of self-critical training.
     self_critical_learning_rate: Weight = 5e-5
-    #: Softmax temperature for sampling captions. Below 1, samples are closer to the
-    #: beam-search result.
-    self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
     #: Baseline of the reward: samples, the mean reward of the other samples of the
     #: image; or greedy, the reward of the caption of greedy search.
     self_critical_baseline: Literal["samples", "greedy"] = "samples"
     #: Weight of BLEU-4 (0 to 1) in the reward, in addition to CIDEr-D (0 to 10).
     self_critical_bleu: Weight = 0.0
-    #: Weight decay of AdamW.
-    weight_decay: Weight = 0.01
-    #: Scheduled sampling: maximum probability that the recurrent decoder reads a word
-    #: that it samples itself instead of the word of the caption (0 disables it).
-    scheduled_sampling: Share = 0.0
-    #: Growth of the probability of scheduled sampling over the steps of the first
-    #: phase: constant; linear, from 0 to the maximum; or inverse-sigmoid, which reaches
-    #: half of the maximum after half of the steps. Fine-tuning uses the maximum.
-    sampling_schedule: SamplingSchedule = "inverse-sigmoid"
-    #: Label smoothing.
-    label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
     #: Weight of the doubly stochastic penalty (lambda), which encourages equal
     #: attention to all regions over a caption.
     doubly_stochastic: Weight = 0.1
@@ -232,8 +205,6 @@ class TrainConfig:
     #: Weight of the entropy bonus of hard attention (lambda_e), which keeps it from
     #: settling on one region too early.
     entropy_weight: Weight = 0.002
-    #: Gradient clipping: maximum global norm (0 disables it).
-    clip_norm: Weight = 5.0
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
     #: By default it averages over two epochs, or 500 steps if these are fewer.
     ema_momentum: Share | None = None
@@ -243,17 +214,24 @@ class TrainConfig:
     validation_beam_size: Positive = 3
     #: Patience: epochs without improvement before a phase stops early.
     patience: Positive = 4
-    #: Precision of the computation; the weights are always float32. Half precision is
-    #: faster on hardware that supports it.
-    precision: Precision = "float32"
-    #: Random seed.
-    seed: Seed = 0
     #: Folder for the cached features of the CNN; by default inside Keras' home folder.
     cache: Path | None = None
-    #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
-    tensorboard: bool = False
-    devices: Flags[DevicesConfig] = dataclasses.field(default_factory=DevicesConfig)
-    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig(TrainingOptions, CaptionTrainingOptions):
+    """Train a captioner on a folder of images and captions.
+
+    The layout of the folder is recognised: Hugging Face's metadata.jsonl or
+    metadata.csv, shards of WebDataset, the official files of Flickr8k or Flickr30k,
+    Kaggle's captions.txt, Karpathy's dataset_*.json, or COCO's captions_*.json.
+    Training has three phases: the decoder learns on features of the frozen CNN, which
+    are computed once; then decoder and CNN are fine-tuned together on the images; then
+    self-critical training optimises the CIDEr-D of sampled captions. The same command
+    resumes an interrupted training.
+
+    For example: captioner train --data flickr8k --output my-captioner
+    """
 
 
 TRAINING = TrainConfig(data=tyro.MISSING, output=tyro.MISSING)

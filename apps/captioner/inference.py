@@ -16,8 +16,6 @@ from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.captioner.network.encoders import FILE, Encoder
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.network.weights import model_weights
 from keras_attention_apps.common.schema import replaced
@@ -129,24 +127,7 @@ class Captioner(BaseCaptioner, Task):
             return None
         return self.network.backbone.rows, self.network.backbone.columns
 
-    def caption_each(
-        self,
-        images,
-        *,
-        n_best=1,
-        batch_size=64,
-        maps="weights",
-        regions=None,
-        **search,
-    ):
-        if regions is not None and not self.config.region_depth:
-            raise UserError(
-                "regions must not be given to a model that computes them from images. "
-                f"Received: {str(regions)!r}"
-            )
-        search = self.search_options(**search)
-        check_n_best(n_best, search)
-        check_batch_size(batch_size)
+    def _caption_each(self, images, n_best, batch_size, maps, regions, search):
         self.network.backbone.freeze()
         search_model = self.search_model(**search, maps=maps)
         # A generator may need the captions of these images for its next one.

@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 from keras_attention_apps.captioner.captions import BaseCaptioner
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.schema import CaptionBeamConfig, ImageSize
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.hypotheses import check_batch_size, check_n_best
 from keras_attention_apps.common.litert.task import LiteTask
 from keras_attention_apps.common.presets import loading
 from keras_attention_apps.common.schema import Length, Range
@@ -37,24 +35,7 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
     search_type = CaptionBeamConfig
     metadata_type = Metadata
 
-    def caption_each(
-        self,
-        images,
-        *,
-        n_best=1,
-        batch_size=64,
-        maps="weights",
-        regions=None,
-        **search,
-    ):
-        if regions is not None:
-            raise UserError(
-                "regions must not be given to a LiteRT file, which computes them from "
-                f"images. Received: {str(regions)!r}"
-            )
-        search = self.search_options(**search)
-        check_n_best(n_best, search)
-        check_batch_size(batch_size)
+    def _caption_each(self, images, n_best, batch_size, maps, regions, search):
         # Soft attention has one signature, as its weights are the probabilities.
         signature = maps if maps in self.maps else "weights"
         # A generator may produce its next image from the captions of those before.

@@ -12,6 +12,8 @@ from keras_attention_apps.common.schema import (
     Natural,
     Positive,
     Range,
+    Seed,
+    Share,
     Weight,
     check_ranges,
 )
@@ -88,6 +90,37 @@ class DevicesConfig:
     hosts: str | None = None
     #: Index of this process in --hosts, from 0.
     host_index: Natural | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingOptions:
+    """Options of a training that both programs have."""
+
+    #: Softmax temperature for sampling in self-critical training. Below 1, samples are
+    #: closer to the beam-search result.
+    self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
+    #: Weight decay of AdamW.
+    weight_decay: Weight = 0.01
+    #: Label smoothing.
+    label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
+    #: Gradient clipping: maximum global norm (0 disables it).
+    clip_norm: Weight = 5.0
+    #: Scheduled sampling: maximum probability that a recurrent decoder reads a word
+    #: that it samples itself instead of the word of the reference (0 disables it).
+    scheduled_sampling: Share = 0.0
+    #: Growth of the probability of scheduled sampling over the steps of the first
+    #: phase: constant; linear, from 0 to the maximum; or inverse-sigmoid, which reaches
+    #: half of the maximum after half of the steps. Fine-tuning uses the maximum.
+    sampling_schedule: SamplingSchedule = "inverse-sigmoid"
+    #: Precision of the computation; the weights are always float32. Half precision is
+    #: faster on hardware that supports it.
+    precision: Precision = "float32"
+    #: Random seed.
+    seed: Seed = 0
+    #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
+    tensorboard: bool = False
+    devices: Flags[DevicesConfig] = dataclasses.field(default_factory=DevicesConfig)
+    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
 
 
 @dataclasses.dataclass(frozen=True)

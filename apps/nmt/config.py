@@ -8,16 +8,15 @@ import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import (
     BulkConfig,
-    DevicesConfig,
     ExportOptions,
     Flags,
     ModelName,
     Precision,
     ReadingConfig,
     RuntimeConfig,
-    SamplingSchedule,
     SearchConfig,
     ServerConfig,
+    TrainingOptions,
 )
 from keras_attention_apps.common.schema import (
     MAX_UNITS,
@@ -28,7 +27,6 @@ from keras_attention_apps.common.schema import (
     Natural,
     Positive,
     Range,
-    Seed,
     Share,
     Units,
     Weight,
@@ -155,19 +153,8 @@ RUNTIME_OPTIONS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
-    """Train a translator on two parallel text files.
-
-    Line n of one file translates line n of the other. Pairs with an empty line, and
-    pairs that are too long, are left out, and their number is printed. Training has two
-    phases: teacher forcing on the reference translations; then, if requested,
-    self-critical training, which optimises BLEU and chrF2 of sampled translations. The
-    recipe of the attention sets the epochs, the batch size and the learning rate unless
-    you give them. The same command resumes an interrupted training.
-
-    For example: nmt train --source train.en --target train.de --valid-source val.en
-    --valid-target val.de --output my-model
-    """
+class TranslationTrainingOptions:
+    """Options of the training of a translator."""
 
     #: Output folder for the best model, the checkpoints and the report (report.html).
     output: Path
@@ -225,19 +212,6 @@ class TrainConfig:
     warm_up: Natural | None = None
     #: beta_2 of Adam.
     beta_2: Share | None = None
-    #: Weight decay of AdamW.
-    weight_decay: Weight = 0.01
-    #: Scheduled sampling: maximum probability that a recurrent decoder reads a word
-    #: that it samples itself instead of the word of the reference (0 disables it).
-    scheduled_sampling: Share = 0.0
-    #: Growth of the probability of scheduled sampling over the steps of the first
-    #: phase: constant; linear, from 0 to the maximum; or inverse-sigmoid, which reaches
-    #: half of the maximum after half of the steps.
-    sampling_schedule: SamplingSchedule = "inverse-sigmoid"
-    #: Label smoothing.
-    label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
-    #: Gradient clipping: maximum global norm (0 disables it).
-    clip_norm: Weight = 5.0
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
     #: By default it averages over two epochs, or 1,000 steps if these are fewer. In
     #: self-critical training it is at most 0.98.
@@ -251,9 +225,6 @@ class TrainConfig:
     self_critical_epochs: Natural = 0
     #: Peak learning rate of self-critical training.
     self_critical_learning_rate: Weight = 3e-4
-    #: Softmax temperature for sampling translations. Below 1, samples are closer to the
-    #: beam-search result.
-    self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
     #: Number of samples per sentence. The baseline of a sample is the mean reward of
     #: the others.
     self_critical_samples: Annotated[int, Range(2, 1000)] = 5
@@ -264,14 +235,22 @@ class TrainConfig:
     validation_beam_size: Positive = 1
     #: Patience: epochs without improvement before a phase stops early.
     patience: Positive = 10
-    #: Precision of the computation; the weights are always float32.
-    precision: Precision = "float32"
-    #: Random seed.
-    seed: Seed = 0
-    #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
-    tensorboard: bool = False
-    devices: Flags[DevicesConfig] = dataclasses.field(default_factory=DevicesConfig)
-    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig(TrainingOptions, TranslationTrainingOptions):
+    """Train a translator on two parallel text files.
+
+    Line n of one file translates line n of the other. Pairs with an empty line, and
+    pairs that are too long, are left out, and their number is printed. Training has two
+    phases: teacher forcing on the reference translations; then, if requested,
+    self-critical training, which optimises BLEU and chrF2 of sampled translations. The
+    recipe of the attention sets the epochs, the batch size and the learning rate unless
+    you give them. The same command resumes an interrupted training.
+
+    For example: nmt train --source train.en --target train.de --valid-source val.en
+    --valid-target val.de --output my-model
+    """
 
 
 TRAINING = TrainConfig(output=tyro.MISSING)

@@ -19,7 +19,8 @@ from keras_attention_apps.common.writing_systems import UNSPACED
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
 VOCABULARY = "vocabulary.json"
 
-# Replaces accents, vowel signs and joiners, which belong to the letter before them.
+# Stands for combining marks (accents, vowel signs) and joiners, which belong to the
+# letter before them.
 _MARK = "\ufe0f"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s\b")
@@ -43,14 +44,15 @@ def tokenize(caption):
     """
     text = unicodedata.normalize("NFC", remove_invisible(caption).lower())
     text = _POSSESSIVE.sub(" 's", text)
-    simplified = "".join(map(_simplified, text))
-    return [text[slice(*match.span())] for match in _WORD.finditer(simplified)]
+    # The same length as the text, so that the spans of its words are those of the text.
+    masked = "".join(map(_masked, text))
+    return [text[slice(*match.span())] for match in _WORD.finditer(masked)]
 
 
-def _simplified(character):
-    """Replace accents, vowel signs and joiners by `_MARK`, which `_WORD` contains."""
-    joins = unicodedata.category(character)[0] == "M" or character in "\u200c\u200d"
-    return _MARK if joins else character
+def _masked(character):
+    """Return `_MARK` in place of a combining mark or a joiner."""
+    is_mark = unicodedata.category(character)[0] == "M"
+    return _MARK if is_mark or character in "\u200c\u200d" else character
 
 
 def detokenize(words):

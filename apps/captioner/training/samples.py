@@ -1,12 +1,15 @@
 """Captions of a few validation images, for the report of a training."""
 
 import html
-import io
 
 from keras_attention_apps.captioner.images.reading import read_image
-from keras_attention_apps.captioner.web.views import map_uri, word_notes
+from keras_attention_apps.captioner.web.views import (
+    map_uri,
+    photo_style,
+    preview,
+    word_notes,
+)
 from keras_attention_apps.common.training.report import Samples
-from keras_attention_apps.common.web.markup import data_uri
 
 # Longer side of an image in the report, in pixels.
 SIDE = 400
@@ -29,13 +32,7 @@ class CaptionSamples(Samples):
         )
 
     def style(self, example):
-        image = read_image(example.path)
-        image.thumbnail((SIDE, SIDE))
-        file = io.BytesIO()
-        image.save(file, "JPEG", quality=85)
-        width, height = image.size
-        photo = data_uri(file.getvalue(), "image/jpeg")
-        return f"--ratio:{width / height:.4f};--photo:url({photo})"
+        return photo_style(*preview(read_image(example.path), SIDE))
 
     def figure(self, output):
         words = zip(output.words, output.weights, word_notes(output), strict=True)

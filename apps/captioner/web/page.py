@@ -62,7 +62,6 @@ def build(config):
 
 def _one_image(config, service, read):
     """Fill the tab for one image, and add an endpoint with the same options."""
-    model = config.captioner.model
     photo = gr.State(None, time_to_live=3600)
     with gr.Row():
         with gr.Column(scale=2, min_width=280):
@@ -85,65 +84,84 @@ def _one_image(config, service, read):
             draw = gr.Button("Draw the sheet of all maps", size="sm", visible=False)
             sheet = gr.HTML(visible=False)
 
-    def uploaded(path):
-        if path is None:
-            return gr.skip(), gr.skip(), gr.skip()
-        try:
-            return None, read(path), gr.skip()
-        except UserError as error:
-            return None, None, alert(error)
-
-    def sampled():
-        return service.read(files(__package__).joinpath("sample.jpg").read_bytes())
-
-    def captioned(photo, n_best, beam_size, penalty):
-        if photo is None:
-            return gr.skip(), shown(""), gr.update(visible=False), shown("")
-        search = search_options(beam_size, penalty)
-        try:
-            captions = service.captions(photo, search, n_best=n_best)
-        except UserError as error:
-            return alert(error), shown(""), gr.update(visible=False), shown("")
-        figure = views.caption_figure(photo, captions[0], name_of(model))
-        table = views.n_best_table(captions)
-        return figure, shown(table), gr.update(visible=True), shown("")
-
-    @revealed
-    def compared(photo, compare, inference, beam_size, penalty):
-        if photo is None or not compare:
-            return ""
-        search = search_options(beam_size, penalty)
-        caption = service.other_caption(photo, search, inference=inference)
-        return views.caption_figure(photo, caption, name_of(config.compare))
-
-    @revealed
-    def drawn(photo, beam_size, penalty):
-        (caption,) = service.captions(photo, search_options(beam_size, penalty))
-        return views.sheet(photo, caption)
-
-    def caption(image, n_best, beam_size, length_penalty):
-        """Caption an image; the result is a list of captions, best first."""
-        if image is None:
-            raise UserError("expected an image. Received: none")
-        found = service.captions(
-            read(image), search_options(beam_size, length_penalty), n_best=n_best
-        )
-        return [one.details() for one in found]
-
+    events = _ImageEvents(config, service, read)
+    reading = event(events.read_photo, upload, [upload, photo, result])
+    sampling = event(events.read_sample, None, photo)
     captioning = event(
-        captioned, [photo, n_best, *options], [result, best, draw, sheet]
+        events.caption, [photo, n_best, *options], [result, best, draw, sheet]
     )
-    comparing = event(compared, [photo, compare, inference, *options], other)
-    reading = event(uploaded, upload, [upload, photo, result])
+    comparing = event(events.compare, [photo, compare, inference, *options], other)
     in_turn(upload.input, reading, captioning, comparing)
-    in_turn(sample.click, event(sampled, None, photo), captioning, comparing)
+    in_turn(sample.click, sampling, captioning, comparing)
     in_turn(n_best.change, captioning)
     for option in options:
         in_turn(option.input, captioning, comparing)
     for option in (compare, inference):
         in_turn(option.input, comparing)
-    in_turn(draw.click, event(drawn, [photo, *options], sheet))
-    endpoint(caption, upload, service.defaults, name="caption")
+    in_turn(draw.click, event(events.draw_sheet, [photo, *options], sheet))
+    endpoint(events.details, upload, service.defaults, name="caption")
+
+
+class _ImageEvents:
+    """Functions of the events of the tab for one image, from values to updates.
+
+    Args:
+        config: The `WebConfig`.
+        service: The `CaptionService`.
+        read: Function from the path of an upload to a `Photo`.
+    """
+
+    def __init__(self, config, service, read):
+        self.config = config
+        self.service = service
+        self.read = read
+
+    def read_photo(self, path):
+        if path is None:
+            return gr.skip(), gr.skip(), gr.skip()
+        try:
+            return None, self.read(path), gr.skip()
+        except UserError as error:
+            return None, None, alert(error)
+
+    def read_sample(self):
+        sample = files(__package__).joinpath("sample.jpg")
+        return self.service.read(sample.read_bytes())
+
+    def caption(self, photo, n_best, beam_size, penalty):
+        if photo is None:
+            return gr.skip(), shown(""), gr.update(visible=False), shown("")
+        search = search_options(beam_size, penalty)
+        try:
+            captions = self.service.captions(photo, search, n_best=n_best)
+        except UserError as error:
+            return alert(error), shown(""), gr.update(visible=False), shown("")
+        title = name_of(self.config.captioner.model)
+        figure = views.caption_figure(photo, captions[0], title)
+        table = views.n_best_table(captions)
+        return figure, shown(table), gr.update(visible=True), shown("")
+
+    @revealed
+    def compare(self, photo, compare, inference, beam_size, penalty):
+        if photo is None or not compare:
+            return ""
+        search = search_options(beam_size, penalty)
+        caption = self.service.other_caption(photo, search, inference=inference)
+        return views.caption_figure(photo, caption, name_of(self.config.compare))
+
+    @revealed
+    def draw_sheet(self, photo, beam_size, penalty):
+        search = search_options(beam_size, penalty)
+        (caption,) = self.service.captions(photo, search)
+        return views.sheet(photo, caption)
+
+    def details(self, image, n_best, beam_size, length_penalty):
+        """Caption an image; the result is a list of captions, best first."""
+        if image is None:
+            raise UserError("expected an image. Received: none")
+        search = search_options(beam_size, length_penalty)
+        found = self.service.captions(self.read(image), search, n_best=n_best)
+        return [one.details() for one in found]
 
 
 def _comparison(config, service):

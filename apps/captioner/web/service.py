@@ -1,13 +1,13 @@
 """Captions for the page: loading models, reading images, searching."""
 
 import dataclasses
-import io
 
 import numpy as np
 from keras_attention_apps.captioner.captions import PRESETS
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.images.reading import image_to_array, read_image
 from keras_attention_apps.captioner.runtimes import RUNTIMES
+from keras_attention_apps.captioner.web.views import preview
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.presets import is_litert, read_config
 from keras_attention_apps.common.web.models import Models
@@ -78,10 +78,7 @@ class CaptionService:
         """
         image = read_image(source, max_pixels=self._config.max_megapixels * 1_000_000)
         arrays = {size: image_to_array(image, size) for size in self._sizes}
-        image.thumbnail((PREVIEW, PREVIEW))
-        file = io.BytesIO()
-        image.save(file, "JPEG", quality=88)
-        return Photo(arrays, file.getvalue(), *image.size)
+        return Photo(arrays, *preview(image, PREVIEW))
 
     def captions(self, photo, search, *, n_best=1):
         """Return the best captions of a `Photo`, best first.

@@ -15,8 +15,24 @@ from PIL import Image
 MAP_PIXELS = 8
 # Pixels of a map of detected regions on each side.
 BOX_PIXELS = 64
+# Quality of the JPEGs of previews.
+QUALITY = 85
 # The first word, before those of the caption, which shows the image without a map.
 WHOLE = "photo"
+
+
+def preview(image, side):
+    """Return an image, reduced to `side` pixels, as a JPEG, and the size of that."""
+    image = image.copy()
+    image.thumbnail((side, side))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=QUALITY)
+    return file.getvalue(), *image.size
+
+
+def photo_style(jpeg, width, height):
+    """Return the CSS properties of an element that shows a `preview`."""
+    return f"--ratio:{width / height:.4f};--photo:url({data_uri(jpeg, 'image/jpeg')})"
 
 
 def caption_figure(photo, caption, title):
@@ -49,8 +65,7 @@ def caption_figure(photo, caption, title):
         meaning += (
             "; share of the attention on the image; the rest is on the visual sentinel"
         )
-    preview = data_uri(photo.preview, "image/jpeg")
-    style = f"--ratio:{photo.width / photo.height:.4f};--photo:url({preview})"
+    style = photo_style(photo.preview, photo.width, photo.height)
     return (
         f'<figure class="ka-figure ka-photo" style="{style}">'
         '<div class="ka-picture" role="img" aria-label="The photograph"></div>'

@@ -50,19 +50,21 @@ def beam_options(defaults, penalties):
         defaults: Dict of the options of the model's search.
         penalties: Length penalties to choose from, in addition to that of the model.
     """
-    beam_size, penalty = defaults["beam_size"], defaults["length_penalty"]
+
+    def dropdown(values, value, **texts):
+        choices = sorted({*values, value})
+        return gr.Dropdown(choices, value=value, filterable=False, **texts)
+
     return (
-        gr.Dropdown(
-            sorted({*BEAM_SIZES, beam_size}),
-            value=beam_size,
-            filterable=False,
+        dropdown(
+            BEAM_SIZES,
+            defaults["beam_size"],
             label="Beam width",
             info="Hypotheses kept at each step; 1 is greedy search.",
         ),
-        gr.Dropdown(
-            sorted({*penalties, penalty}),
-            value=penalty,
-            filterable=False,
+        dropdown(
+            penalties,
+            defaults["length_penalty"],
             label="Length penalty",
             info="Hypotheses are ranked by log-probability / length ** penalty.",
         ),

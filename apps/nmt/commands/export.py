@@ -63,51 +63,31 @@ def save_served(translator, search_model, directory):
     import tensorflow_text as tf_text
 
     tokenizer = tf_text.SentencepieceTokenizer(model=translator.tokenizer.model)
-    longest = translator.config.max_length
-    attends = translator.config.attention != "none"
     pieces = tf.constant(translator.tokenizer.pieces)
 
     def spelled(token_ids, valid):
         return tf.where(valid, tf.gather(pieces, token_ids), "")
 
-    signature = {
-        "token_ids": tf.TensorSpec([None, None], tf.int32),
-        "weights": tf.TensorSpec([None, None, None], tf.float32),
-        "scores": tf.TensorSpec([None], tf.float32),
-        "log_probs": tf.TensorSpec([None], tf.float32),
-    }
-
-    def best(source):
-        found = search_model({"source": source})
-        return {
-            name: tf.cast(found[name][:, 0], signature[name].dtype)
-            for name in signature
-        }
-
     def serve(sentences):
         count = tf.size(sentences)
         sentences, chunks = fill_chunks(sentences, CHUNK)
         are_valid = is_utf8(sentences)
-        ragged = tokenizer.tokenize(cleaned(tf.where(are_valid, sentences, "")))
-        is_cut = ragged.row_lengths() > longest - 1
-        ragged = ragged[:, : longest - 1]
-        source = tf.concat([ragged, tf.fill([tf.size(sentences), 1], END)], axis=1)
-        source = source.to_tensor(PAD)
-        found = map_chunks(best, source, chunks, signature)
-        has_text = ragged.row_lengths() > 0
-        token_ids, found_weights = found["token_ids"], found["weights"]
+        source, is_cut = encoded(
+            tf.where(are_valid, sentences, ""), tokenizer, translator.max_length
+        )
+        is_source = tf.logical_and(source != PAD, source != END)
+        has_text = is_source[:, 0]
+        found = best_hypotheses(search_model, source, chunks)
+        token_ids, weights = found["token_ids"], found["weights"]
         valid = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
         valid = tf.logical_and(valid, has_text[:, None])
         if translator.copying:
-            token_ids, valid, found_weights = expanded(
-                token_ids, valid, found_weights, source, translator.copying.kinds
+            token_ids, valid, weights = expanded(
+                token_ids, valid, weights, source, translator.copying.kinds
             )
-        is_source = tf.logical_and(source != PAD, source != END)
-        weights = tf.zeros_like(token_ids, "float32")[..., None]
-        weights = weights * tf.ones_like(source, "float32")[:, None]
-        if attends:
-            are_attended = tf.logical_and(valid[..., None], is_source[:, None])
-            weights = tf.where(are_attended, found_weights, weights)
+        are_attended = tf.logical_and(valid[..., None], is_source[:, None])
+        if not translator.attends:
+            weights = tf.zeros_like(are_attended, tf.float32)
         text = tokenizer.detokenize(tf.ragged.boolean_mask(token_ids, valid))
         served = {
             "translation": cleaned(text),
@@ -115,7 +95,7 @@ def save_served(translator, search_model, directory):
             "log_probability": tf.where(has_text, found["log_probs"], 0.0),
             "tokens": spelled(token_ids, valid),
             "source_tokens": spelled(source, is_source),
-            "attention": weights,
+            "attention": tf.where(are_attended, weights, 0.0),
             "cut": is_cut,
             "error": tf.where(are_valid, "", "expected UTF-8, got other bytes"),
         }
@@ -128,6 +108,50 @@ def save_served(translator, search_model, directory):
         "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "sentences")]
     )
     write_archive(archive, directory, tf.errors.OpError)
+
+
+def encoded(sentences, tokenizer, max_length):
+    """Return the token ids of sentences `(B, S)`, and which of them are cut, `(B,)`.
+
+    Args:
+        sentences: Strings `(B,)` in UTF-8.
+        tokenizer: The `SentencepieceTokenizer`.
+        max_length: Maximum number of token ids of a sentence, END included.
+    """
+    import tensorflow as tf
+
+    token_ids = tokenizer.tokenize(cleaned(sentences))
+    is_cut = token_ids.row_lengths() > max_length - 1
+    ends = tf.fill([tf.size(sentences), 1], END)
+    token_ids = tf.concat([token_ids[:, : max_length - 1], ends], axis=1)
+    return token_ids.to_tensor(PAD), is_cut
+
+
+def best_hypotheses(search_model, source, chunks):
+    """Return the best hypothesis of each sentence, as a dict of tensors `(B, ...)`.
+
+    Args:
+        search_model: The `SearchModel`.
+        source: Token ids `(B, S)`.
+        chunks: The number of chunks, which are searched one after the other.
+    """
+    import tensorflow as tf
+
+    signature = {
+        "token_ids": tf.TensorSpec([None, None], tf.int32),
+        "weights": tf.TensorSpec([None, None, None], tf.float32),
+        "scores": tf.TensorSpec([None], tf.float32),
+        "log_probs": tf.TensorSpec([None], tf.float32),
+    }
+
+    def best(source):
+        found = search_model({"source": source})
+        return {
+            name: tf.cast(found[name][:, 0], spec.dtype)
+            for name, spec in signature.items()
+        }
+
+    return map_chunks(best, source, chunks, signature)
 
 
 def expanded(token_ids, valid, weights, source, kinds):

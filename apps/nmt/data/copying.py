@@ -11,14 +11,11 @@ of characters that are outside of the vocabulary and consist of bytes. In writin
 systems without spaces, no word is copied as a whole.
 """
 
-import re
 import unicodedata
 
 import numpy as np
-from keras_attention_apps.common.writing_systems import UNSPACED
+from keras_attention_apps.common.writing_systems import has_unspaced
 from keras_attention_apps.nmt.data.text import WORD_BEGIN
-
-_UNSPACED = re.compile(UNSPACED)
 
 # Kinds of subwords: outside of a word, within a word, at the beginning of a word.
 OUTSIDE, WITHIN, BEGINNING = range(3)
@@ -135,6 +132,6 @@ def _kind(piece, byte):
     word = piece.removeprefix(WORD_BEGIN)
     # Letters, marks and numbers; or a space in front of characters that are bytes.
     is_word = all(unicodedata.category(x)[0] in "LMN" for x in word)
-    if not is_word or _UNSPACED.search(word):
+    if not is_word or has_unspaced(word):
         return OUTSIDE
     return BEGINNING if piece.startswith(WORD_BEGIN) else WITHIN

@@ -4,11 +4,10 @@ import re
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END, UNKNOWN
-from keras_attention_apps.common.writing_systems import UNSPACED
+from keras_attention_apps.common.writing_systems import UNSPACED, begins_unspaced
 from keras_attention_apps.nmt.data.dataset import read_raw_lines
 from keras_attention_apps.nmt.data.text import WORD_BEGIN, clean
 
-_UNSPACED = re.compile(UNSPACED)
 # A character of a script without spaces, a word, or a punctuation mark.
 _WORDS = re.compile(rf"{UNSPACED}|(?:(?!{UNSPACED})\w)+|\S")
 
@@ -140,7 +139,7 @@ def encode_phrase(tokenizer, phrase):
     token_ids = [x for x in tokenizer.encode(phrase) if x != END]
     if UNKNOWN in token_ids:
         raise UserError(f"the subwords of the model cannot spell {phrase!r:.60}")
-    if tokenizer.pieces[token_ids[0]] == WORD_BEGIN and _UNSPACED.match(phrase):
+    if tokenizer.pieces[token_ids[0]] == WORD_BEGIN and begins_unspaced(phrase):
         # Within a sentence, no space comes before it.
         return token_ids[1:]
     return token_ids
@@ -151,5 +150,5 @@ def word_continuations(tokenizer):
     return [
         token
         for token, piece in enumerate(tokenizer.pieces)
-        if piece[:1].isalnum() and not _UNSPACED.match(piece)
+        if piece[:1].isalnum() and not begins_unspaced(piece)
     ]

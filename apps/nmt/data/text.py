@@ -16,7 +16,10 @@ from keras_attention_apps.common.tokens import (
     UNKNOWN,
     StoredTokenizer,
 )
-from keras_attention_apps.common.writing_systems import UNSPACED
+from keras_attention_apps.common.writing_systems import (
+    begins_unspaced,
+    has_unspaced,
+)
 
 # Characters that separate words: white space, control characters, the blank of
 # Braille, and SentencePiece's mark of the beginning of a word. The pattern is valid in
@@ -27,7 +30,6 @@ BLANKS = (
 )
 _BLANKS = re.compile(BLANKS)
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_UNSPACED = re.compile(UNSPACED)
 WORD_BEGIN = "\u2581"
 SUBWORDS = "subwords.model"
 
@@ -232,7 +234,7 @@ class Subwords(StoredTokenizer):
         words, places = [], []
         for tokens in self._between_blanks(token_ids):
             text = self._text(tokens)
-            parts = self._split(tokens) if _UNSPACED.search(text) else [tokens]
+            parts = self._split(tokens) if has_unspaced(text) else [tokens]
             for part in parts:
                 places += [len(words)] * len(part)
                 words.append(self._text(part) if len(parts) > 1 else text)
@@ -271,7 +273,7 @@ class Subwords(StoredTokenizer):
         words, begun, is_unspaced = [], False, False
         for place, token in enumerate(tokens):
             character = self._first_character(tokens[place : place + LONGEST_UTF_8])
-            unspaced = bool(_UNSPACED.match(character))
+            unspaced = begins_unspaced(character)
             # Punctuation and accents belong to the word before them.
             begins = character.isalnum() and (unspaced or is_unspaced)
             if not words or (begins and begun):

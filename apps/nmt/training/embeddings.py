@@ -1,14 +1,12 @@
 """Initial embeddings of subwords from word vectors."""
 
-import re
-
 import numpy as np
 from keras_attention_apps.common.training.embeddings import (
     read_vectors,
     report_found,
     set_embeddings,
 )
-from keras_attention_apps.common.writing_systems import UNSPACED
+from keras_attention_apps.common.writing_systems import begins_unspaced
 from keras_attention_apps.nmt.data.text import WORD_BEGIN
 
 
@@ -49,4 +47,4 @@ def vectors_of(path, pieces, dimension):
 
 def _stands_alone(piece):
     """Whether a subword is a word without a mark: punctuation, or without spaces."""
-    return not any(map(str.isalnum, piece)) or bool(re.match(UNSPACED, piece))
+    return not any(map(str.isalnum, piece)) or begins_unspaced(piece)

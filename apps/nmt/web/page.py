@@ -57,8 +57,6 @@ def build(config):
 
 def _one_sentence(config, service):
     """Fill the tab for a sentence, and add an endpoint with the same options."""
-    model = name_of(config.translator.model)
-    names = [name_of(x) for x in config.compare]
     with gr.Row():
         with gr.Column(scale=3, min_width=280):
             sentence = gr.Textbox(
@@ -72,8 +70,8 @@ def _one_sentence(config, service):
         with gr.Column(scale=2, min_width=280):
             compare = gr.Checkbox(
                 label="Show other kinds of attention, too",
-                info=f"{' and '.join(names)}. Loading them takes some seconds "
-                "the first time.",
+                info=f"{' and '.join(map(name_of, config.compare))}. Loading them "
+                "takes some seconds the first time.",
                 visible=bool(config.compare),
             )
             with gr.Accordion("Options", open=False):
@@ -88,32 +86,11 @@ def _one_sentence(config, service):
         best = gr.HTML(visible=False)
         heat = gr.HTML(visible=False)
 
-    def translated(sentence, n_best, beam_size, penalty):
-        search = search_options(beam_size, penalty)
-        try:
-            found = service.translations(sentence, search, n_best=n_best)
-        except UserError as error:
-            return alert(error), shown(""), shown("")
-        figure = views.alignment_figure(found[0], model)
-        table = views.n_best_table(found) if found[0].words else ""
-        return figure, shown(table), shown(views.heat_map(found[0]))
-
-    @revealed
-    def compared(sentence, compare, beam_size, penalty):
-        if not compare or not sentence.strip():
-            return ""
-        search = search_options(beam_size, penalty)
-        found = [service.other_translation(x, sentence, search) for x in config.compare]
-        return figures(*map(views.alignment_figure, found, names))
-
-    def translate(sentence, n_best, beam_size, length_penalty):
-        """Translate a sentence; the result is a list of translations, best first."""
-        search = search_options(beam_size, length_penalty)
-        found = service.translations(sentence, search, n_best=n_best)
-        return [one.details() for one in found]
-
-    translating = event(translated, [sentence, n_best, *options], [result, best, heat])
-    comparing = event(compared, [sentence, compare, *options], others)
+    events = _SentenceEvents(config, service)
+    translating = event(
+        events.translate, [sentence, n_best, *options], [result, best, heat]
+    )
+    comparing = event(events.compare, [sentence, compare, *options], others)
     for text, example in zip(EXAMPLES, examples, strict=True):
         choosing = event(lambda text=text: text, None, sentence)
         in_turn(example.click, choosing, translating, comparing)
@@ -121,7 +98,52 @@ def _one_sentence(config, service):
         in_turn(trigger, translating, comparing)
     in_turn(n_best.change, translating)
     in_turn(compare.input, comparing)
-    endpoint(translate, sentence, service.defaults, name="translate")
+    endpoint(events.details, sentence, service.defaults, name="translate")
+
+
+class _SentenceEvents:
+    """Functions of the events of the tab for a sentence, from values to updates.
+
+    Args:
+        config: The `WebConfig`.
+        service: The `TranslationService`.
+    """
+
+    def __init__(self, config, service):
+        self.config = config
+        self.service = service
+
+    def translate(self, sentence, n_best, beam_size, penalty):
+        search = search_options(beam_size, penalty)
+        try:
+            found = self.service.translations(sentence, search, n_best=n_best)
+        except UserError as error:
+            return alert(error), shown(""), shown("")
+        title = name_of(self.config.translator.model)
+        figure = views.alignment_figure(found[0], title)
+        table = views.n_best_table(found) if found[0].words else ""
+        return figure, shown(table), shown(views.heat_map(found[0]))
+
+    @revealed
+    def compare(self, sentence, compare, beam_size, penalty):
+        if not compare or not sentence.strip():
+            return ""
+        search = search_options(beam_size, penalty)
+        return figures(
+            *(
+                views.alignment_figure(
+                    self.service.other_translation(model, sentence, search),
+                    name_of(model),
+                )
+                for model in self.config.compare
+            )
+        )
+
+    def details(self, sentence, n_best, beam_size, length_penalty):
+        """Translate a sentence; the result is a list of translations, best first."""
+        search = search_options(beam_size, length_penalty)
+        found = self.service.translations(sentence, search, n_best=n_best)
+        return [one.details() for one in found]
 
 
 def _text_file(config, service):
