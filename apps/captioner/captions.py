@@ -31,8 +31,8 @@ class Caption:
         weights: Attention maps `(len(words), rows, columns)`, or, for detected regions,
             `(len(words), R)`. Each map sums to one; with a visual sentinel, to one
             minus the weight of the sentinel.
-        boxes: Boxes of detected regions `(R, 4)`: left, top, right and bottom in shares
-            of width and height; otherwise `None`.
+        boxes: Boxes of detected regions `(R, 4)`: left, top, right and bottom as
+            fractions of width and height; otherwise `None`.
         sentinel: With adaptive attention, the weight of the visual sentinel for each
             word: the share of the attention that is not on the image; otherwise
             `None`.

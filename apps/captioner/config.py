@@ -45,9 +45,9 @@ class ModelConfig:
     #: preset of KerasHub, such as hub:dinov2_small.
     backbone: str = "MobileNetV2"
     #: Preprocessing of the pixels: own, that of the backbone (a .keras file without one
-    #: receives values from 0 to 255); none, 0 to 255; unit, 0 to 1; tf, -1 to 1; torch,
-    #: 0 to 1, normalised by the mean and deviation of ImageNet; or caffe, BGR without
-    #: the mean of ImageNet.
+    #: receives values from 0 to 255); none, 0 to 255; unit, 0 to 1; tf, -1 to 1;
+    #: torch, 0 to 1, normalised by the mean and standard deviation of ImageNet; or
+    #: caffe, BGR minus the mean of ImageNet.
     preprocessing: Literal["own", "none", "unit", "tf", "torch", "caffe"] = "own"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
@@ -168,9 +168,9 @@ class CaptionTrainingOptions:
     batch_images: Positive | None = None
     #: Epochs with the CNN frozen.
     epochs: Natural = 12
-    #: Augmented views of every image whose features are computed for the phases with a
-    #: frozen CNN. The first view is the whole image; the others are random crops, half
-    #: of them mirrored.
+    #: Number of views of each image in the phases with a frozen CNN, whose features are
+    #: computed once. The first view is the whole image; the others are random crops,
+    #: half of them mirrored.
     frozen_views: Positive = 1
     #: Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero).
     learning_rate: Weight = 7e-4
@@ -270,7 +270,8 @@ SCENES = dataclasses.replace(
 class ChosenModel:
     """The captioner, and changes to its options."""
 
-    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite).
+    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite), which
+    #: cannot be exported.
     model: ModelName = "flickr8k-soft"
     #: Context of hard attention: the most probable region (argmax), or the weighted
     #: mean of all regions (expectation). By default that of the model.
@@ -327,8 +328,8 @@ class CaptionConfig:
     #: Write an overlay of the attention for every word: a file for one image; for
     #: several, a folder other than that of the images.
     overlay: Path | None = None
-    #: Minimum mean log-probability of the words of a caption, such as -0.8. Captions
-    #: below it are left out, with a warning that names the image. captioner evaluate
+    #: Minimum mean log-probability of a caption, such as -0.8. Captions below it are
+    #: left out; a warning names each image that has no caption left. captioner evaluate
     #: prints the CIDEr of the most probable captions.
     min_score: Annotated[float, Range(-math.inf, 0)] | None = None
     #: Number of captions per image, each printed as: path, tab, score, tab, caption; in
@@ -388,9 +389,11 @@ class ScenesConfig:
 class EvaluateConfig:
     """Print BLEU, CIDEr, ROUGE-L and (if Java is installed) METEOR of a model.
 
-    Also print how often the attention moves to another region from one word to the next
-    and, for data with boxes, the pointing accuracy: the share of words that name an
-    object and have their largest attention weight on it.
+    Also print how often the attention moves to another region from one word to the
+    next, its entropy, and the CIDEr of the most probable captions; with adaptive
+    attention, the weight of the sentinel; for data with boxes, the pointing accuracy:
+    the share of words that name an object and have their largest attention weight on
+    it.
 
     For example: captioner evaluate --data flickr8k --split dev --output dev.json
     """

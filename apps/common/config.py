@@ -186,8 +186,8 @@ class BulkConfig:
     engine: Literal["local", "ray"] = "local"
     #: Address of the Ray cluster, or auto; by default one is started on this machine.
     address: str | None = None
-    #: Maximum number of actors; by default as many as the processors or GPUs of the
-    #: cluster allow. Set it for a cluster with autoscaling.
+    #: Number of actors, which start at once; by default as many as the processors or
+    #: GPUs of the cluster allow. Set it for a cluster with autoscaling.
     actors: Positive | None = None
     #: Number of rows in a part of the output.
     part_size: Positive = 1024

@@ -47,7 +47,7 @@ def check_export(path, output_format):
     return to_litert
 
 
-def export_task(config, model, inputs, load, save_lite, save_served):
+def export_task(config, model, inputs, load, write_lite, write_saved_model):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes.
 
     Args:
@@ -55,8 +55,8 @@ def export_task(config, model, inputs, load, save_lite, save_served):
         model: Name of the preset or folder.
         inputs: Files of the model.
         load: Function without arguments that returns the `Task`.
-        save_lite, save_served: Functions that write it as a LiteRT file, or a search of
-            it as a SavedModel.
+        write_lite: Function that writes it as a LiteRT file.
+        write_saved_model: Function that writes a search of it as a SavedModel.
     """
     require_tensorflow()
     to_litert = check_export(config.output, config.format)
@@ -65,7 +65,7 @@ def export_task(config, model, inputs, load, save_lite, save_served):
     task = load()
     search = dataclasses.asdict(config.search)
     if to_litert:
-        save_lite(
+        write_lite(
             task,
             config.output,
             search=search,
@@ -73,7 +73,7 @@ def export_task(config, model, inputs, load, save_lite, save_served):
             name_or_path=model,
         )
     else:
-        save_served(task, task.search_model(**search), config.output)
+        write_saved_model(task, task.search_model(**search), config.output)
     print(f"Wrote {config.output}")
 
 

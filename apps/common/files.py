@@ -1,4 +1,4 @@
-"""Atomic writing of files and folders."""
+"""Atomic writing of files and folders, and JSON."""
 
 import contextlib
 import errno

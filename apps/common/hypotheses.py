@@ -45,7 +45,8 @@ def hypotheses(outputs, n_best=1):
         UserError: If a row has no hypothesis, because the model computes NaN.
     """
     outputs = {name: np.asarray(values) for name, values in outputs.items()}
-    # A search without a possible hypothesis returns -1e9, or NaN if it is older.
+    # A search without a possible hypothesis returns -1e9; in LiteRT files of earlier
+    # versions, NaN.
     if not np.all(outputs["scores"][:, 0] > LEAST_SCORE):
         raise UserError(
             "The model computes no finite scores: its weights are NaN or infinite. Its "

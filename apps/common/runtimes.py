@@ -71,8 +71,8 @@ class Runtimes:
             lite = imported(self.litert).from_preset(model, threads=threads)
             lite.search_options(**search)
             return lite
-        changes = changes or needs_keras
-        if runtime == "auto" and count <= self.few and not changes:
+        keras_only = bool(changes) or needs_keras is not None
+        if runtime == "auto" and count <= self.few and not keras_only:
             lite = self._load_litert(model, search, threads)
             if lite is not None:
                 return lite

@@ -93,7 +93,8 @@ class ModelConfig:
     #: Whether source and target share their embeddings. The output layer always shares
     #: those of the target.
     share_embeddings: bool = True
-    #: Dropout rate of the embeddings; for self-attention, also of every sublayer.
+    #: Dropout rate of the embeddings, and between the layers of a recurrent encoder;
+    #: for self-attention, also of every sublayer.
     dropout: Dropout | None = None
     #: Dropout rate of the encoder outputs that a recurrent decoder attends to.
     context_dropout: Dropout = 0.2
@@ -181,7 +182,8 @@ class TranslationTrainingOptions:
     guide_weight: Weight = 0.5
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights
-    #: and its vocabulary. Dropout rates may change; the sizes of its layers stay.
+    #: and its vocabulary. Options of the model that do not change the sizes of its
+    #: layers, such as dropout rates, may differ from the preset.
     from_preset: str | None = None
     #: Vocabulary size: number of subwords, shared by both languages; 8,000 by default.
     #: A preset has its own vocabulary.
@@ -200,7 +202,7 @@ class TranslationTrainingOptions:
     #: Batch size: maximum number of tokens on either side, padding included.
     batch_tokens: Positive | None = None
     #: Minimum number of steps of an epoch: for a small text, batches are smaller than
-    #: batch_tokens.
+    #: --batch-tokens.
     min_steps: Positive = 50
     #: Epochs of teacher forcing.
     epochs: Natural | None = None
@@ -217,7 +219,7 @@ class TranslationTrainingOptions:
     #: self-critical training it is at most 0.98.
     ema_momentum: Share | None = None
     #: Checkpoint averaging: number of epochs whose weights are averaged after the first
-    #: phase (0 disables it). The average is kept if it is better than every epoch.
+    #: phase (0 disables it). The average is kept if no epoch is better.
     average: Natural = 10
     #: Whether the best or the last epochs are averaged.
     average_of: Literal["best", "last"] = "best"
@@ -308,7 +310,8 @@ def with_recipe(config, attention):
 class ChosenModel:
     """The translator, and the precision of its computation."""
 
-    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite).
+    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite), which
+    #: cannot be exported.
     model: ModelName = "multi30k-en-de-self-attention"
     #: Precision of the computation. Half precision is faster on hardware that supports
     #: it.
@@ -400,9 +403,9 @@ class WebConfig:
 class EvaluateConfig:
     """Print BLEU and chrF2 of a model, cased and lower-cased, and their signatures.
 
-    With --alignments, also print the alignment error rate (AER) of the attention. BLEU
-    uses the tokenizer zh of sacrebleu for Chinese references, and char for other
-    writing systems without spaces.
+    Also print BLEU by the length of the source and, with --alignments, the alignment
+    error rate (AER) of the attention. BLEU uses the tokenizer zh of sacrebleu for
+    Chinese references, and char for other writing systems without spaces.
 
     For example: nmt evaluate --data multi30k --pair en-de --split val
     """

@@ -64,7 +64,7 @@ class Translation:
         return alignment_of(self.weights, self.end_weights)
 
     def details(self):
-        """Return everything as a dict that JSON can hold."""
+        """Return a dict that JSON can hold, without `end_weights` and `cut`."""
         return {
             "translation": self.text,
             "source_words": self.source_words,

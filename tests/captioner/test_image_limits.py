@@ -119,15 +119,15 @@ def test_memory_is_shared_and_given_back():
 
 def test_memory_of_a_broken_image_is_given_back():
     fails(encode(noise(), "PNG")[:60], "expected a whole image")
-    assert limits.DECODED.used == 0
+    assert limits.MEMORY_BUDGET.used == 0
 
 
 def test_an_image_takes_more_memory_if_it_is_progressive(monkeypatch):
     asked = []
-    monkeypatch.setattr(limits, "DECODED", MemoryBudget(1))
-    reserve = limits.DECODED.reserve
+    monkeypatch.setattr(limits, "MEMORY_BUDGET", MemoryBudget(1))
+    reserve = limits.MEMORY_BUDGET.reserve
     monkeypatch.setattr(
-        limits.DECODED, "reserve", lambda x: asked.append(x) or reserve(x)
+        limits.MEMORY_BUDGET, "reserve", lambda x: asked.append(x) or reserve(x)
     )
     for options in ({}, {"progressive": True}):
         read_image(encode(noise(), "JPEG", **options))

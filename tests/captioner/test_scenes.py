@@ -8,8 +8,8 @@ from keras_attention_apps.captioner.main import main
 
 
 def drawn(count=60):
-    chosen = random.Random(5)
-    return [scene(chosen, 64) for _ in range(count)]
+    generator = random.Random(5)
+    return [scene(generator, 64) for _ in range(count)]
 
 
 def test_objects_of_a_caption_are_in_their_boxes():

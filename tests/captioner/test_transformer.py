@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_attention_apps.captioner.commands.export import save_served
+from keras_attention_apps.captioner.commands.export import write_saved_model
 from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.litert import LiteCaptioner
@@ -199,7 +199,7 @@ def test_a_litert_file_gives_the_same_captions(captioner, photographs, tmp_path)
 def test_a_saved_model_gives_the_same_captions(captioner, photographs, tmp_path):
     import tensorflow as tf
 
-    save_served(captioner, captioner.search_model(), tmp_path / "served")
+    write_saved_model(captioner, captioner.search_model(), tmp_path / "served")
     loaded = tf.saved_model.load(tmp_path / "served")
     found = loaded.serve(tf.constant([path.read_bytes() for path in photographs]))
 

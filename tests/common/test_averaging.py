@@ -61,5 +61,5 @@ def test_another_kind_is_refused(models):
 
 
 def test_an_average_of_no_models_is_an_error(models):
-    with pytest.raises(UserError, match="at least one folder of a model, got none"):
+    with pytest.raises(UserError, match="at least one folder of a model"):
         average_models([], models.get)

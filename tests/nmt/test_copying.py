@@ -218,7 +218,7 @@ def test_exports_give_the_same(subwords, tmp_path, monkeypatch):
     pytest.importorskip("tensorflow_text")
     from keras_attention_apps.nmt import LiteTranslator, Translator
     from keras_attention_apps.nmt.commands import export_litert
-    from keras_attention_apps.nmt.commands.export import save_served
+    from keras_attention_apps.nmt.commands.export import write_saved_model
 
     monkeypatch.setattr(export_litert, "LENGTHS", (8,))
     untrained(subwords, "bahdanau", copy=True).save(tmp_path / "model")
@@ -231,7 +231,9 @@ def test_exports_give_the_same(subwords, tmp_path, monkeypatch):
     path = tmp_path / "model.tflite"
     export_litert.save_lite_translator(translator, path, search=search, quantize="none")
     lite = LiteTranslator(path).translate(sentences)
-    save_served(translator, translator.search_model(**search), tmp_path / "served")
+    write_saved_model(
+        translator, translator.search_model(**search), tmp_path / "served"
+    )
     pieces = translator.tokenizer.pieces
     serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
     served = serve(sentences=tf.constant(sentences))

@@ -155,12 +155,12 @@ def test_a_served_translation_is_as_long_as_the_python_path_lets_it(
     translator, tmp_path
 ):
     import tensorflow as tf
-    from keras_attention_apps.nmt.commands.export import save_served
+    from keras_attention_apps.nmt.commands.export import write_saved_model
     from keras_attention_apps.nmt.inference import Translator
 
     config = dataclasses.replace(translator.config, length_ratio=0.5, max_length=40)
     shorter = Translator(config, translator.tokenizer, translator.network)
-    save_served(shorter, shorter.search_model(), tmp_path / "served")
+    write_saved_model(shorter, shorter.search_model(), tmp_path / "served")
     served = tf.saved_model.load(tmp_path / "served").signatures["serving_default"]
     lengths = []
     for sentence in ("dog", "dog " * 30):

@@ -37,11 +37,11 @@ def export(config):
         RUNTIMES.files(chosen.model),
         load,
         save_lite_captioner,
-        save_served,
+        write_saved_model,
     )
 
 
-def save_served(captioner, search_model, directory):
+def write_saved_model(captioner, search_model, directory):
     """Write a search as a SavedModel.
 
     Its signature takes `encoded`, strings `(B,)` with the bytes of JPEG, PNG, GIF, BMP

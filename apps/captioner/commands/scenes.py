@@ -15,15 +15,15 @@ def scenes(config):
     Raises:
         UserError: If the folder is not empty.
     """
-    chosen = random.Random(config.seed)
+    generator = random.Random(config.seed)
     with atomic_folder(config.directory) as temporary:
         (temporary / "images").mkdir()
         lines = []
         for number in range(config.count):
-            image, entry = scene(chosen, config.image_size)
+            image, entry = scene(generator, config.image_size)
             name = f"images/{number:06}.png"
             image.save(temporary / name)
-            (split,) = chosen.choices(list(SPLITS), SPLITS.values())
+            (split,) = generator.choices(list(SPLITS), SPLITS.values())
             lines.append(json.dumps({"file_name": name, "split": split, **entry}))
         text = "".join(f"{line}\n" for line in lines)
         (temporary / "metadata.jsonl").write_text(text, encoding="utf-8")

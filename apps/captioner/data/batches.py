@@ -75,8 +75,8 @@ def random_views(count, random=None):
             random crop, mirrored with probability 0.5.
 
     Returns:
-        List of pairs: the box, `(left, top, right, bottom)` in shares of width and
-        height; and a bool.
+        List of pairs: the box, `(left, top, right, bottom)` as fractions of width
+        and height; and a bool.
     """
     if random is None:
         return [WHOLE] * count
@@ -98,9 +98,9 @@ class TrainingBatches(keras.utils.PyDataset):
 
     Args:
         captions: For each image, its captions as lists of token ids.
-        features: Arrays `(images, S, D)`, of which every epoch draws one for each
-            image; or `None` to read the images.
-        views: For each of these arrays, the views of its images; see `random_views`.
+        features: One array `(images, S, D)` for each view; an epoch draws one of the
+            views of each image. `None` to read the images.
+        views: For each array, the views of its images; see `random_views`.
         paths: Paths of the images, if there are no `features`.
         image_size: Side of the square in pixels.
         augment: Whether images are cropped and mirrored at random.

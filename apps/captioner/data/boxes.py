@@ -1,6 +1,6 @@
 """Bounding boxes of the objects in an image.
 
-A box is `(left, top, right, bottom)` in shares of the width and of the height. The
+A box is `(left, top, right, bottom)` as fractions of width and height. The
 boxes of an image are a dict from a word to the boxes of the objects that it names.
 """
 

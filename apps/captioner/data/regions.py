@@ -29,8 +29,8 @@ class Regions:
 
     Attributes:
         features: Float32 array `(R, D)`, at least one region.
-        boxes: Boxes `(R, 4)`: left, top, right and bottom in shares of width and
-            height.
+        boxes: Boxes `(R, 4)`: left, top, right and bottom as fractions of width
+            and height.
     """
 
     features: np.ndarray

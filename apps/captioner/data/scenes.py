@@ -39,43 +39,43 @@ OPPOSITE = {"left of": "right of", "above": "below"}
 OVERSAMPLING = 4
 
 
-def scene(chosen, size):
+def scene(generator, size):
     """Draw an image of one object, or of two objects of different shapes.
 
     Args:
-        chosen: `random.Random`.
+        generator: `random.Random`.
         size: Side of the image in pixels.
 
     Returns:
         The image, and a dict with its `"captions"` and `"boxes"`.
     """
-    count = chosen.choice((1, 2, 2, 2))
-    shapes = chosen.sample(list(SHAPES), count)
-    objects = [(shape, *_look(chosen)) for shape in shapes]
-    places = _places(chosen, [half for *_, half in objects])
-    light = chosen.randint(30, 90)
+    count = generator.choice((1, 2, 2, 2))
+    shapes = generator.sample(list(SHAPES), count)
+    objects = [(shape, *_look(generator)) for shape in shapes]
+    places = _places(generator, [half for *_, half in objects])
+    light = generator.randint(30, 90)
     side = size * OVERSAMPLING
     image = Image.new("RGB", (side, side), (light, light, light))
     boxes, names = {}, []
-    for (shape, large, colour, half), (x, y) in zip(objects, places, strict=True):
+    for (shape, scale, colour, half), (x, y) in zip(objects, places, strict=True):
         _draw(image, shape, COLOURS[colour], x, y, half)
         boxes[shape] = [[round(v, 4) for v in (x - half, y - half, x + half, y + half)]]
-        names.append(f"a {large} {colour} {shape}")
+        names.append(f"a {scale} {colour} {shape}")
     entry = {"captions": _captions(names, places), "boxes": boxes}
     return image.resize((size, size), Image.Resampling.BOX), entry
 
 
-def _look(chosen):
+def _look(generator):
     """Return the name of an object's size, that of its colour, and half its side."""
-    large = chosen.choice(list(SIZES))
-    return large, chosen.choice(list(COLOURS)), chosen.uniform(*SIZES[large])
+    scale = generator.choice(list(SIZES))
+    return scale, generator.choice(list(COLOURS)), generator.uniform(*SIZES[scale])
 
 
-def _places(chosen, halves):
+def _places(generator, halves):
     """Return centres of objects that do not overlap and have a clear relation."""
     while True:
         places = [
-            (chosen.uniform(half, 1 - half), chosen.uniform(half, 1 - half))
+            (generator.uniform(half, 1 - half), generator.uniform(half, 1 - half))
             for half in halves
         ]
         if len(places) == 1:

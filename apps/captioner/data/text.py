@@ -1,4 +1,4 @@
-"""Captions as words, and words as numbers."""
+"""Tokenization of captions into words, and the vocabulary."""
 
 import collections
 import re
@@ -73,10 +73,10 @@ def _is_word(value):
 
 
 class Vocabulary(StoredTokenizer):
-    """Words and their numbers; the first four are special.
+    """Words and their token ids; the first four are special.
 
     Args:
-        words: The ordinary words, in the order of their numbers.
+        words: The ordinary words, in the order of their ids.
 
     Attributes:
         words: All words, the special ones first.

@@ -141,4 +141,4 @@ class MemoryBudget:
                 self._change.notify_all()
 
 
-DECODED = MemoryBudget(MEMORY)
+MEMORY_BUDGET = MemoryBudget(MEMORY)

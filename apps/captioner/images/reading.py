@@ -79,8 +79,8 @@ def read_array(source, size, box=None):
     Args:
         source: As for `read_image`.
         size: Positive integer, height and width of the result.
-        box: Rectangle to keep, `(left, top, right, bottom)` in shares of width and
-            height; the whole image if omitted.
+        box: Rectangle to keep, `(left, top, right, bottom)` as fractions of width
+            and height; the whole image if omitted.
 
     Returns:
         uint8 array of shape `(size, size, 3)`.
@@ -104,7 +104,7 @@ def _decoded(source, draft=False, max_pixels=None):
             if shared:
                 stack.enter_context(_source_lock)
             image = _open(source, max_pixels)
-            stack.enter_context(limits.DECODED.reserve(_reduce(image, draft)))
+            stack.enter_context(limits.MEMORY_BUDGET.reserve(_reduce(image, draft)))
             # Each step reuses the name, so that the image of the step before is freed.
             image = _upright(image)
             image = _to_rgb(image)

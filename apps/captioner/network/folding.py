@@ -39,7 +39,7 @@ def fold_normalization(cnn):
         convolution, images = origin(args[0])
         if _scales_channels(layer) and _can_be_folded(convolution):
             padding, unpadded = origin(images)
-            if _pads_the_same(padding, convolution, unpadded):
+            if _is_same_padding(padding, convolution, unpadded):
                 return FoldedConvolution(convolution, layer, padding)(unpadded)
             return FoldedConvolution(convolution, layer)(images)
         outputs = layer(*args, **kwargs)
@@ -63,7 +63,7 @@ def _can_be_folded(layer):
     )
 
 
-def _pads_the_same(padding, convolution, images):
+def _is_same_padding(padding, convolution, images):
     """Whether a layer before a convolution pads like the convolution's `"same"`."""
     if type(padding) is not layers.ZeroPadding2D or convolution.padding != "valid":
         return False

@@ -155,7 +155,7 @@ def _side(tokens, image_size, patch_size):
 
 
 def _check_shape(model, image_size):
-    """Raise a `ValueError` if the output has not the shape that its layers promise."""
+    """Raise a `ValueError` if the output does not have the shape of its layers."""
     image = np.zeros((1, image_size, image_size, 3), "float32")
     shape = tuple(model(image, training=False).shape)
     if shape[1:] != model.output_shape[1:]:

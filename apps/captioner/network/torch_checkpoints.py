@@ -31,7 +31,7 @@ def read_checkpoint(path):
         path: Path of the file.
 
     Raises:
-        ValueError: If the file has another format, or names anything else than tensors.
+        ValueError: If the file has another format, or contains anything but tensors.
     """
     with io.BytesIO(read_file(path)) as file:
         try:

@@ -88,9 +88,9 @@ def _one_image(config, service, read):
     reading = event(events.read_photo, upload, [upload, photo, result])
     sampling = event(events.read_sample, None, photo)
     captioning = event(
-        events.caption, [photo, n_best, *options], [result, best, draw, sheet]
+        events.show_captions, [photo, n_best, *options], [result, best, draw, sheet]
     )
-    comparing = event(events.compare, [photo, compare, inference, *options], other)
+    comparing = event(events.show_other, [photo, compare, inference, *options], other)
     in_turn(upload.input, reading, captioning, comparing)
     in_turn(sample.click, sampling, captioning, comparing)
     in_turn(n_best.change, captioning)
@@ -98,8 +98,8 @@ def _one_image(config, service, read):
         in_turn(option.input, captioning, comparing)
     for option in (compare, inference):
         in_turn(option.input, comparing)
-    in_turn(draw.click, event(events.draw_sheet, [photo, *options], sheet))
-    endpoint(events.details, upload, service.defaults, name="caption")
+    in_turn(draw.click, event(events.show_sheet, [photo, *options], sheet))
+    endpoint(events.caption, upload, service.defaults, name="caption")
 
 
 class _ImageEvents:
@@ -128,7 +128,7 @@ class _ImageEvents:
         sample = files(__package__).joinpath("sample.jpg")
         return self.service.read(sample.read_bytes())
 
-    def caption(self, photo, n_best, beam_size, penalty):
+    def show_captions(self, photo, n_best, beam_size, penalty):
         if photo is None:
             return gr.skip(), shown(""), gr.update(visible=False), shown("")
         search = search_options(beam_size, penalty)
@@ -142,7 +142,7 @@ class _ImageEvents:
         return figure, shown(table), gr.update(visible=True), shown("")
 
     @revealed
-    def compare(self, photo, compare, inference, beam_size, penalty):
+    def show_other(self, photo, compare, inference, beam_size, penalty):
         if photo is None or not compare:
             return ""
         search = search_options(beam_size, penalty)
@@ -150,12 +150,12 @@ class _ImageEvents:
         return views.caption_figure(photo, caption, name_of(self.config.compare))
 
     @revealed
-    def draw_sheet(self, photo, beam_size, penalty):
+    def show_sheet(self, photo, beam_size, penalty):
         search = search_options(beam_size, penalty)
         (caption,) = self.service.captions(photo, search)
         return views.sheet(photo, caption)
 
-    def details(self, image, n_best, beam_size, length_penalty):
+    def caption(self, image, n_best, beam_size, length_penalty):
         """Caption an image; the result is a list of captions, best first."""
         if image is None:
             raise UserError("expected an image. Received: none")

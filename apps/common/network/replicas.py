@@ -12,8 +12,9 @@ from keras_attention_apps.common.hosts import without_distribution
 def share_of_replica(count):
     """Return the share of this replica in the items of the global batch.
 
-    The losses of the replicas, each a mean over `count` items, times these shares, add
-    up to the mean over the global batch. Keras adds up the gradients.
+    The loss of a replica is a mean over its `count` items. Multiplied by these shares,
+    the losses of all replicas add up to the mean over the global batch. Keras adds up
+    their gradients in the same way.
 
     Args:
         count: Number of items in the batch of this replica, a scalar.
@@ -38,7 +39,8 @@ class AdamW(keras.optimizers.AdamW):
     """
 
     def __init__(self, learning_rate, *, global_clipnorm, **options):
-        # Keras clips the mean over the replicas, and adds up one copy per replica.
+        # Each replica clips the mean of the gradients, and Keras adds up the results of
+        # all replicas, so that the norm grows by their number.
         clipnorm = global_clipnorm / _replica_count()
         super().__init__(learning_rate, global_clipnorm=clipnorm, **options)
 

@@ -28,7 +28,7 @@ def average_models(folders, load):
             vocabulary.
     """
     if not folders:
-        raise UserError("expected at least one folder of a model, got none")
+        raise UserError("expected at least one folder of a model. Received: none")
     first, sums = None, None
     for folder in folders:
         model = load(folder)

@@ -54,7 +54,7 @@ class Progress:
         weights: File name of the checkpoint, `None` before a phase starts.
         seeds: States of the random generators, which Keras does not save.
         history: One dict of figures for every finished epoch of all phases, and for
-            the average of some.
+            the average of epochs.
     """
 
     phase: Natural = 0

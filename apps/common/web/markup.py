@@ -28,8 +28,8 @@ def figures(*fragments):
 def words(texts, layers, *, group, label, notes=None, shares=None, chosen=0):
     """Return words as radio buttons, each with a layer over its figure.
 
-    The words are radio buttons, so that a click or the arrow keys choose one. The style
-    sheet shows the layer of the chosen word; no script is needed.
+    A click or the arrow keys choose a word. The style sheet shows the layer of the
+    chosen word; no script is needed.
 
     Args:
         texts: The words.

@@ -83,7 +83,8 @@ def event(function, inputs, outputs):
     waits, it runs once more afterwards, with the latest values.
 
     Args:
-        function: Function of the values of `inputs`.
+        function: Function of the values of `inputs`. If it has the name of an endpoint,
+            Gradio renames the endpoint.
         inputs, outputs: Component or list of components.
     """
     return {
@@ -108,7 +109,7 @@ def in_turn(trigger, *events):
 
 
 def endpoint(function, given, defaults, *, name):
-    """Let clients call a function by a name, with numbers as further arguments.
+    """Add an endpoint: a function that clients call, with the options of a search.
 
     Args:
         function: Function of the value of `given`, the number of results, the beam

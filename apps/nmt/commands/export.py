@@ -28,11 +28,11 @@ def export(config):
         RUNTIMES.files(chosen.model),
         lambda: Translator.from_preset(chosen.model, precision=chosen.precision),
         save_lite_translator,
-        save_served,
+        write_saved_model,
     )
 
 
-def save_served(translator, search_model, directory):
+def write_saved_model(translator, search_model, directory):
     """Write a search as a SavedModel.
 
     Its signature takes `sentences`, strings `(B,)`, and returns a dict:
@@ -42,8 +42,8 @@ def save_served(translator, search_model, directory):
     - `"tokens"`, the subwords of the translation, strings `(B, L)`, empty after the
       last one;
     - `"source_tokens"`, those of the sentence, strings `(B, S)`;
-    - `"attention"`, `(B, L, S)`, zero after the last subwords, and in rows of subwords
-      that attended to none;
+    - `"attention"`, `(B, L, S)`, zero after the last subwords of both; all are zero for
+      a model without attention;
     - `"cut"`, booleans `(B,)`: whether a sentence was too long, and is translated in
       part;
     - `"error"`, strings `(B,)`: the reason why a sentence cannot be read, otherwise

@@ -11,7 +11,7 @@ LENGTHS = (8, 16, 24, 32, 48, 64, 96)
 def save_lite_translator(translator, path, *, search, quantize="float16", **origin):
     """Write network and beam search as a LiteRT file that `LiteTranslator` reads.
 
-    Its signatures `length_16`, `length_32` and so on take `source`, token ids int32
+    Its signatures `length_8`, `length_16` and so on take `source`, token ids int32
     `(1, length)` padded with PAD, and return the dict of `keras_attention.beam_search`.
 
     Args:

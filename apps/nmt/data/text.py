@@ -67,7 +67,7 @@ class Subwords(StoredTokenizer):
 
     Attributes:
         model: The same.
-        pieces: The subwords in the order of their numbers.
+        pieces: The subwords in the order of their ids.
         bytes: Dict from the ids of byte subwords to their bytes.
         banned: Token ids that no translation contains: PAD, START, UNKNOWN and control
             characters.

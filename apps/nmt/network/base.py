@@ -130,7 +130,7 @@ class TranslationNetwork(keras.Model):
                 lambda x: ops.repeat(x, ops.shape(target)[1], axis=0), memory
             )
         hidden, weights = self.decode(
-            self._read(_rows(target)[:, :-1]),
+            self._decoder_inputs(_rows(target)[:, :-1]),
             memory,
             return_weights="guide" in inputs or self.config.copy,
             training=training,
@@ -142,7 +142,7 @@ class TranslationNetwork(keras.Model):
             outputs["source_ids"] = memory["source_ids"]
         return outputs
 
-    def _read(self, token_ids):
+    def _decoder_inputs(self, token_ids):
         """Replace extended ids by UNKNOWN, which has an embedding."""
         if not self.copying:
             return token_ids
@@ -155,7 +155,7 @@ class TranslationNetwork(keras.Model):
             inputs: Dict with `"source"` and `"target"`, as for a call.
         """
         memory = self.encode(inputs["source"])
-        target = self._read(inputs["target"][:, :-1])
+        target = self._decoder_inputs(inputs["target"][:, :-1])
         _, weights = self.decode(target, memory, return_weights=True)
         return weights
 
@@ -193,7 +193,7 @@ class TranslationNetwork(keras.Model):
     def step(self, token_ids, state, memory):
         """One step of `keras_attention.beam_search`."""
         hidden, state, weights = self.advance(
-            self._read(token_ids), state, memory["decoder"]
+            self._decoder_inputs(token_ids), state, memory["decoder"]
         )
         logits = self.logits(hidden)
         if not self.copying:

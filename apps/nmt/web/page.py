@@ -88,9 +88,9 @@ def _one_sentence(config, service):
 
     events = _SentenceEvents(config, service)
     translating = event(
-        events.translate, [sentence, n_best, *options], [result, best, heat]
+        events.show_translations, [sentence, n_best, *options], [result, best, heat]
     )
-    comparing = event(events.compare, [sentence, compare, *options], others)
+    comparing = event(events.show_others, [sentence, compare, *options], others)
     for text, example in zip(EXAMPLES, examples, strict=True):
         choosing = event(lambda text=text: text, None, sentence)
         in_turn(example.click, choosing, translating, comparing)
@@ -98,7 +98,7 @@ def _one_sentence(config, service):
         in_turn(trigger, translating, comparing)
     in_turn(n_best.change, translating)
     in_turn(compare.input, comparing)
-    endpoint(events.details, sentence, service.defaults, name="translate")
+    endpoint(events.translate, sentence, service.defaults, name="translate")
 
 
 class _SentenceEvents:
@@ -113,7 +113,7 @@ class _SentenceEvents:
         self.config = config
         self.service = service
 
-    def translate(self, sentence, n_best, beam_size, penalty):
+    def show_translations(self, sentence, n_best, beam_size, penalty):
         search = search_options(beam_size, penalty)
         try:
             found = self.service.translations(sentence, search, n_best=n_best)
@@ -125,7 +125,7 @@ class _SentenceEvents:
         return figure, shown(table), shown(views.heat_map(found[0]))
 
     @revealed
-    def compare(self, sentence, compare, beam_size, penalty):
+    def show_others(self, sentence, compare, beam_size, penalty):
         if not compare or not sentence.strip():
             return ""
         search = search_options(beam_size, penalty)
@@ -139,7 +139,7 @@ class _SentenceEvents:
             )
         )
 
-    def details(self, sentence, n_best, beam_size, length_penalty):
+    def translate(self, sentence, n_best, beam_size, length_penalty):
         """Translate a sentence; the result is a list of translations, best first."""
         search = search_options(beam_size, length_penalty)
         found = self.service.translations(sentence, search, n_best=n_best)

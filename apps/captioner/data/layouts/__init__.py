@@ -10,8 +10,8 @@
 - Hugging Face: `metadata.csv` or `metadata.jsonl`, with `file_name`, one of the keys
   `caption`, `captions` and `text`, and optionally `split`; in the folder, or one in
   each of its folders `train`, `validation` and `test`. JSON may also have `boxes`: for
-  words of the captions, lists of `[left, top, right, bottom]` in shares of width and
-  height.
+  words of the captions, lists of `[left, top, right, bottom]` as fractions of width
+  and height.
 - WebDataset: `*.tar`, in which an image and its captions share a name: `0001.jpg` with
   `0001.txt`, one caption per line, or `0001.json`, with the same keys as above. The
   name of an archive, such as `train-000.tar` or `val-000.tar`, begins with the split.

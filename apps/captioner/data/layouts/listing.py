@@ -190,9 +190,8 @@ def _draw_splits(names, validation_share):
 
     The hash depends on the name alone, so that adding images never moves the others.
     Dev has the smallest hashes and test the largest, so that a change of the share
-    never moves an image from one to the other. Of several images, the one
-    with the smallest hash is in dev, whatever the share, unless it is 0. If no image
-    would be in train, those of test are.
+    never moves an image from one to the other. With a share above 0, dev has at least
+    one of two or more images. If train would be empty, it gets the images of test.
     """
     draws = {name: _draw(name) for name in names}
     first = min(draws.values(), default=0)
