@@ -137,7 +137,7 @@ def check_folder(path, kind=()):
 
 
 def is_special(path):
-    """Whether a path is a pipe or a device, which is written to directly."""
+    """Return whether a path is a pipe or a device, which is written to directly."""
     return Path(path).exists() and not Path(path).is_file()
 
 
@@ -159,7 +159,7 @@ def _check_parents(path):
 
 
 def holds(folder, names):
-    """Whether a folder contains all these names."""
+    """Return whether a folder contains all these names."""
     return all((folder / name).exists() for name in names)
 
 

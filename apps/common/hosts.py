@@ -142,7 +142,7 @@ def joined_hosts(addresses, index):
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             if not _is_connection_error(error):
                 raise
-            _leave(reason(error))
+            _end_process(reason(error))
     jax.distributed.shutdown()
 
 
@@ -174,7 +174,7 @@ def _options(addresses, index):
 
 
 def _is_connection_error(error):
-    """Whether a runtime error of JAX comes from the connection to another process."""
+    """Return whether an error of JAX comes from the connection to another process."""
     message = str(error)
     return any(
         word in message
@@ -182,7 +182,7 @@ def _is_connection_error(error):
     )
 
 
-def _leave(problem):
+def _end_process(problem):
     """End this process at once, since JAX would wait for the lost one."""
     print(
         f"\nerror: another process of this training was lost: {problem}. Start all "

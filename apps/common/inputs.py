@@ -52,7 +52,7 @@ class Inputs:
 
 
 def _is_in(folder, path):
-    """Whether a file is in a folder, by its path or by a hard link."""
+    """Return whether a file is in a folder, by its path or by a hard link."""
     if _contains(folder, path) or os.stat(path).st_nlink == 1:
         return _contains(folder, path)
     file = _file_of(path)

@@ -38,7 +38,7 @@ def locked(folder):
 
 
 def _is_there(file, path):
-    """Whether an open file still has its name: another process may have removed it."""
+    """Return whether no other process has removed or replaced an open file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False

@@ -32,7 +32,7 @@ def tokenizer_for(texts):
 
 
 def has_four_words(references):
-    """Whether a reference has the four words that BLEU needs for a 4-gram."""
+    """Return whether a reference has the four words that BLEU needs for a 4-gram."""
     from sacrebleu.metrics import BLEU
 
     split = BLEU(tokenize=tokenizer_for(references)).tokenizer

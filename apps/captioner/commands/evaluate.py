@@ -107,7 +107,7 @@ def _print_confidence(captions, references):
 
 
 def _are_results(path):
-    """Whether a file has the results of an earlier evaluation."""
+    """Return whether a file has the results of an earlier evaluation."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
         entries = read_json(path)
         keys = {"image_id", "caption"}

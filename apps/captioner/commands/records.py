@@ -39,7 +39,7 @@ class Records:
         self._names = None
 
     def __contains__(self, path):
-        """Whether an image has captions already."""
+        """Return whether an image has captions already."""
         return os.path.abspath(path) in self._captioned
 
     def __enter__(self):

@@ -216,7 +216,7 @@ def _normalized_name(path):
 
 
 def _are_same(first, second):
-    """Whether two files are one, or have the same content."""
+    """Return whether two files are one, or have the same content."""
     with contextlib.suppress(OSError):
         sizes = {_size(first), _size(second)}
         return len(sizes) == 1 and read_content(first) == read_content(second)

@@ -68,7 +68,7 @@ def detokenize(words):
 
 
 def _is_word(value):
-    """Whether a value of JSON is a text that UTF-8 can encode."""
+    """Return whether a value of JSON is a text that UTF-8 can encode."""
     return type(value) is str and not _SURROGATES.search(value)
 
 

@@ -188,7 +188,7 @@ class CaptionNetwork(keras.Model):
         raise NotImplementedError
 
     def step(self, token_ids, state, memory, maps="weights"):
-        """One step of `keras_attention.beam_search`.
+        """Run one step of a search; see `keras_attention.beam_search`.
 
         Args:
             token_ids, state, memory: Last tokens, state and memory.

@@ -27,7 +27,7 @@ PARTS = ("vision_encoder", "image_encoder", "vit_encoder")
 
 
 def is_encoder(name):
-    """Whether a backbone is named by a `.keras` file, or a preset of KerasHub."""
+    """Return whether a name is that of a `.keras` file, or of a preset of KerasHub."""
     return name.startswith(HUB) or name.endswith(SUFFIX)
 
 
@@ -84,7 +84,7 @@ class Encoder:
         return dataclasses.replace(self, model=model)
 
     def _takes(self, image_size):
-        """Whether the architecture fits a size of images.
+        """Return whether the architecture fits a size of images.
 
         KerasHub builds some models for one size. Layers of Keras may take any.
         """

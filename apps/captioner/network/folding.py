@@ -64,7 +64,7 @@ def _can_be_folded(layer):
 
 
 def _is_same_padding(padding, convolution, images):
-    """Whether a layer before a convolution pads like the convolution's `"same"`."""
+    """Return whether a layer before a convolution pads like `"same"` of that."""
     if type(padding) is not layers.ZeroPadding2D or convolution.padding != "valid":
         return False
     if None in images.shape[1:3]:

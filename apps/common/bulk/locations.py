@@ -56,7 +56,7 @@ def located_all(paths):
 
 
 def is_local(path):
-    """Whether a path or URI is on the local file system."""
+    """Return whether a path or URI is on the local file system."""
     return not _URI.match(str(path)) or str(path).lower().startswith("file:")
 
 

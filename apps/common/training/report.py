@@ -318,7 +318,7 @@ class Report:
 
 
 def _is_epoch(figures):
-    """Whether the figures are those of an epoch of training, not of an average."""
+    """Return whether figures are those of an epoch of training, not of an average."""
     return not {"loss", "reward"}.isdisjoint(figures)
 
 

@@ -17,8 +17,8 @@ from keras_attention_apps.common.cli import UserError
 
 MEGABYTE = 1_000_000
 
-# A request that uploads several files may be larger than a file by this factor.
-FILES = 10
+# Maximum size of an upload of several files, relative to that of one file.
+FILES_PER_UPLOAD = 10
 # Maximum size of other requests.
 MOST_BYTES = 2 * MEGABYTE
 # Uploads are refused while the files on disk take more than this.
@@ -261,7 +261,9 @@ class Guard:
         if b"transfer-encoding" in headers or not (length or b"0").isdigit():
             return PlainTextResponse("expected a content length", 411)
         is_upload = _is_upload(scope)
-        most = FILES * self.config.max_megabytes * MEGABYTE if is_upload else MOST_BYTES
+        most = MOST_BYTES
+        if is_upload:
+            most = FILES_PER_UPLOAD * self.config.max_megabytes * MEGABYTE
         if int(length or 0) > most:
             return PlainTextResponse(f"expected at most {most} bytes", 413)
         if is_upload and self._is_disk_full():

@@ -121,7 +121,7 @@ def _check_plot(config):
 
 
 def _is_plotted_alone(config):
-    """Whether --plot is the file of a single plot rather than a folder."""
+    """Return whether --plot is the file of a single plot rather than a folder."""
     return len(config.sentences) == 1 and not config.plot.is_dir()
 
 

@@ -191,7 +191,7 @@ class TranslationNetwork(keras.Model):
         raise NotImplementedError
 
     def step(self, token_ids, state, memory):
-        """One step of `keras_attention.beam_search`."""
+        """Run one step of a search; see `keras_attention.beam_search`."""
         hidden, state, weights = self.advance(
             self._decoder_inputs(token_ids), state, memory["decoder"]
         )

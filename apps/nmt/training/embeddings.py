@@ -46,5 +46,5 @@ def vectors_of(path, pieces, dimension):
 
 
 def _stands_alone(piece):
-    """Whether a subword is a word without a mark: punctuation, or without spaces."""
+    """Return whether a subword needs no mark: punctuation, or unspaced scripts."""
     return not any(map(str.isalnum, piece)) or begins_unspaced(piece)

@@ -16,10 +16,10 @@
   `0001.txt`, one caption per line, or `0001.json`, with the same keys as above. The
   name of an archive, such as `train-000.tar` or `val-000.tar`, begins with the split.
 
-COCO, Kaggle, Hugging Face and WebDataset may lack dev, or have no splits: then a hash
-of each name decides on the split of an image. The layout is recognised by these files.
-If there are several, the order is Karpathy, COCO, official, Kaggle, Hugging Face,
-WebDataset.
+COCO, Hugging Face and WebDataset may lack dev; Kaggle, Hugging Face and WebDataset may
+have no splits. Then a hash of its name decides the split of an image. The layout is
+recognised by these files. If there are several, the order is Karpathy, COCO, official,
+Kaggle, Hugging Face, WebDataset.
 
 All readers follow the same rules. An image in two splits is an error. So is an
 ambiguous file, such as one with two columns of the same name, two images with the same

@@ -52,7 +52,7 @@ class Listing:
             file to the expected file. `None` for layouts in which a split exists as
             soon as an image names it.
         draws_dev: Whether dev is drawn from train where it is missing.
-        drawn_by: Function from a path to the text whose hash decides on its split.
+        drawn_by: Function from a path to the text whose hash decides its split.
 
     Attributes:
         dropped: Dict from pairs `(split or None, kind)` to the list of the examples of
