@@ -317,8 +317,8 @@ class CaptionConfig:
     images: Positional[tuple[Path, ...]]
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
-    #: Folder with the files of detected regions, for a model that was trained with
-    #: --regions. By default, the file of an image is in the folder of the image.
+    #: Folder with the files of detected regions, for a model that was trained
+    #: with --regions. By default, the file of an image is in the folder of the image.
     regions: Path | None = None
     #: Write to this file instead of standard output: one JSON object per line, with
     #: photo, model and caption or error. If the file exists, the images that have
@@ -404,8 +404,8 @@ class EvaluateConfig:
     split: str = "dev"
     captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
-    #: Folder with the files of detected regions, for a model that was trained with
-    #: --regions. By default, the file of an image is in the folder of the image.
+    #: Folder with the files of detected regions, for a model that was trained
+    #: with --regions. By default, the file of an image is in the folder of the image.
     regions: Path | None = None
     #: Maximum share of unreadable images, which are left out.
     max_unreadable: Share = 0.01

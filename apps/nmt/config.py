@@ -86,9 +86,9 @@ class ModelConfig:
     #: Whether self-attention has pre-norm: layer normalisation before each sublayer
     #: instead of after it.
     pre_norm: bool = True
-    #: Decoder layer of self-attention whose weights give the alignment, counted from 1;
-    #: --guide trains these weights. By default the mean over all layers but the lowest,
-    #: or the only layer. The weights of a layer are the mean over its heads.
+    #: Decoder layer of self-attention whose weights give the alignment, counted from 1.
+    #: The option --guide trains these weights. By default the mean over all layers but
+    #: the lowest, or the only layer. A layer has the mean weights of its heads.
     alignment_layer: Layers | None = None
     #: Whether source and target share their embeddings. The output layer always shares
     #: those of the target.
@@ -201,8 +201,8 @@ class TranslationTrainingOptions:
     target_subword_dropout: Share = 0.0
     #: Batch size: maximum number of tokens on either side, padding included.
     batch_tokens: Positive | None = None
-    #: Minimum number of steps of an epoch: for a small text, batches are smaller than
-    #: --batch-tokens.
+    #: Minimum number of steps of an epoch: for a small text, batches are smaller
+    #: than --batch-tokens.
     min_steps: Positive = 50
     #: Epochs of teacher forcing.
     epochs: Natural | None = None
@@ -322,8 +322,8 @@ class ChosenModel:
 class TranslationSearchConfig(SearchConfig):
     """Options of the beam search, and the batch size."""
 
-    #: Minimum length of a translation relative to its source, in subwords. By default
-    #: 0, or that of a LiteRT file.
+    #: Minimum length of a translation relative to its source, in subwords. By
+    #: default 0, or that of a LiteRT file.
     min_length_ratio: MinLengthRatio | None = None
     #: Maximum length of a translation relative to its source, in subwords. By default
     #: that of the model, plus a margin, or that of a LiteRT file.
