@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_attention.litert_quantization import quantize_matrices
+from keras_attention.litert_quantization import quantize_weights
 
 QUANTIZATIONS = (None, "float16", "int8")
 
@@ -31,9 +31,9 @@ def convert_to_litert(
             size: LiteRT's kernels for CPUs cannot change a shape inside a loop. For
             inputs of several lengths, write a signature for each of a few lengths, and
             pad.
-        quantize: Precision of the weights: `"float16"`; `"int8"`, the same with 8-bit
-            integers for the matrices of dense layers, see `quantize_matrices`; or
-            `None`, which leaves them unchanged. The activations are float32.
+        quantize: Precision of the matrices, kernels and embeddings: `"float16"`;
+            `"int8"`, the same with 8-bit integers for the matrices of dense layers; or
+            `None`, which leaves them unchanged. Activations and biases are float32.
 
     Returns:
         The bytes of a `.tflite` file.
@@ -89,9 +89,6 @@ def convert_to_litert(
             folder, signature_keys=list(frozen)
         )
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        if quantize:
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-            converter.target_spec.supported_types = [tf.float16]
         try:
             model = converter.convert()
         except Exception as error:
@@ -102,7 +99,7 @@ def convert_to_litert(
                 "a function has operations for which LiteRT has no operator. "
                 f"Received: {missing[1].strip()}"
             ) from error
-    return quantize_matrices(model) if quantize == "int8" else model
+    return quantize_weights(model, quantize) if quantize else model
 
 
 @contextlib.contextmanager

@@ -1,24 +1,39 @@
-"""Quantisation of the matrices of a LiteRT model to eight bits."""
+"""Quantisation of the weights of a LiteRT model to 16 or 8 bits."""
+
+import functools
 
 import numpy as np
 
-# Smaller matrices stay in float16, as in LiteRT's own converter.
+# Smaller matrices stay in float32.
 MIN_WEIGHTS = 1024
 
-# First version of the operator FULLY_CONNECTED that has one scale for each output.
-FIRST_VERSION = 12
+# Largest number of float16.
+LARGEST = 65504
+
+# First versions of the operators: FULLY_CONNECTED with one scale for each output, and
+# DEQUANTIZE from float16.
+FIRST_VERSIONS = {"FULLY_CONNECTED": 12, "DEQUANTIZE": 3}
 
 
-def quantize_matrices(model):
-    r"""Quantise the matrices of dense layers from 16 to 8 bits.
+def quantize_weights(model, precision):
+    r"""Quantise the weights of a LiteRT model.
 
-    `w = scale * q` with $q \in \{-127, ..., 127\}$, and one scale for each output of a
-    dense layer. While it runs, LiteRT quantises the inputs of these layers ("dynamic
-    range"). Kernels of convolutions and embeddings stay float16: a network with
-    convolutions of eight bits is markedly less accurate.
+    In float16, an operator (`DEQUANTIZE`) converts a matrix or a kernel to float32
+    when it is first used. It is in the same graph as the operators that use it, also
+    inside a loop: LiteRT's converter would place some before the loop, which then
+    copies their results in every step. Of a table of embeddings, only the rows that
+    are looked up are converted.
+
+    With 8 bits, the matrix of a dense layer is `scale * q` with
+    $q \in \{-127, ..., 127\}$, and one scale for each output. While it runs, LiteRT
+    quantises the inputs of these layers ("dynamic range"). A table of embeddings that
+    is also such a matrix is shared with it. All other weights are float16: a network
+    with convolutions of eight bits is markedly less accurate. Vectors, such as biases,
+    and small matrices stay in float32.
 
     Args:
-        model: Bytes of a LiteRT model whose weights are float16.
+        model: Bytes of a LiteRT model whose weights are float32.
+        precision: `"float16"` or `"int8"`.
 
     Returns:
         The bytes of the quantised model.
@@ -27,7 +42,7 @@ def quantize_matrices(model):
     from tensorflow.lite.python import schema_py_generated as schema
 
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(model, 0))
-    quantizer = _Quantizer(model, schema)
+    quantizer = _Quantizer(model, schema, precision)
     for graph in model.subgraphs:
         quantizer.quantize(graph)
     quantizer.clear_unused_buffers()
@@ -37,98 +52,205 @@ def quantize_matrices(model):
 
 
 class _Quantizer:
-    """Quantises the dense layers of a model; shared weights stay shared."""
+    """Quantises the weights of a model; shared weights stay shared.
 
-    def __init__(self, model, schema):
+    Tensors, operators and buffers have numbers, as in the file.
+    """
+
+    def __init__(self, model, schema, precision):
         self.model, self.schema = model, schema
-        # Maps the index of each float16 buffer to the index of its copy and its scales.
+        # Maps the number of a buffer in float32, and a dtype, to what `converted`
+        # returns.
         self.copies = {}
+        # Buffers of matrices that become 8-bit integers.
+        self.eight_bits = {
+            graph.tensors[operator.inputs[1]].buffer
+            for graph in model.subgraphs
+            for operator in graph.operators
+            if precision == "int8" and self.is_a(operator, "FULLY_CONNECTED")
+        }
 
     def quantize(self, graph):
-        """Give the dense layers of a graph 8-bit matrices and float32 biases.
-
-        LiteRT's dynamic-range kernels accept no others.
-        """
-        halves = {
-            operator.outputs[0]: graph.tensors[operator.inputs[0]]
-            for operator in graph.operators
-            if self.is_from_half(operator, graph)
-        }
+        """Quantise the matrices, kernels and embeddings of one graph."""
+        weights = {n for n, x in enumerate(graph.tensors) if self.is_weight(x)}
+        operators = []
         for operator in graph.operators:
-            if self.kind(operator) != self.schema.BuiltinOperator.FULLY_CONNECTED:
+            if self.looks_up(operator) and operator.inputs[0] in weights:
+                operators += self.lookup(graph, operator)
                 continue
-            inputs, matrix, *bias = operator.inputs
-            if matrix not in halves or np.prod(halves[matrix].shape) < MIN_WEIGHTS:
-                continue
-            operator.inputs = [inputs]
-            for number, dtype in (matrix, "INT8"), *((b, "FLOAT32") for b in bias):
-                if number in halves:
-                    graph.tensors.append(self.copy(halves[number], dtype))
-                    number = len(graph.tensors) - 1
-                operator.inputs.append(number)
-            operator.builtinOptions.asymmetricQuantizeInputs = True
-            code = self.model.operatorCodes[operator.opcodeIndex]
-            code.version = max(code.version, FIRST_VERSION)
+            if self.is_dense_in_8_bits(graph, operator, weights):
+                self.quantize_inputs(graph, operator)
+            operators.append(operator)
+        graph.operators = operators
         read = _read(graph)
-        graph.operators = [
-            operator
-            for operator in graph.operators
-            if not self.is_from_half(operator, graph) or operator.outputs[0] in read
-        ]
+        for number in weights:
+            tensor = graph.tensors[number]
+            if number in read:
+                half, _ = self.add_copy(graph, tensor, "FLOAT16")
+                convert = self.operator("DEQUANTIZE", [half], number)
+                graph.operators.insert(0, convert)
+            # Buffer 0 is empty: the tensor is no longer a constant.
+            tensor.buffer = 0
 
-    def kind(self, operator):
-        code = self.model.operatorCodes[operator.opcodeIndex]
-        return max(code.builtinCode, code.deprecatedBuiltinCode)
+    def is_weight(self, tensor):
+        """Return whether a tensor is a large constant, no vector, and fits float16.
 
-    def is_from_half(self, operator, graph):
-        """Return whether an operator converts a float16 tensor to float32."""
+        A constant such as a mask of -1e9 would become infinite.
+        """
         return (
-            self.kind(operator) == self.schema.BuiltinOperator.DEQUANTIZE
-            and graph.tensors[operator.inputs[0]].type == self.schema.TensorType.FLOAT16
+            tensor.type == self.schema.TensorType.FLOAT32
+            and self.model.buffers[tensor.buffer].data is not None
+            and len(tensor.shape) > 1
+            and np.prod(tensor.shape) >= MIN_WEIGHTS
+            and np.abs(self.values(tensor)).max() <= LARGEST
         )
 
-    def copy(self, tensor, dtype):
-        """Return a copy of a constant float16 tensor, as INT8 or FLOAT32."""
-        if tensor.buffer not in self.copies:
-            data = np.asarray(self.model.buffers[tensor.buffer].data, "uint8")
-            values = data.view("float16").reshape(tensor.shape).astype("float32")
-            scale = None
-            if dtype == "INT8":
-                scale = np.abs(values).max(axis=1, keepdims=True) / 127
-                scale[scale == 0] = 1
-                values = np.round(values / scale).astype("int8")
-            buffer = self.schema.BufferT()
-            buffer.data = values.ravel().view("uint8")
-            self.model.buffers.append(buffer)
-            self.copies[tensor.buffer] = len(self.model.buffers) - 1, scale
-        copy = self.schema.TensorT()
-        copy.name = tensor.name + b"/" + dtype.lower().encode()
-        copy.shape, copy.hasRank = tensor.shape, tensor.hasRank
-        copy.type = getattr(self.schema.TensorType, dtype)
-        copy.buffer, scale = self.copies[tensor.buffer]
-        if scale is not None:
-            copy.quantization = self.schema.QuantizationParametersT()
-            copy.quantization.scale = scale[:, 0]
-            copy.quantization.zeroPoint = np.zeros(len(scale), "int64")
-        return copy
+    def is_a(self, operator, name):
+        """Return whether an operator is of a kind."""
+        code = self.model.operatorCodes[operator.opcodeIndex]
+        kind = max(code.builtinCode, code.deprecatedBuiltinCode)
+        return kind == getattr(self.schema.BuiltinOperator, name)
+
+    def looks_up(self, operator):
+        """Return whether an operator takes rows of a table."""
+        if not self.is_a(operator, "GATHER"):
+            return False
+        options = operator.builtinOptions
+        return (options.axis, options.batchDims) == (0, 0)
+
+    def is_dense_in_8_bits(self, graph, operator, weights):
+        """Return whether an operator is a dense layer whose matrix becomes integers."""
+        if not self.is_a(operator, "FULLY_CONNECTED"):
+            return False
+        matrix = operator.inputs[1]
+        return matrix in weights and graph.tensors[matrix].buffer in self.eight_bits
+
+    def quantize_inputs(self, graph, operator):
+        """Give a dense layer an 8-bit matrix, so that it quantises its inputs, too."""
+        inputs, matrix, *bias = operator.inputs
+        eighth, _ = self.add_copy(graph, graph.tensors[matrix], "INT8")
+        operator.inputs = [inputs, eighth, *bias]
+        operator.builtinOptions.asymmetricQuantizeInputs = True
+        self.operator_code("FULLY_CONNECTED")
+
+    def lookup(self, graph, gather):
+        """Return operators that take rows of a table, and convert these to float32.
+
+        A table that is also the matrix of a dense layer has the precision of that.
+        """
+        table, found = graph.tensors[gather.inputs[0]], gather.outputs[0]
+        shape = graph.tensors[found].shape
+
+        def take(source, dtype, width):
+            rows = self.add_tensor(graph, table.name, dtype, [*shape[:-1], width])
+            take = self.operator("GATHER", [source, gather.inputs[1]], rows)
+            take.builtinOptionsType = gather.builtinOptionsType
+            take.builtinOptions = gather.builtinOptions
+            return rows, take
+
+        if table.buffer not in self.eight_bits:
+            half, _ = self.add_copy(graph, table, "FLOAT16")
+            rows, take_rows = take(half, "FLOAT16", shape[-1])
+            return [take_rows, self.operator("DEQUANTIZE", [rows], found)]
+        eighth, scales = self.add_copy(graph, table, "INT8")
+        rows, take_rows = take(eighth, "INT8", shape[-1])
+        factors, take_factors = take(scales, "FLOAT32", 1)
+        floats = self.add_tensor(graph, table.name, "FLOAT32", shape)
+        return [
+            take_rows,
+            take_factors,
+            self.operator("CAST", [rows], floats),
+            self.operator("MUL", [floats, factors], found),
+        ]
+
+    def operator(self, name, inputs, output):
+        """Return a new operator."""
+        operator = self.schema.OperatorT()
+        operator.opcodeIndex = self.operator_code(name)
+        operator.inputs, operator.outputs = inputs, [output]
+        return operator
+
+    def operator_code(self, name):
+        """Return the number of a kind of operator, which is added if there is none."""
+        version = FIRST_VERSIONS.get(name, 1)
+        kind = getattr(self.schema.BuiltinOperator, name)
+        for number, code in enumerate(self.model.operatorCodes):
+            if max(code.builtinCode, code.deprecatedBuiltinCode) == kind:
+                code.version = max(code.version, version)
+                return number
+        code = self.schema.OperatorCodeT()
+        code.builtinCode = code.deprecatedBuiltinCode = kind
+        code.version = version
+        self.model.operatorCodes.append(code)
+        return len(self.model.operatorCodes) - 1
+
+    def values(self, tensor):
+        """Return the array of a constant float32 tensor."""
+        data = np.asarray(self.model.buffers[tensor.buffer].data, "uint8")
+        return data.view("float32").reshape(tensor.shape)
+
+    def add_copy(self, graph, tensor, dtype):
+        """Add a copy of a constant tensor in float16 or 8 bits to a graph.
+
+        Returns:
+            The number of the copy, and for 8 bits that of the tensor of its scales.
+        """
+        key = tensor.buffer, dtype
+        if key not in self.copies:
+            self.copies[key] = self.converted(self.values(tensor), dtype)
+        buffer, buffer_of_scales, quantization = self.copies[key]
+        number = self.add_tensor(graph, tensor.name, dtype, tensor.shape, buffer)
+        if quantization is None:
+            return number, None
+        graph.tensors[number].quantization = quantization
+        name, shape = tensor.name + b"/scales", (tensor.shape[0], 1)
+        return number, self.add_tensor(graph, name, "FLOAT32", shape, buffer_of_scales)
+
+    def converted(self, values, dtype):
+        """Store an array in another dtype.
+
+        Returns:
+            The numbers of its buffer and that of its scales, and its quantisation. The
+            last two are None in float16.
+        """
+        if dtype == "FLOAT16":
+            return self.add_buffer(values.astype("float16")), None, None
+        scales = np.abs(values).max(axis=1, keepdims=True) / 127
+        scales[scales == 0] = 1
+        buffer = self.add_buffer(np.round(values / scales).astype("int8"))
+        quantization = self.schema.QuantizationParametersT()
+        quantization.scale = scales[:, 0]
+        quantization.zeroPoint = np.zeros(len(scales), "int64")
+        # The file has it once for all tensors, which would take most of its size.
+        quantization.Pack = functools.cache(quantization.Pack)
+        return buffer, self.add_buffer(scales), quantization
+
+    def add_buffer(self, values):
+        """Add a buffer with an array, and return its number."""
+        buffer = self.schema.BufferT()
+        buffer.data = values.ravel().view("uint8")
+        self.model.buffers.append(buffer)
+        return len(self.model.buffers) - 1
+
+    def add_tensor(self, graph, name, dtype, shape, buffer=0):
+        """Add a tensor to a graph, and return its number."""
+        tensor = self.schema.TensorT()
+        tensor.name = name + b"/" + dtype.lower().encode()
+        tensor.shape, tensor.hasRank = shape, True
+        tensor.type = getattr(self.schema.TensorType, dtype)
+        tensor.buffer = buffer
+        graph.tensors.append(tensor)
+        return len(graph.tensors) - 1
 
     def clear_unused_buffers(self):
-        """Empty the buffers that nothing reads any more.
-
-        Their tensors remain, so that the indices of the other tensors stay valid.
-        """
-        read = {
-            graph.tensors[number].buffer
-            for graph in self.model.subgraphs
-            for number in _read(graph)
-        }
-        for old in self.copies:
-            if old not in read:
-                self.model.buffers[old].data = None
+        """Empty the buffers in float32 that no tensor has any more."""
+        used = {x.buffer for graph in self.model.subgraphs for x in graph.tensors}
+        for buffer, _ in self.copies:
+            if buffer not in used:
+                self.model.buffers[buffer].data = None
 
 
 def _read(graph):
     """Return the numbers of the tensors that operators or callers of a graph read."""
     read = {number for operator in graph.operators for number in operator.inputs}
-    # An operator has the number -1 in place of an input that it does not have.
-    return (read | set(graph.outputs)) - {-1}
+    return read | set(graph.outputs)

@@ -110,47 +110,6 @@ def test_signatures_share_their_weights(search, converted):
     assert len(one) < len(converted)
 
 
-@pytest.mark.parametrize(
-    "quantize, size, tolerance",
-    [
-        ("int8", 0.25, 2e-2),
-        pytest.param("float16", 0.5, 1e-3, marks=pytest.mark.exhaustive),
-    ],
-)
-def test_quantized_weights_are_smaller(quantize, size, tolerance, rng):
-    import tensorflow as tf
-
-    dense = keras.layers.Dense(300)
-    inputs = rng.normal(size=(1, 200)).astype("float32")
-    expected = ops.convert_to_numpy(dense(inputs))
-    spec = {"inputs": tf.TensorSpec([1, 200], tf.float32)}
-    model = convert_to_litert(
-        {"dense": (lambda inputs: {"outputs": dense(inputs)}, spec)}, quantize=quantize
-    )
-    weights = 4 * 200 * 300
-    assert size * weights < len(model) < 1.2 * size * weights
-    found = runner(model, "dense")(inputs=inputs)["outputs"]
-    scale = np.abs(expected).max()
-    np.testing.assert_allclose(found / scale, expected / scale, atol=tolerance)
-
-
-@pytest.mark.exhaustive
-def test_int8_leaves_convolutions_in_float16(rng):
-    """A convolution of eight bits costs accuracy; its result is that of float16."""
-    import tensorflow as tf
-
-    image = rng.normal(size=(1, 6, 6, 16)).astype("float32")
-    convolution = keras.layers.Conv2D(16, 3)
-    convolution.build(image.shape)
-    spec = {"image": tf.TensorSpec(image.shape, tf.float32)}
-    signatures = {"run": (lambda image: {"grid": convolution(image)}, spec)}
-    half, eighth = (
-        runner(convert_to_litert(signatures, quantize=quantize), "run")(image=image)
-        for quantize in ("float16", "int8")
-    )
-    np.testing.assert_array_equal(eighth["grid"], half["grid"])
-
-
 @pytest.mark.exhaustive
 def test_int8_search_is_that_of_keras(search, monkeypatch):
     monkeypatch.setattr(litert_quantization, "MIN_WEIGHTS", 1)
