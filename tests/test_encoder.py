@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from combinations import covering, quick_first
 from keras import ops, tree
 from rounding import rounding_bound
@@ -53,15 +54,6 @@ CELLS = {
     "custom": Sum,
     "stacked": stacked,
 }
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-def numpy(tensors):
-    return tree.map_structure(ops.convert_to_numpy, tensors)
 
 
 def draw(rng, *shape):

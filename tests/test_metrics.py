@@ -15,11 +15,6 @@ every_metric = pytest.mark.parametrize("metric_class", METRICS.values(), ids=MET
 
 
 @pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
 def weights(rng):
     return rng.dirichlet(np.ones(POSITIONS), size=(BATCH, STEPS)).astype("float32")
 

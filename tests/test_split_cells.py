@@ -4,8 +4,9 @@ import weakref
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from combinations import quick_first
-from keras import ops, tree
+from keras import ops
 
 from keras_attention import (
     AdditiveAttention,
@@ -35,10 +36,6 @@ CELLS = {
     "normalized lstm": LayerNormLSTMCell,
     "normalized gru": LayerNormGRUCell,
 }
-
-
-def numpy(tensors):
-    return tree.map_structure(ops.convert_to_numpy, tensors)
 
 
 def random_cell(name, depth, **options):

@@ -4,7 +4,8 @@ import json
 
 import keras
 import numpy as np
-from keras import ops, tree
+from arrays import draw, numpy
+from keras import tree
 
 from keras_attention import (
     AdditiveAttention,
@@ -46,15 +47,6 @@ CELLS = {
         ]
     ),
 }
-
-
-def draw(rng, *shapes):
-    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
-    return arrays if len(arrays) > 1 else arrays[0]
-
-
-def numpy(tensors):
-    return tree.map_structure(ops.convert_to_numpy, tensors)
 
 
 def assert_close(found, expected, atol=1e-5):

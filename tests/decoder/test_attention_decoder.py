@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from decoder.reference import (
     BATCH,
     CELLS,
@@ -19,8 +20,6 @@ from decoder.reference import (
     assert_close,
     decode_as_in_the_paper,
     decoder_of,
-    draw,
-    numpy,
     random_state,
     step_by_step,
 )
@@ -36,11 +35,6 @@ from keras_attention import (
 pytestmark = pytest.mark.usefixtures("seeded")
 
 every_cell = pytest.mark.parametrize("cell", CELLS)
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 @pytest.mark.parametrize("gate", [False, True])

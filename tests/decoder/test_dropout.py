@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from combinations import quick_first
 from decoder.reference import (
     BATCH,
@@ -17,8 +18,6 @@ from decoder.reference import (
     VALUE_DIM,
     assert_close,
     decoder_of,
-    draw,
-    numpy,
 )
 from keras import ops
 
@@ -30,11 +29,6 @@ from keras_attention import (
 from keras_attention.ops import fast_scores
 
 pytestmark = pytest.mark.usefixtures("seeded")
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 COMPILES = keras.backend.backend() != "torch"

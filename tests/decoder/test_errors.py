@@ -5,6 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from arrays import draw
 from decoder.reference import (
     BATCH,
     CELLS,
@@ -15,7 +16,6 @@ from decoder.reference import (
     VALUE,
     decoder_of,
     decoder_of_choice,
-    draw,
 )
 from keras import tree
 
@@ -28,11 +28,6 @@ from keras_attention import (
 )
 
 pytestmark = pytest.mark.usefixtures("seeded")
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,15 @@ import sys
 import keras
 import numpy as np
 import pytest
+from arrays import draw
 from combinations import quick_first
-from decoder.reference import INPUT_DIM, STATE_UNITS, UNITS, VALUE_DIM, WORDS, draw
+from decoder.reference import (
+    INPUT_DIM,
+    STATE_UNITS,
+    UNITS,
+    VALUE_DIM,
+    WORDS,
+)
 from keras import ops
 
 from keras_attention import (

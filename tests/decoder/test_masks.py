@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from combinations import quick_first
 from decoder.reference import (
     BATCH,
@@ -19,8 +20,6 @@ from decoder.reference import (
     WORDS,
     assert_close,
     decoder_of,
-    draw,
-    numpy,
     random_state,
 )
 from keras import ops, tree
@@ -32,11 +31,6 @@ from keras_attention import (
 )
 
 pytestmark = pytest.mark.usefixtures("seeded")
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def test_padded_steps_copy_the_state_through(rng):

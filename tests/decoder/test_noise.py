@@ -2,7 +2,13 @@
 
 import keras
 import pytest
-from decoder.reference import INPUTS, STATE_UNITS, UNITS, VALUE, draw, numpy
+from arrays import draw, numpy
+from decoder.reference import (
+    INPUTS,
+    STATE_UNITS,
+    UNITS,
+    VALUE,
+)
 
 from keras_attention import (
     AdditiveAttention,

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from combinations import covering, quick_first
 from decoder.reference import (
     ATTENTIONAL,
@@ -24,9 +25,7 @@ from decoder.reference import (
     assert_close,
     assert_same_config,
     decoder_of_choice,
-    draw,
     lstm_as_in_the_paper,
-    numpy,
     random_state,
     sigmoid,
     step_by_step,
@@ -53,11 +52,6 @@ every_choice = pytest.mark.parametrize("choice", CHOICES)
 FEW = ("Bahdanau, fed", "Luong", "Luong, fed")
 ON_JAX = keras.backend.backend() == "jax"
 MANY_CHOICES = FEW if ON_JAX else tuple(CHOICES)
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def decode_as_luong(cell, words, source, state):

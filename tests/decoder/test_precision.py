@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from combinations import covering, quick_first
 from decoder.reference import (
     BATCH,
@@ -16,8 +17,6 @@ from decoder.reference import (
     assert_close,
     decoder_of,
     decoder_of_choice,
-    draw,
-    numpy,
     random_state,
     step_by_step,
 )
@@ -39,11 +38,6 @@ EXACT = keras.backend.backend() == "tensorflow"
 # two terms of the carry, the output). A step at least halves the error of the state, so
 # all steps add up to no more than twice that.
 ROUNDINGS = 24
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def calm(decoder, scale=0.1):

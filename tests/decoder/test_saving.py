@@ -6,6 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from decoder.reference import (
     BATCH,
     CELLS,
@@ -20,8 +21,6 @@ from decoder.reference import (
     assert_close,
     assert_same_config,
     decoder_of,
-    draw,
-    numpy,
 )
 
 from keras_attention import (
@@ -31,11 +30,6 @@ from keras_attention import (
 )
 
 pytestmark = pytest.mark.usefixtures("seeded")
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
 
 
 def test_functional_model_comes_back_from_its_file(rng, tmp_path):

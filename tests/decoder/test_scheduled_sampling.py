@@ -5,6 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from combinations import covering, quick_first
 from keras import ops, tree
 
@@ -25,20 +26,6 @@ BATCH, SEQUENCES, STEPS, DEPTH, UNITS, WORDS = 2, 3, 5, 7, 11, 13
 
 COMPILES = keras.backend.backend() != "torch"
 LINEAR = keras.optimizers.schedules.PolynomialDecay(0.0, 4, 1.0)
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-def draw(rng, *shapes):
-    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
-    return arrays if len(arrays) > 1 else arrays[0]
-
-
-def numpy(tensors):
-    return tree.map_structure(ops.convert_to_numpy, tensors)
 
 
 def random_layers():

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from combinations import quick_first
 from decoder.reference import (
     ATTENTIONS,
@@ -18,9 +19,7 @@ from decoder.reference import (
     VALUE_DIM,
     assert_close,
     assert_same_config,
-    draw,
     lstm_as_in_the_paper,
-    numpy,
     random_state,
     sigmoid,
     step_by_step,

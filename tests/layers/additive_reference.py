@@ -2,7 +2,7 @@
 
 import keras
 import numpy as np
-from keras import ops
+from arrays import numpy
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, QUERIES, POSITIONS = 2, 3, 5
@@ -13,35 +13,9 @@ VALUE = (BATCH, POSITIONS, VALUE_DIM)
 KEY = (BATCH, POSITIONS, KEY_DIM)
 
 
-def draw(rng, *shapes):
-    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
-    return arrays if len(arrays) > 1 else arrays[0]
-
-
-def numpy(tensors):
-    return [ops.convert_to_numpy(x) for x in tensors]
-
-
 def attend(layer, *tensors, **options):
     """Context and weights, as NumPy arrays."""
     return numpy(layer(*tensors, return_attention_scores=True, **options))
-
-
-def masks(rng):
-    """Masks of every kind; the first query of the second row sees no position."""
-    found = {
-        "query_mask": np.array([[1, 0, 1], [1, 1, 1]], "bool"),
-        "value_mask": np.array([[1, 1, 0, 1, 1], [1, 1, 1, 1, 0]], "bool"),
-        "key_mask": np.array([[1, 0, 1, 1, 1], [1, 1, 1, 1, 1]], "bool"),
-        "attention_mask": rng.random((BATCH, QUERIES, POSITIONS)) < 0.7,
-    }
-    found["attention_mask"][1, 0] = [0, 0, 0, 0, 1]
-    return found
-
-
-def combined(query_mask, value_mask, key_mask, attention_mask):
-    of_the_memory = (value_mask & key_mask)[:, None, :]
-    return query_mask[:, :, None] & of_the_memory & attention_mask
 
 
 def weights_of_the_paper(layer):

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable
 
 import keras
+from arrays import numpy
 from combinations import quick_first
-from keras import ops
 
 from keras_attention import (
     AdditiveAttention,
@@ -153,10 +153,6 @@ def quick_cases(names):
     """Return `pytest.param`s of names of cases, of which some are exhaustive."""
     names = sorted(names, key=FURTHER.__contains__)
     return quick_first(names, len(set(names) - FURTHER))
-
-
-def numpy(tensors):
-    return [ops.convert_to_numpy(x) for x in tensors]
 
 
 def attend(layer, tensors, **options):

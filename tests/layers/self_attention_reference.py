@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+from arrays import numpy
 from keras import ops
 
 from keras_attention.layers.self_attention import SelfAttention
@@ -18,15 +19,6 @@ KEY = (BATCH, POSITIONS, KEY_DEPTH)
 SEQUENCE = (BATCH, POSITIONS, QUERY_DIM)
 
 BACKEND = keras.backend.backend()
-
-
-def draw(rng, *shapes):
-    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
-    return arrays if len(arrays) > 1 else arrays[0]
-
-
-def numpy(tensors):
-    return [ops.convert_to_numpy(x) for x in tensors]
 
 
 def attend(layer, *tensors, **options):
@@ -48,23 +40,6 @@ def both_ways(layer, *tensors, **options):
 def biased(num_heads=HEADS, key_dim=KEY_DIM, **options):
     """A layer whose biases would show in a row that should be zero."""
     return SelfAttention(num_heads, key_dim, bias_initializer="normal", **options)
-
-
-def masks(rng):
-    """Masks of every kind; the first query of the second row sees no position."""
-    found = {
-        "query_mask": np.array([[1, 0, 1], [1, 1, 1]], "bool"),
-        "value_mask": np.array([[1, 1, 0, 1, 1], [1, 1, 1, 1, 0]], "bool"),
-        "key_mask": np.array([[1, 0, 1, 1, 1], [1, 1, 1, 1, 1]], "bool"),
-        "attention_mask": rng.random((BATCH, QUERIES, POSITIONS)) < 0.7,
-    }
-    found["attention_mask"][1, 0] = [0, 0, 0, 0, 1]
-    return found
-
-
-def combined(query_mask, value_mask, key_mask, attention_mask):
-    of_the_memory = (value_mask & key_mask)[:, None, :]
-    return query_mask[:, :, None] & of_the_memory & attention_mask
 
 
 def embedded(rng, depth, *shape):

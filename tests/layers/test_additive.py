@@ -3,6 +3,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from arrays import assert_numerical_gradients, draw, numpy
 from keras import ops
 from layers.additive_reference import (
     BATCH,
@@ -19,12 +20,14 @@ from layers.additive_reference import (
     as_in_the_paper,
     attend,
     built_layer,
-    combined,
-    draw,
     embedded,
-    masks,
-    numpy,
     paper_attention,
+)
+from layers.mask_reference import (
+    assert_zero_where_masked,
+    clear_with_nan,
+    combined,
+    masks,
 )
 from rounding import rounding_bound
 
@@ -162,9 +165,7 @@ def test_gradients_are_finite_for_every_mask(rng, gradients):
     layer = built_layer(AdditiveAttention(UNITS, use_bias=True))
     arrays = draw(rng, QUERY, VALUE, KEY)
     given = masks(rng)
-    hidden = given["query_mask"], given["value_mask"], given["key_mask"]
-    for array, mask in zip(arrays, hidden, strict=True):
-        array[~mask] = np.nan
+    clear_with_nan(arrays, given)
 
     def read(query, value, key):
         return ops.sum(layer(query, value, key, **given) ** 2)
@@ -172,11 +173,7 @@ def test_gradients_are_finite_for_every_mask(rng, gradients):
     found = gradients(read, arrays, layer.trainable_variables)
 
     assert len(found) == 3 + 4
-    for gradient in found:
-        assert np.isfinite(gradient).all()
-        assert (gradient != 0).any()
-    for gradient, mask in zip(found[:3], hidden, strict=True):
-        assert (gradient[~mask] == 0).all()
+    assert_zero_where_masked(found, given)
 
 
 def test_a_query_without_a_valid_position_gives_zeros(rng, gradients):
@@ -420,19 +417,8 @@ def test_gradients_equal_finite_differences_of_the_paper(rng, gradients):
     found = gradients(read, arrays, variables)
 
     points = [*arrays, *(np.float64(x) for x in numpy(variables))]
-    step = 1e-6
-    for which, gradient in enumerate(found):
-        # A few entries of every argument; the loops of the paper are slow.
-        for place in rng.integers(points[which].size, size=5):
-            ends = []
-            for sign in (1, -1):
-                moved = [point.copy() for point in points]
-                moved[which].flat[place] += sign * step
-                ends.append(read_the_paper(*moved))
-            expected = (ends[0] - ends[1]) / (2 * step)
-            np.testing.assert_allclose(
-                gradient.flat[place], expected, atol=1e-7 if EXACT else 1e-4
-            )
+    atol = 1e-7 if EXACT else 1e-4
+    assert_numerical_gradients(found, read_the_paper, points, rng, 5, atol)
 
 
 def test_many_queries_are_scored_in_blocks(rng, gradients, monkeypatch):

@@ -7,6 +7,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from combinations import quick_first
 from layers.additive_reference import (
     BATCH,
@@ -21,11 +22,9 @@ from layers.additive_reference import (
     VALUE_DIM,
     WORDS,
     attend,
-    draw,
-    masks,
-    numpy,
     weights_of_the_paper,
 )
+from layers.mask_reference import masks
 
 from keras_attention import (
     AdditiveAttention,

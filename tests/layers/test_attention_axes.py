@@ -3,8 +3,12 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from keras import ops
-from layers.self_attention_reference import attend, draw, numpy, read
+from layers.self_attention_reference import (
+    attend,
+    read,
+)
 
 from keras_attention import SelfAttention
 

@@ -8,6 +8,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from combinations import covering, quick_first
 from keras import ops
 from layers.cases import (
@@ -20,7 +21,6 @@ from layers.cases import (
     VALUE_DIM,
     attend,
     functional,
-    numpy,
     quick_cases,
 )
 from rounding import rounding_bound

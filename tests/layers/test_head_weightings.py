@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from combinations import quick_first
 from keras import ops
 from layers.self_attention_reference import (
@@ -20,8 +21,6 @@ from layers.self_attention_reference import (
     attend,
     biased,
     both_ways,
-    draw,
-    numpy,
     read,
 )
 
@@ -96,7 +95,9 @@ def test_a_custom_weighting_receives_the_queries_of_all_heads(tensors):
 
     scores, values = projected(layer, *tensors)
     expected = np.maximum(scores, 0) ** 2 * mask[:, None, None]
-    weights, total, context = numpy(details[x] for x in ("weights", "total", "context"))
+    weights, total, context = numpy(
+        [details[x] for x in ("weights", "total", "context")]
+    )
     np.testing.assert_allclose(weights, expected, atol=1e-4)
     np.testing.assert_allclose(total, expected.sum(-1), atol=1e-4)
     np.testing.assert_allclose(context, joined(expected, values), atol=1e-3)
@@ -120,7 +121,7 @@ def test_choices_are_drawn_and_reported_for_every_head(tensors):
     details = layer(query, value, training=True, return_details=True)
 
     scores, _ = projected(layer, query[:1], value[:1])
-    weights, logs, entropy, sampled = numpy(details[x] for x in ("weights", *CHOICES))
+    weights, logs, entropy, sampled = numpy([details[x] for x in ("weights", *CHOICES)])
     # All heads and queries of an example use the softmax, or none does.
     assert (sampled == sampled[:, :1, :1]).all()
     assert 8 < sampled[:, 0, 0].sum() < 32
@@ -252,7 +253,7 @@ def test_heads_draw_in_a_decoder(options, compiled, rng):
 
     outputs = [decoder(inputs, value, training=x) for x in (True, False)]
 
-    trained, used = numpy(x["weights"] for x in outputs)
+    trained, used = numpy([x["weights"] for x in outputs])
     if "dropout" in options:
         np.testing.assert_allclose(used.sum(-1), 1, atol=1e-5)
         assert (abs(trained.sum(-1) - 1) > 1e-3).mean() > 0.9

@@ -3,8 +3,11 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw
 from keras import ops
-from layers.self_attention_reference import attend, draw
+from layers.self_attention_reference import (
+    attend,
+)
 
 from keras_attention import RotaryPositions, SelfAttention
 from keras_attention.ops.relative_positions import buckets_of_offsets

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from keras import ops
 
 from keras_attention import (
@@ -29,10 +30,6 @@ def query(rng):
 @pytest.fixture
 def value(rng):
     return rng.normal(size=(BATCH, POSITIONS, VALUE_DIM)).astype("float32")
-
-
-def numpy(tensors):
-    return [ops.convert_to_numpy(x) for x in tensors]
 
 
 def scores_of(score, projection, query, value):
@@ -134,7 +131,8 @@ def test_the_copy_of_a_score_comes_back_from_a_file(query, value, tmp_path):
     restored = keras.saving.load_model(tmp_path / "model.keras")
 
     assert restored.layers[-1].get_config() == layer.get_config()
-    np.testing.assert_array_equal(*numpy(x([query, value]) for x in (restored, model)))
+    found = [x([query, value]) for x in (restored, model)]
+    np.testing.assert_array_equal(*numpy(found))
     assert len(layer.weights) == 2 * 4 + 1
     assert len({weight.path for weight in layer.weights}) == 2 * 4 + 1
 

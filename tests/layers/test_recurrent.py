@@ -4,6 +4,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from arrays import assert_numerical_gradients, draw, numpy
 from keras import ops, tree
 from rounding import rounding_bound
 
@@ -31,20 +32,6 @@ EXACT = BACKEND == "tensorflow"
 CELLS = {"lstm": LayerNormLSTMCell, "gru": LayerNormGRUCell}
 KERAS_CELLS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell}
 every_cell = pytest.mark.parametrize("name", CELLS)
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-def draw(rng, *shapes):
-    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
-    return arrays if len(arrays) > 1 else arrays[0]
-
-
-def numpy(tensors):
-    return tree.map_structure(ops.convert_to_numpy, tensors)
 
 
 def random_cell(kind, units=UNITS, depth=DEPTH, **options):
@@ -295,18 +282,8 @@ def test_gradients_equal_finite_differences_of_the_paper(rng, gradients, name):
 
     points = [inputs, *state, *weights_of(cell).values()]
     assert len(points) == len(found)
-    step = 1e-6
-    for which, gradient in enumerate(found):
-        for place in rng.integers(points[which].size, size=3):
-            ends = []
-            for sign in (1, -1):
-                moved = [point.copy() for point in points]
-                moved[which].flat[place] += sign * step
-                ends.append(read_the_paper(*moved))
-            expected = (ends[0] - ends[1]) / (2 * step)
-            np.testing.assert_allclose(
-                gradient.flat[place], expected, atol=1e-7 if EXACT else 1e-4
-            )
+    atol = 1e-7 if EXACT else 1e-4
+    assert_numerical_gradients(found, read_the_paper, points, rng, 3, atol)
 
 
 @every_cell

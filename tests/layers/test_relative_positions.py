@@ -3,10 +3,15 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from combinations import covering
 from keras import ops
 from layers.positions_reference import by_loops
-from layers.self_attention_reference import attend, draw, numpy, read, stepped
+from layers.self_attention_reference import (
+    attend,
+    read,
+    stepped,
+)
 
 from keras_attention import (
     AlibiPositions,

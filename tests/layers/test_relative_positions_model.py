@@ -5,9 +5,13 @@ import json
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from combinations import quick_first
 from keras import ops
-from layers.self_attention_reference import BACKEND, draw, numpy, read
+from layers.self_attention_reference import (
+    BACKEND,
+    read,
+)
 from layers.test_relative_positions import (
     BATCH,
     DEPTH,

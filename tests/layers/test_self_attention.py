@@ -3,7 +3,9 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from keras import ops
+from layers.mask_reference import combined, masks
 from layers.self_attention_reference import (
     BACKEND,
     BATCH,
@@ -23,11 +25,7 @@ from layers.self_attention_reference import (
     attend,
     biased,
     both_ways,
-    combined,
     dense,
-    draw,
-    masks,
-    numpy,
     read,
 )
 from rounding import rounding_bound

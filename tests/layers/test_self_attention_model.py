@@ -7,6 +7,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from keras import ops
 from layers.self_attention_reference import (
     BACKEND,
@@ -27,9 +28,7 @@ from layers.self_attention_reference import (
     VALUE_DIM,
     WORDS,
     biased,
-    draw,
     embedded,
-    numpy,
     read,
     stepped,
 )

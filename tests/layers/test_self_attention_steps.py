@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from combinations import quick_first
 from keras import ops
+from layers.mask_reference import masks
 from layers.self_attention_reference import (
     BACKEND,
     BATCH,
@@ -21,10 +23,7 @@ from layers.self_attention_reference import (
     VALUE_DIM,
     attend,
     biased,
-    draw,
     embedded,
-    masks,
-    numpy,
     read,
     stepped,
 )

@@ -3,9 +3,12 @@
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from combinations import quick_first
 from keras import ops
-from layers.cases import attend, numpy
+from layers.cases import (
+    attend,
+)
 
 from keras_attention import (
     AdditiveAttention,

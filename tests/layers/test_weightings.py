@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from combinations import quick_first
 from keras import ops
 
@@ -30,10 +31,6 @@ def value(rng):
 @pytest.fixture
 def query(rng):
     return rng.normal(size=(BATCH, QUERIES, DEPTH)).astype("float32")
-
-
-def numpy(tensors):
-    return [ops.convert_to_numpy(x) for x in tensors]
 
 
 def softmax(scores):
@@ -113,7 +110,7 @@ def test_soft_or_hard_is_drawn_for_every_example():
     details = layer(query, value, training=True, return_details=True)
 
     weights, sampled, logs = numpy(
-        details[name] for name in ("weights", "sampled", "log_probability")
+        [details[name] for name in ("weights", "sampled", "log_probability")]
     )
     # All queries of an example share its coin.
     assert (sampled == sampled[:, :1]).all()
@@ -131,7 +128,7 @@ def test_all_hops_of_an_example_are_soft_or_hard():
 
     details = layer(value, training=True, return_details=True)
 
-    sampled, weights = numpy(details[name] for name in ("sampled", "weights"))
+    sampled, weights = numpy([details[name] for name in ("sampled", "weights")])
     assert (sampled == sampled[:, :1]).all()
     assert 60 < sampled[:, 0].sum() < 140
     # Each hop draws its own position.

@@ -4,11 +4,6 @@ from losses.values import BATCH, POSITIONS, STEPS, WORDS
 
 
 @pytest.fixture
-def rng():
-    return np.random.default_rng(1)
-
-
-@pytest.fixture
 def weights(rng):
     return rng.dirichlet(np.ones(POSITIONS), size=(BATCH, STEPS)).astype("float32")
 

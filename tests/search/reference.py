@@ -209,6 +209,17 @@ def hypotheses(result, row):
     return [tuple(map(int, tokens[:length])) for tokens, length in pairs]
 
 
+RESULT_DTYPES = {
+    "token_ids": "int32",
+    "lengths": "int32",
+    "scores": "float32",
+    "log_probs": "float32",
+    "token_log_probs": "float32",
+    "weights": "float32",
+    "finite": "bool",
+}
+
+
 def assert_sound(
     result,
     table,
@@ -224,15 +235,9 @@ def assert_sound(
     batch = len(state["code"])
     assert result["token_ids"].shape == (batch, beam_size, max_length)
     assert result["weights"].shape == (batch, beam_size, max_length, POSITIONS)
-    assert {key: str(value.dtype) for key, value in result.items()} == {
-        "token_ids": "int32",
-        "lengths": "int32",
-        "scores": "float32",
-        "log_probs": "float32",
-        "token_log_probs": "float32",
-        "weights": "float32",
-        "finite": "bool",
-    }
+    dtypes = {key: str(value.dtype) for key, value in result.items()}
+    assert dtypes == RESULT_DTYPES
+    penalties = {"length_penalty": length_penalty, **penalties}
     for row in range(batch):
         found = hypotheses(result, row)
         existing = [tokens for tokens in found if tokens]
@@ -242,49 +247,35 @@ def assert_sound(
             assert ended == sorted(ended, reverse=True), "unfinished before finished"
         assert found == existing + [()] * (beam_size - len(existing))
         for place, tokens in enumerate(found):
-            np.testing.assert_array_equal(
-                result["token_ids"][row, place, len(tokens) :], END
-            )
-            if penalties.get("coverage_penalty"):
-                codes = [
-                    code_after(table, state, row, tokens[:t])
-                    for t in range(len(tokens))
-                ]
-                weights = np.zeros((max_length, POSITIONS), "float32")
-                weights[: len(tokens)] = ATTENTION[codes]
-            else:
-                weights = expected_weights(tokens, state["seen"][row], max_length)
-            np.testing.assert_array_equal(result["weights"][row, place], weights)
-            gains = [
-                next_log_probs(table, state, row, tokens[:t])[token]
-                for t, token in enumerate(tokens)
-            ]
-            np.testing.assert_allclose(
-                result["token_log_probs"][row, place],
-                [*gains, *[0.0] * (max_length - len(tokens))],
-                rtol=1e-5,
-            )
-            if not tokens:
-                continue
-            assert END not in tokens[:-1]
-            assert tokens[-1] == END or len(tokens) == max_length
-            total = log_prob(table, state, row, tokens)
-            np.testing.assert_allclose(
-                result["log_probs"][row, place], total, rtol=1e-5
-            )
-            np.testing.assert_allclose(
-                result["scores"][row, place],
-                score(
-                    table,
-                    state,
-                    row,
-                    tokens,
-                    total,
-                    length_penalty=length_penalty,
-                    **penalties,
-                ),
-                rtol=1e-5,
-            )
+            own = {name: x[row, place] for name, x in result.items() if x.ndim > 1}
+            assert_sound_hypothesis(own, table, state, row, tokens, **penalties)
+
+
+def assert_sound_hypothesis(result, table, state, row, tokens, **penalties):
+    """Assert the properties of one hypothesis; `tokens` are those without padding."""
+    length, max_length = len(tokens), len(result["token_ids"])
+    np.testing.assert_array_equal(result["token_ids"][length:], END)
+    if penalties.get("coverage_penalty"):
+        codes = [code_after(table, state, row, tokens[:t]) for t in range(length)]
+        weights = np.zeros((max_length, POSITIONS), "float32")
+        weights[:length] = ATTENTION[codes]
+    else:
+        weights = expected_weights(tokens, state["seen"][row], max_length)
+    np.testing.assert_array_equal(result["weights"], weights)
+    gains = [
+        next_log_probs(table, state, row, tokens[:t])[token]
+        for t, token in enumerate(tokens)
+    ]
+    padded = [*gains, *[0.0] * (max_length - length)]
+    np.testing.assert_allclose(result["token_log_probs"], padded, rtol=1e-5)
+    if not tokens:
+        return
+    assert END not in tokens[:-1]
+    assert tokens[-1] == END or length == max_length
+    total = log_prob(table, state, row, tokens)
+    np.testing.assert_allclose(result["log_probs"], total, rtol=1e-5)
+    expected = score(table, state, row, tokens, total, **penalties)
+    np.testing.assert_allclose(result["scores"], expected, rtol=1e-5)
 
 
 def expected_weights(tokens, seen, max_length):
