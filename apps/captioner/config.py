@@ -218,6 +218,7 @@ class CaptionTrainingOptions:
     cache: Path | None = None
 
 
+# The fields of the last base class come first.
 @dataclasses.dataclass(frozen=True)
 class TrainConfig(TrainingOptions, CaptionTrainingOptions):
     """Train a captioner on a folder of images and captions.

@@ -170,7 +170,8 @@ class RuntimeConfig:
     #: Keras, which is faster for many inputs. auto: litert for few inputs, if the model
     #: has a file with these options.
     runtime: Literal["auto", "litert", "keras"] = "auto"
-    #: Number of threads of LiteRT; by default one per processor.
+    #: Number of threads of LiteRT; by default one per processor, or one per actor
+    #: with --engine ray.
     threads: Positive | None = None
 
 

@@ -239,6 +239,7 @@ class TranslationTrainingOptions:
     patience: Positive = 10
 
 
+# The fields of the last base class come first.
 @dataclasses.dataclass(frozen=True)
 class TrainConfig(TrainingOptions, TranslationTrainingOptions):
     """Train a translator on two parallel text files.
@@ -257,7 +258,7 @@ class TrainConfig(TrainingOptions, TranslationTrainingOptions):
 
 TRAINING = TrainConfig(output=tyro.MISSING)
 
-_RECURRENT = {
+_RECIPE = {
     "vocabulary_size": 8000,
     "embedding_units": 256,
     "units": 256,
@@ -275,23 +276,19 @@ _RECURRENT = {
 
 # Defaults of the options that depend on the attention.
 RECIPES = {
-    "bahdanau": _RECURRENT,
-    "none": _RECURRENT,
-    "luong": {**_RECURRENT, "units": 384, "encoder_units": 192},
+    "bahdanau": _RECIPE,
+    "none": _RECIPE,
+    "luong": {**_RECIPE, "units": 384, "encoder_units": 192},
     "self-attention": {
-        "vocabulary_size": 8000,
+        **_RECIPE,
         "embedding_units": 128,
-        "units": 256,
         "encoder_units": 0,
         "encoder_layers": 4,
         "decoder_layers": 4,
-        "dropout": 0.2,
         "batch_tokens": 4000,
         "epochs": 50,
-        "schedule": "cosine",
         "learning_rate": 4e-3,
         "warm_up": 1000,
-        "beta_2": 0.98,
     },
 }
 

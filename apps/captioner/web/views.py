@@ -22,8 +22,7 @@ WHOLE = "photo"
 
 
 def preview(image, side):
-    """Return an image, reduced to `side` pixels, as a JPEG, and the size of that."""
-    image = image.copy()
+    """Reduce an image to at most `side` pixels; return it as a JPEG, and its size."""
     image.thumbnail((side, side))
     file = io.BytesIO()
     image.save(file, "JPEG", quality=QUALITY)

@@ -1,8 +1,8 @@
 """Read an HDF5 file completely, in a process of its own.
 
 `python read_hdf5.py FILE LIMIT` ends with status 0 unless the HDF5 library crashes or
-hangs. Everything else that is wrong with the file has a clear exception in the process
-that reads it next. More bytes of arrays than the limit are not read.
+hangs. Other damage raises an exception in the process that reads the file next. Arrays
+of more bytes than the limit together are not read.
 """
 
 import contextlib
