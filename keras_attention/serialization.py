@@ -15,17 +15,21 @@ def serialize_part(part):
     return config
 
 
-def make_seed_generator(seed):
-    """Return the `SeedGenerator` of an argument `seed`, which may be a config."""
+def seed_and_generator(seed):
+    """Return an argument `seed`, and its `SeedGenerator`.
+
+    The argument may be a config that `serialize_seed` returned, or a generator: then
+    both results are the generator.
+    """
     if isinstance(seed, dict):
         seed = keras.saving.deserialize_keras_object(seed)
     if isinstance(seed, keras.random.SeedGenerator):
-        return seed
-    return keras.random.SeedGenerator(seed)
+        return seed, seed
+    return seed, keras.random.SeedGenerator(seed)
 
 
 def serialize_seed(seed):
-    """Return the config of a seed, for `make_seed_generator`."""
+    """Return the config of a seed, for `seed_and_generator`."""
     if isinstance(seed, keras.random.SeedGenerator):
         return keras.saving.serialize_keras_object(seed)
     return seed

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_attention.layers.base import AttentionPart
-from keras_attention.serialization import make_seed_generator, serialize_seed
+from keras_attention.serialization import seed_and_generator, serialize_seed
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor
 
 
@@ -41,8 +41,9 @@ class WeightDropout(AttentionPart):
             raise ValueError(f"dropout must be in [0, 1). Received: {rate!r}")
         self.rate = rate
         # Without dropout there is no state to save.
-        self.seed_generator = make_seed_generator(seed) if rate else None
-        self.seed = self.seed_generator if rate and isinstance(seed, dict) else seed
+        self.seed, self.seed_generator = seed, None
+        if rate:
+            self.seed, self.seed_generator = seed_and_generator(seed)
         # There are no weights to build, and a layer of rate zero is never called.
         self.built = True
 

@@ -98,8 +98,9 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
         units: Positive integer U.
         epsilon: Positive number added to the variance.
         gain_initializer: Initializer of the gains.
-        **options: Options of `keras.layers.LSTMCell`. `use_bias` and `bias_initializer`
-            also apply to `carry_bias`, to which `unit_forget_bias` adds nothing.
+        **options: Options of `keras.layers.LSTMCell`. `use_bias`, and the initializer,
+            regularizer and constraint of the bias, also apply to `carry_bias`, to which
+            `unit_forget_bias` adds nothing.
 
     Call arguments:
         inputs: Tensor of shape `(B, D)`.

@@ -35,7 +35,7 @@ from keras_attention.ops.weightings import (
     masked_softmax,
     masked_sparsemax,
 )
-from keras_attention.serialization import make_seed_generator, serialize_seed
+from keras_attention.serialization import seed_and_generator, serialize_seed
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import check_choice, check_positive_integer
 
@@ -165,8 +165,7 @@ class HardWeighting(TemperatureWeighting):
         self.inference = inference
         self.soft_probability = soft_probability
         self.relaxation = relaxation
-        self.seed_generator = make_seed_generator(seed)
-        self.seed = self.seed_generator if isinstance(seed, dict) else seed
+        self.seed, self.seed_generator = seed_and_generator(seed)
 
     def draw(self, shape: Shape) -> Nested:
         dtype, seed = exact_dtype(self.compute_dtype), self.seed_generator
@@ -274,8 +273,7 @@ class MonotonicWeighting(Weighting):
         self.inference = inference
         self.noise = noise
         self.score_bias = score_bias
-        self.seed_generator = make_seed_generator(seed)
-        self.seed = self.seed_generator if isinstance(seed, dict) else seed
+        self.seed, self.seed_generator = seed_and_generator(seed)
 
     def build(self, scores_shape: Shape) -> None:
         self.bias = self.add_weight(

@@ -54,8 +54,8 @@ def coverage_loss(weights: Tensor, mask: Tensor | None = None) -> Tensor:
         loss           = sum over t, s of min(weights[t, s], coverage[t, s])
 
     Unlike `doubly_stochastic_penalty`, it does not penalise positions that no step
-    attends to: a translation has to cover its source, a summary only must not repeat
-    itself.
+    attends to. It suits summaries, which must not repeat themselves, but need not cover
+    their source.
 
     Steps whose mask is `False` have no loss and no coverage. Arguments and results are
     as for `doubly_stochastic_penalty`.

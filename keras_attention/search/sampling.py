@@ -50,9 +50,9 @@ def greedy_search(
         Scores are log-probabilities.
 
     Raises:
-        ValueError: If `max_length` is not a positive integer, `start` or `end` is no
-            token of the vocabulary, or a constraint cannot be met, such as a banned
-            token that is not in the vocabulary.
+        ValueError: If `max_length` is not a positive integer, `limit` has a wrong shape
+            or value, `start` or `end` is no token of the vocabulary, or a constraint
+            cannot be met, such as a banned token that is not in the vocabulary.
         TypeError: For an unknown or missing keyword argument.
     """
 
