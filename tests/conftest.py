@@ -46,7 +46,7 @@ def few_programs():
 
 @pytest.fixture(autouse=True, scope="module")
 def little_memory():
-    """Return freed memory to the system, which C libraries keep: a tenth of it."""
+    """Return freed memory to the system; the C library keeps about a tenth of it."""
     yield
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -32,7 +32,7 @@ PROGRAM = dedent(
 
 
 class Lazily(dict):
-    """A dict whose values a function makes of their keys when they are asked for."""
+    """A dict that computes each value from its key at the first access."""
 
     def __init__(self, make):
         super().__init__()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 LIBRARY, APPS = "keras_attention", "keras_attention_apps"
 
-# What knows nothing of attention.
+# Parts of the library that do not depend on attention.
 BASICS = {
     "acceleration",
     "lengths",
@@ -63,7 +63,7 @@ TENSORFLOW = {
 
 
 def source_files(package):
-    """Dotted name and syntax tree of every module of a package."""
+    """Yield the dotted name and the syntax tree of every module of a package."""
     (folder,) = importlib.util.find_spec(package).submodule_search_locations
     for path in sorted(Path(folder).rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
@@ -72,7 +72,7 @@ def source_files(package):
 
 
 def imports_of(node, inside_function=False):
-    """Every name that is imported below a node, and whether within a function.
+    """Yield every name that is imported below a node, and whether within a function.
 
     Both `import a.b` and `from a import b` import the name `a.b`.
     """
@@ -102,12 +102,12 @@ def within(name, package):
 
 
 def part(name, package):
-    """`layers` for `keras_attention.layers.additive`, below `keras_attention`."""
+    """Return the part of a package, such as `"layers"`, to which a name belongs."""
     return name.removeprefix(f"{package}.").split(".")[0]
 
 
 def arrows(start, end):
-    """Imports from the modules of one package to names of another."""
+    """Return the imports from the modules of one package to names of another."""
     return [
         (module, imported)
         for module, imported, _ in IMPORTS
@@ -136,7 +136,7 @@ def test_arrows_of_the_library_point_one_way():
     for module, imported in arrows(LIBRARY, LIBRARY):
         if module != LIBRARY:
             start, end = part(module, LIBRARY), part(imported, LIBRARY)
-            # A name that is no part comes from the public API, above them all.
+            # A name that is no part belongs to the public API, which imports all parts.
             if end not in {start, *BELOW[start]}:
                 wrong.append((module, imported))
 
@@ -245,7 +245,7 @@ def test_every_data_file_is_installed():
         for path in Path(folder).rglob("*"):
             if path.is_dir() or path.suffix == ".py" or "__pycache__" in path.parts:
                 continue
-            # The folder of its package: presets are in folders that are none.
+            # The folder of its package: folders of presets are no packages.
             home = next(x for x in path.parents if (x / "__init__.py").exists())
             parts = home.relative_to(folder).parts
             name = path.relative_to(home)

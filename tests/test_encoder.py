@@ -22,7 +22,7 @@ COMPILES = BACKEND != "torch"
 
 @keras.saving.register_keras_serializable(package="tests")
 class Sum(keras.layers.Layer):
-    """A cell with the least that Keras asks of one: the state adds up what is read."""
+    """A minimal RNN cell of Keras, whose state is the sum of its inputs."""
 
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
@@ -157,7 +157,7 @@ def test_starts_with_the_states_it_is_given(rng, name):
     found = encoder(inputs, [x for state in states for x in state], mask=MASK)
 
     assert_equal(found, as_keras_does(cells, inputs, MASK, states))
-    # A row without a valid step ends where it has started.
+    # A row without a valid step keeps its initial state.
     assert_equal(
         [x[2] for x in tree.flatten(found[1:])], [x[2] for x in tree.flatten(states)]
     )
@@ -238,7 +238,7 @@ def test_trains_with_a_mask(rng, dropout):
 
 
 def test_drops_the_same_at_every_step_and_anew_at_every_call():
-    # What is dropped stays so: a state of ones and zeros, times the step.
+    # All steps have the same dropout mask, so each state is the mask times the step.
     class Dropped(keras.layers.SimpleRNNCell):
         def call(self, inputs, states, training=None):
             mask = self.get_dropout_mask(inputs)

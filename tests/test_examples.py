@@ -19,7 +19,7 @@ tutorials = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.ste
 @pytest.mark.exhaustive
 @tutorials
 def test_tutorial_runs(script, tmp_path):
-    # Anywhere, hence without files of its own folder; it asserts its own claims.
+    # In another folder, without the files beside it. The script asserts its claims.
     environment = {**os.environ, "MPLBACKEND": "Agg"}
     subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True)
 

@@ -21,7 +21,7 @@ def weights(rng):
 
 @pytest.fixture
 def reference(rng):
-    """Of every kind of link, and a row without any."""
+    """Links of every kind, and a row without links."""
     reference = rng.integers(3, size=(BATCH, STEPS, POSITIONS))
     reference[1, 2] = 0
     return reference
@@ -34,7 +34,7 @@ def value_of(metric, *batches):
 
 
 def error_rate(*batches):
-    """Of word pairs `(sentence, target, source)`, as in the paper."""
+    """Return the alignment error rate by sets of links `(sentence, target, source)`."""
     sure, possible, found = set(), set(), set()
     for number, (reference, weights) in enumerate(batches):
         for b, t, s in np.ndindex(reference.shape):

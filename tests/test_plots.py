@@ -84,7 +84,7 @@ def test_brightest_place_is_where_the_weight_is(image):
         y, x = np.unravel_index(brightness.argmax(), brightness.shape)
         assert int(y * ROWS / HEIGHT) == row
         assert int(x * COLUMNS / WIDTH) == column
-        # The far side of the picture lies in the dark.
+        # The side of the image without weight is dark.
         opposite = brightness[::-1, ::-1][y, x] if (row, column) != (1, 2) else 0
         assert opposite < 0.5 * brightness.max()
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-# One of them learns: what comes of it depends on the numbers that are drawn.
+# One example trains a model, whose result depends on the random seed.
 pytestmark = pytest.mark.usefixtures("seeded")
 
 ROOT = Path(__file__).parents[1]
@@ -93,7 +93,7 @@ def test_examples_of_the_page_on_decoders_run():
     found = best(names["translate"](digits))
     ends = np.full((200, 1), names["end"])
     written = found[:, :6] == np.concatenate([digits[:, ::-1], ends], axis=1)
-    # Rounding differs between machines, and training makes more of it.
+    # Rounding differs between machines, and training amplifies the differences.
     assert np.mean(np.all(written, axis=1)) > 0.9
     if keras.backend.backend() == "tensorflow":
         assert best(names["again"]).tolist() == found[:7].tolist()

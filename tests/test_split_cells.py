@@ -123,8 +123,8 @@ def test_equals_the_cell_in_one_piece_without_a_bias(gradients, name):
     equal(gradients, name, 1e-5, use_bias=False)
 
 
-class Cell(keras.layers.GRUCell):
-    """A cell that may compute anything."""
+class Subclass(keras.layers.GRUCell):
+    """A cell that may override the computation of its base class."""
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ class Cell(keras.layers.GRUCell):
         LayerNormGRUCell(UNITS, recurrent_dropout=0.1),
         keras.layers.GRUCell(UNITS, reset_after=False),
         keras.layers.StackedRNNCells([keras.layers.GRUCell(UNITS)]),
-        Cell(UNITS),
+        Subclass(UNITS),
     ],
-    ids=["dropout", "recurrent dropout", "reset before", "stacked", "unknown"],
+    ids=["dropout", "recurrent dropout", "reset before", "stacked", "subclass"],
 )
 def test_other_cells_stay_in_one_piece(cell):
     assert split_cell(cell, np.zeros((STEPS, BATCH, DEPTH), "float32"), None) is None
@@ -144,7 +144,7 @@ def test_other_cells_stay_in_one_piece(cell):
 
 @pytest.mark.parametrize("name", quick_first(sorted(CELLS)))
 def test_deferred_gradients_are_freed(name, monkeypatch):
-    # A gradient that was made is freed with all that it belongs to, or with nothing.
+    # A gradient function that is not freed belongs to a cycle of tensors.
     made, custom_gradient = [], ops.custom_gradient
 
     def remembering(function):

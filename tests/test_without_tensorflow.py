@@ -53,7 +53,7 @@ def place_of(name):
 
 
 def run(installation, program, folder):
-    # Of the modules that Python finds by itself, only its own.
+    # `-S`: without the packages that are installed in this Python.
     return subprocess.run(
         [sys.executable, "-S", "-c", program],
         env={**os.environ, "PYTHONPATH": str(installation)},

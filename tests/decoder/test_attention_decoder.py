@@ -212,7 +212,7 @@ class BareCell(keras.layers.Layer):
 
 
 class TensorCell(BareCell):
-    """Its first state is a tensor, and no list."""
+    """A cell whose initial state is a tensor, not a list."""
 
     def get_initial_state(self, batch_size=None):
         return ops.ones((batch_size, STATE_UNITS))

@@ -158,7 +158,7 @@ def test_training_with_dropout_leaves_no_cached_masks(rng, compiles):
 def test_training_with_dropout_runs_several_sequences(
     rng, monkeypatch, block, compiles
 ):
-    # With 0 scores are compiled in graphs that do not know how many examples there are.
+    # With a block of 0, scores are compiled, in graphs for any number of examples.
     monkeypatch.setattr(fast_scores, "BLOCK", block)
     decoder = decoder_of("lstm", dropout=0.3, recurrent_dropout=0.3)
     inputs = keras.Input((SEQUENCES, STEPS, INPUT_DIM))

@@ -52,7 +52,8 @@ ORDERS = {
     },
 }
 
-# What does not look at the symbols cannot sort; what moves on cannot go back.
+# Location scores do not depend on the symbols, so they cannot sort; local-m and
+# monotonic attention move forward only, so they cannot reverse.
 CASES = [
     ("reverse", "general", "Luong"),
     ("copy", "location", "Luong, fed"),

@@ -114,7 +114,7 @@ def test_explicit_mask_wins_over_an_implicit_one(rng):
 
 @keras.saving.register_keras_serializable(package="keras_attention_tests")
 class ShowMask(keras.layers.Layer):
-    """Returns the mask that comes with a tensor; minus ones where none comes."""
+    """Returns the implicit mask of a tensor, or minus ones without a mask."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

@@ -55,7 +55,7 @@ def weights_of(layer):
         # One query (1, 2) and the keys (1, 0), (0, 1), (1, 1).
         ("dot", [1, 2, 3]),
         ("scaled-dot", [1 / np.sqrt(2), np.sqrt(2), 3 / np.sqrt(2)]),
-        # W of ones makes of the query (3, 3).
+        # With a W of ones, the projected query is (3, 3).
         ("general", [3, 3, 6]),
         # tanh(1 + 2 + the sum of the key), read by ones.
         ("concat", [2 * np.tanh(4), 2 * np.tanh(4), 2 * np.tanh(5)]),

@@ -49,7 +49,7 @@ def test_estimate_is_on_average_the_gradient_of_the_lower_bound(
     layer.baseline.assign(baseline)
 
     def expected_loss(first, second, log_likelihood):
-        """Every path once, as much as it is probable."""
+        """Return the sum of the losses of all paths, weighted by their probability."""
         first = ops.repeat(ops.log_softmax(first), 3)
         second = ops.reshape(ops.log_softmax(second, axis=-1), (9,))
         log_probability = ops.stack([first, second], axis=1)

@@ -317,7 +317,7 @@ def all_hypotheses(table, state, row, max_length=LENGTH, **penalties):
 def is_allowed(
     tokens, token, row, *, banned=(), min_length=0, no_repeat_ngrams=None, prefix=None
 ):
-    """Whether the token may follow these, without tensors."""
+    """Return whether a token may follow the tokens so far, without tensors."""
     length, n = len(tokens), no_repeat_ngrams
     if prefix and length < len(prefix[row]) and prefix[row][length] >= 0:
         return token == prefix[row][length]
@@ -340,7 +340,7 @@ def plain_beam_search(table, state, row, *, beam_size, early_stopping=False, **o
     """Beam search for one row as its docstring defines it, up to `max_length`.
 
     Hypotheses are pairs of tokens and log-probability. The second result is the
-    smallest difference that decided anything.
+    smallest gap between two scores that were compared.
     """
     penalties = {name: x for name, x in options.items() if name in PENALTIES}
     constraints = {name: x for name, x in options.items() if name not in PENALTIES}

@@ -322,7 +322,7 @@ def test_a_long_hypothesis_that_begins_badly_may_still_win():
         )
         first[[END, a, b, c]] = -1.5, -4.0, -1.0, -1.2
         after_b[END], after_c[END] = -1.5, -1.5
-        # After A there is no doubt any more.
+        # After A, each token of the path has the probability 1.
         for length, token in enumerate(path):
             table[code_after(table, state, row, (a, *path[:length])), token] = 0.0
 

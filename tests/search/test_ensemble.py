@@ -72,7 +72,7 @@ COMBINE = pytest.mark.parametrize("combine", ["probabilities", "log-probabilitie
 @COMBINE
 def test_wide_beam_finds_what_enumeration_of_the_average_finds(combine):
     tables, states = two_languages(vocabulary=3)
-    # To end here is impossible for one model, there for both.
+    # The end is impossible: in row 1 for one model, in row 0 at first for both.
     states[0]["offset"][1, 0] = -np.inf
     for table, state in zip(tables, states, strict=True):
         table[code_after(table, state, 0, ()), END] = -np.inf
