@@ -22,7 +22,7 @@ from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import deserialize_parts, serialize_part
 from keras_attention.split_cells import split_cell
 from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor
-from keras_attention.validation import check_mask
+from keras_attention.validation import check_mask, check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -110,7 +110,7 @@ class RecurrentEncoder(QuantizableLayer):
         return [cell for cell in (self.cell, self.backward_cell) if cell is not None]
 
     def build(self, inputs_shape: Shape, initial_state_shape: Shapes = None) -> None:
-        _check_rank(inputs_shape)
+        _check_inputs(inputs_shape)
         for cell in self._cells:
             if not cell.built:
                 cell.build((inputs_shape[0], inputs_shape[-1]))
@@ -128,7 +128,7 @@ class RecurrentEncoder(QuantizableLayer):
     ) -> Nested:
         # Keras fills `mask` if there is one tensor, `inputs_mask` if there are several.
         mask = inputs_mask if mask is None else mask
-        _check_rank(inputs.shape, mask)
+        _check_inputs(inputs.shape, mask)
         states = self._states(initial_state, ops.shape(inputs)[0])
         inputs = ops.swapaxes(inputs, 0, 1)
         if mask is not None:
@@ -192,7 +192,7 @@ class RecurrentEncoder(QuantizableLayer):
     def compute_output_shape(
         self, inputs_shape: Shape, initial_state_shape: Shapes = None
     ) -> Any:
-        _check_rank(inputs_shape)
+        _check_inputs(inputs_shape)
         batch, steps, _ = inputs_shape
         depth = sum(output_units(cell) for cell in self._cells)
         if not self.return_state:
@@ -271,10 +271,6 @@ class _Pass:
         return ops.flip(x, axis=0) if self._backward else x
 
 
-def _check_rank(shape, mask=None):
-    if len(shape) != 3:
-        raise ValueError(
-            "inputs must have the shape (batch, steps, depth). "
-            f"Received: {tuple(shape)}"
-        )
+def _check_inputs(shape, mask=None):
+    check_rank("inputs", shape, (3,), "(batch, steps, depth)")
     check_mask("mask", mask, shape[:2])

@@ -87,14 +87,14 @@ class SplitCell:
             if x is not None:
                 self._kernel_inputs[name] = ops.stop_gradient(ops.cast(x, self._dtype))
 
-    def _plus(self, sums, **kernel_inputs):
+    def _add_products(self, sums, **kernel_inputs):
         """Return `sums` plus the products of inputs with the kernels of these names."""
         for name, x in kernel_inputs.items():
             if x is not None:
                 sums = sums + self._multiply[name](ops.cast(x, self._dtype))
         return sums
 
-    def _plus_bias(self, sums, index=None):
+    def _add_bias(self, sums, index=None):
         if not (self.cell.use_bias and self.adds_bias):
             return sums
         bias = self.cell.bias if index is None else self.cell.bias[index]
@@ -169,13 +169,13 @@ class SplitSum(SplitCell):
 
     def __init__(self, cell, inputs, dtype):
         super().__init__(cell, inputs, dtype)
-        sums = self._plus_bias(self._products)
+        sums = self._add_bias(self._products)
         self.sequences = {
             "sums": self._with_deferred_gradients(sums, "context", "state")
         }
 
     def __call__(self, part, context, state):
-        sums = self._plus(part["sums"], context=context, state=state[0])
+        sums = self._add_products(part["sums"], context=context, state=state[0])
         return self._advance(sums, state)
 
 
@@ -199,16 +199,16 @@ class SplitProducts(SplitCell):
 
     def __init__(self, cell, inputs, dtype):
         super().__init__(cell, inputs, dtype)
-        input_products = self._plus_bias(self._products, 0)
-        state_products = self._plus_bias(ops.zeros_like(self._products), 1)
+        input_products = self._add_bias(self._products, 0)
+        state_products = self._add_bias(ops.zeros_like(self._products), 1)
         self.sequences = {
             "inputs": self._with_deferred_gradients(input_products, "context"),
             "state": self._with_deferred_gradients(state_products, "state"),
         }
 
     def __call__(self, part, context, state):
-        input_products = self._plus(part["inputs"], context=context)
-        state_products = self._plus(part["state"], state=state[0])
+        input_products = self._add_products(part["inputs"], context=context)
+        state_products = self._add_products(part["state"], state=state[0])
         return self._advance(input_products, state_products, state)
 
 

@@ -36,8 +36,8 @@ def first_fed(cell, output, memory):
     units = fed_units(cell, memory)
     if units is None:
         raise ValueError(
-            "memory must be given, or the cell be built before: the depth of the "
-            "context that is fed back is not known yet. "
+            "memory must be given unless the cell is built: the depth of the context "
+            "that is fed back is not known yet. "
             f"Received: memory={shapes(memory)}"
         )
     return ops.zeros((*ops.shape(output)[:-1], units), cell.compute_dtype)

@@ -23,7 +23,7 @@ from keras_attention.typing import (
     Tensor,
     WeightConstraint,
 )
-from keras_attention.validation import check_positive_integer
+from keras_attention.validation import check_choice, check_positive_integer
 
 KINDS = ("sinusoidal", "learned")
 
@@ -93,8 +93,7 @@ class PositionEncoding(keras.layers.Layer):
         embeddings_constraint: WeightConstraint = None,
         **kwargs: Any,
     ) -> None:
-        if kind not in KINDS:
-            raise ValueError(f"kind must be one of {KINDS}. Received: {kind!r}")
+        check_choice("kind", kind, KINDS)
         if max_length is None and kind == "learned":
             raise ValueError(
                 "max_length must be given for learned positions. Received: None"

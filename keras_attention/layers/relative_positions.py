@@ -264,7 +264,8 @@ class T5Positions(RelativePositions):
         if not 0 < exact < max_distance:
             raise ValueError(
                 "num_buckets must be at least 2, or 4 if bidirectional, and "
-                "max_distance larger than the number of buckets of one distance. "
+                f"max_distance larger than {exact}, the number of buckets of a single "
+                "distance. "
                 f"Received: num_buckets={num_buckets}, max_distance={max_distance}, "
                 f"bidirectional={bidirectional}"
             )

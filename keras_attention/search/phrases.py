@@ -116,7 +116,8 @@ class RequiredPhrases(Constraint):
         if self.values is not None:
             if (self.values == end).any():
                 raise ValueError(
-                    f"token_ids of RequiredPhrases must not contain end, {end}"
+                    f"token_ids of RequiredPhrases must not contain end, {end}. "
+                    f"Received: {self.values.tolist()}"
                 )
             counts = (self.values >= 0).sum(axis=(1, 2))
             if (counts > max_length - 1).any():

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_attention.search.constraints import is_possible
 from keras_attention.search.nested import check_rows, gather
-from keras_attention.validation import check_penalty
+from keras_attention.validation import check_choice, check_penalty
 
 # Lower bound of the coverage of a position, so that its logarithm stays finite.
 MIN_COVERAGE = 1e-10
@@ -32,11 +32,7 @@ class Ranking:
     ):
         check_penalty("length_penalty", length_penalty)
         check_penalty("coverage_penalty", coverage_penalty)
-        if length_penalty_form not in ("power", "gnmt"):
-            raise ValueError(
-                "length_penalty_form must be 'power' or 'gnmt'. "
-                f"Received: {length_penalty_form!r}"
-            )
+        check_choice("length_penalty_form", length_penalty_form, ("power", "gnmt"))
         self.length_penalty = length_penalty
         self.length_penalty_form = length_penalty_form
         self.coverage_penalty = coverage_penalty

@@ -418,7 +418,7 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
         (run_greedy, {"max_length": -5}, "max_length must be.* Received: -5"),
         (run_beam, {"banned": (3, 11)}, r"between 0 and 10\..*: \[11\]"),
         (run_greedy, {"banned": (-1, 3)}, r"between 0 and 10\..*: \[-1\]"),
-        (run_beam, {"length_penalty_form": "wu"}, "'power' or 'gnmt'.*: 'wu'"),
+        (run_beam, {"length_penalty_form": "wu"}, "'power', 'gnmt'.*: 'wu'"),
         (run_beam, {"limit": 0}, "limit must be a positive integer.*: 0"),
         (run_beam, {"limit": (3, -1)}, r"limit must be a pos.*: \(3, -1\)"),
         (run_beam, {"limit": 1.5}, "limit must be a positive integer.*: 1.5"),
