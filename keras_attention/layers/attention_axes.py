@@ -15,7 +15,7 @@ from keras_attention.validation import check_mask, may_be_equal
 
 
 def attend_over_axes(attend, axes, tensors, masks, attention_mask, return_weights):
-    """Attend over some axes, and return outputs, and weights, that have all axes.
+    """Attend over some axes; the outputs and the weights have all axes of the inputs.
 
     Args:
         attend: Attention of the folded query, value and key, with the arguments
