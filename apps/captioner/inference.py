@@ -14,8 +14,10 @@ from keras_attention_apps.captioner.data.regions import padded, read_regions
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.captioner.network.encoders import FILE, Encoder
+from keras_attention_apps.captioner.network.ensemble import CaptionEnsemble
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.network.weights import model_weights
 from keras_attention_apps.common.schema import replaced
@@ -63,6 +65,7 @@ class Captioner(BaseCaptioner, Task):
     search_type = CaptionBeamConfig
     runtime_options = RUNTIME_OPTIONS
     part_files = (FILE,)
+    ensemble_type = CaptionEnsemble
 
     @staticmethod
     def build_network(config, vocabulary_size, encoder=None):
@@ -83,6 +86,28 @@ class Captioner(BaseCaptioner, Task):
     def write_parts(self, folder):
         if self.network.backbone.encoder:
             self.network.backbone.encoder.save(folder)
+
+    def fitting(self, other):
+        """Return the network of another captioner for an ensemble with this one.
+
+        It shares the CNN of this one, and has the same order of the words.
+        """
+        ours, theirs = self.network.backbone, other.network.backbone
+        inputs = [(x.image_size, x.grid, x.has_sentinel) for x in (self, other)]
+        same_cnn = len(ours.weights) == len(theirs.weights) and all(
+            np.array_equal(*map(keras.ops.convert_to_numpy, pair))
+            for pair in zip(ours.weights, theirs.weights, strict=True)
+        )
+        if inputs[0] != inputs[1] or not same_cnn:
+            raise UserError(
+                "the captioners of an ensemble must have the same CNN and image size, "
+                "and all or none of them adaptive attention"
+            )
+        if {*self.tokenizer.words} != {*other.tokenizer.words}:
+            return super().fitting(other)
+        network = build_network(other.config, len(self.tokenizer), backbone=ours)
+        Captioner(other.config, self.tokenizer, network).copy_weights(other)
+        return network
 
     @property
     def kind(self):

@@ -46,6 +46,16 @@ def find_preset(name_or_path, presets):
     )
 
 
+def names_of(name_or_path):
+    """Return the names of the models of an ensemble, such as `"a+b"`.
+
+    Any other name, and that of an existing file or folder, is the only one.
+    """
+    name = str(name_or_path)
+    exists = Path(name).expanduser().exists()
+    return [name_or_path] if exists or "+" not in name else name.split("+")
+
+
 def find_litert(name_or_path, presets):
     """Return the path of a `.tflite` file, or of that of a preset or a folder.
 

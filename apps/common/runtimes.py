@@ -9,7 +9,7 @@ from keras_attention_apps.common.files import MODEL
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.litert.runtime import available
-from keras_attention_apps.common.presets import LITERT, find_preset, is_litert
+from keras_attention_apps.common.presets import LITERT, find_preset, is_litert, names_of
 from keras_attention_apps.common.schema import BeamConfig
 
 # Values of options that do not change a model.
@@ -83,15 +83,17 @@ class Runtimes:
         if is_litert(model):
             return [model]
         lite = imported(self.litert)
+        files = (*MODEL, LITERT, lite.tokenizer_type.file_name)
         try:
-            folder = find_preset(model, lite.presets)
+            folders = [find_preset(name, lite.presets) for name in names_of(model)]
         except UserError:
             return []
-        names = (*MODEL, LITERT, lite.tokenizer_type.file_name)
-        return [folder / name for name in names]
+        return [folder / file for folder in folders for file in files]
 
     def _load_litert(self, model, search, threads):
         """Return the model on LiteRT, or `None` if no file has these options."""
+        if len(names_of(model)) > 1:
+            return None
         lite = imported(self.litert)
         folder = find_preset(model, lite.presets)
         if not ((folder / LITERT).is_file() and available()):

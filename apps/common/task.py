@@ -3,6 +3,7 @@
 import dataclasses
 
 from keras_attention_apps.common import presets
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import (
     check_file_digest,
     read_sealed,
@@ -10,6 +11,7 @@ from keras_attention_apps.common.digests import (
 )
 from keras_attention_apps.common.files import MODEL, atomic_folder
 from keras_attention_apps.common.network.compiling import compiles, computing_in
+from keras_attention_apps.common.network.ensemble import Ensemble
 from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.common.network.weights import (
     check_weights,
@@ -45,11 +47,13 @@ class Task:
             `definition`, which tells whether two of them are the same.
         runtime_options: Names of the options that do not change the weights.
         part_files: Names of the files that `write_parts` may write.
+        ensemble_type: Class of the network of an ensemble.
 
     Raises:
         UserError: If `jit_compile` is requested on PyTorch.
     """
 
+    ensemble_type = Ensemble
     noun = presets = config_type = search_type = tokenizer_type = None
     runtime_options = part_files = ()
 
@@ -101,7 +105,8 @@ class Task:
         """Load a shipped preset by its name, or a trained model by its folder.
 
         Args:
-            name_or_path: Name or folder.
+            name_or_path: Name or folder; several of them with `+` between them, such as
+                `"a+b"`, for an `ensemble`.
             jit_compile: Whether XLA compiles the search.
             precision: Name of the Keras dtype policy to compute with, such as
                 `"mixed_bfloat16"`; the current one if omitted.
@@ -112,6 +117,11 @@ class Task:
             ValueError: If there is no such preset or folder, it is incomplete, or an
                 option cannot be changed.
         """
+        names = presets.names_of(name_or_path)
+        if len(names) > 1:
+            options = {"precision": precision, **changes}
+            models = [cls.from_preset(name, **options) for name in names]
+            return cls.ensemble(models, jit_compile=jit_compile)
         folder = presets.find_preset(name_or_path, cls.presets)
         config = cls.changed(cls.read_config(name_or_path), changes)
         named = ", ".join(f"{name}={value}" for name, value in changes.items())
@@ -134,6 +144,48 @@ class Task:
         """Write the average of several models, as an `AverageConfig` describes it."""
         average(config, cls.from_preset)
 
+    @classmethod
+    def ensemble(cls, models, *, jit_compile=False):
+        """Return a model whose search follows the mean probability of several models.
+
+        It has the options of the first one. It can be exported, but not saved, trained
+        or averaged.
+
+        Args:
+            models: List of models that differ in their networks alone.
+            jit_compile: Whether XLA compiles the search.
+
+        Raises:
+            ValueError: If there is no model, or they do not fit together.
+        """
+        if not models:
+            raise UserError("an ensemble needs at least one model. Received: none")
+        first, *others = models
+        networks = [first.network, *(first.fitting(other) for other in others)]
+        network = cls.ensemble_type(networks)
+        return cls(first.config, first.tokenizer, network, jit_compile=jit_compile)
+
+    def fitting(self, other):
+        """Return the network of another model for an ensemble with this one.
+
+        Raises:
+            UserError: If it has other tokens.
+        """
+        if self.tokenizer.definition != other.tokenizer.definition:
+            raise UserError(
+                f"the {self.noun}s of an ensemble must have the same vocabulary"
+            )
+        return other.network
+
+    @property
+    def is_ensemble(self):
+        return isinstance(self.network, Ensemble)
+
+    def check_single(self, purpose):
+        """Raise a `UserError` if this is an ensemble, which a purpose excludes."""
+        if self.is_ensemble:
+            raise UserError(f"{purpose} needs a single {self.noun}, not an ensemble")
+
     def search_options(self, **given):
         """Return all options of the beam search: those given, and the defaults."""
         return dataclasses.asdict(dataclasses.replace(self.search_type(), **given))
@@ -150,6 +202,7 @@ class Task:
             folder: Folder to write; an older model there is replaced as a whole.
             **about: More entries of its `config.json`, such as how it was trained.
         """
+        self.check_single("saving")
         with atomic_folder(folder, MODEL) as temporary:
             self.tokenizer.save(temporary)
             self.write_parts(temporary)

@@ -53,6 +53,15 @@ class Translator(BaseTranslator, Task):
         if self.copying:
             network.kinds = self.copying.kinds
 
+    def fitting(self, other):
+        if self.extra_ids or other.extra_ids:
+            raise UserError("a translator that copies words is in no ensemble")
+        if self.attends != other.attends:
+            raise UserError(
+                "all translators of an ensemble must have attention, or none of them"
+            )
+        return super().fitting(other)
+
     @property
     def extra_ids(self):
         return self.config.extra_ids
@@ -89,6 +98,7 @@ class Translator(BaseTranslator, Task):
         """
         if not self.attends:
             raise UserError("alignments need a model with attention")
+        self.check_single("the alignment of given translations")
         encoded = [
             (self._encode(source)[0], self._encode(target)[0])
             for source, target in zip(sources, targets, strict=True)

@@ -47,6 +47,7 @@ class CaptionNetwork(keras.Model):
     Args:
         config: A `ModelConfig`.
         backbone_weights, encoder: See `Backbone`.
+        backbone: The `Backbone` of another network, to share it; a new one if omitted.
         sample_temperature: Softmax temperature for sampling captions in self-critical
             training.
         scheduled_sampling: Whether the decoder has `ScheduledSampling`, with a rate of
@@ -76,6 +77,7 @@ class CaptionNetwork(keras.Model):
         *,
         backbone_weights=None,
         encoder=None,
+        backbone=None,
         sample_temperature=1.0,
         scheduled_sampling=False,
         **loss_options,
@@ -85,7 +87,7 @@ class CaptionNetwork(keras.Model):
         self.sample_temperature = sample_temperature
         self.scheduled_sampling = scheduled_sampling
         self.loss_options = LossOptions(**loss_options)
-        self.backbone = (
+        self.backbone = backbone or (
             NoBackbone(config.region_depth)
             if config.region_depth
             else Backbone(

@@ -23,15 +23,17 @@ def save_litert(task, path, signatures, *, quantize, metadata, name_or_path=None
         quantize: As of `convert_to_litert`, or `"none"`.
         metadata: Further entries of the metadata.
         name_or_path: The preset or folder that it is from, if any. Its name, its model
-            card and its licence go with the model.
+            card and its licence go with the model; of an ensemble, those of the first.
     """
     model = convert_to_litert(
         signatures, quantize=None if quantize == "none" else quantize
     )
     origin, companions = {}, {}
     if name_or_path is not None:
-        folder = presets.find_preset(name_or_path, task.presets)
-        origin = {"name": folder.name}
+        names = presets.names_of(name_or_path)
+        folders = [presets.find_preset(name, task.presets) for name in names]
+        folder = folders[0]
+        origin = {"name": "+".join(folder.name for folder in folders)}
         companions = {
             name: read_file(folder / name)
             for name in COMPANIONS

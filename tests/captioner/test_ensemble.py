@@ -1,0 +1,109 @@
+"""Captioners whose searches follow their mean probability."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from captioner.conftest import TINY, untrained
+from keras_attention_apps.captioner.data.text import Vocabulary
+from keras_attention_apps.captioner.inference import Captioner
+from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.network.building import build_network
+from keras_attention_apps.common.cli import UserError
+
+numpy = keras.ops.convert_to_numpy
+
+
+@pytest.fixture(scope="module")
+def transformer(captioner):
+    """A Transformer with the CNN of the other captioner, and its words reversed."""
+    config = dataclasses.replace(TINY, decoder="transformer", embedding_units=8)
+    vocabulary = Vocabulary(captioner.tokenizer.words[:3:-1])
+    network = build_network(config, len(vocabulary))
+    network.backbone.cnn.set_weights(captioner.network.backbone.cnn.get_weights())
+    return Captioner(config, vocabulary, network)
+
+
+def test_probabilities_and_maps_are_the_mean(eager, captioner, transformer, rng):
+    depth = captioner.network.backbone.depth
+    inputs = {"features": rng.normal(size=(2, 4, depth)).astype("float32")}
+
+    def first_step(model, word):
+        memory, state = model.network.begin(inputs, 6)
+        # One hypothesis of each image.
+        state = keras.tree.map_structure(lambda x: x[:, None], state)
+        token = np.full((2, 1), model.tokenizer.words.index(word))
+        log_probs, _, weights = model.network.step(token, state, memory)
+        places = [model.tokenizer.words.index(x) for x in captioner.tokenizer.words]
+        return np.exp(numpy(log_probs)[..., places]), numpy(weights)
+
+    found = first_step(Captioner.ensemble([captioner, transformer]), "red")
+    pairs = zip(*(first_step(x, "red") for x in (captioner, transformer)), strict=True)
+    for values, pair in zip(found, pairs, strict=True):
+        np.testing.assert_allclose(values, sum(pair) / 2, rtol=1e-4, atol=1e-6)
+
+
+def test_the_cnn_is_shared(captioner, transformer):
+    first, second = Captioner.ensemble([captioner, transformer]).network.networks
+    assert first is captioner.network and second.backbone is first.backbone
+    alone = Captioner.ensemble([captioner])
+    assert alone.network.networks == [captioner.network]
+
+
+@pytest.mark.exhaustive
+def test_names_with_a_plus_between_them(
+    eager, captioner, transformer, tmp_path, capsys
+):
+    captioner.save(tmp_path / "lstm")
+    transformer.save(tmp_path / "new+best")
+    both = f"{tmp_path / 'lstm'}+{tmp_path / 'transformer'}"
+    assert not Captioner.from_preset(tmp_path / "new+best").is_ensemble
+
+    (tmp_path / "new+best").rename(tmp_path / "transformer")
+    image = np.full((40, 30, 3), 200, "uint8")
+    found = Captioner.from_preset(both).caption(image)
+    expected = Captioner.ensemble([captioner, transformer]).caption(image)
+    assert found.text == expected.text
+    assert found.log_probability == pytest.approx(expected.log_probability, abs=0.05)
+    assert main(["average", str(tmp_path / "mean"), both, both]) == 2
+    assert "saving needs a single captioner" in capsys.readouterr().err
+    assert not (tmp_path / "mean").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_size": 32}, "the same CNN and image size"),
+        ({"attention": "adaptive"}, "none of them adaptive attention"),
+        ({}, "the same vocabulary"),
+    ],
+    ids=str,
+)
+def test_captioners_that_do_not_fit(captioner, change, message):
+    other = untrained(dataclasses.replace(TINY, **change))
+    if not change:
+        other.tokenizer = Vocabulary([*other.tokenizer.words[4:-1], "circle"])
+    with pytest.raises(UserError, match=message):
+        Captioner.ensemble([captioner, other])
+    with pytest.raises(UserError, match="needs at least one model"):
+        Captioner.ensemble([])
+
+
+@pytest.mark.exhaustive
+def test_an_exported_ensemble_finds_the_same(captioner, transformer, tmp_path, squares):
+    pytest.importorskip("ai_edge_litert")
+    from keras_attention_apps.captioner import LiteCaptioner
+    from keras_attention_apps.captioner.commands.export_litert import (
+        save_lite_captioner,
+    )
+
+    both = Captioner.ensemble([captioner, transformer])
+    search = both.search_options(beam_size=2)
+    path = tmp_path / "both.tflite"
+    save_lite_captioner(both, path, search=search, quantize="none")
+    image = squares / "Images" / "red-0.png"
+    found = LiteCaptioner.from_preset(path).caption(image)
+    expected = both.caption(image, beam_size=2)
+    assert found.words == expected.words
+    np.testing.assert_allclose(found.weights, expected.weights, atol=1e-4)
