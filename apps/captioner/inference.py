@@ -18,7 +18,7 @@ from keras_attention_apps.captioner.network.ensemble import CaptionEnsemble
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.compiling import power_of_two
+from keras_attention_apps.common.network.compiling import computing_in, power_of_two
 from keras_attention_apps.common.network.weights import model_weights
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.task import Task
@@ -93,19 +93,29 @@ class Captioner(BaseCaptioner, Task):
         It shares the CNN of this one, and has the same order of the words.
         """
         ours, theirs = self.network.backbone, other.network.backbone
-        inputs = [(x.image_size, x.grid, x.has_sentinel) for x in (self, other)]
+        inputs = [
+            (x.image_size, x.grid, x.config.region_depth, x.has_sentinel)
+            for x in (self, other)
+        ]
         same_cnn = len(ours.weights) == len(theirs.weights) and all(
             np.array_equal(*map(keras.ops.convert_to_numpy, pair))
             for pair in zip(ours.weights, theirs.weights, strict=True)
         )
         if inputs[0] != inputs[1] or not same_cnn:
+            received = (
+                f"{config.backbone} at {config.image_size} pixels with "
+                f"{config.attention} attention"
+                for config in (self.config, other.config)
+            )
             raise UserError(
-                "the captioners of an ensemble must have the same CNN and image size, "
-                "and all or none of them adaptive attention"
+                "the captioners of an ensemble must have the same image size, a CNN "
+                "with the same weights, and all or none of them adaptive attention. "
+                f"Received: {' and '.join(received)}"
             )
         if {*self.tokenizer.words} != {*other.tokenizer.words}:
             return super().fitting(other)
-        network = build_network(other.config, len(self.tokenizer), backbone=ours)
+        with computing_in(other.network.dtype_policy.name):
+            network = build_network(other.config, len(self.tokenizer), backbone=ours)
         Captioner(other.config, self.tokenizer, network).copy_weights(other)
         return network
 

@@ -66,6 +66,8 @@ def test_names_with_a_plus_between_them(
     expected = Captioner.ensemble([captioner, transformer]).caption(image)
     assert found.text == expected.text
     assert found.log_probability == pytest.approx(expected.log_probability, abs=0.05)
+    half = Captioner.from_preset(both, precision="mixed_bfloat16").network.networks
+    assert {x.dtype_policy.name for x in half} == {"mixed_bfloat16"}
     assert main(["average", str(tmp_path / "mean"), both, both]) == 2
     assert "saving needs a single captioner" in capsys.readouterr().err
     assert not (tmp_path / "mean").exists()
@@ -74,7 +76,7 @@ def test_names_with_a_plus_between_them(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"image_size": 32}, "the same CNN and image size"),
+        ({"image_size": 32}, "same image size.*SmallCNN at 16 .* and SmallCNN at 32 "),
         ({"attention": "adaptive"}, "none of them adaptive attention"),
         ({}, "the same vocabulary"),
     ],
