@@ -497,7 +497,7 @@ def test_a_depth_that_follows_the_inputs_is_known_once_the_cell_is_built(rng):
     inputs, value = draw(rng, INPUTS, VALUE)
     cell = fed()
     memory = cell.attention.memory(value)
-    with pytest.raises(ValueError, match=r"or the cell be built before.*'keys': \("):
+    with pytest.raises(ValueError, match=r"unless the cell is built.*'keys': \("):
         cell.get_initial_state(BATCH, memory)
 
     decoder = AttentionDecoder(fed())
