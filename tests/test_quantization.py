@@ -1,5 +1,6 @@
 """Quantised models come back from their files."""
 
+import gc
 import itertools
 
 import keras
@@ -125,6 +126,18 @@ def modes_of(model):
     """Return the modes of all layers that are quantised."""
     modes = [layer.quantization_mode for layer in model._flatten_layers()]
     return [mode for mode in modes if mode is not None]
+
+
+@pytest.fixture(autouse=True)
+def few_objects_to_collect():
+    """Hide earlier objects from the garbage collector.
+
+    Keras runs it for every weight that is quantised, which takes seconds each time in a
+    process with the objects of many tests.
+    """
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 QUICK = [("int8", "pooling")]
