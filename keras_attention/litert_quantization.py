@@ -86,8 +86,8 @@ class _Quantizer:
         for number in weights:
             tensor = graph.tensors[number]
             if number in read:
-                half, _ = self.add_copy(graph, tensor, "FLOAT16")
-                convert = self.operator("DEQUANTIZE", [half], number)
+                copy, _ = self.add_copy(graph, tensor, "FLOAT16")
+                convert = self.operator("DEQUANTIZE", [copy], number)
                 graph.operators.insert(0, convert)
             # Buffer 0 is empty: the tensor is no longer a constant.
             tensor.buffer = 0
@@ -128,8 +128,8 @@ class _Quantizer:
     def quantize_inputs(self, graph, operator):
         """Give a dense layer an 8-bit matrix, so that it quantises its inputs, too."""
         inputs, matrix, *bias = operator.inputs
-        eighth, _ = self.add_copy(graph, graph.tensors[matrix], "INT8")
-        operator.inputs = [inputs, eighth, *bias]
+        copy, _ = self.add_copy(graph, graph.tensors[matrix], "INT8")
+        operator.inputs = [inputs, copy, *bias]
         operator.builtinOptions.asymmetricQuantizeInputs = True
         self.operator_code("FULLY_CONNECTED")
 
@@ -138,8 +138,8 @@ class _Quantizer:
 
         A table that is also the matrix of a dense layer has the precision of that.
         """
-        table, found = graph.tensors[gather.inputs[0]], gather.outputs[0]
-        shape = graph.tensors[found].shape
+        table, output = graph.tensors[gather.inputs[0]], gather.outputs[0]
+        shape = graph.tensors[output].shape
 
         def take(source, dtype, width):
             rows = self.add_tensor(graph, table.name, dtype, [*shape[:-1], width])
@@ -149,18 +149,18 @@ class _Quantizer:
             return rows, take
 
         if table.buffer not in self.eight_bits:
-            half, _ = self.add_copy(graph, table, "FLOAT16")
-            rows, take_rows = take(half, "FLOAT16", shape[-1])
-            return [take_rows, self.operator("DEQUANTIZE", [rows], found)]
-        eighth, scales = self.add_copy(graph, table, "INT8")
-        rows, take_rows = take(eighth, "INT8", shape[-1])
+            copy, _ = self.add_copy(graph, table, "FLOAT16")
+            rows, take_rows = take(copy, "FLOAT16", shape[-1])
+            return [take_rows, self.operator("DEQUANTIZE", [rows], output)]
+        copy, scales = self.add_copy(graph, table, "INT8")
+        rows, take_rows = take(copy, "INT8", shape[-1])
         factors, take_factors = take(scales, "FLOAT32", 1)
         floats = self.add_tensor(graph, table.name, "FLOAT32", shape)
         return [
             take_rows,
             take_factors,
             self.operator("CAST", [rows], floats),
-            self.operator("MUL", [floats, factors], found),
+            self.operator("MUL", [floats, factors], output),
         ]
 
     def operator(self, name, inputs, output):

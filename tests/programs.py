@@ -1,4 +1,4 @@
-"""What the tests of both programs share: loaded models, options, errors, averages."""
+"""Shared parts of the tests of both programs: models, options, errors, averages."""
 
 import functools
 import itertools

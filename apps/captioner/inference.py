@@ -87,7 +87,7 @@ class Captioner(BaseCaptioner, Task):
         if self.network.backbone.encoder:
             self.network.backbone.encoder.save(folder)
 
-    def fitting(self, other):
+    def member_network(self, other):
         """Return the network of another captioner for an ensemble with this one.
 
         It shares the CNN of this one, and has the same order of the words.
@@ -113,7 +113,7 @@ class Captioner(BaseCaptioner, Task):
                 f"Received: {' and '.join(received)}"
             )
         if {*self.tokenizer.words} != {*other.tokenizer.words}:
-            return super().fitting(other)
+            return super().member_network(other)
         with computing_in(other.network.dtype_policy.name):
             network = build_network(other.config, len(self.tokenizer), backbone=ours)
         Captioner(other.config, self.tokenizer, network).copy_weights(other)

@@ -161,11 +161,11 @@ class Task:
         if not models:
             raise UserError("an ensemble needs at least one model. Received: none")
         first, *others = models
-        networks = [first.network, *(first.fitting(other) for other in others)]
+        networks = [first.network, *(first.member_network(other) for other in others)]
         network = cls.ensemble_type(networks)
         return cls(first.config, first.tokenizer, network, jit_compile=jit_compile)
 
-    def fitting(self, other):
+    def member_network(self, other):
         """Return the network of another model for an ensemble with this one.
 
         Raises:

@@ -53,14 +53,14 @@ class Translator(BaseTranslator, Task):
         if self.copying:
             network.kinds = self.copying.kinds
 
-    def fitting(self, other):
+    def member_network(self, other):
         if self.extra_ids or other.extra_ids:
             raise UserError("a translator that copies words is in no ensemble")
         if self.attends != other.attends:
             raise UserError(
                 "all translators of an ensemble must have attention, or none of them"
             )
-        return super().fitting(other)
+        return super().member_network(other)
 
     @property
     def extra_ids(self):
