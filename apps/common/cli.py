@@ -57,12 +57,17 @@ def _ending_by_exception():
         signal.signal(signal.SIGTERM, before)
 
 
+# Packages of this project: a missing module of theirs is a bug.
+_OURS = ("keras_attention", "keras_attention_apps")
+
+
 def run(program, main):
     """Run a program's main function and return the exit code.
 
-    A `UserError` or an `OSError` becomes one line on the standard error and exit code
-    2, Ctrl-C becomes exit code 130, SIGTERM 143, and a closed pipe 141. The output is
-    UTF-8 whatever the locale is, and file names are written byte for byte.
+    A `UserError`, an `OSError` or a package that is not installed becomes one line on
+    the standard error and exit code 2, Ctrl-C becomes exit code 130, SIGTERM 143, and a
+    closed pipe 141. The output is UTF-8 whatever the locale is, and file names are
+    written byte for byte.
 
     Args:
         program: Name of the program, which begins the error line.
@@ -92,6 +97,15 @@ def run(program, main):
         return 141
     except (UserError, OSError) as error:
         print(f"{program}: error: {printable(error)}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("", *_OURS):
+            raise
+        message = (
+            f"the package {error.name} is not installed: "
+            f'python -m pip install ".[{program}]"'
+        )
+        print(f"{program}: error: {message}", file=sys.stderr)
         return 2
 
 

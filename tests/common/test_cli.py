@@ -21,6 +21,18 @@ def test_an_error_of_the_user_is_one_line_and_exit_code_2(capfd):
     assert (out, err) == ("", "captioner: error: no such photograph\n")
 
 
+def test_a_package_that_is_not_installed_is_one_line(capsys):
+    missing = ModuleNotFoundError("No module", name="sentencepiece.sub")
+    assert run("nmt", fail_with(missing)) == 2
+    assert capsys.readouterr().err == (
+        "nmt: error: the package sentencepiece.sub is not installed: "
+        'python -m pip install ".[nmt]"\n'
+    )
+    ours = ModuleNotFoundError("No module", name="keras_attention_apps.gone")
+    with pytest.raises(ModuleNotFoundError):
+        run("nmt", fail_with(ours))
+
+
 def test_a_bug_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         run("captioner", lambda: 1 / 0)
