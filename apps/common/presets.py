@@ -1,6 +1,7 @@
 """Finding presets and folders of trained models, and reading their configuration."""
 
 import contextlib
+import itertools
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError, reason
@@ -10,6 +11,9 @@ from keras_attention_apps.common.schema import from_json
 
 # Configuration of a model, in its folder.
 CONFIG = "config.json"
+
+# Entry of the configuration of an ensemble: the names of its models.
+ENSEMBLE = "ensemble"
 
 # Folder of the best model in the output of a training.
 BEST = "model"
@@ -46,14 +50,50 @@ def find_preset(name_or_path, presets):
     )
 
 
-def names_of(name_or_path):
-    """Return the names of the models of an ensemble, such as `"a+b"`.
+def split_names(name_or_path):
+    """Return the names that a name such as `"a+b"` joins.
 
     Any other name, and that of an existing file or folder, is the only one.
     """
     name = str(name_or_path)
     exists = Path(name).expanduser().exists()
     return [name_or_path] if exists or "+" not in name else name.split("+")
+
+
+def member_names(name_or_path, *, presets, noun):
+    """Return the names of the models of an ensemble; a single model is the only one.
+
+    An ensemble is a name such as `"a+b"`, or a folder whose configuration lists the
+    names of its models.
+
+    Args:
+        name_or_path: See `find_preset`.
+        presets: Folder of the shipped presets.
+        noun: See `loading`.
+
+    Raises:
+        UserError: If there is no such preset or folder, or its configuration cannot be
+            read.
+    """
+    names = split_names(name_or_path)
+    if len(names) > 1:
+        found = (member_names(name, presets=presets, noun=noun) for name in names)
+        return [*itertools.chain(*found)]
+    folder = find_preset(name_or_path, presets)
+    with loading(folder, noun):
+        members = _listed_members(folder)
+        for member in members:
+            if _listed_members(find_preset(member, presets)):
+                raise UserError(f"{member!r} is an ensemble itself")
+    return members or names
+
+
+def _listed_members(folder):
+    """Return the names that the configuration of an ensemble lists, or `[]`."""
+    members = read_sealed(folder / CONFIG).get(ENSEMBLE, [])
+    if not (isinstance(members, list) and all(isinstance(x, str) for x in members)):
+        raise UserError(f'"{ENSEMBLE}" of {CONFIG} is not a list of names')
+    return members
 
 
 def find_litert(name_or_path, presets):
@@ -105,7 +145,8 @@ def read_config(name_or_path, *, presets, kind, noun):
     """Return the configuration of a preset, or of a trained model.
 
     Args:
-        name_or_path: See `find_preset`.
+        name_or_path: See `find_preset`. The configuration of an ensemble is that of its
+            first model.
         presets: Folder of the shipped presets.
         kind: The dataclass of the configuration.
         noun: See `loading`.
@@ -114,7 +155,8 @@ def read_config(name_or_path, *, presets, kind, noun):
         UserError: If there is no such preset or folder, or its configuration is
             incomplete or of another kind of model.
     """
-    folder = find_preset(name_or_path, presets)
+    first, *_ = member_names(name_or_path, presets=presets, noun=noun)
+    folder = find_preset(first, presets)
     with loading(folder, noun):
         content = read_sealed(folder / CONFIG)
         if "model" not in content:

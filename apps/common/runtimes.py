@@ -9,7 +9,13 @@ from keras_attention_apps.common.files import MODEL
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.litert.runtime import available
-from keras_attention_apps.common.presets import LITERT, find_preset, is_litert, names_of
+from keras_attention_apps.common.presets import (
+    LITERT,
+    find_preset,
+    is_litert,
+    member_names,
+    split_names,
+)
 from keras_attention_apps.common.schema import BeamConfig
 
 # Values of options that do not change a model.
@@ -85,14 +91,16 @@ class Runtimes:
         lite = imported(self.litert)
         files = (*MODEL, LITERT, lite.tokenizer_type.file_name)
         try:
-            folders = [find_preset(name, lite.presets) for name in names_of(model)]
+            members = member_names(model, presets=lite.presets, noun=lite.noun)
+            names = dict.fromkeys([*split_names(model), *members])
+            folders = [find_preset(name, lite.presets) for name in names]
         except UserError:
             return []
         return [folder / file for folder in folders for file in files]
 
     def _load_litert(self, model, search, threads):
         """Return the model on LiteRT, or `None` if no file has these options."""
-        if len(names_of(model)) > 1:
+        if len(split_names(model)) > 1:
             return None
         lite = imported(self.litert)
         folder = find_preset(model, lite.presets)

@@ -117,7 +117,7 @@ class Task:
             ValueError: If there is no such preset or folder, it is incomplete, or an
                 option cannot be changed.
         """
-        names = presets.names_of(name_or_path)
+        names = presets.member_names(name_or_path, presets=cls.presets, noun=cls.noun)
         if len(names) > 1:
             options = {"precision": precision, **changes}
             models = [cls.from_preset(name, **options) for name in names]

@@ -11,6 +11,7 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.digests import write_sealed
 
 numpy = keras.ops.convert_to_numpy
 
@@ -69,8 +70,17 @@ def test_names_with_a_plus_between_them(
     half = Captioner.from_preset(both, precision="mixed_bfloat16").network.networks
     assert {x.dtype_policy.name for x in half} == {"mixed_bfloat16"}
     assert main(["average", str(tmp_path / "mean"), both, both]) == 2
-    assert "saving needs a single captioner" in capsys.readouterr().err
+    assert "an average needs a single captioner" in capsys.readouterr().err
     assert not (tmp_path / "mean").exists()
+
+    folder = tmp_path / "ensemble"
+    folder.mkdir()
+    write_sealed(folder / "config.json", {"ensemble": both.split("+")})
+    again = Captioner.from_preset(folder)
+    assert again.caption(image).log_probability == found.log_probability
+    assert Captioner.read_config(folder) == captioner.config
+    with pytest.raises(UserError, match="saving needs a single captioner"):
+        again.save(tmp_path / "saved")
 
 
 @pytest.mark.parametrize(

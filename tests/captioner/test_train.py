@@ -501,3 +501,7 @@ def test_a_model_to_start_from_keeps_its_sizes(squares, model_folder, tmp_path, 
     changes = {"from-preset": model_folder, "backbone-weights": "mine.weights.h5"}
     assert main(command(squares, tmp_path / "run", **changes)) == 2
     assert "which has its own. Received: 'mine.weig" in capsys.readouterr().err
+
+    changes = {"from-preset": f"{model_folder}+{model_folder}"}
+    assert main(command(squares, tmp_path / "run", sizes={}, **changes)) == 2
+    assert "training needs a single captioner" in capsys.readouterr().err

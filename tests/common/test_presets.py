@@ -6,10 +6,19 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import check_file_digest, read_sealed
+from keras_attention_apps.common.digests import (
+    check_file_digest,
+    read_sealed,
+    write_sealed,
+)
 from keras_attention_apps.common.network import weights
 from keras_attention_apps.common.network.weights import check_weights, save_half
-from keras_attention_apps.common.presets import find_preset, loading, read_config
+from keras_attention_apps.common.presets import (
+    find_preset,
+    loading,
+    member_names,
+    read_config,
+)
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "apps").glob("*/presets/*/"))
@@ -141,6 +150,35 @@ def test_an_error_of_a_file_is_one_line(error):
     expected = pytest.raises(UserError, match=r"^x is not a .* parser: two lines$")
     with expected, loading("x", "parser"):
         raise error("two\nlines")
+
+
+def test_models_of_an_ensemble(tmp_path):
+    contents = {
+        "a": {"model": {}},
+        "b+c": {"model": {}},
+        "both": {"ensemble": ["a", "b+c"]},
+        "nested": {"ensemble": ["a", "both"]},
+        "number": {"ensemble": 2},
+        "absent": {"ensemble": ["a", "d"]},
+    }
+    for name, content in contents.items():
+        (tmp_path / name).mkdir()
+        write_sealed(tmp_path / name / "config.json", content)
+
+    def members(name):
+        return member_names(name, presets=tmp_path, noun="parser")
+
+    assert members("a") == ["a"] and members("both") == ["a", "b+c"]
+    assert members("both+a") == ["a", "b+c", "a"]
+    path = str(tmp_path / "b+c")
+    assert members(path) == [path]
+    for name, message in {
+        "nested": "nested is not a complete parser: 'both' is an ensemble itself",
+        "number": '"ensemble" of config.json is not a list of names',
+        "absent": "Presets: .*Received: 'd'",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            members(name)
 
 
 @pytest.mark.parametrize("error", [AttributeError, TypeError, KeyError, IndexError])

@@ -204,6 +204,7 @@ def _from_preset(config):
         )
     size = config.model.image_size
     start = Captioner.from_preset(config.from_preset, image_size=size)
+    start.check_single("training")
     changes = dataclasses.asdict(config.model)
     model = Captioner.changed(start.config, changes)
     taken = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)

@@ -30,7 +30,7 @@ def save_litert(task, path, signatures, *, quantize, metadata, name_or_path=None
     )
     origin, companions = {}, {}
     if name_or_path is not None:
-        names = presets.names_of(name_or_path)
+        names = presets.split_names(name_or_path)
         folders = [presets.find_preset(name, task.presets) for name in names]
         folder = folders[0]
         origin = {"name": "+".join(folder.name for folder in folders)}

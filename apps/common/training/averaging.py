@@ -32,6 +32,7 @@ def average_models(folders, load):
     first, sums = None, None
     for folder in folders:
         model = load(folder)
+        model.check_single("an average")
         first = first or model
         if model.kind != first.kind:
             raise UserError(

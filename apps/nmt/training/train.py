@@ -181,6 +181,7 @@ def _train(config, training, validation, devices):
     start, depends_on = None, {}
     if config.from_preset:
         start = Translator.from_preset(config.from_preset)
+        start.check_single("training")
         changes = dataclasses.asdict(config.model)
         model = replaced(start.config, changes, RUNTIME_OPTIONS)
         size = len(start.tokenizer)
