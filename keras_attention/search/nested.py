@@ -48,12 +48,19 @@ def concatenate(first, second):
 def gather(nested, index):
     """Take entries along axis 1: `(B, M, ...)` and `(B, K)` give `(B, K, ...)`."""
 
+    tensors = tree.flatten(nested)
+    if not tensors:
+        return nested
+    batch, size = ops.shape(tensors[0])[:2]
+    # Places among the joined axes, which are the same in all tensors.
+    places = index + size * ops.arange(batch, dtype="int32")[:, None]
+
     def pick(x):
-        batch, size, *rest = ops.shape(x)
-        rows = ops.arange(batch, dtype="int32")
-        picked = ops.take(join_axes(x), index + size * rows[:, None], axis=0)
-        # JAX drops the other axes when it takes from an empty batch.
-        return ops.reshape(picked, (*ops.shape(index), *rest))
+        picked = ops.take(join_axes(x), places, axis=0)
+        if is_zero(batch):
+            # JAX drops the other axes when it takes from an empty batch.
+            return ops.reshape(picked, (*ops.shape(index), *ops.shape(x)[2:]))
+        return picked
 
     return tree.map_structure(pick, nested)
 
