@@ -30,7 +30,7 @@ def caption(config):
         The exit code: 2 if an image or a folder could not be read.
     """
     if not config.images:
-        raise UserError("expected at least one image or folder, got none")
+        raise UserError("expected at least one image or folder. Received: none")
     if config.bulk.engine == "ray":
         # A lazy import, since the local engine does not need this module.
         name = "keras_attention_apps.captioner.commands.caption_bulk:caption_bulk"

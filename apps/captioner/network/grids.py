@@ -159,4 +159,4 @@ def _check_shape(model, image_size):
     image = np.zeros((1, image_size, image_size, 3), "float32")
     shape = tuple(model(image, training=False).shape)
     if shape[1:] != model.output_shape[1:]:
-        raise ValueError(f"expected {model.output_shape}, got {shape}")
+        raise ValueError(f"expected {model.output_shape}. Received: {shape}")

@@ -22,6 +22,9 @@ from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.captioner.network.encoders import public_name
 from keras_attention_apps.captioner.network.features import cached_features
 from keras_attention_apps.captioner.network.weight_files import SUFFIXES
+from keras_attention_apps.captioner.training.distillation import (
+    with_teacher_captions,
+)
 from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.training.samples import CaptionSamples
 from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
@@ -88,6 +91,7 @@ def train(config: TrainConfig):
         config.from_preset,
         config.backbone_weights,
         config.embeddings,
+        *config.teacher_captions,
     )
     check_output(config.output, config.tensorboard, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
@@ -128,6 +132,10 @@ def _train(config, devices):
     report_cut(texts, config.model.max_length)
     if config.supervision:
         report_phrases(training)
+    if config.teacher_captions:
+        training = with_teacher_captions(training, config.teacher_captions)
+        count = sum(len(image.teacher_captions) for image in training)
+        print(f"{count} captions of other models")
     text_of, boxes_of = attrgetter("path.name", "captions"), attrgetter("boxes")
     checkpoints = Checkpoints(
         config.output / CHECKPOINTS,
@@ -135,6 +143,7 @@ def _train(config, devices):
             **dataclasses.asdict(config),
             # A training resumes if the file was moved, but not if it was renamed.
             "embeddings": config.embeddings and config.embeddings.name,
+            "teacher_captions": fingerprint(attrgetter("teacher_captions"), training),
             "text": fingerprint(text_of, training, validation),
             "boxes": fingerprint(boxes_of, training) if config.supervision else None,
         },
@@ -260,7 +269,7 @@ class _Phases:
         self.token_ids = [
             [
                 captioner.tokenizer.encode(text, config.model.max_length)
-                for text in image.captions
+                for text in (*image.captions, *image.teacher_captions)
             ]
             for image in training
         ]

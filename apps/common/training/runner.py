@@ -86,7 +86,9 @@ def training_record(config, private=(), paths=()):
     for name in ("output", "model", "devices", "reading", *private):
         del record[name]
     for name, value in record.items():
-        if value is not None and (isinstance(value, Path) or name in paths):
+        if isinstance(value, tuple):
+            record[name] = [Path(path).name for path in value]
+        elif value is not None and (isinstance(value, Path) or name in paths):
             record[name] = Path(value).name
     return record
 

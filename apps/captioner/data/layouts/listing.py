@@ -23,13 +23,15 @@ class CaptionedImage:
 
     In a data set without ids, `image_id` is the file's name without suffix, or its
     path within the data set if several files have that name. `boxes` is a dict from
-    words of the captions to the boxes of the objects that they name.
+    words of the captions to the boxes of the objects that they name. `teacher_captions`
+    are captions of other models, for training.
     """
 
     path: Path | ArchivedFile
     captions: tuple[str, ...]
     image_id: int | str
     boxes: dict = field(default_factory=dict)
+    teacher_captions: tuple[str, ...] = ()
 
 
 @dataclass

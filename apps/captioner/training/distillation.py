@@ -1,0 +1,93 @@
+"""Distillation: captions of other models for the training images."""
+
+import collections
+import dataclasses
+import os
+
+from keras_attention_apps.captioner.data.text import tokenize
+from keras_attention_apps.captioner.training.rewards import CiderReward
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.encodings import utf8_lines
+from keras_attention_apps.common.files import parse_json
+from keras_attention_apps.common.reading import opened
+
+# Number of teacher captions that an image keeps.
+KEPT = 3
+
+
+def with_teacher_captions(images, files):
+    """Return training images with their best captions of other models.
+
+    The best captions of an image are those with the highest CIDEr-D against its own
+    captions, at most three, which differ from these and from one another.
+
+    Args:
+        images: List of `CaptionedImage`.
+        files: Paths of files that `captioner caption --output` has written.
+
+    Returns:
+        The list of images, whose `teacher_captions` are these, best first.
+
+    Raises:
+        UserError: If a file has another format, or no caption of these images.
+
+    Reference:
+        [Kim and Rush, 2016](https://arxiv.org/abs/1606.07947).
+    """
+    candidates = [set() for _ in images]
+    places = _Places(images)
+    for path in files:
+        found = False
+        for photo, captions in _read(path):
+            for place in places.of(photo):
+                candidates[place].update(captions)
+                found = True
+        if not found:
+            raise UserError(f"{path} has no caption of a training image")
+    reward = CiderReward([image.captions for image in images])
+    taught = []
+    for place, image in enumerate(images):
+        known = {tuple(tokenize(text)) for text in image.captions}
+        new = {tuple(tokenize(text)): text for text in sorted(candidates[place])}
+        ranked = sorted(
+            (words for words in new if words and words not in known),
+            key=lambda words, place=place: (-reward(words, place), words),
+        )
+        best = tuple(new[words] for words in ranked[:KEPT])
+        taught.append(dataclasses.replace(image, teacher_captions=best))
+    return taught
+
+
+class _Places:
+    """The images of a data set by the names of their files."""
+
+    def __init__(self, images):
+        self._by_name = collections.defaultdict(list)
+        for place, image in enumerate(images):
+            self._by_name[image.path.name].append((place, str(image.path)))
+
+    def of(self, photo):
+        """Return the places of an image: one, or none; of equal names, by the path."""
+        same = self._by_name.get(os.path.basename(photo), [])
+        return [place for place, path in same if len(same) == 1 or path == photo]
+
+
+def _read(path):
+    """Yield the path of every image in a file, and its captions."""
+    with opened(path) as stream:
+        for number, line in enumerate(utf8_lines(stream, path), 1):
+            if not line.strip():
+                continue
+            try:
+                entry = parse_json(line)
+                entries = entry.get("captions", [entry])
+                texts = [x["caption"] for x in entries if x.get("caption")]
+                photo = entry["photo"]
+                "".join([photo, *texts])
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise UserError(
+                    f"{path}, line {number}: expected a JSON object with 'photo' and "
+                    f"'caption' or 'captions', as captioner caption writes it. "
+                    f"Received: {line[:60]!r}"
+                ) from error
+            yield photo, texts
