@@ -168,7 +168,7 @@ class Models:
             shutil.copytree(self.folder / name, older)
             config = json.loads((older / "config.json").read_text())
             (older / "config.json").write_text(json.dumps({"model": config["model"]}))
-        captioner = presets[0] / "flickr8k-soft" / "model.tflite"
+        captioner = presets[0] / "flickr8k-ensemble" / "model.tflite"
         shutil.copy(captioner, self.folder / "captioner.tflite")
         translator = presets[1] / "multi30k-en-de-self-attention" / "model.tflite"
         shutil.copy(translator, self.folder / "translator.tflite")

@@ -43,7 +43,7 @@ def photographs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(photographs):
     paths = sorted(map(str, photographs.glob("*.png")))
-    captions = LiteCaptioner.from_preset("flickr8k-soft", threads=1).caption(paths)
+    captions = LiteCaptioner.from_preset("flickr8k-ensemble", threads=1).caption(paths)
     return {path: x.text for path, x in zip(paths, captions, strict=True)}
 
 

@@ -20,7 +20,7 @@ class CaptionBatch(ModelBatch):
         photos = ray.data.read_parquet("photos.parquet")
         captions = photos.map_batches(
             CaptionBatch,
-            fn_constructor_args=("flickr8k-soft",),
+            fn_constructor_args=("flickr8k-ensemble",),
             fn_constructor_kwargs={"column": "bytes"},
             batch_size=64,
             concurrency=(1, 8),
@@ -39,7 +39,7 @@ class CaptionBatch(ModelBatch):
     }
     map_fields: ClassVar = {"attention": [[[float]]], "sentinel": [float]}
 
-    def __init__(self, model="flickr8k-soft", *, column="bytes", **options):
+    def __init__(self, model="flickr8k-ensemble", *, column="bytes", **options):
         super().__init__(model, column=column, **options)
 
     def rows(self, values):

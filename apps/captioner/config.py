@@ -278,7 +278,7 @@ class ChosenModel:
 
     #: Name of a preset, folder of a trained model, or LiteRT file (.tflite), which
     #: cannot be exported.
-    model: ModelName = "flickr8k-soft"
+    model: ModelName = "flickr8k-ensemble"
     #: Context of hard attention: the most probable region (argmax), or the weighted
     #: mean of all regions (expectation). By default that of the model.
     inference: Literal["argmax", "expectation"] | None = None
