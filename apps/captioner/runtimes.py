@@ -5,5 +5,5 @@ from keras_attention_apps.common.runtimes import Runtimes
 RUNTIMES = Runtimes(
     keras="keras_attention_apps.captioner.inference:Captioner",
     litert="keras_attention_apps.captioner.litert:LiteCaptioner",
-    few=2_000,
+    few=10_000,
 )

@@ -6,5 +6,5 @@ RUNTIMES = Runtimes(
     keras="keras_attention_apps.nmt.inference:Translator",
     litert="keras_attention_apps.nmt.litert:LiteTranslator",
     # About as many as are read before the first is translated.
-    few=1000,
+    few=10_000,
 )
