@@ -16,6 +16,9 @@ class Model:
         self.network = self
         self.set_weights(weights)
 
+    def check_single(self, purpose):
+        """It is never an ensemble."""
+
     def get_weights(self):
         return self.weights
 
