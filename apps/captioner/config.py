@@ -160,10 +160,10 @@ class CaptionTrainingOptions:
     #: Pretrained word vectors, as the initial embeddings: a text file of GloVe,
     #: word2vec or fastText. Their dimension must equal --model.embedding-units.
     embeddings: Path | None = None
-    #: Distillation: files with captions of the training images by other models, as
-    #: captioner caption IMAGES --n-best 5 --output FILE writes them. Of these captions
-    #: of an image, the three with the highest CIDEr-D against its own captions are
-    #: added to these, except in the reward of self-critical training.
+    #: Distillation: files with captions of other models for the training images, as
+    #: captioner caption IMAGES --n-best 5 --output FILE writes them. For each image,
+    #: training also uses the three with the highest CIDEr-D against the captions of
+    #: the data. The reward of self-critical training compares with these alone.
     teacher_captions: tuple[Path, ...] = ()
     #: Captions per image in a batch. If an image has more, every epoch draws a random
     #: subset. Also the number of captions sampled per image in self-critical training.

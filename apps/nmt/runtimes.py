@@ -5,6 +5,6 @@ from keras_attention_apps.common.runtimes import Runtimes
 RUNTIMES = Runtimes(
     keras="keras_attention_apps.nmt.inference:Translator",
     litert="keras_attention_apps.nmt.litert:LiteTranslator",
-    # About as many as are read before the first is translated.
-    few=10_000,
+    # One more line than this is read before the first is translated.
+    few=1000,
 )

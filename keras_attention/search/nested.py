@@ -47,7 +47,6 @@ def concatenate(first, second):
 
 def gather(nested, index):
     """Take entries along axis 1: `(B, M, ...)` and `(B, K)` give `(B, K, ...)`."""
-
     tensors = tree.flatten(nested)
     if not tensors:
         return nested

@@ -11,22 +11,22 @@ from keras_attention_apps.common.encodings import utf8_lines
 from keras_attention_apps.common.files import parse_json
 from keras_attention_apps.common.reading import opened
 
-# Number of teacher captions that an image keeps.
-KEPT = 3
+# Maximum number of teacher captions of an image.
+MOST_CAPTIONS = 3
 
 
 def with_teacher_captions(images, files):
-    """Return training images with their best captions of other models.
+    """Return training images with captions of other models.
 
-    The best captions of an image are those with the highest CIDEr-D against its own
-    captions, at most three, which differ from these and from one another.
+    Each image receives at most three new captions: those with the highest CIDEr-D
+    against its own captions.
 
     Args:
         images: List of `CaptionedImage`.
         files: Paths of files that `captioner caption --output` has written.
 
     Returns:
-        The list of images, whose `teacher_captions` are these, best first.
+        List of `CaptionedImage` with `teacher_captions`, best first.
 
     Raises:
         UserError: If a file has another format, or no caption of these images.
@@ -34,16 +34,7 @@ def with_teacher_captions(images, files):
     Reference:
         [Kim and Rush, 2016](https://arxiv.org/abs/1606.07947).
     """
-    candidates = [set() for _ in images]
-    places = _Places(images)
-    for path in files:
-        found = False
-        for photo, captions in _read(path):
-            for place in places.of(photo):
-                candidates[place].update(captions)
-                found = True
-        if not found:
-            raise UserError(f"{path} has no caption of a training image")
+    candidates = _candidates(images, files)
     reward = CiderReward([image.captions for image in images])
     taught = []
     for place, image in enumerate(images):
@@ -53,23 +44,29 @@ def with_teacher_captions(images, files):
             (words for words in new if words and words not in known),
             key=lambda words, place=place: (-reward(words, place), words),
         )
-        best = tuple(new[words] for words in ranked[:KEPT])
+        best = tuple(new[words] for words in ranked[:MOST_CAPTIONS])
         taught.append(dataclasses.replace(image, teacher_captions=best))
     return taught
 
 
-class _Places:
-    """The images of a data set by the names of their files."""
-
-    def __init__(self, images):
-        self._by_name = collections.defaultdict(list)
-        for place, image in enumerate(images):
-            self._by_name[image.path.name].append((place, str(image.path)))
-
-    def of(self, photo):
-        """Return the places of an image: one, or none; of equal names, by the path."""
-        same = self._by_name.get(os.path.basename(photo), [])
-        return [place for place, path in same if len(same) == 1 or path == photo]
+def _candidates(images, files):
+    """Return a set of the captions in the files for every image."""
+    candidates = [set() for _ in images]
+    by_name = collections.defaultdict(list)
+    for place, image in enumerate(images):
+        by_name[image.path.name].append(place)
+    for path in files:
+        found = False
+        for photo, captions in _read(path):
+            same_name = by_name.get(os.path.basename(photo), [])
+            for place in same_name:
+                # If several images have the same name, their paths must be equal.
+                if len(same_name) == 1 or str(images[place].path) == photo:
+                    candidates[place].update(captions)
+                    found = True
+        if not found:
+            raise UserError(f"{path} has no caption of a training image")
+    return candidates
 
 
 def _read(path):
@@ -83,7 +80,8 @@ def _read(path):
                 entries = entry.get("captions", [entry])
                 texts = [x["caption"] for x in entries if x.get("caption")]
                 photo = entry["photo"]
-                "".join([photo, *texts])
+                if not all(isinstance(text, str) for text in (photo, *texts)):
+                    raise TypeError
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise UserError(
                     f"{path}, line {number}: expected a JSON object with 'photo' and "

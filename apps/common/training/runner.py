@@ -79,8 +79,8 @@ def training_record(config, private=(), paths=()):
     Args:
         config: The `TrainConfig`.
         private: Names of options to leave out, in addition to `output` and `model`.
-        paths: Names of string options that are paths. Of these, and of every `Path`,
-            only the last part is kept.
+        paths: Names of string options that are paths. Of these, of every `Path`, and of
+            the paths in a tuple, only the last part is kept.
     """
     record = dataclasses.asdict(config)
     for name in ("output", "model", "devices", "reading", *private):
