@@ -10,6 +10,14 @@ def draw(rng, *shapes):
     return arrays if len(arrays) > 1 else arrays[0]
 
 
+def randomized(layer, scale=0.5, seed=2):
+    """Draw the weights of a built layer at random, biases too; return the layer."""
+    rng = np.random.default_rng(seed)
+    for variable in layer.trainable_variables:
+        variable.assign(rng.normal(scale=scale, size=variable.shape))
+    return layer
+
+
 def numpy(tensors):
     """Return nested tensors as NumPy arrays."""
     return tree.map_structure(ops.convert_to_numpy, tensors)

@@ -5,6 +5,7 @@ import itertools
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 
@@ -44,6 +45,17 @@ def error_of(main, arguments, capsys):
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 1
     return err
+
+
+def assert_same_results(found, expected, tolerance=1e-4):
+    """Compare captions or translations: text, words, scores and attention."""
+    assert [x.words for x in found] == [x.words for x in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.text == other.text
+        for name in ("score", "log_probability"):
+            value = pytest.approx(getattr(other, name), abs=tolerance)
+            assert getattr(one, name) == value
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
 
 
 def with_content(model, copy, file, content):

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import numpy
+from arrays import numpy, randomized
 from combinations import covering, quick_first
 from keras import ops, tree
 from rounding import rounding_bound
@@ -62,14 +62,11 @@ def draw(rng, *shape):
 
 def random_cells(name, bidirectional=True, scale=0.5, **options):
     """Cells whose weights, biases included, are all drawn at random."""
-    rng = np.random.default_rng(2)
     sizes = (UNITS, BACKWARD_UNITS)[: 1 + bidirectional]
     cells = [CELLS[name](units, **options) for units in sizes]
     for cell in cells:
         cell.build((None, DEPTH))
-        for variable in cell.trainable_variables:
-            variable.assign(rng.normal(scale=scale, size=variable.shape))
-    return cells
+    return [randomized(cell, scale, seed) for seed, cell in enumerate(cells)]
 
 
 def as_keras_does(cells, inputs, mask=None, states=None):

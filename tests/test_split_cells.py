@@ -4,7 +4,7 @@ import weakref
 import keras
 import numpy as np
 import pytest
-from arrays import numpy
+from arrays import numpy, randomized
 from combinations import quick_first
 from keras import ops
 
@@ -41,10 +41,7 @@ CELLS = {
 def random_cell(name, depth, **options):
     cell = CELLS[name](UNITS, **options)
     cell.build((None, depth))
-    rng = np.random.default_rng(2)
-    for variable in cell.trainable_variables:
-        variable.assign(rng.normal(scale=0.5, size=variable.shape))
-    return cell
+    return randomized(cell)
 
 
 def run(cell, inputs, contexts, state, *, split):

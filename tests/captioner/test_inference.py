@@ -12,6 +12,7 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END
 from PIL import Image
+from programs import assert_same_results
 
 
 @pytest.fixture
@@ -173,10 +174,7 @@ def check_compiled(captioner):
     # Batches of three rows: the second has two images, and is padded.
     found = compiled.caption(images, batch_size=3)
 
-    for one, other in zip(found, expected, strict=True):
-        assert one.words == other.words
-        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-3)
-        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+    assert_same_results(found, expected, 1e-3)
     (search,) = compiled._search_models.values()
     assert search.jit_compile
 

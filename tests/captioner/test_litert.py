@@ -18,6 +18,7 @@ from keras_attention_apps.common.litert.model_file import (
     read_model_file,
     write_model_file,
 )
+from programs import assert_same_results
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = pytest.mark.skipif(
@@ -42,16 +43,6 @@ def photographs(squares):
     return sorted((squares / "Images").iterdir())[:5]
 
 
-def same(found, expected):
-    """Check that two lists of captions of one image are the same."""
-    assert [x.words for x in found] == [x.words for x in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert one.text == other.text
-        assert one.score == pytest.approx(other.score, abs=1e-4)
-        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-4)
-        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 def test_captions_are_those_of_keras(
     loaded_once, exported, model_folder, photographs, threads
@@ -64,7 +55,7 @@ def test_captions_are_those_of_keras(
         found = list(lite.caption_each(images, **options))
         assert [path for path, _ in found] == photographs
         for (_, one), (_, other) in zip(found, expected, strict=True):
-            same(one, other)
+            assert_same_results(one, other)
 
 
 @pytest.mark.exhaustive
@@ -77,7 +68,7 @@ def test_hard_attention_has_its_choices_and_its_probabilities(
     for maps in ("weights", "probabilities"):
         expected = hard_captioner.caption(photographs[0], maps=maps, **SEARCH)
         found = lite.caption(photographs[0], maps=maps)
-        same([found], [expected])
+        assert_same_results([found], [expected])
         assert (found.weights.max() == 1.0) == (maps == "weights")
 
 

@@ -4,7 +4,7 @@ import json
 
 import keras
 import numpy as np
-from arrays import draw, numpy
+from arrays import draw, numpy, randomized
 from keras import tree
 
 from keras_attention import (
@@ -68,10 +68,7 @@ def decoder_of(cell, *, gate=False, dtype=None, **options):
         AttentionCell(cell, attention, gate=gate, dtype=dtype), dtype=dtype
     )
     decoder.build(INPUTS, VALUE)
-    rng = np.random.default_rng(2)
-    for variable in decoder.trainable_variables:
-        variable.assign(rng.normal(scale=0.5, size=variable.shape))
-    return decoder
+    return randomized(decoder)
 
 
 def sigmoid(x):
@@ -217,7 +214,4 @@ def decoder_of_choice(choice, attention="general", cell="lstm", *, dtype=None):
     )
     decoder = AttentionDecoder(step, dtype=dtype)
     decoder.build(INPUTS, value)
-    rng = np.random.default_rng(2)
-    for variable in decoder.trainable_variables:
-        variable.assign(rng.normal(scale=0.5, size=variable.shape))
-    return decoder
+    return randomized(decoder)

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw, numpy
+from arrays import draw, numpy, randomized
 from combinations import quick_first
 from decoder.reference import (
     ATTENTIONS,
@@ -63,10 +63,7 @@ def adaptive_decoder(value_dim=VALUE_DIM, scale=0.5, **options):
     """A decoder whose weights are all drawn at random."""
     decoder = AttentionDecoder(adaptive_cell(**options), dtype=options.get("dtype"))
     decoder.build(INPUTS, (BATCH, POSITIONS, value_dim))
-    rng = np.random.default_rng(2)
-    for variable in decoder.trainable_variables:
-        variable.assign(rng.normal(scale=scale, size=variable.shape))
-    return decoder
+    return randomized(decoder, scale)
 
 
 def decode_as_lu(cell, words, regions, state):

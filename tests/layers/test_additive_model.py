@@ -24,6 +24,7 @@ from layers.additive_reference import (
     attend,
     weights_of_the_paper,
 )
+from layers.keras_contract import assert_fulfils_the_contract_of_keras
 from layers.mask_reference import masks
 
 from keras_attention import (
@@ -301,27 +302,15 @@ def test_compiled_training_moves_every_weight(rng, dtype):
         assert (old != new).any()
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("queries", [(), (QUERIES,)])
-def test_passes_the_contract_test_of_keras(queries):
-    from keras.src.testing import TestCase
-
-    # The training check knows layers of one input only.
-    TestCase().run_layer_test(
+def test_fulfils_the_contract_of_keras(queries):
+    query = (BATCH, *queries, QUERY_DIM)
+    assert_fulfils_the_contract_of_keras(
         AdditiveAttention,
-        init_kwargs={"units": UNITS, "use_bias": True},
-        input_shape={
-            "query_shape": (BATCH, *queries, QUERY_DIM),
-            "value_shape": VALUE,
-            "key_shape": KEY,
-        },
-        expected_output_shape=(BATCH, *queries, VALUE_DIM),
-        expected_num_trainable_weights=4,
-        expected_num_non_trainable_weights=0,
-        expected_num_seed_generators=0,
-        expected_num_losses=0,
-        supports_masking=True,
-        run_training_check=False,
+        {"units": UNITS, "use_bias": True},
+        {"query_shape": query, "value_shape": VALUE, "key_shape": KEY},
+        (BATCH, *queries, VALUE_DIM),
+        weights=4,
     )
 
 

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from layers.keras_contract import assert_fulfils_the_contract_of_keras
 from rounding import rounding_bound
 
 from keras_attention.layers.position import PositionEncoding
@@ -284,23 +285,15 @@ def test_exported_model_takes_any_batch_and_length(rng, tmp_path, kind):
         )
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(BATCH, STEPS, DEPTH), (BATCH, DEPTH)])
-def test_passes_the_contract_test_of_keras(kind, shape):
-    from keras.src.testing import TestCase
-
-    TestCase().run_layer_test(
+def test_fulfils_the_contract_of_keras(kind, shape):
+    assert_fulfils_the_contract_of_keras(
         PositionEncoding,
-        init_kwargs={"kind": kind, "max_length": LONGEST},
-        input_shape=shape,
-        expected_output_shape=shape,
-        expected_num_trainable_weights=int(kind == "learned"),
-        expected_num_non_trainable_weights=0,
-        expected_num_seed_generators=0,
-        expected_num_losses=0,
-        supports_masking=True,
-        run_training_check=False,
+        {"kind": kind, "max_length": LONGEST},
+        shape,
+        shape,
+        weights=int(kind == "learned"),
     )
 
 

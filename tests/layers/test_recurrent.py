@@ -4,7 +4,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from arrays import assert_numerical_gradients, draw, numpy
+from arrays import assert_numerical_gradients, draw, numpy, randomized
 from keras import ops, tree
 from rounding import rounding_bound
 
@@ -38,10 +38,7 @@ def random_cell(kind, units=UNITS, depth=DEPTH, **options):
     """A cell whose weights, gains and biases included, are all drawn at random."""
     cell = CELLS[kind](units, **options)
     cell.build((None, depth))
-    rng = np.random.default_rng(2)
-    for variable in cell.trainable_variables:
-        variable.assign(rng.normal(scale=0.5, size=variable.shape))
-    return cell
+    return randomized(cell)
 
 
 def random_state(rng, name):

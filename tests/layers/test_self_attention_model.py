@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from arrays import draw, numpy
 from keras import ops
+from layers.keras_contract import assert_fulfils_the_contract_of_keras
 from layers.self_attention_reference import (
     BACKEND,
     BATCH,
@@ -313,27 +314,16 @@ def test_exported_model_takes_any_batch_and_length(rng, tmp_path):
         np.testing.assert_allclose(*numpy([saved.serve(data), model(data)]), atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("queries", [(), (QUERIES,)])
-def test_passes_the_contract_test_of_keras(queries):
-    from keras.src.testing import TestCase
-
-    # The training check knows layers of one input only.
-    TestCase().run_layer_test(
+def test_fulfils_the_contract_of_keras(queries):
+    query = (BATCH, *queries, QUERY_DIM)
+    assert_fulfils_the_contract_of_keras(
         SelfAttention,
-        init_kwargs={"num_heads": HEADS, "key_dim": KEY_DIM, "dropout": 0.1},
-        input_shape={
-            "query_shape": (BATCH, *queries, QUERY_DIM),
-            "value_shape": VALUE,
-            "key_shape": KEY,
-        },
-        expected_output_shape=(BATCH, *queries, QUERY_DIM),
-        expected_num_trainable_weights=8,
-        expected_num_non_trainable_weights=0,
-        expected_num_seed_generators=1,
-        expected_num_losses=0,
-        supports_masking=True,
-        run_training_check=False,
+        {"num_heads": HEADS, "key_dim": KEY_DIM, "dropout": 0.1},
+        {"query_shape": query, "value_shape": VALUE, "key_shape": KEY},
+        query,
+        weights=8,
+        seed_generators=1,
     )
 
 

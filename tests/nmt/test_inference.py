@@ -10,6 +10,7 @@ from keras_attention_apps.nmt import translations
 from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.data.padding import pad
 from keras_attention_apps.nmt.inference import Translator, length_ratio
+from programs import assert_same_results
 
 from .conftest import untrained
 
@@ -63,10 +64,7 @@ def test_compiled_search_finds_the_same(translator):
     # Three sentences, so one row of padding.
     found = compiled.translate(lines, beam_size=2)
 
-    for one, other in zip(found, expected, strict=True):
-        assert one.text == other.text
-        assert one.score == pytest.approx(other.score, abs=1e-4)
-        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+    assert_same_results(found, expected)
     (search,) = compiled._search_models.values()
     assert search.jit_compile
 

@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from PIL import Image
@@ -104,6 +105,32 @@ def test_a_line_that_is_typed_is_answered_before_the_next_is_read(
     assert translate("--beam-size", 1, model=model_folder) == 0
 
     assert typed.written == [0, 1, 2]
+
+
+def test_a_thousand_lines_of_a_pipe_are_read_before_the_model_is_loaded(monkeypatch):
+    class Pipe(io.RawIOBase):
+        """A pipe that returns one line at a time, without end, and counts the lines."""
+
+        count = 0
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            self.count += 1
+            buffer[:2] = b"x\n"
+            return 2
+
+    def load(*arguments, count, **options):
+        counts.extend([count, pipe.count])
+        raise UserError("loaded")
+
+    pipe, counts = Pipe(), []
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(pipe)))
+    monkeypatch.setattr("keras_attention_apps.common.runtimes.Runtimes.load", load)
+    assert translate(model="nowhere") == 2
+
+    assert counts == [1001, 1001]
 
 
 @pytest.mark.exhaustive
