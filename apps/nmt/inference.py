@@ -143,8 +143,10 @@ class Translator(BaseTranslator, Task):
 
     def _search(self, token_ids, batch_size, n_best, search, phrases=()):
         columns = max(map(len, token_ids))
-        if self.jit_compile:
+        if self.jit_compile or len(token_ids) == 1:
+            # TensorFlow would trace the search again for a sentence of another length.
             columns = self._rounded(columns)
+        if self.jit_compile:
             rows = power_of_two(len(token_ids), batch_size)
             token_ids = token_ids + token_ids[-1:] * (rows - len(token_ids))
             phrases = phrases + phrases[-1:] * (rows - len(phrases))

@@ -54,6 +54,20 @@ def test_words_of_scripts_without_spaces_are_aligned(unspaced_subwords, monkeypa
     assert translation.alignment == [(i, i) for i in range(len(translation.words))]
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="about tracing of TensorFlow"
+)
+def test_single_sentences_of_similar_lengths_are_traced_once(translator):
+    parts = translator.config, translator.tokenizer, translator.network
+    fresh = Translator(*parts)
+
+    for line in ("the dog", "the red dog sees a cat"):
+        fresh.translate(line, beam_size=2)
+
+    (search,) = fresh._search_models.values()
+    assert search.predict_function.experimental_get_tracing_count() == 1
+
+
 @pytest.mark.exhaustive
 def test_compiled_search_finds_the_same(translator):
     parts = translator.config, translator.tokenizer, translator.network
