@@ -1,5 +1,6 @@
 import contextlib
 import ctypes
+import gc
 import os
 from pathlib import Path
 
@@ -44,10 +45,26 @@ def few_programs():
         jax.clear_caches()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def frozen_modules():
+    """Exempt the objects of imported modules from garbage collection.
+
+    There are about a million of them, and every collection would visit them all.
+    """
+    import keras  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def little_memory():
-    """Return freed memory to the system; the C library keeps about a tenth of it."""
+    """Free the graphs of a file, and return the memory to the system.
+
+    The C library would keep about a tenth of it.
+    """
     yield
+    gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
