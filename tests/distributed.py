@@ -43,6 +43,15 @@ class Lazily(dict):
         return self[key]
 
 
+@pytest.fixture(scope="module")
+def on_one_device(train):
+    """A dict from backends to the figures of a training on one device.
+
+    The fixture `train` trains on a backend.
+    """
+    return Lazily(train)
+
+
 def assert_equal(found, expected, tolerance):
     """Compare the figures of all epochs of two trainings."""
     for one, other in zip(found, expected, strict=True):

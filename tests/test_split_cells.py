@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 from arrays import numpy, randomized
+from cells import CELLS
 from combinations import quick_first
 from keras import ops
 
@@ -13,7 +14,6 @@ from keras_attention import (
     AttentionCell,
     AttentionDecoder,
     LayerNormGRUCell,
-    LayerNormLSTMCell,
     RecurrentEncoder,
     acceleration,
     loops,
@@ -28,14 +28,6 @@ BATCH, STEPS, DEPTH, CONTEXT_DIM, UNITS = 2, 3, 5, 7, 11
 BACKEND = keras.backend.backend()
 # JAX has no float64 by default, and keras.ops.matmul rounds to float32 on PyTorch.
 EXACT = BACKEND == "tensorflow"
-
-CELLS = {
-    "simple": keras.layers.SimpleRNNCell,
-    "lstm": keras.layers.LSTMCell,
-    "gru": keras.layers.GRUCell,
-    "normalized lstm": LayerNormLSTMCell,
-    "normalized gru": LayerNormGRUCell,
-}
 
 
 def random_cell(name, depth, **options):

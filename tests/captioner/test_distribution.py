@@ -41,12 +41,6 @@ def train(squares, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def on_one_device(train):
-    """A dict from backends to the figures of a training on one device."""
-    return distributed.Lazily(train)
-
-
-@pytest.fixture(scope="module")
 def on_two_hosts(train):
     return train("jax", hosts=2)
 

@@ -1,6 +1,33 @@
-"""Keras' own test of what a layer must offer."""
+"""What Keras expects of every layer."""
 
+import inspect
 import warnings
+
+import pytest
+
+
+def assert_config_names_every_argument(layer, arguments):
+    """Compare the config of a layer with the arguments that it was created with.
+
+    Args:
+        layer: Class of the layer.
+        arguments: Dict with every argument of its constructor.
+    """
+    signature = inspect.signature(layer).parameters
+    assert set(signature) - {"kwargs"} <= set(arguments)
+
+    config = layer(**arguments).get_config()
+
+    assert set(config) == set(arguments)
+    for name, argument in arguments.items():
+        if hasattr(argument, "get_config"):
+            assert config[name]["class_name"] == type(argument).__name__
+            for option, value in argument.get_config().items():
+                if isinstance(value, (int, float)):
+                    value = pytest.approx(value)
+                assert config[name]["config"][option] == value
+        elif name != "dtype":
+            assert config[name] == argument
 
 
 def assert_fulfils_the_contract_of_keras(

@@ -1,6 +1,5 @@
 """Self-attention as a layer of Keras: its config, its files and its errors."""
 
-import inspect
 import json
 import re
 
@@ -9,7 +8,10 @@ import numpy as np
 import pytest
 from arrays import draw, numpy
 from keras import ops
-from layers.keras_contract import assert_fulfils_the_contract_of_keras
+from layers.keras_contract import (
+    assert_config_names_every_argument,
+    assert_fulfils_the_contract_of_keras,
+)
 from layers.self_attention_reference import (
     BACKEND,
     BATCH,
@@ -72,21 +74,7 @@ ARGUMENTS = {
 
 
 def test_config_names_every_argument():
-    signature = inspect.signature(SelfAttention).parameters
-    assert set(signature) - {"kwargs"} <= set(ARGUMENTS)
-
-    config = SelfAttention(**ARGUMENTS).get_config()
-
-    assert set(config) == set(ARGUMENTS)
-    for name, argument in ARGUMENTS.items():
-        if hasattr(argument, "get_config"):
-            assert config[name]["class_name"] == type(argument).__name__
-            for setting, expected in argument.get_config().items():
-                if isinstance(expected, (int, float)):
-                    expected = pytest.approx(expected)
-                assert config[name]["config"][setting] == expected
-        elif name != "dtype":
-            assert config[name] == argument
+    assert_config_names_every_argument(SelfAttention, ARGUMENTS)
 
 
 @pytest.mark.parametrize(

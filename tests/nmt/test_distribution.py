@@ -36,12 +36,6 @@ def train(corpus, tmp_path_factory):
     return trained
 
 
-@pytest.fixture(scope="module")
-def on_one_device(train):
-    """A dict from backends to the figures of a training on one device."""
-    return distributed.Lazily(train)
-
-
 @pytest.mark.parametrize("backend", distributed.BACKENDS)
 def test_two_devices_have_the_losses_of_one(backend, train, on_one_device):
     two = train(backend, devices=2)

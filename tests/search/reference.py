@@ -23,6 +23,8 @@ from keras_attention import (
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, BEAM, LENGTH, POSITIONS, VOCABULARY = 2, 3, 5, 7, 11
 START, END = 1, 2
+# Arguments that every search needs.
+REQUIRED = {"start": START, "end": END, "max_length": LENGTH}
 HISTORIES = 1009
 EXACT_BEAM = 53
 PENALTY = 0.7

@@ -14,6 +14,7 @@ from search.reference import (
     LENGTH,
     PENALTY,
     POSITIONS,
+    REQUIRED,
     START,
     VOCABULARY,
     all_hypotheses,
@@ -191,9 +192,7 @@ def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping, number, 
         return beam_search(
             make_step(table),
             state,
-            start=START,
-            end=END,
-            max_length=LENGTH,
+            **REQUIRED,
             early_stopping=early_stopping,
             **options,
         )
@@ -259,9 +258,7 @@ def test_every_row_may_have_a_limit_of_its_own(options):
         return beam_search(
             make_step(table, ATTENTION),
             state,
-            start=START,
-            end=END,
-            max_length=LENGTH,
+            **REQUIRED,
             beam_size=BEAM,
             limit=limit,
             **options,
@@ -426,9 +423,7 @@ def test_nested_state_of_several_ranks_and_dtypes_moves_together():
         return beam_search(
             step,
             state,
-            start=START,
-            end=END,
-            max_length=LENGTH,
+            **REQUIRED,
             beam_size=BEAM,
             length_penalty=PENALTY,
         )

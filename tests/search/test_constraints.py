@@ -8,6 +8,7 @@ from search.reference import (
     END,
     LENGTH,
     PENALTY,
+    REQUIRED,
     START,
     VOCABULARY,
     assert_agree,
@@ -151,9 +152,7 @@ def test_a_prefix_may_hold_integers_of_any_kind(dtype):
     found = beam_search(
         make_step(ops.convert_to_tensor(table)),
         to_tensors(state),
-        start=START,
-        end=END,
-        max_length=LENGTH,
+        **REQUIRED,
         constraints=[Prefix(prefix)],
     )
 
@@ -251,7 +250,7 @@ def test_a_wrong_keyword_is_named_with_those_of_the_search(search):
     own = {"beam_search": "beam_size", "sample_search": "top_k"}.get(name, "start")
 
     with pytest.raises(TypeError, match=f"{name} has no argument banned. Its .*{own}"):
-        search(None, None, start=START, end=END, max_length=LENGTH, banned=(3,))
+        search(None, None, **REQUIRED, banned=(3,))
     with pytest.raises(TypeError, match=f"{name} needs the argument end, max_length"):
         search(None, None, start=START)
 

@@ -10,6 +10,7 @@ from search.reference import (
     END,
     EXACT_BEAM,
     LENGTH,
+    REQUIRED,
     START,
     VOCABULARY,
     code_after,
@@ -42,7 +43,7 @@ def together(table, state, *, weights=None, combine="probabilities", search, **o
     def run(tables, states):
         steps = [make_step(tables[0]), make_step(tables[1], ATTENTION)]
         step = ensemble_step(steps, weights=weights, combine=combine)
-        return search(step, states, start=START, end=END, max_length=LENGTH, **options)
+        return search(step, states, **REQUIRED, **options)
 
     return to_numpy(run(to_tensors(table), to_tensors(state)))
 
@@ -164,7 +165,7 @@ def test_states_may_be_a_tuple():
     table, state = random_table(7), to_tensors(random_state(7))
     step = ensemble_step([make_step(ops.convert_to_tensor(table))] * 2)
 
-    found = greedy_search(step, (state,) * 2, start=START, end=END, max_length=LENGTH)
+    found = greedy_search(step, (state,) * 2, **REQUIRED)
 
     alone = run_greedy(table, random_state(7))
     np.testing.assert_array_equal(to_numpy(found)["token_ids"], alone["token_ids"])

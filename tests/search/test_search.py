@@ -13,6 +13,7 @@ from search.reference import (
     LENGTH,
     PENALTY,
     POSITIONS,
+    REQUIRED,
     START,
     VOCABULARY,
     assert_agree,
@@ -313,9 +314,7 @@ class Searcher(keras.Model):
         return beam_search(
             make_step(self.table),
             state,
-            start=START,
-            end=END,
-            max_length=LENGTH,
+            **REQUIRED,
             beam_size=BEAM,
             length_penalty=PENALTY,
         )
@@ -478,7 +477,7 @@ def test_a_state_without_rows_is_named(search, state):
     step = make_step(random_table(79))
 
     with pytest.raises(ValueError, match=f"state must hold .*Received: {state}"):
-        search(step, state, start=START, end=END, max_length=LENGTH)
+        search(step, state, **REQUIRED)
 
 
 @pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
