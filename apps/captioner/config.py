@@ -143,8 +143,9 @@ class CaptionTrainingOptions:
     regions: Path | None = None
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
-    #: CNN included, and its vocabulary, to which new words are added. Options of the
-    #: model that do not change the sizes of its layers may differ from the preset.
+    #: CNN included, and its vocabulary, to which new words are added. Of the options of
+    #: the model, these may differ from the preset: image-size, max-regions, attention
+    #: (soft or hard), estimator, soft-probability, inference, dropout and max-length.
     from_preset: str | None = None
     #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an
@@ -277,7 +278,8 @@ class ChosenModel:
     """The captioner, and changes to its options."""
 
     #: Name of a preset, folder of a trained model, or LiteRT file (.tflite), which
-    #: cannot be exported.
+    #: cannot be exported. Several presets or folders with + between them are an
+    #: ensemble.
     model: ModelName = "flickr8k-ensemble"
     #: Context of hard attention: the most probable region (argmax), or the weighted
     #: mean of all regions (expectation). By default that of the model.

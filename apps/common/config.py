@@ -167,8 +167,8 @@ class RuntimeConfig:
     """The runtime of the model."""
 
     #: litert: the LiteRT file of the model, which starts in half a second. keras:
-    #: Keras, which is faster for many inputs. auto: litert for few inputs, if the model
-    #: has a file with these options.
+    #: Keras, which computes in batches and uses GPUs. auto: litert for at most 10,000
+    #: images or 1,000 sentences, if the model has a LiteRT file with these options.
     runtime: Literal["auto", "litert", "keras"] = "auto"
     #: Number of threads of LiteRT; by default one per processor, or one per actor
     #: with --engine ray.

@@ -182,8 +182,8 @@ class TranslationTrainingOptions:
     guide_weight: Weight = 0.5
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights
-    #: and its vocabulary. Options of the model that do not change the sizes of its
-    #: layers, such as dropout rates, may differ from the preset.
+    #: and its vocabulary. Of the options of the model, the dropout rates,
+    #: alignment-layer and length-ratio may differ from the preset.
     from_preset: str | None = None
     #: Vocabulary size: number of subwords, shared by both languages; 8,000 by default.
     #: A preset has its own vocabulary.
@@ -208,11 +208,11 @@ class TranslationTrainingOptions:
     epochs: Natural | None = None
     #: Learning-rate schedule after the warm-up.
     schedule: Literal["constant", "inverse-square-root", "cosine"] | None = None
-    #: Peak learning rate of Adam.
+    #: Peak learning rate of AdamW.
     learning_rate: Weight | None = None
     #: Warm-up steps, at most a tenth of all steps.
     warm_up: Natural | None = None
-    #: beta_2 of Adam.
+    #: beta_2 of AdamW.
     beta_2: Share | None = None
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
     #: By default it averages over two epochs, or 1,000 steps if these are fewer. In
@@ -308,7 +308,8 @@ class ChosenModel:
     """The translator, and the precision of its computation."""
 
     #: Name of a preset, folder of a trained model, or LiteRT file (.tflite), which
-    #: cannot be exported.
+    #: cannot be exported. Several presets or folders with + between them are an
+    #: ensemble.
     model: ModelName = "multi30k-en-de-self-attention"
     #: Precision of the computation. Half precision is faster on hardware that supports
     #: it.
@@ -368,7 +369,7 @@ class TranslateConfig:
     #: attention.
     json: bool = False
     #: Compile the search with XLA. This takes some seconds for each of a few sentence
-    #: lengths and makes the search up to four times as fast. It pays off for many
+    #: lengths, and makes the search up to five times as fast. It pays off for many
     #: thousand sentences, and for a process that runs all day.
     jit_compile: bool = False
     search: Flags[TranslationSearchConfig] = dataclasses.field(

@@ -34,7 +34,7 @@ class Translator(BaseTranslator, Task):
         tokenizer: Its `Subwords`.
         network: The `TranslationNetwork`.
         jit_compile: Whether XLA compiles the search, as it always does on JAX. That
-            takes seconds for every shape, and is up to four times as fast from then on.
+            takes seconds for every shape, and is up to five times as fast from then on.
             Sentences are padded to multiples of 16 subwords, and batches to powers of
             two, so that there are few shapes.
 
