@@ -2,8 +2,8 @@
 
 Prints medians of wall-clock time, processor time and peak memory, and the speed-up of
 LiteRT; then the time of a warm call in one process, and the throughput of many inputs.
-The last line prints the number of inputs from which Keras is faster, its start
-included: `few` in `apps/*/runtimes.py`.
+If Keras is faster for an input of many, a last line prints the number of inputs from
+which it is faster, its start included.
 
     python benchmarks/cold_start.py docs/photographer.jpg --image-folder photographs \
         --text val.en

@@ -94,7 +94,10 @@ class Captioner(BaseCaptioner, Task):
         """
         ours, theirs = self.network.backbone, other.network.backbone
         inputs = [
-            (x.image_size, x.grid, x.config.region_depth, x.has_sentinel)
+            (
+                *(x.image_size, x.grid, x.config.region_depth, x.has_sentinel),
+                *(x.config.preprocessing, x.network.backbone.encoder),
+            )
             for x in (self, other)
         ]
         same_cnn = len(ours.weights) == len(theirs.weights) and all(
@@ -108,8 +111,9 @@ class Captioner(BaseCaptioner, Task):
                 for config in (self.config, other.config)
             )
             raise UserError(
-                "the captioners of an ensemble must have the same image size, a CNN "
-                "with the same weights, and all or none of them adaptive attention. "
+                "the captioners of an ensemble must have the same image size and "
+                "preprocessing, a CNN with the same weights, and all or none of them "
+                "adaptive attention. "
                 f"Received: {' and '.join(received)}"
             )
         if {*self.tokenizer.words} != {*other.tokenizer.words}:
@@ -155,6 +159,12 @@ class Captioner(BaseCaptioner, Task):
     @property
     def has_sentinel(self):
         return self.config.attention == "adaptive"
+
+    @property
+    def is_soft(self):
+        """Whether all weights come from soft attention, so that they are the maps."""
+        networks = self.network.networks if self.is_ensemble else [self.network]
+        return all(network.config.attention == "soft" for network in networks)
 
     @property
     def grid(self):

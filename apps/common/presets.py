@@ -64,7 +64,7 @@ def member_names(name_or_path, *, presets, noun):
     """Return the names of the models of an ensemble; a single model is the only one.
 
     An ensemble is a name such as `"a+b"`, or a folder whose configuration lists the
-    names of its models.
+    names of its models: presets, or folders inside this folder or elsewhere.
 
     Args:
         name_or_path: See `find_preset`.
@@ -81,7 +81,10 @@ def member_names(name_or_path, *, presets, noun):
         return [*itertools.chain(*found)]
     folder = find_preset(name_or_path, presets)
     with loading(folder, noun):
-        members = _listed_members(folder)
+        members = [
+            str(folder / name) if (folder / name / CONFIG).is_file() else name
+            for name in _listed_members(folder)
+        ]
         for member in members:
             if _listed_members(find_preset(member, presets)):
                 raise UserError(f"{member!r} is an ensemble itself")
@@ -105,8 +108,9 @@ def find_litert(name_or_path, presets):
     path = Path(name_or_path).expanduser()
     if is_litert(path):
         return path
-    folder = find_preset(name_or_path, presets)
-    if not (folder / LITERT).is_file():
+    is_joined = len(split_names(name_or_path)) > 1
+    folder = None if is_joined else find_preset(name_or_path, presets)
+    if folder is None or not (folder / LITERT).is_file():
         raise UserError(
             f"{str(name_or_path)!r} has no LiteRT file: export one, such as my.tflite"
         )

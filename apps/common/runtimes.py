@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import sys
+from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError, printable
 from keras_attention_apps.common.files import MODEL
@@ -29,7 +30,7 @@ class Runtimes:
     Attributes:
         keras: Name of the `Task`, `"module:class"`.
         litert: Name of the `LiteTask`, `"module:class"`.
-        few: Maximum number of inputs for which LiteRT is faster, start-up included.
+        few: Maximum number of inputs for which `"auto"` chooses LiteRT.
     """
 
     keras: str
@@ -97,6 +98,18 @@ class Runtimes:
         except UserError:
             return []
         return [folder / file for folder in folders for file in files]
+
+    def with_absolute_paths(self, model):
+        """Return a name of the same model that is valid in every working directory."""
+        presets, names = imported(self.litert).presets, []
+        for name in split_names(model):
+            path = Path(name).expanduser()
+            if not is_litert(name):
+                with contextlib.suppress(UserError):
+                    path = find_preset(name, presets)
+            is_path = path.exists() and path.parent != presets
+            names.append(str(path.absolute()) if is_path else name)
+        return "+".join(names)
 
     def _load_litert(self, model, search, threads):
         """Return the model on LiteRT, or `None` if no file has these options."""

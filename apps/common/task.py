@@ -118,12 +118,18 @@ class Task:
                 option cannot be changed.
         """
         names = presets.member_names(name_or_path, presets=cls.presets, noun=cls.noun)
-        if len(names) > 1:
-            options = {"precision": precision, **changes}
-            models = [cls.from_preset(name, **options) for name in names]
-            return cls.ensemble(models, jit_compile=jit_compile)
-        folder = presets.find_preset(name_or_path, cls.presets)
-        config = cls.changed(cls.read_config(name_or_path), changes)
+        folders = [presets.find_preset(name, cls.presets) for name in names]
+        options = {"jit_compile": jit_compile}
+        models = [
+            cls._from_folder(folder, precision, changes, **options)
+            for folder in folders
+        ]
+        return cls.ensemble(models, **options) if len(models) > 1 else models[0]
+
+    @classmethod
+    def _from_folder(cls, folder, precision, changes, **options):
+        """Load a single model; the arguments are those of `from_preset`."""
+        config = cls.changed(cls.read_config(folder), changes)
         named = ", ".join(f"{name}={value}" for name, value in changes.items())
         model = f"{folder} with {named}" if named else folder
         with computing_in(precision), presets.loading(model, cls.noun):
@@ -137,7 +143,7 @@ class Task:
             parts = cls.read_parts(folder)
             network = cls.build_network(config, len(tokenizer), **parts)
             load_weights(network, folder / WEIGHTS)
-        return cls(config, tokenizer, network, jit_compile=jit_compile)
+        return cls(config, tokenizer, network, **options)
 
     @classmethod
     def average(cls, config):
@@ -160,6 +166,11 @@ class Task:
         """
         if not models:
             raise UserError("an ensemble needs at least one model. Received: none")
+        if any(model.is_ensemble for model in models):
+            raise UserError(
+                f"the members of an ensemble must be single {cls.noun}s. "
+                "Received: an ensemble"
+            )
         first, *others = models
         networks = [first.network, *(first.member_network(other) for other in others)]
         network = cls.ensemble_type(networks)

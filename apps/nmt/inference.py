@@ -60,6 +60,11 @@ class Translator(BaseTranslator, Task):
             raise UserError(
                 "all translators of an ensemble must have attention, or none of them"
             )
+        if self.max_length != other.max_length:
+            raise UserError(
+                "the translators of an ensemble must have the same max_length. "
+                f"Received: {self.max_length} and {other.max_length}"
+            )
         return super().member_network(other)
 
     @property

@@ -87,7 +87,7 @@ def ensemble_step(
         log_probs, states, attention = zip(*results, strict=True)
         for name, found in (("vocabulary", log_probs), ("positions", attention)):
             sizes = [x.shape[-1] for x in found]
-            if len(set(sizes)) > 1:
+            if len({size for size in sizes if size is not None}) > 1:
                 raise ValueError(
                     f"steps must agree in the size of their {name}. Received: {sizes}"
                 )

@@ -138,7 +138,9 @@ class BeamSearchQueue:
             free = ops.convert_to_numpy(done)
             results = tree.map_structure(ops.convert_to_numpy, results)
             for place in np.flatnonzero(free & active):
-                found[places[place]] = {name: x[place] for name, x in results.items()}
+                # Copies: a view would keep the results of the whole batch in memory.
+                own = {name: x[place].copy() for name, x in results.items()}
+                found[places[place]] = own
                 unfinished_rows -= 1
         return {name: np.stack([x[name] for x in found]) for name in found[0]}
 

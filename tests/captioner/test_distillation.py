@@ -1,6 +1,7 @@
 """Captions of other models for the training images."""
 
 import json
+from os.path import relpath
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ def test_the_best_captions_of_every_image_are_kept(tmp_path):
             tmp_path / "second.jsonl",
             captions_of("elsewhere/a.jpg", *others[3:], others[1]),
             # Of two images with one name, the path decides.
-            {"photo": "/data/2/b.jpg", "caption": "a blue car", "score": -1},
+            {"photo": relpath("/data/2/b.jpg"), "caption": "a blue car", "score": -1},
             captions_of("/data/b.jpg", "nothing"),
             {"photo": "c.jpg", "caption": None},
             {"photo": "d.jpg", "error": "damaged"},
@@ -94,6 +95,7 @@ def test_training_reads_them(squares, tmp_path, monkeypatch, capsys):
         ('{"photo": 3, "caption": "a man"}', "line 1: expected a JSON object"),
         ('{"caption": "a man"}', "line 1: expected a JSON object"),
         ('{"photo": "c.jpg", "caption": "a man"}', "has no caption of a training"),
+        ('{"photo": "a.jpg", "error": "x"}', "has no caption of a training image"),
         ("", "has no caption of a training image"),
     ],
 )

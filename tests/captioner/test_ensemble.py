@@ -12,6 +12,7 @@ from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import write_sealed
+from keras_attention_apps.common.network.ensemble import Ensemble
 
 numpy = keras.ops.convert_to_numpy
 
@@ -52,6 +53,14 @@ def test_the_cnn_is_shared(captioner, transformer):
     assert alone.network.networks == [captioner.network]
 
 
+def test_maps_are_the_weights_if_all_captioners_are_soft(captioner):
+    hard = untrained(dataclasses.replace(TINY, attention="hard"))
+    hard.network.backbone.set_weights(captioner.network.backbone.get_weights())
+
+    assert captioner.is_soft and not hard.is_soft
+    assert not Captioner.ensemble([captioner, hard]).is_soft
+
+
 @pytest.mark.exhaustive
 def test_names_with_a_plus_between_them(
     eager, captioner, transformer, tmp_path, capsys
@@ -69,6 +78,8 @@ def test_names_with_a_plus_between_them(
     assert found.log_probability == pytest.approx(expected.log_probability, abs=0.05)
     half = Captioner.from_preset(both, precision="mixed_bfloat16").network.networks
     assert {x.dtype_policy.name for x in half} == {"mixed_bfloat16"}
+    assert Ensemble(half).dtype_policy.name == "mixed_bfloat16"
+    assert Ensemble([captioner.network, *half]).dtype_policy.name == "float32"
     assert main(["average", str(tmp_path / "mean"), both, both]) == 2
     assert "an average needs a single captioner" in capsys.readouterr().err
     assert not (tmp_path / "mean").exists()
@@ -81,6 +92,12 @@ def test_names_with_a_plus_between_them(
     assert Captioner.read_config(folder) == captioner.config
     with pytest.raises(UserError, match="saving needs a single captioner"):
         again.save(tmp_path / "saved")
+    for models in ([again, captioner], [captioner, again]):
+        with pytest.raises(UserError, match="must be single captioners"):
+            Captioner.ensemble(models)
+
+    write_sealed(folder / "config.json", {"ensemble": both.split("+")[:1]})
+    assert Captioner.from_preset(folder).network.count_params() > 0
 
 
 @pytest.mark.parametrize(
@@ -88,6 +105,7 @@ def test_names_with_a_plus_between_them(
     [
         ({"image_size": 32}, "same image size.*SmallCNN at 16 .* and SmallCNN at 32 "),
         ({"attention": "adaptive"}, "none of them adaptive attention"),
+        ({"preprocessing": "unit"}, "same image size and preprocessing"),
         ({}, "the same vocabulary"),
     ],
     ids=str,

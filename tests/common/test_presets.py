@@ -14,6 +14,7 @@ from keras_attention_apps.common.digests import (
 from keras_attention_apps.common.network import weights
 from keras_attention_apps.common.network.weights import check_weights, save_half
 from keras_attention_apps.common.presets import (
+    find_litert,
     find_preset,
     loading,
     member_names,
@@ -160,9 +161,11 @@ def test_models_of_an_ensemble(tmp_path):
         "nested": {"ensemble": ["a", "both"]},
         "number": {"ensemble": 2},
         "absent": {"ensemble": ["a", "d"]},
+        "inside": {"ensemble": ["a", "lstm/model"]},
+        "inside/lstm/model": {"model": {}},
     }
     for name, content in contents.items():
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(parents=True)
         write_sealed(tmp_path / name / "config.json", content)
 
     def members(name):
@@ -172,6 +175,9 @@ def test_models_of_an_ensemble(tmp_path):
     assert members("both+a") == ["a", "b+c", "a"]
     path = str(tmp_path / "b+c")
     assert members(path) == [path]
+    assert members("inside") == ["a", str(tmp_path / "inside" / "lstm" / "model")]
+    with pytest.raises(UserError, match=r"'a\+both' has no LiteRT file"):
+        find_litert("a+both", tmp_path)
     for name, message in {
         "nested": "nested is not a complete parser: 'both' is an ensemble itself",
         "number": '"ensemble" of config.json is not a list of names',

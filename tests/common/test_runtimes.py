@@ -115,3 +115,22 @@ def test_threads_and_options_are_passed_on():
     assert lite.loaded[1] == 2
     loaded = RUNTIMES.load("weights", config, count=1, search={}, precision="float32")
     assert loaded == ("keras", "weights", {"precision": "float32"})
+
+
+def test_names_are_valid_in_every_working_directory(tmp_path, monkeypatch):
+    folder = tmp_path / "elsewhere"
+    # A preset comes before a folder of its name.
+    for name in ("mine/model", "both"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.json").touch()
+    (folder / "my.tflite").touch()
+    monkeypatch.chdir(folder)
+
+    for name, expected in {
+        "both": "both",
+        "./both": str(folder / "both"),
+        "mine/model+weights": f"{folder / 'mine' / 'model'}+weights",
+        "my.tflite": str(folder / "my.tflite"),
+        "missing": "missing",
+    }.items():
+        assert RUNTIMES.with_absolute_paths(name) == expected

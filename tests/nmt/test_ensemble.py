@@ -53,6 +53,9 @@ def test_translators_that_do_not_fit(translator, other, subwords, unspaced_subwo
         Translator.ensemble([translator, untrained(unspaced_subwords, "bahdanau")])
     with pytest.raises(UserError, match="have attention, or none of them"):
         Translator.ensemble([translator, untrained(subwords, "none")])
+    shorter = untrained(subwords, "bahdanau", max_length=11)
+    with pytest.raises(UserError, match=r"same max_length. Received: \d+ and 11"):
+        Translator.ensemble([translator, shorter])
     copying = untrained(subwords, "bahdanau", copy=True)
     with pytest.raises(UserError, match="copies words is in no ensemble"):
         Translator.ensemble([translator, copying])

@@ -1,5 +1,6 @@
 import itertools
 
+import keras
 import numpy as np
 import pytest
 from keras import ops, tree
@@ -233,3 +234,18 @@ def test_models_of_other_shapes_are_named():
         step = ensemble_step([step_of(11, 7), step_of(*other)])
         with pytest.raises(ValueError, match=message):
             step(ops.ones((BATCH, 1), dtype="int32"), [{}, {}])
+
+
+def test_a_size_may_be_unknown():
+    def step_of(positions):
+        def step(token_ids, state):
+            shape = (*token_ids.shape, 11)
+            log_probs = keras.KerasTensor(shape)
+            return log_probs, state, keras.KerasTensor((*shape[:-1], positions))
+
+        return step
+
+    step = ensemble_step([step_of(7), step_of(None)])
+    found, _, weights = step(keras.KerasTensor((BATCH, 1), "int32"), [{}, {}])
+
+    assert found.shape == (BATCH, 1, 11) and weights.shape[:2] == (BATCH, 1)

@@ -23,8 +23,7 @@ def save_lite_captioner(captioner, path, *, search, quantize="float16", **origin
 
     captioner.network.backbone.freeze()
     size = captioner.image_size
-    is_soft = captioner.config.attention == "soft"
-    maps = ("weights",) if is_soft else ("weights", "probabilities")
+    maps = ("weights",) if captioner.is_soft else ("weights", "probabilities")
 
     def found(images, search_model):
         return search_model({"images": images})

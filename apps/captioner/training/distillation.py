@@ -61,9 +61,10 @@ def _candidates(images, files):
             same_name = by_name.get(os.path.basename(photo), [])
             for place in same_name:
                 # If several images have the same name, their paths must be equal.
-                if len(same_name) == 1 or str(images[place].path) == photo:
+                path_of_image = os.path.realpath(images[place].path)
+                if len(same_name) == 1 or path_of_image == os.path.realpath(photo):
                     candidates[place].update(captions)
-                    found = True
+                    found |= bool(captions)
         if not found:
             raise UserError(f"{path} has no caption of a training image")
     return candidates

@@ -9,7 +9,7 @@ from keras_attention_apps.captioner.images.reading import image_to_array, read_i
 from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.captioner.web.views import preview
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.presets import is_litert, read_config
+from keras_attention_apps.common.presets import is_litert, member_names, read_config
 from keras_attention_apps.common.web.models import Models
 
 # Longer side of the image that the page shows.
@@ -62,10 +62,12 @@ class CaptionService:
             self._sizes.add(self._models(name, {}).image_size)
             return
         # The class of the model would import Keras.
-        other = read_config(name, presets=PRESETS, kind=ModelConfig, noun="captioner")
-        _check_reads_images(name, not other.region_depth)
-        self._sizes.add(other.image_size)
-        self.compares_hard = other.attention == "hard"
+        where = {"presets": PRESETS, "noun": "captioner"}
+        for member in member_names(name, **where):
+            other = read_config(member, kind=ModelConfig, **where)
+            _check_reads_images(name, not other.region_depth)
+            self._sizes.add(other.image_size)
+            self.compares_hard |= other.attention == "hard"
 
     def read(self, source):
         """Read an image as a `Photo`.

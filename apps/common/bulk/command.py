@@ -1,7 +1,6 @@
 """Bulk inference as a command of both programs: checks, run and totals."""
 
 import dataclasses
-import os
 import sys
 
 from keras_attention_apps.common.bulk import engine
@@ -51,10 +50,8 @@ def run_command(program, inputs, model_batch, config, *, chosen, options, filesy
     require("ray.data")
     bulk, runtime = config.bulk, config.runtime
     parts = Parts(config.output, model_batch.columns_of(bulk.maps))
-    model = chosen.model
     # Workers may have another working directory.
-    if is_litert(model) or os.path.isdir(model):
-        model = os.path.abspath(model)
+    model = model_batch.runtimes.with_absolute_paths(chosen.model)
     local = isinstance(filesystem, require("pyarrow.fs").LocalFileSystem)
     arguments = {
         "model": model,

@@ -16,7 +16,9 @@ class Ensemble(keras.Model):
     """
 
     def __init__(self, networks):
-        super().__init__(name="ensemble")
+        # The policy decides whether a search casts the weights once.
+        policy, *others = {network.dtype_policy.name for network in networks}
+        super().__init__(name="ensemble", dtype="float32" if others else policy)
         self.networks = list(networks)
         self.built = True
 

@@ -8,10 +8,11 @@ of more bytes than the limit together are not read.
 import contextlib
 import sys
 
-import h5py
-
 
 def read(path, limit):
+    # A library that is missing here says nothing about the file.
+    import h5py
+
     items = []
     with h5py.File(path) as file:
         file.visititems(lambda _, item: items.append(item))

@@ -14,9 +14,11 @@ from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.reading import byte_limit, check_bytes, check_input
 
-# Script that reads a file in another process, and the seconds it has for that.
+# Script that reads a file in another process, and how long that may take: at least this
+# number of seconds, and not less than with this number of bytes a second.
 _READER = Path(__file__).with_name("read_hdf5.py")
 _SECONDS = 60
+_BYTES_PER_SECOND = 10_000_000
 
 
 def check_weights(path, fewest=0, *, is_verified=False):
@@ -72,10 +74,11 @@ def _read_elsewhere(path):
         return
     # -P: a file in the working directory does not replace an installed package.
     command = sys.executable, "-P", _READER, path, str(byte_limit())
+    seconds = _SECONDS + path.stat().st_size // _BYTES_PER_SECOND
     try:
-        ended = subprocess.run(command, capture_output=True, timeout=_SECONDS)
+        ended = subprocess.run(command, capture_output=True, timeout=seconds)
     except subprocess.TimeoutExpired:
-        message = f"cannot be read in {_SECONDS} s"
+        message = f"cannot be read in {seconds} s"
     else:
         if ended.returncode == 0:
             return

@@ -87,7 +87,7 @@ def training_record(config, private=(), paths=()):
         del record[name]
     for name, value in record.items():
         if isinstance(value, tuple):
-            record[name] = [Path(path).name for path in value]
+            record[name] = [x.name if isinstance(x, Path) else x for x in value]
         elif value is not None and (isinstance(value, Path) or name in paths):
             record[name] = Path(value).name
     return record
