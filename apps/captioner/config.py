@@ -144,8 +144,8 @@ class CaptionTrainingOptions:
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
     #: CNN included, and its vocabulary, to which new words are added. Of the options of
-    #: the model, these may differ from the preset: image-size, max-regions, attention
-    #: (soft or hard), estimator, soft-probability, inference, dropout and max-length.
+    #: the model, these may differ from the preset: image-size, max-regions, estimator,
+    #: soft-probability, inference, dropout, max-length, and attention (soft or hard).
     from_preset: str | None = None
     #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an

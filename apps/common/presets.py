@@ -160,7 +160,11 @@ def read_config(name_or_path, *, presets, kind, noun):
             incomplete or of another kind of model.
     """
     first, *_ = member_names(name_or_path, presets=presets, noun=noun)
-    folder = find_preset(first, presets)
+    return read_folder_config(find_preset(first, presets), kind=kind, noun=noun)
+
+
+def read_folder_config(folder, *, kind, noun):
+    """Return the configuration of a single model; see `read_config`."""
     with loading(folder, noun):
         content = read_sealed(folder / CONFIG)
         if "model" not in content:

@@ -129,7 +129,8 @@ class Task:
     @classmethod
     def _from_folder(cls, folder, precision, changes, **options):
         """Load a single model; the arguments are those of `from_preset`."""
-        config = cls.changed(cls.read_config(folder), changes)
+        config = presets.read_folder_config(folder, kind=cls.config_type, noun=cls.noun)
+        config = cls.changed(config, changes)
         named = ", ".join(f"{name}={value}" for name, value in changes.items())
         model = f"{folder} with {named}" if named else folder
         with computing_in(precision), presets.loading(model, cls.noun):
