@@ -49,7 +49,7 @@ def few_programs():
 def frozen_modules():
     """Exempt the objects of imported modules from garbage collection.
 
-    There are about a million of them, and every collection would visit them all.
+    There are about 400,000 of them, and every collection would visit them all.
     """
     import keras  # noqa: F401
 

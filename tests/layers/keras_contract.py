@@ -1,4 +1,4 @@
-"""What Keras expects of every layer."""
+"""Checks that every Keras layer must pass: its config, and Keras' own layer test."""
 
 import inspect
 import warnings
