@@ -67,17 +67,6 @@ def test_unreadable_images_give_one_line_each_and_exit_code_2(
         assert line.startswith("captioner: error: ") and name in line
 
 
-def test_images_may_be_too_small_for_a_preset(photographs, capsys):
-    command = [
-        "caption",
-        str(photographs / "red-0.png"),
-        "--model",
-        "flickr8k-soft-mobilenet",
-    ]
-    assert main([*command, "--image-size", "8"]) == 2
-    assert "cannot be built for images of 8 x 8" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "file, content, problem",
     [
@@ -124,6 +113,7 @@ def test_flipped_bits_are_one_line(place, file, model_folder, tmp_path, capsys):
         ("backbone-weights", "missing.weights.h5", "missing.weights.h5"),
         ("backbone-weights", "weights.txt", "Received: 'weights.txt'"),
         ("model.backbone", "MobileNetV9", "Received: 'MobileNetV9'"),
+        ("model.image-size", 8, "cannot be built for images of 8 x 8"),
     ],
 )
 def test_a_wrong_backbone_is_one_line(option, value, error, squares, tmp_path, capsys):

@@ -244,5 +244,5 @@ def test_all_that_is_installed_is_small():
     files = [file for package in packages for file in package.rglob("*.*")]
     files = [file for file in files if "__pycache__" not in file.parts]
 
-    assert len(PRESETS) == 8
+    assert len(PRESETS) == 7
     assert sum(file.stat().st_size for file in files if file.is_file()) < 100e6
