@@ -149,29 +149,6 @@ class PointerGenerator(QuantizableLayer):
         switch = project_rows(self.switch, joined)[..., 0]
         return ops.cast(switch, exact_dtype(switch.dtype))
 
-    def compute_output_spec(
-        self,
-        logits: Tensor,
-        weights: Tensor,
-        source_ids: Tensor,
-        state: Tensor,
-        context: Tensor | None = None,
-        inputs: Tensor | None = None,
-        *,
-        targets: Tensor | None = None,
-        source_mask: Tensor | None = None,
-        return_switch: bool = False,
-    ) -> Any:
-        features = [x for x in (state, context, inputs) if x is not None]
-        _check(logits, weights, source_ids, features, targets, source_mask)
-        leading = tuple(logits.shape[:-1])
-        size = () if targets is not None else (logits.shape[-1] + self.extra_ids,)
-        log_probs = keras.KerasTensor((*leading, *size), exact_dtype(logits.dtype))
-        if not return_switch:
-            return log_probs
-        dtype = exact_dtype(self.compute_dtype)
-        return log_probs, keras.KerasTensor(leading, dtype)
-
     def get_config(self) -> Config:
         return {**super().get_config(), "extra_ids": self.extra_ids}
 

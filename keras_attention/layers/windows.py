@@ -41,6 +41,8 @@ from keras_attention.validation import check_positive_integer
 class LocalWindow(AttentionPart):
     """Base of the windows: `2 * half_width + 1` positions around a centre.
 
+    A subclass implements `centers(query, memory, state)`.
+
     Args:
         half_width: Positions on either side of the centre, D in the paper.
 
@@ -73,20 +75,35 @@ class LocalWindow(AttentionPart):
         """Number of positions in the window."""
         return 2 * self.half_width + 1
 
-    def view(self, centers: Tensor, memory: Tensors, valid: Tensor | None) -> Tensors:
-        """Return the view of the windows around `centers`, `(B, T)`."""
+    def centers(
+        self, query: Tensor, memory: Tensors, state: Tensors
+    ) -> tuple[Tensor, Tensors]:
+        """Return the centres `(B, T)` in float32 at least, and the next state."""
+        raise NotImplementedError
+
+    def call(
+        self,
+        query: Tensor,
+        memory: Tensors,
+        state: Tensors,
+        valid: Tensor | None = None,
+    ) -> tuple[Tensors, Tensors]:
+        centers, state = self.centers(query, memory, state)
         positions = window_positions(centers, self.half_width)
         mask = inside(positions, ops.shape(memory["values"])[1])
         if "mask" in memory:
             mask = ops.logical_and(mask, take_window(memory["mask"], positions))
         if valid is not None:
             mask = ops.logical_and(mask, _take_by_query(valid, positions))
-        return {
+        view = {
             "keys": take_window(memory["keys"], positions),
             "values": take_window(memory["values"], positions),
             "mask": mask,
             "positions": positions,
         }
+        if self.scales:
+            view["prior"] = gaussian(positions, centers, self.half_width / 2)
+        return view, state
 
     def get_config(self) -> Config:
         return {**super().get_config(), "half_width": self.half_width}
@@ -114,15 +131,10 @@ class LocalMonotonicWindow(StepCounter, LocalWindow):
     def build(self, query_shape: Shape, memory_shape: Shapes = None) -> None:
         self.built = True
 
-    def call(
-        self,
-        query: Tensor,
-        memory: Tensors,
-        state: Tensors,
-        valid: Tensor | None = None,
-    ) -> tuple[Tensors, Tensors]:
-        centers = ops.cast(state["step"], "float32")
-        return self.view(centers, memory, valid), {"step": state["step"] + 1}
+    def centers(
+        self, query: Tensor, memory: Tensors, state: Tensors
+    ) -> tuple[Tensor, Tensors]:
+        return ops.cast(state["step"], "float32"), {"step": state["step"] + 1}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -181,23 +193,16 @@ class LocalPredictiveWindow(LocalWindow):
             name=name,
         )
 
-    def call(
-        self,
-        query: Tensor,
-        memory: Tensors,
-        state: Tensors,
-        valid: Tensor | None = None,
-    ) -> tuple[Tensors, Tensors]:
+    def centers(
+        self, query: Tensor, memory: Tensors, state: Tensors
+    ) -> tuple[Tensor, Tensors]:
         share = project_rows(self.center, project_rows(self.hidden, query))[..., 0]
         # Half precision cannot represent every position of a long source.
         exact = exact_dtype(self.compute_dtype)
         first, length = (
             ops.reshape(ops.cast(x, exact), (-1, 1)) for x in _extent(memory)
         )
-        centers = first + ops.cast(share, exact) * length
-        view = self.view(centers, memory, valid)
-        view["prior"] = gaussian(view["positions"], centers, self.half_width / 2)
-        return view, state
+        return first + ops.cast(share, exact) * length, state
 
     def get_config(self) -> Config:
         return {
