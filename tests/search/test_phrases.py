@@ -377,7 +377,7 @@ def test_phrases_of_a_queue_follow_their_rows():
         (np.array([[[-1, 3]]]), {}, r"padding after the tokens.*\[\[\[-1, 3\]\]\]"),
         ([[[3, END]]], {}, f"must not contain end, {END}"),
         ([[[4]]], {}, r"between 0 and 3. Received: \[4\]"),
-        ([[[3] * 6]], {}, "fewer tokens than max_length, 6. .*: 6 tokens in row 0"),
+        ([[[3, 0] * 3]], {}, "fewer tokens than max_length, 6. .*: 6 tokens in row 0"),
         ([[[3]], []], {}, "of RequiredPhrases must have 1 rows.*: 2"),
         ([[[3]]], {"not_followed_by": 3}, "not_followed_by must be a list.*: 3"),
         ([[[3]]], {"not_followed_by": [9]}, r"between 0 and 3. Received: \[9\]"),
