@@ -122,7 +122,7 @@ def test_wide_beam_finds_what_enumeration_finds(penalties):
     "options",
     quick_first(
         [
-            {"beam_size": 2, **PENALTIES["average"]},
+            {"beam_size": 5, **PENALTIES["average"]},
             {"beam_size": 2, **PENALTIES["gnmt and coverage with a mask"]},
             {
                 "beam_size": BEAM,
