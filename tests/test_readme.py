@@ -41,17 +41,20 @@ def test_lines_of_the_first_page_run():
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     context, sequence, vector = (2, 5, 24), (2, 40, 24), (2, 24)
     others = {
-        "a sequence alone, whose positions attend to one another": sequence,
+        "a sequence that attends to itself (self-attention)": sequence,
         "a sequence whose order matters": sequence,
         "a sequence whose order matters, by relative positions (rotary, ALiBi, T5, "
         "Shaw)": sequence,
         "a long sequence, whose positions attend to their neighbours": sequence,
-        "several heads, with a smaller key-value cache": sequence,
+        "several heads with a smaller key-value cache (grouped-query attention)": (
+            sequence
+        ),
         "a sequence that should become one vector": vector,
-        "a sentence that grows word by word, in a Transformer": (2, 32),
-        "a sentence that grows word by word, in a recurrent decoder": (2, 5, 64),
-        "the grid of an image": vector,
-        "the grid of an image, where some words depend on the text alone": (2, 5, 64),
+        "autoregressive decoding with a Transformer (key-value cache)": (2, 32),
+        "autoregressive decoding with a recurrent decoder": (2, 5, 64),
+        "the feature grid of a CNN": vector,
+        "the same, with a visual sentinel for words that depend on the text alone "
+        "(adaptive attention)": (2, 5, 64),
         "a source whose words the output may copy": (2, 5, 109),
         "outputs that are positions of the source": (2, 5, 40),
     }

@@ -51,8 +51,8 @@ class ModelConfig:
     preprocessing: Literal["own", "none", "unit", "tf", "torch", "caffe"] = "own"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
-    #: Depth of the features of detected regions, which --regions sets; 0 if the
-    #: backbone computes the regions.
+    #: Depth of the features of detected regions, set by --regions; 0 if the backbone
+    #: computes the regions.
     region_depth: Annotated[int, Range(0, MAX_UNITS)] = 0
     #: Maximum number of detected regions of an image; the first ones are used.
     max_regions: Annotated[int, Range(1, 4096)] = 100
@@ -164,7 +164,7 @@ class CaptionTrainingOptions:
     #: Distillation: files with captions of other models for the training images, as
     #: captioner caption IMAGES --n-best 5 --output FILE writes them. For each image,
     #: training also uses the three with the highest CIDEr-D against the captions of
-    #: the data. The reward of self-critical training compares with these alone.
+    #: the data. The self-critical reward uses the captions of the data only.
     teacher_captions: tuple[Path, ...] = ()
     #: Captions per image in a batch. If an image has more, every epoch draws a random
     #: subset. Also the number of captions sampled per image in self-critical training.
@@ -214,7 +214,7 @@ class CaptionTrainingOptions:
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
     #: By default it averages over two epochs, or 500 steps if these are fewer.
     ema_momentum: Share | None = None
-    #: Metric of the validation captions by which the best epoch is chosen.
+    #: Validation metric that selects the best epoch.
     validation_metric: Literal["bleu-4", "cider"] = "cider"
     #: Beam width in validation.
     validation_beam_size: Positive = 3

@@ -80,8 +80,8 @@ class ReadingConfig:
 class DevicesConfig:
     """Devices and hosts of a training."""
 
-    #: Data-parallel training on all GPUs, or other devices. On TensorFlow, every device
-    #: draws the samples of self-critical training for the whole batch.
+    #: Data-parallel training on all devices: the GPUs if there are any. On TensorFlow,
+    #: every device draws the samples of self-critical training for the whole batch.
     distribute: bool = False
     #: Data-parallel training on several hosts, on JAX: the addresses host:port of all
     #: processes, separated by commas, the coordinator first; or auto in a cluster that

@@ -88,7 +88,8 @@ class ModelConfig:
     pre_norm: bool = True
     #: Decoder layer of self-attention whose weights give the alignment, counted from 1.
     #: The option --guide trains these weights. By default the mean over all layers but
-    #: the lowest, or the only layer. A layer has the mean weights of its heads.
+    #: the lowest, or the only layer. The weights of a layer are averaged over its
+    #: heads.
     alignment_layer: Layers | None = None
     #: Whether source and target share their embeddings. The output layer always shares
     #: those of the target.
@@ -161,7 +162,7 @@ class TranslationTrainingOptions:
     output: Path
     #: Source text: a file with one sentence per line.
     source: Path | None = None
-    #: Target text: a file with their translations.
+    #: Target text: a file with one translation per line.
     target: Path | None = None
     #: Source text of the validation set. By default 1,000 training pairs, or a tenth of
     #: them if these are fewer, are held out.
@@ -177,8 +178,8 @@ class TranslationTrainingOptions:
     #: fast_align writes them. Line n has the links i-j of pair n: source word i is
     #: aligned with target word j. Words are separated by spaces and counted from 0.
     guide: Path | None = None
-    #: Weight of guided alignment in the loss: of the cross-entropy between the links
-    #: and the attention.
+    #: Weight of the guided-alignment loss: the cross-entropy between the given links
+    #: and the attention weights.
     guide_weight: Weight = 0.5
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     #: Fine-tune a preset, or the model in a folder: training starts from its weights
@@ -230,8 +231,8 @@ class TranslationTrainingOptions:
     #: Number of samples per sentence. The baseline of a sample is the mean reward of
     #: the others.
     self_critical_samples: Annotated[int, Range(2, 1000)] = 5
-    #: Metric of the validation translations by which the best epoch is chosen; chrf if
-    #: no sentence has the four words that BLEU needs.
+    #: Validation metric that selects the best epoch; chrf if no sentence has the four
+    #: words that BLEU needs.
     validation_metric: Literal["bleu", "chrf"] = "bleu"
     #: Beam width in validation.
     validation_beam_size: Positive = 1
@@ -370,7 +371,7 @@ class TranslateConfig:
     json: bool = False
     #: Compile the search with XLA. This takes some seconds for each of a few sentence
     #: lengths, and makes the search up to five times as fast. It pays off for many
-    #: thousand sentences, and for a process that runs all day.
+    #: thousand sentences, and for a long-running process.
     jit_compile: bool = False
     search: Flags[TranslationSearchConfig] = dataclasses.field(
         default_factory=TranslationSearchConfig
@@ -410,7 +411,7 @@ class EvaluateConfig:
 
     #: Source text: a file with one sentence per line.
     source: Path | None = None
-    #: Target text: a file with their translations.
+    #: Target text: a file with one translation per line.
     target: Path | None = None
     #: Folder of a data set, instead of the options for single files.
     data: Path | None = None

@@ -62,8 +62,8 @@ class SelfAttention(BaseAttention):
         output[t]       = W_output [head[1, t]; ...; head[N, t]]
 
     With `query` alone, it is also the value and the key (self-attention). Without
-    position encodings, `positions`, a window or a causal mask, this is equivariant to
-    permutations. With `value`, queries attend to another sequence (cross-attention).
+    position encodings, `positions`, a window or a causal mask, the layer is permutation
+    equivariant. With `value`, queries attend to another sequence (cross-attention).
     Every projection has a bias if `use_bias`.
 
     Positions: `positions` lets the scores depend on the offset s - t, see

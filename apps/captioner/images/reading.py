@@ -266,10 +266,9 @@ _limit_before = None
 
 
 class _Limit(int):
-    """Limit at which Pillow raises an error.
+    """Pixel limit without Pillow's factor of two.
 
-    Pillow raises an error above twice `MAX_IMAGE_PIXELS`, so twice this limit returns
-    the limit itself.
+    Pillow raises an error above `2 * MAX_IMAGE_PIXELS`, so `2 * limit` is `limit`.
     """
 
     def __rmul__(self, factor):

@@ -441,7 +441,7 @@ class _Phases:
             seed=config.seed + progress.phase,
             epoch=progress.epoch,
         )
-        # The probability grows in the first phase, and is the largest after it.
+        # The probability grows in the first phase, and then stays at its maximum.
         grows = not (progress.phase and config.epochs)
         start_sampling(self.network, config, grows * len(batches) * epochs)
         self._fit(
