@@ -31,6 +31,15 @@ def test_files_of_subwords_have_the_mark_themselves(tmp_path):
     assert of == {"▁Dog": [1, 1], "dog": [2, 2], "ing": [0, 4]} and repeated == 1
 
 
+def test_the_mark_alone_is_no_subword_of_a_file(tmp_path):
+    path = written(tmp_path / "glove", [*WORDS, "▁ 7 7"])
+    vectors, found, _ = vectors_of(path, PIECES, 2)
+
+    of = {piece: vectors[i].tolist() for i, piece in enumerate(PIECES) if found[i]}
+    expected = {"▁Dog": [1, 0], "▁,": [0, 2], ",": [0, 2], "狗": [3, 0], "▁ing": [0, 4]}
+    assert of == expected
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_embeddings_of_both_languages(shared, subwords, tmp_path, capsys):
     network = untrained(subwords, "self-attention", share_embeddings=shared).network

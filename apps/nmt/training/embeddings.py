@@ -39,7 +39,9 @@ def vectors_of(path, pieces, dimension):
     loaded = read_vectors(path, [*pieces, *words], dimension)
     vectors, found = (np.split(x, 2) for x in (loaded.vectors, loaded.found))
     begins = np.array([piece.startswith(WORD_BEGIN) for piece in pieces])
-    if np.any(found[0] & begins):
+    # The mark alone may be an entry of word vectors, too.
+    is_marked = begins & [piece != WORD_BEGIN for piece in pieces]
+    if np.any(found[0] & is_marked):
         return vectors[0], found[0], loaded.repeated
     is_word = begins | [_stands_alone(word) for word in words]
     return vectors[1], found[1] & is_word, loaded.repeated
