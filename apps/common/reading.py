@@ -55,9 +55,13 @@ def check_input(path):
     Reading a named pipe could block, and a device may never end.
 
     Raises:
+        UserError: Then, or if it is the standard input, which is closed.
         OSError: If the path does not exist.
     """
-    if str(path) == STANDARD_INPUT or str(path).startswith(OPEN_FILES):
+    if str(path) == STANDARD_INPUT:
+        check_standard_input("a regular file, or lines on the standard input")
+        return
+    if str(path).startswith(OPEN_FILES):
         return
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
@@ -68,9 +72,25 @@ def check_input(path):
         )
 
 
+def check_standard_input(expected):
+    """Raise a `UserError` if the standard input is closed.
+
+    Args:
+        expected: Description of the expected input.
+    """
+    # Python sets it to `None`.
+    if sys.stdin is None:
+        raise UserError(f"expected {expected}. Received: a closed standard input")
+
+
 @contextlib.contextmanager
 def opened(path):
-    """Open a regular file, or the standard input as `-`, for reading of bytes."""
+    """Open a regular file, or the standard input as `-`, for reading of bytes.
+
+    Raises:
+        UserError: As of `check_input`.
+        OSError: If the file cannot be opened.
+    """
     check_input(path)
     if str(path) == STANDARD_INPUT:
         yield sys.stdin.buffer

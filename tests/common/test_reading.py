@@ -39,6 +39,12 @@ def test_the_standard_input_is_read(monkeypatch):
         check_input(path)
 
 
+def test_a_closed_standard_input_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="Received: a closed standard input"):
+        read_file("-")
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no files by number here")
 def test_an_open_pipe_is_read():
     # A shell opens such a pipe for <(command).

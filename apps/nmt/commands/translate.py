@@ -15,7 +15,11 @@ from keras_attention_apps.common.files import (
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.inputs import Inputs
-from keras_attention_apps.common.reading import check_input, opened
+from keras_attention_apps.common.reading import (
+    check_input,
+    check_standard_input,
+    opened,
+)
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.runtimes import RUNTIMES
@@ -84,11 +88,8 @@ def _check(config):
         raise UserError("expected either sentences or --input, not both")
     if config.input is not None:
         check_input(config.input)
-    if not config.sentences and config.input is None and sys.stdin is None:
-        raise UserError(
-            "expected sentences, --input, or lines on the standard input. "
-            "Received: a closed standard input"
-        )
+    if not config.sentences and config.input is None:
+        check_standard_input("sentences, --input, or lines on the standard input")
     model = RUNTIMES.files(config.translator.model)
     inputs = [*model, config.input, config.glossary]
     if not config.sentences and config.input is None:
