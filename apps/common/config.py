@@ -110,7 +110,8 @@ class TrainingOptions:
     scheduled_sampling: Share = 0.0
     #: Growth of the probability of scheduled sampling over the steps of the first
     #: phase: constant; linear, from 0 to the maximum; or inverse-sigmoid, which reaches
-    #: half of the maximum after half of the steps. Fine-tuning uses the maximum.
+    #: half of the maximum after half of the steps. In captioner, a second phase, which
+    #: fine-tunes the CNN, uses the maximum.
     sampling_schedule: SamplingSchedule = "inverse-sigmoid"
     #: Precision of the computation; the weights are always float32. Half precision is
     #: faster on hardware that supports it.
