@@ -3,6 +3,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import START
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.data.dataset import read_pairs
@@ -77,6 +78,25 @@ def test_a_model_without_attention_cannot_align(evaluate, monkeypatch, loaded_on
     monkeypatch.setattr(Translator, "attends", False)
     code, printed = evaluate()
     assert code == 2 and "alignments needs a model with attention" in printed.err
+
+
+def test_an_ensemble_cannot_align(evaluate, monkeypatch, model_folder, loaded_once):
+    monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("begun"))
+    code, printed = evaluate(model=f"{model_folder}+{model_folder}")
+    assert code == 2 and not printed.out
+    assert "alignments needs a single translator, not an ensemble" in printed.err
+
+
+def test_translations_are_written_before_they_are_aligned(
+    copied, evaluate, monkeypatch, loaded_once, tmp_path
+):
+    def align(self, sources, targets, **options):
+        raise UserError("it failed")
+
+    monkeypatch.setattr(Translator, "align", align)
+    code, _ = evaluate(f"--output={tmp_path / 'out'}")
+    assert code == 2
+    assert (tmp_path / "out").read_text().splitlines() == SOURCES
 
 
 def test_a_litert_file_cannot_align(evaluate):

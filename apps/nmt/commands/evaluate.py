@@ -65,6 +65,12 @@ def evaluate(config):
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
     )
     scores = _print_scores(sources, translations, references)
+    if glossary is not None:
+        share, count = glossary.coverage(sources, translations)
+        print(f"glossary {share:6.2f}  % of {count} phrases are in the translations")
+    if config.output is not None:
+        with atomic_path(config.output) as temporary:
+            temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
     if links is not None:
         scores["aer"] = alignment_error_rate(
             translator.align(sources, references), links
@@ -74,12 +80,6 @@ def evaluate(config):
             f"aer      {scores['aer']:6.2f}  {np.sum(kinds == SURE)} sure and "
             f"{np.sum(kinds == POSSIBLE)} possible links; forced decoding"
         )
-    if glossary is not None:
-        share, count = glossary.coverage(sources, translations)
-        print(f"glossary {share:6.2f}  % of {count} phrases are in the translations")
-    if config.output is not None:
-        with atomic_path(config.output) as temporary:
-            temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
     return scores
 
 
@@ -102,6 +102,7 @@ def _check_aligns(translator, model):
             "alignments needs the runtime keras, whose decoder can read the reference; "
             f"a LiteRT file contains the search alone. Received: {model!r}"
         )
+    translator.check_single("alignments")
     if not translator.attends:
         raise UserError(f"alignments needs a model with attention. Received: {model!r}")
 
