@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
@@ -22,6 +24,15 @@ from .conftest import untrained
         ({"e-mail": "courriel"}, "An e-mail!", ["courriel"]),
         ({"狗": "chien"}, "一只狗在跑", ["chien"]),
         ({"straße": "rue"}, "die STRASSE", ["rue"]),
+        ({"राम": "Ram"}, "रामायण", []),
+        ({"राम": "Ram"}, "यह राम है", ["Ram"]),
+        ({"می": "wine"}, "می\u200cخواهم", []),
+        ({"می": "wine"}, "می و", ["wine"]),
+        ({"กา": "crow"}, "นก กา", ["crow"]),
+        ({"กา": "crow"}, "ก่า", []),
+        ({"ก": "chicken"}, "กิน", []),
+        ({"x": "y"}, "x\u0301 x", ["y"]),
+        ({"a_b": "c"}, "(a_b)", ["c"]),
         ({}, "a dog", []),
     ],
 )
@@ -62,7 +73,20 @@ def test_phrases_become_tokens_within_a_sentence(subwords, unspaced_subwords):
         assert subwords.decode(token_ids) == phrase
     assert encode_phrase(unspaced_subwords, "看见了") != []
     pieces = [subwords.pieces[x] for x in word_continuations(subwords)]
-    assert pieces and all(piece[0].isalnum() for piece in pieces)
+    assert {"o", "a"} < set(pieces) and not any("▁" in piece for piece in pieces)
+
+
+def test_letters_marks_and_bytes_of_characters_continue_words():
+    pieces = ["<s>", "<0x2E>", "<0x61>", "<0x7F>", "<0x80>", "<0xE4>", "▁a", "a", "7"]
+    pieces += [".", "\u093e\u092e", "\u200cخ", "\u0301", "狗", "\u0e34", "_", "▁"]
+    tokenizer = SimpleNamespace(
+        pieces=pieces, bytes={1: 0x2E, 2: 0x61, 3: 0x7F, 4: 0x80, 5: 0xE4}
+    )
+
+    found = [pieces[x] for x in word_continuations(tokenizer)]
+
+    expected = ["<0x61>", "<0x80>", "<0xE4>", "a", "7", "\u093e\u092e", "\u200cخ"]
+    assert found == [*expected, "\u0301", "\u0e34", "_"]
 
 
 def test_translations_contain_the_phrases_of_their_sentences(eager, translator):

@@ -1,15 +1,15 @@
 """Glossaries: phrases whose translations are fixed."""
 
-import re
+import unicodedata
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END, UNKNOWN
-from keras_attention_apps.common.writing_systems import UNSPACED, begins_unspaced
+from keras_attention_apps.common.writing_systems import begins_unspaced
 from keras_attention_apps.nmt.data.dataset import read_raw_lines
 from keras_attention_apps.nmt.data.text import WORD_BEGIN, clean
 
-# A character of a script without spaces, a word, or a punctuation mark.
-_WORDS = re.compile(rf"{UNSPACED}|(?:(?!{UNSPACED})\w)+|\S")
+# Zero-width non-joiner and joiner, which separate no words.
+_JOINERS = "\u200c\u200d"
 
 
 class Glossary:
@@ -72,7 +72,7 @@ class Glossary:
         return sum(map(len, self._targets.values()))
 
     def _add(self, source, target):
-        words, target = _WORDS.findall(clean(source)), clean(target)
+        words, target = _words(source), clean(target)
         if not words or not target:
             raise UserError(
                 f"expected two phrases. Received: {source!r:.60} and {target!r:.60}"
@@ -89,7 +89,7 @@ class Glossary:
 
     def find(self, sentence):
         """Return the target phrases for a sentence, in order, each once."""
-        words = _WORDS.findall(clean(sentence))
+        words = _words(sentence)
         folded = [word.casefold() for word in words]
         found, place = [], 0
         while place < len(words):
@@ -126,6 +126,35 @@ class Glossary:
         return entries.get(tuple(words), entries.get(None))
 
 
+def _words(text):
+    """Return the words of a text: sequences of letters, marks and digits.
+
+    A punctuation mark is a word, and so is a character of a script without spaces,
+    each with the combining marks and joiners after it.
+    """
+    words = []
+    for part in clean(text).split():
+        continues = False
+        for place, character in enumerate(part):
+            is_letter = _is_letter(character) and not begins_unspaced(character)
+            if place and (_is_mark(character) or (continues and is_letter)):
+                words[-1] += character
+            else:
+                words.append(character)
+                continues = is_letter
+    return words
+
+
+def _is_letter(character):
+    """Return whether a character is a letter, a digit or an underscore."""
+    return unicodedata.category(character)[0] in "LN" or character == "_"
+
+
+def _is_mark(character):
+    """Return whether a character modifies the one before it."""
+    return unicodedata.category(character)[0] == "M" or character in _JOINERS
+
+
 def encode_phrase(tokenizer, phrase):
     """Return the token ids of a target phrase within a translation.
 
@@ -146,9 +175,21 @@ def encode_phrase(tokenizer, phrase):
 
 
 def word_continuations(tokenizer):
-    """Return the subwords that would continue a word, in scripts with spaces."""
+    """Return the subwords that would continue a word.
+
+    In scripts without spaces, only marks continue one.
+    """
     return [
         token
         for token, piece in enumerate(tokenizer.pieces)
-        if piece[:1].isalnum() and not begins_unspaced(piece)
+        if _continues_word(piece, tokenizer.bytes.get(token))
     ]
+
+
+def _continues_word(piece, byte):
+    """Return whether a subword, which is a byte if `byte` is not `None`, does so."""
+    if byte is not None:
+        # From 128 on, it is a part of a character, which may be a letter.
+        return byte >= 128 or _is_letter(chr(byte))
+    is_letter = _is_letter(piece[0]) and not begins_unspaced(piece)
+    return is_letter or _is_mark(piece[0])
