@@ -5,6 +5,7 @@ import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt import Glossary
 from keras_attention_apps.nmt.data.glossary import encode_phrase, word_continuations
+from keras_attention_apps.nmt.data.text import Subwords
 from keras_attention_apps.nmt.main import main
 
 from .conftest import untrained
@@ -74,6 +75,24 @@ def test_phrases_become_tokens_within_a_sentence(subwords, unspaced_subwords):
     assert encode_phrase(unspaced_subwords, "看见了") != []
     pieces = [subwords.pieces[x] for x in word_continuations(subwords)]
     assert {"o", "a"} < set(pieces) and not any("▁" in piece for piece in pieces)
+
+
+def test_phrases_of_scripts_without_spaces_have_no_space_before_them():
+    lines = ["苹果很好", "我吃苹果", "他吃苹果", "苹果手机", "我看苹果手机"] * 3
+    subwords = Subwords.train(lines, 330)
+    assert "▁苹果" in subwords.pieces and "苹果" in subwords.pieces
+
+    before = subwords.encode("我")[:-1]
+    for phrase, expected in {
+        "苹果": ["苹果"],
+        "苹果 手机": ["苹果", "▁", "手机"],
+        "龘": ["<0xE9>", "<0xBE>", "<0x98>"],
+    }.items():
+        token_ids = encode_phrase(subwords, phrase)
+        assert [subwords.pieces[x] for x in token_ids] == expected
+        assert subwords.decode([*before, *token_ids]) == f"我{phrase}"
+    token_ids = encode_phrase(subwords, "a 苹果")
+    assert subwords.decode([*before, *token_ids]) == "我 a 苹果"
 
 
 def test_letters_marks_and_bytes_of_characters_continue_words():

@@ -6,7 +6,7 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END, UNKNOWN
 from keras_attention_apps.common.writing_systems import begins_unspaced
 from keras_attention_apps.nmt.data.dataset import read_raw_lines
-from keras_attention_apps.nmt.data.text import WORD_BEGIN, clean
+from keras_attention_apps.nmt.data.text import clean
 
 # Zero-width non-joiner and joiner, which separate no words.
 _JOINERS = "\u200c\u200d"
@@ -158,6 +158,8 @@ def _is_mark(character):
 def encode_phrase(tokenizer, phrase):
     """Return the token ids of a target phrase within a translation.
 
+    There is a space before it, unless it begins with a script without spaces.
+
     Args:
         tokenizer: The `Subwords` of the model.
         phrase: String.
@@ -165,12 +167,12 @@ def encode_phrase(tokenizer, phrase):
     Raises:
         UserError: If the subwords of the model cannot spell it.
     """
-    token_ids = [x for x in tokenizer.encode(phrase) if x != END]
+    if begins_unspaced(phrase):
+        token_ids = tokenizer.encode_within(phrase)
+    else:
+        token_ids = [x for x in tokenizer.encode(phrase) if x != END]
     if UNKNOWN in token_ids:
         raise UserError(f"the subwords of the model cannot spell {phrase!r:.60}")
-    if tokenizer.pieces[token_ids[0]] == WORD_BEGIN and begins_unspaced(phrase):
-        # Within a sentence, no space comes before it.
-        return token_ids[1:]
     return token_ids
 
 

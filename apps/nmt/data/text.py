@@ -1,5 +1,6 @@
 """Subword tokenization, and words and alignments from subwords."""
 
+import functools
 import io
 import itertools
 import re
@@ -179,6 +180,19 @@ class Subwords(StoredTokenizer):
     def encode(self, text):
         """Return the token ids of a text, ending with END."""
         return [*self._processor.encode(clean(text)), END]
+
+    def encode_within(self, text):
+        """Return the token ids of a text that follows another one without a space."""
+        return self._continuing.encode(clean(text))
+
+    @functools.cached_property
+    def _continuing(self):
+        """The same model, which puts no mark before the first word."""
+        import sentencepiece
+
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        processor.override_normalizer_spec(add_dummy_prefix=False)
+        return processor
 
     def encode_all(self, texts, *, dropout=0.0, seed=0):
         """Return the token ids of texts, each ending with END.
