@@ -163,18 +163,7 @@ class Translator(BaseTranslator, Task):
         return hypotheses(predict_rows(search_model, inputs), n_best)
 
     def _padded(self, phrases):
-        """Return phrases as an array; its sizes are powers of two, so shapes are few.
-
-        Raises:
-            UserError: If the phrases of a sentence are too long for its translation.
-        """
-        for of_sentence in phrases:
-            length = sum(map(len, of_sentence)) + 1
-            if length > self.max_length:
-                raise UserError(
-                    f"the glossary phrases of a sentence must have fewer than "
-                    f"{self.max_length} subwords. Received: {length - 1}"
-                )
+        """Return phrases as an array whose sizes are powers of two: few shapes."""
         sizes = max(map(len, phrases)), max(len(x) for row in phrases for x in row)
         shape = len(phrases), *(power_of_two(size, 2**20) for size in sizes)
         padded = np.full(shape, NO_TOKEN, "int32")

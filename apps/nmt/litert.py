@@ -40,7 +40,7 @@ class LiteTranslator(LiteTask, BaseTranslator):
     search_type = TranslationBeamConfig
     metadata_type = Metadata
 
-    def _phrases(self, sentence, glossary):
+    def _phrases(self, targets):
         raise UserError(
             "a LiteRT file has no input for the phrases of a glossary: translate with "
             f"Keras. Received: {self.path}"

@@ -39,6 +39,7 @@ class Translation:
         end_weights: Attention to the end of the sentence, `(len(words),)`. With it, a
             row sums to one, unless the attention is local.
         cut: Whether the sentence was too long, and is translated in part.
+        omitted: The target phrases of the glossary that did not fit.
         subwords: The subwords of the translation, and the end token, if it has ended.
         subword_log_probabilities: Natural logarithms of their probabilities, each given
             those before it; their sum is `log_probability`.
@@ -52,6 +53,7 @@ class Translation:
     weights: np.ndarray
     end_weights: np.ndarray
     cut: bool = False
+    omitted: list = dataclasses.field(default_factory=list)
     subwords: list = dataclasses.field(default_factory=list)
     subword_log_probabilities: list = dataclasses.field(default_factory=list)
 
@@ -64,7 +66,7 @@ class Translation:
         return alignment_of(self.weights, self.end_weights)
 
     def details(self):
-        """Return a dict that JSON can hold, without `end_weights` and `cut`."""
+        """Return a dict that JSON can hold, without `end_weights`, `cut`, `omitted`."""
         return {
             "translation": self.text,
             "source_words": self.source_words,
@@ -78,6 +80,22 @@ class Translation:
             "alignment": [f"{source}-{target}" for source, target in self.alignment],
             "attention": self.weights.round(4).tolist(),
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """A sentence as the search reads it.
+
+    Attributes:
+        token_ids: Its token ids, up to the maximum length.
+        cut, omitted: As of its `Translation`.
+        phrases: The token ids of its target phrases.
+    """
+
+    token_ids: list
+    cut: bool
+    phrases: list
+    omitted: list
 
 
 class BaseTranslator:
@@ -133,7 +151,8 @@ class BaseTranslator:
             batch_size: Batch size, in sentences.
             glossary: `Glossary`, or a dict from source phrases to target phrases. Where
                 a source phrase occurs in a sentence, its translations contain the
-                target phrase.
+                target phrase. Phrases that exceed the maximum length of the model
+                are left out, from the end.
             **search: Options of the beam search:
                 `beam_size` (5), the number of hypotheses kept at each step, where 1 is
                 greedy search;
@@ -148,8 +167,7 @@ class BaseTranslator:
             For each sentence, in order, the list of its `Translation`s, best first.
 
         Raises:
-            ValueError: If `n_best` or `batch_size` is out of range, or the phrases of
-                a sentence do not fit into its translation.
+            ValueError: If `n_best` or `batch_size` is out of range.
         """
         if isinstance(glossary, dict):
             glossary = Glossary(glossary)
@@ -159,24 +177,38 @@ class BaseTranslator:
         # In batches of one sentence, sorting saves nothing.
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
         for chunk in chunks(sentences, batch_size * sorted_batches):
-            encoded = [self._encode(sentence) for sentence in chunk]
-            phrases = [
-                self._phrases(sentence, glossary) if glossary else []
-                for sentence in chunk
-            ]
+            sources = [self._source(sentence, glossary) for sentence in chunk]
             found = [
-                [_empty_translation()] if len(ids) == 1 else None for ids, _ in encoded
+                [_empty_translation()] if len(source.token_ids) == 1 else None
+                for source in sources
             ]
             waiting = [i for i, translations in enumerate(found) if not translations]
-            waiting.sort(key=lambda i: len(encoded[i][0]))
+            waiting.sort(key=lambda i: len(sources[i].token_ids))
             for batch in chunks(waiting, batch_size):
-                source = [encoded[i][0] for i in batch]
+                token_ids, phrases = (
+                    [getattr(sources[i], name) for i in batch]
+                    for name in ("token_ids", "phrases")
+                )
                 hypotheses = self._search(
-                    source, batch_size, n_best, search, [phrases[i] for i in batch]
+                    token_ids, batch_size, n_best, search, phrases
                 )
                 for i, ranked in zip(batch, hypotheses, strict=False):
-                    found[i] = [self._translation(*encoded[i], x) for x in ranked]
+                    found[i] = [self._translation(sources[i], x) for x in ranked]
             yield from found
+
+    def _source(self, sentence, glossary):
+        """Return the `_Source` of a sentence and a `Glossary`, which may be `None`."""
+        token_ids, cut = self._encode(sentence)
+        if not glossary:
+            return _Source(token_ids, cut, [], [])
+        if cut:
+            # Phrases of the rest have nothing to translate.
+            sentence = self.tokenizer.decode(token_ids)
+        targets = glossary.find(sentence)
+        phrases = self._phrases(targets)
+        while sum(map(len, phrases)) >= self.max_length:
+            phrases.pop()
+        return _Source(token_ids, cut, phrases, targets[len(phrases) :])
 
     def _encode(self, sentence):
         """Return token ids, and whether the sentence was cut."""
@@ -186,11 +218,9 @@ class BaseTranslator:
             return token_ids, False
         return [*token_ids[: longest - 1], END], True
 
-    def _phrases(self, sentence, glossary):
-        """Return the target phrases of a sentence as lists of token ids."""
-        return [
-            encode_phrase(self.tokenizer, phrase) for phrase in glossary.find(sentence)
-        ]
+    def _phrases(self, targets):
+        """Return target phrases as lists of token ids."""
+        return [encode_phrase(self.tokenizer, phrase) for phrase in targets]
 
     def _search(self, token_ids, batch_size, n_best, search, phrases=()):
         """Return the best hypotheses of each sentence of a batch, best first.
@@ -225,12 +255,12 @@ class BaseTranslator:
         rounded = max(math.ceil(length / LENGTH_STEP), 1) * LENGTH_STEP
         return min(rounded, self.max_length)
 
-    def _translation(self, source_ids, cut, hypothesis):
-        source_words, source_places = self.tokenizer.words(source_ids)
+    def _translation(self, source, hypothesis):
+        source_words, source_places = self.tokenizer.words(source.token_ids)
         token_ids, weights = hypothesis.token_ids, hypothesis.weights
         origins = range(len(token_ids))
         if self.copying:
-            token_ids, origins = self.copying.expand(token_ids, source_ids)
+            token_ids, origins = self.copying.expand(token_ids, source.token_ids)
             weights = weights[origins]
         words, places = self.tokenizer.words(token_ids)
         # A word that was copied is one subword.
@@ -251,7 +281,8 @@ class BaseTranslator:
             log_probability=hypothesis.log_probability,
             weights=merged[:, :-1],
             end_weights=merged[:, -1],
-            cut=cut,
+            cut=source.cut,
+            omitted=source.omitted,
             subwords=subwords[:length],
             subword_log_probabilities=(
                 hypothesis.token_log_probabilities[:length].tolist()

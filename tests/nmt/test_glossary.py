@@ -6,7 +6,9 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt import Glossary
 from keras_attention_apps.nmt.data.glossary import encode_phrase, word_continuations
 from keras_attention_apps.nmt.data.text import Subwords
+from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.translations import Translation
 
 from .conftest import untrained
 
@@ -137,10 +139,46 @@ def test_compiled_searches_contain_them_too(subwords):
     assert [x.text for x in found] == [x.text for x in expected]
 
 
-def test_phrases_that_do_not_fit_are_named(translator):
+def test_phrases_that_do_not_fit_are_left_out(eager, translator):
     long = " ".join(["chien"] * 30)
-    with pytest.raises(UserError, match="must have fewer than 20 subwords"):
-        translator.translate("a dog", glossary={"dog": long})
+    glossary = {"dog": "vieux chien", "cat": long, "bird": "xyz"}
+    # The end of the last sentence is cut off, so its phrases are not looked for.
+    sentences = ["a dog sees a cat", "a cat, a dog, a bird", f"{'dog ' * 25} bird cat"]
+    found = translator.translate(sentences, glossary=glossary, beam_size=2)
+
+    # Phrases are left out from the end.
+    assert [x.omitted for x in found] == [[long], [long, "vieux chien", "xyz"], []]
+    assert [x.cut for x in found] == [False, False, True]
+    assert ["vieux chien" in x.text for x in found] == [True, False, True]
+    assert "xyz" not in found[2].text
+
+
+def test_the_commands_warn_of_phrases_that_do_not_fit(
+    few, model_folder, loaded_once, monkeypatch, tmp_path, capsys
+):
+    nothing = np.zeros((0, 0)), np.zeros(0)
+
+    def translate_each(self, sentences, **options):
+        for sentence in sentences:
+            omitted = [x for x in ("dog", "cat") if x in sentence.split()]
+            yield [Translation(sentence, [], [], 0.0, 0.0, *nothing, omitted=omitted)]
+
+    monkeypatch.setattr(Translator, "translate_each", translate_each)
+    (tmp_path / "terms").write_text("dog\tHund\n")
+    options = ["--model", str(model_folder), "--glossary", str(tmp_path / "terms")]
+    assert main(["translate", "a dog", "a bird", "dog cat", *options]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "nmt: warning: arguments, line 1: 1 glossary phrase does not fit, and is left "
+        "out",
+        "nmt: warning: arguments, line 3: 2 glossary phrases do not fit, and are left "
+        "out",
+    ]
+
+    main(["evaluate", "--data", str(few), "--pair=en-fr", "--split=train", *options])
+    assert capsys.readouterr().err == (
+        "nmt: warning: the glossary phrases of 10 of 10 sentences did not all fit, and "
+        "were left out in part\n"
+    )
 
 
 def test_subwords_have_their_log_probabilities(translator):

@@ -53,13 +53,7 @@ def evaluate(config):
         sources, batch_size=config.search.batch_size, glossary=glossary, **search
     )
     translations = [translation.text for translation in found]
-    cut = sum(translation.cut for translation in found)
-    if cut:
-        print(
-            f"nmt: warning: {cut} of {len(sources)} sentences exceeded the maximum "
-            "length of the model, and were cut",
-            file=sys.stderr,
-        )
+    _warn(found)
     print(
         f"{chosen.model} on {len(sources)} sentences of {source}, "
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
@@ -81,6 +75,24 @@ def evaluate(config):
             f"{np.sum(kinds == POSSIBLE)} possible links; forced decoding"
         )
     return scores
+
+
+def _warn(found):
+    """Print a warning if sentences were translated in part, or without some phrases."""
+    cut = sum(translation.cut for translation in found)
+    if cut:
+        print(
+            f"nmt: warning: {cut} of {len(found)} sentences exceeded the maximum "
+            "length of the model, and were cut",
+            file=sys.stderr,
+        )
+    without = sum(bool(translation.omitted) for translation in found)
+    if without:
+        print(
+            f"nmt: warning: the glossary phrases of {without} of {len(found)} "
+            "sentences did not all fit, and were left out in part",
+            file=sys.stderr,
+        )
 
 
 def _print_scores(sources, translations, references):

@@ -68,13 +68,7 @@ def translate(config):
     )
     with _output(config) as file:
         for number, translations in enumerate(found, start=1):
-            if translations[0].cut:
-                words = len(translations[0].source_words)
-                print(
-                    f"nmt: warning: {lines.name}, line {number}, is too long: "
-                    f"{words} {'word is' if words == 1 else 'words are'} translated",
-                    file=sys.stderr,
-                )
+            _warn(f"{lines.name}, line {number}", translations[0])
             for translation in translations:
                 print(_line(config, number, translation), file=file, flush=True)
             if config.plot:
@@ -182,6 +176,25 @@ def _output(config):
         open(temporary, "w", encoding="utf-8") as file,
     ):
         yield file
+
+
+def _warn(name, translation):
+    """Print a warning if a sentence is translated in part, or without some phrases."""
+    if translation.cut:
+        count = len(translation.source_words)
+        translated = "1 word is" if count == 1 else f"{count} words are"
+        print(
+            f"nmt: warning: {name}, is too long: {translated} translated",
+            file=sys.stderr,
+        )
+    if translation.omitted:
+        count = len(translation.omitted)
+        omitted = (
+            "1 glossary phrase does not fit, and is"
+            if count == 1
+            else f"{count} glossary phrases do not fit, and are"
+        )
+        print(f"nmt: warning: {name}: {omitted} left out", file=sys.stderr)
 
 
 def _line(config, number, translation):
