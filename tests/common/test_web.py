@@ -15,7 +15,7 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import ServerConfig
 from keras_attention_apps.common.web import server
 from keras_attention_apps.common.web.markup import words
-from keras_attention_apps.common.web.models import Models
+from keras_attention_apps.common.web.models import Models, name_of
 from keras_attention_apps.common.web.server import (
     HEADERS,
     Guard,
@@ -59,6 +59,22 @@ def test_a_model_is_loaded_once_for_each_runtime():
         models("preset", search)
 
     assert [type(x) for x in loaded] == [Lite, Keras]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("multi30k-en-de-luong", "multi30k-en-de-luong"),
+        ("/home/me/runA/model", "runA/model"),
+        ("runA/model+runB/model+c", "runA/model+runB/model+c"),
+        ("model", "model"),
+        ("/model", "model"),
+        ("~/folder/my.tflite", "my.tflite"),
+        ("", ""),
+    ],
+)
+def test_names_have_no_folders_of_this_computer(model, name):
+    assert name_of(model) == name
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from keras_attention_apps.captioner.web import views
 from keras_attention_apps.captioner.web.service import CaptionService
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.web.markup import alert, note
+from keras_attention_apps.common.web.models import name_of
 from keras_attention_apps.common.web.page import (
     RESULTS,
     beam_options,
     endpoint,
     event,
     in_turn,
-    name_of,
     page,
     revealed,
     search_options,

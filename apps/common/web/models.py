@@ -1,8 +1,10 @@
-"""The models of a page, loaded when they are first needed."""
+"""The models of a page, loaded when they are first needed, and their names."""
 
 import contextlib
+from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.presets import BEST, split_names
 
 
 class Models:
@@ -48,3 +50,20 @@ class Models:
                 f"these options need Keras, which is not installed ({error})"
             ) from error
         return loaded[-1]
+
+
+def name_of(model):
+    """Return a model's name without the folders of this computer.
+
+    The folder `model` in the output of a training has the name of the output, too.
+
+    >>> name_of("/home/me/first/model+/home/me/second")
+    'first/model+second'
+    """
+    paths = map(Path, split_names(model))
+    return "+".join(
+        f"{path.parent.name}/{path.name}"
+        if path.name == BEST and path.parent.name
+        else path.name
+        for path in paths
+    )

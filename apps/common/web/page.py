@@ -36,11 +36,6 @@ def page(title, description):
     return blocks
 
 
-def name_of(model):
-    """Return a model's name without the folders of this computer."""
-    return Path(model).name
-
-
 def beam_options(defaults, penalties):
     """Return controls of the beam search: beam width and length penalty.
 

@@ -6,13 +6,13 @@ import gradio as gr
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import utf8_lines
 from keras_attention_apps.common.web.markup import alert, figures, note
+from keras_attention_apps.common.web.models import name_of
 from keras_attention_apps.common.web.page import (
     RESULTS,
     beam_options,
     endpoint,
     event,
     in_turn,
-    name_of,
     page,
     revealed,
     search_options,
@@ -70,9 +70,9 @@ def _one_sentence(config, service):
         with gr.Column(scale=2, min_width=280):
             compare = gr.Checkbox(
                 label="Show other kinds of attention, too",
-                info=f"{' and '.join(map(name_of, config.compare))}. Loading them "
+                info=f"{' and '.join(map(name_of, service.others))}. Loading them "
                 "takes some seconds the first time.",
-                visible=bool(config.compare),
+                visible=bool(service.others),
             )
             with gr.Accordion("Options", open=False):
                 n_best = gr.Slider(
@@ -120,7 +120,7 @@ class _SentenceEvents:
         except UserError as error:
             return alert(error), shown(""), shown("")
         title = name_of(self.config.translator.model)
-        figure = views.alignment_figure(found[0], title)
+        figure = views.alignment_figure(found[0], title, 0)
         table = views.n_best_table(found) if found[0].words else ""
         return figure, shown(table), shown(views.heat_map(found[0]))
 
@@ -134,8 +134,9 @@ class _SentenceEvents:
                 views.alignment_figure(
                     self.service.other_translation(model, sentence, search),
                     name_of(model),
+                    number,
                 )
-                for model in self.config.compare
+                for number, model in enumerate(self.service.others, start=1)
             )
         )
 

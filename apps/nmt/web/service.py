@@ -16,11 +16,13 @@ class TranslationService:
 
     Attributes:
         defaults: Options of the beam search of the model.
+        others: Names of the models to compare it with.
     """
 
     def __init__(self, config):
         self._config = config
         self._models = Models(RUNTIMES, config.runtime)
+        self.others = other_models(config)
         self.defaults = self._main({}).search_options()
 
     def translations(self, sentence, search, *, n_best=1):
@@ -43,6 +45,18 @@ class TranslationService:
     def _main(self, search):
         chosen = self._config.translator
         return self._models(chosen.model, search, precision=chosen.precision)
+
+
+def other_models(config):
+    """Return the names of the models of --compare, each once, without that of --model.
+
+    Args:
+        config: The `WebConfig`.
+    """
+    absolute = RUNTIMES.with_absolute_paths
+    others = {absolute(name): name for name in config.compare}
+    others.pop(absolute(config.translator.model), None)
+    return list(others.values())
 
 
 def _translations(model, sentence, search, n_best):

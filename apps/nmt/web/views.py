@@ -19,12 +19,13 @@ WIDEST = 7
 LEFT, RIGHT = 40, 60
 
 
-def alignment_figure(translation, title):
+def alignment_figure(translation, title, number):
     """Return the words of both sentences, and lines of the attention between them.
 
     Args:
         translation: The `Translation`.
         title: Name of the model.
+        number: Number of the figure on the page.
     """
     text = html.escape(translation.text)
     if not translation.words:
@@ -44,7 +45,7 @@ def alignment_figure(translation, title):
     choices = words(
         translation.words,
         layers,
-        group=title,
+        group=f"figure-{number}",
         label=f"Words of the translation by {title}: choose one to see where it looked",
         chosen=int(np.argmax(translation.weights.max(axis=1))),
     )
