@@ -17,7 +17,6 @@ from keras_attention_apps.common.presets import (
     member_names,
     split_names,
 )
-from keras_attention_apps.common.schema import BeamConfig
 
 # Values of options that do not change a model.
 UNCHANGED = (None, False, "float32")
@@ -45,7 +44,7 @@ class Runtimes:
         Args:
             model: Name of a preset, folder, or LiteRT file.
             config: The `RuntimeConfig`. `"auto"` chooses LiteRT for few inputs, if the
-                model has a LiteRT file with these options.
+                model has a LiteRT file whose options are those given and the defaults.
             count: Number of inputs.
             search: Options of the beam search that were given.
             n_best: Number of hypotheses that are wanted, at most the beam width.
@@ -62,7 +61,7 @@ class Runtimes:
         if not is_litert(model) and runtime != "litert":
             # Checked before Keras loads the model, which takes seconds. A LiteRT file
             # loads quickly, and has its own beam width.
-            check_n_best(n_best, {"beam_size": BeamConfig.beam_size, **search})
+            check_n_best(n_best, self.search_options(search))
         if is_litert(model) or runtime == "litert":
             if runtime == "keras":
                 raise UserError(
@@ -84,6 +83,17 @@ class Runtimes:
             if lite is not None:
                 return lite
         return imported(self.keras).from_preset(model, **options)
+
+    def search_options(self, given):
+        """Return all options of the search on Keras: those given, and the defaults.
+
+        Args:
+            given: Dict of the options that were given.
+
+        Raises:
+            UserError: If they contradict one another.
+        """
+        return dataclasses.asdict(imported(self.litert).search_type(**given))
 
     def files(self, model):
         """Return the files of a model; an empty list if there is no model."""
@@ -124,7 +134,6 @@ class Runtimes:
         except UserError as error:
             print(f"Warning: {printable(error)}. Keras runs the model", file=sys.stderr)
             return None
-        with contextlib.suppress(UserError):
-            found.search_options(**search)
-            return found
-        return None
+        # With other defaults than Keras, the results of few inputs would differ from
+        # those of many.
+        return found if found.search == self.search_options(search) else None

@@ -26,15 +26,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 SEARCH = {"beam_size": 4, "length_penalty": 0.5, "no_repeat_ngrams": 2}
+OPTIONS = ["--beam-size", "4", "--length-penalty", "0.5", "--no-repeat-ngrams", "2"]
 
 
 @pytest.fixture(scope="module")
 def exported(model_folder, tmp_path_factory):
     """The file of a tiny captioner with options of its own."""
     path = tmp_path_factory.mktemp("litert") / "tiny.tflite"
-    options = ["--beam-size", "4", "--length-penalty", "0.5", "--no-repeat-ngrams", "2"]
     model = ["--model", str(model_folder), "--quantize", "none"]
-    assert main(["export", str(path), *model, *options]) == 0
+    assert main(["export", str(path), *model, *OPTIONS]) == 0
     return path
 
 
@@ -121,7 +121,7 @@ def test_the_command_needs_no_keras(
     folder = tmp_path / "model"
     shutil.copytree(model_folder, folder)
     shutil.copy(exported, folder / "model.tflite")
-    options = ["--overlay", tmp_path / "overlays", "--json", "--n-best", "2"]
+    options = ["--overlay", tmp_path / "overlays", "--json", "--n-best", "2", *OPTIONS]
     code, modules, lines, _ = run("caption", *photographs, "--model", folder, *options)
     assert (code, modules) == (0, [])
     assert len(list((tmp_path / "overlays").iterdir())) == len(photographs)

@@ -1,11 +1,14 @@
 """Which runtime a program chooses; the models are stand-ins."""
 
+import dataclasses
+
 import pytest
 from keras_attention_apps.common import runtimes
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import RuntimeConfig
 from keras_attention_apps.common.presets import find_litert
 from keras_attention_apps.common.runtimes import Runtimes
+from keras_attention_apps.common.schema import BeamConfig
 
 RUNTIMES = Runtimes(keras="Keras", litert="Lite", few=3)
 
@@ -19,9 +22,11 @@ class Keras:
 
 
 class Lite:
-    """A stand-in for a `LiteTask` with a beam of five."""
+    """A stand-in for a `LiteTask` with the default options of the search."""
 
     presets = None
+    search_type = BeamConfig
+    search = dataclasses.asdict(BeamConfig())
 
     @classmethod
     def from_preset(cls, model, *, threads=None):
@@ -30,7 +35,7 @@ class Lite:
         return lite
 
     def search_options(self, **given):
-        if given.get("beam_size", 5) != 5:
+        if not given.items() <= self.search.items():
             raise UserError("beam_size is fixed")
 
 
@@ -66,6 +71,27 @@ def test_options_that_litert_lacks_run_on_keras():
     assert chosen("both", image_size=224) == "keras"
     assert chosen("both", search={"beam_size": 5}) == "litert"
     assert chosen("both", search={"beam_size": 4}) == "keras"
+
+
+def test_results_do_not_depend_on_the_number_of_inputs(monkeypatch):
+    search = dataclasses.asdict(BeamConfig(beam_size=10, length_penalty=0.5))
+    monkeypatch.setattr(Lite, "search", search)
+    given = {"beam_size": 10, "length_penalty": 0.5}
+
+    # The defaults are those of Keras, which runs long inputs.
+    assert chosen("both") == chosen("both", search={"beam_size": 10}) == "keras"
+    assert chosen("both", search=given, n_best=8) == "litert"
+    with pytest.raises(UserError, match=r"between 1 and beam_size, 5\. Received: 8"):
+        chosen("both", n_best=8)
+    assert chosen("both", "litert", n_best=8) == "litert"
+
+
+def test_contradictory_options_are_refused_before_a_model_is_loaded(monkeypatch):
+    for kind in (Keras, Lite):
+        monkeypatch.setattr(kind, "from_preset", lambda *_, **__: pytest.fail("loaded"))
+    for model in ("both", "weights"):
+        with pytest.raises(UserError, match="beam_groups must divide beam_size, 5"):
+            chosen(model, search={"beam_groups": 3})
 
 
 def test_a_damaged_litert_file_is_named(monkeypatch, capsys):

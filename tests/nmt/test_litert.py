@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 SEARCH = {"beam_size": 3, "length_penalty": 0.8}
+OPTIONS = ["--beam-size", "3", "--length-penalty", "0.8"]
 # A sentence of one word, one as long as a signature, an empty one, and a long one.
 SENTENCES = ["dog", "the old dog sees a red bird", "", "a red cat " * 9]
 
@@ -40,7 +41,7 @@ def few_lengths():
 def exported(model_folder, tmp_path_factory):
     """The file of a tiny translator with options of its own."""
     path = tmp_path_factory.mktemp("litert") / "tiny.tflite"
-    options = ["--beam-size", "3", "--length-penalty", "0.8", "--quantize", "none"]
+    options = [*OPTIONS, "--quantize", "none"]
     assert main(["export", str(path), "--model", str(model_folder), *options]) == 0
     return path
 
@@ -123,6 +124,7 @@ def test_the_command_needs_no_keras(loaded_once, exported, model_folder, tmp_pat
         "--model",
         folder,
         *plots,
+        *OPTIONS,
         lines="".join(f"{x}\n" for x in SENTENCES[:3]),
     )
     assert (code, modules, len(lines)) == (0, [], 3)
@@ -137,10 +139,9 @@ def test_the_command_needs_no_keras(loaded_once, exported, model_folder, tmp_pat
 
 def test_scores_are_those_of_keras(exported, corpus, model_folder, capsys):
     options = ["--data", str(corpus), "--pair", "en-fr"]
-    beam = ["--beam-size", "3", "--length-penalty", "0.8"]
     assert main(["evaluate", *options, "--model", str(exported)]) == 0
     lite = capsys.readouterr().out.removeprefix(str(exported))
-    assert main(["evaluate", *options, "--model", str(model_folder), *beam]) == 0
+    assert main(["evaluate", *options, "--model", str(model_folder), *OPTIONS]) == 0
     assert lite == capsys.readouterr().out.removeprefix(str(model_folder))
 
 

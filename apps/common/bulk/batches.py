@@ -39,7 +39,7 @@ class ModelBatch:
         column: Column of the inputs.
         maps: Whether the result has the columns of `map_fields`.
         runtime: `"litert"`, `"keras"`, or `"auto"`: LiteRT if the model has a LiteRT
-            file with these options.
+            file with these options and the defaults of Keras.
         threads: Number of threads of LiteRT; give the actor as many CPUs (`num_cpus`).
         batch_size: Number of inputs that Keras processes at a time.
         search: Dict of options of the beam search; those of the model if omitted.
