@@ -124,9 +124,17 @@ def test_a_second_job_is_refused(parts):
 
 
 def test_other_options_are_an_error(parts):
+    parts.write(batch("x"))
     parts.begin({"model": "tiny", "maps": False})
     with pytest.raises(UserError, match="model='tiny' instead of 'large'"):
         parts.begin({"model": "large", "maps": False})
+
+
+def test_options_are_replaced_while_there_are_no_parts(parts, tmp_path):
+    parts.begin({"model": "large", "maps": False})
+    parts.write(batch("x"))
+    with pytest.raises(UserError, match="model='large' instead of 'tiny'"):
+        parts.begin({"model": "tiny", "maps": False})
 
 
 def test_damaged_options_are_named(parts, tmp_path):

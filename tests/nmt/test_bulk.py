@@ -1,10 +1,14 @@
 """Translations of large collections: the callable and its options."""
 
+import importlib
+
 import numpy as np
 import pytest
+from keras_attention_apps.common.bulk import command
 from keras_attention_apps.nmt import TranslateBatch
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
+from programs import error_of
 
 SENTENCES = ["the old dog sees a red bird", "", "dog"]
 
@@ -39,6 +43,33 @@ def test_sentences_in_bytes_and_unreadable_ones(translate_batch):
     assert first is None and last is None
     assert broken == "not UTF-8: byte 0xe9 at position 3"
     assert nothing == "expected a string or bytes. Received: NoneType"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--beam-groups", "3"], "beam_groups must divide beam_size, 5. Received: 3"),
+        (
+            ["--min-length-ratio", "2", "--max-length-ratio", "1"],
+            "min_length_ratio must be at most max_length_ratio, 1.0. Received: 2.0",
+        ),
+    ],
+)
+@pytest.mark.parametrize("runtime", ["auto", "keras"])
+def test_contradictory_options_are_found_before_anything_is_written(
+    options, message, runtime, model_folder, tmp_path, monkeypatch, capsys
+):
+    pytest.importorskip("pyarrow")
+    modules = {"ray.data": None, "pyarrow.fs": importlib.import_module("pyarrow.fs")}
+    monkeypatch.setattr(command, "require", modules.__getitem__)
+    (tmp_path / "text").write_text("a dog\n")
+    files = ["--input", tmp_path / "text", "--output", tmp_path / "out.jsonl"]
+    where = ["--engine", "ray", "--model", model_folder, "--runtime", runtime]
+
+    error = error_of(main, ["translate", *files, *where, *options], capsys)
+
+    assert message in error
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 @pytest.mark.parametrize(

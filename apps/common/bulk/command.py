@@ -85,10 +85,15 @@ def run_command(program, inputs, model_batch, config, *, chosen, options, filesy
 
 
 def _check_model(model_batch, arguments):
-    """Raise a `UserError` for a missing model before any actor starts."""
+    """Raise a `UserError` for a missing model, or options that contradict one another.
+
+    Otherwise, an actor would find them after the output was begun.
+    """
     runtimes = model_batch.runtimes
     if is_litert(arguments["model"]) or arguments["runtime"] == "litert":
         model_batch(column="value", **{**arguments, "threads": 1})
     elif not runtimes.files(arguments["model"]):
         # Loading raises the error that lists the presets.
         model_batch(column="value", **arguments)
+    else:
+        runtimes.search_options(arguments["search"])

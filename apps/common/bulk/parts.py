@@ -63,7 +63,7 @@ class Parts:
             yield
 
     def begin(self, options):
-        """Create the folder, or check that an earlier run had the same options.
+        """Create the folder, or check that its parts were written with these options.
 
         Args:
             options: Dict of the options on which the results depend.
@@ -86,9 +86,10 @@ class Parts:
                 raise UserError(
                     f"{self.name!r} has parts, but no {OPTIONS}: choose another output"
                 ) from None
-            self._replace(OPTIONS, to_json(options, indent=2).encode())
+            before = None
+        if before == options:
             return
-        if before != options:
+        if self._names():
             pairs = {x: (before.get(x), options.get(x)) for x in {**before, **options}}
             different = ", ".join(
                 f"{name}={old!r} instead of {new!r}"
@@ -98,6 +99,7 @@ class Parts:
             raise UserError(
                 f"{self.name!r} was written with {different}: choose another output"
             )
+        self._replace(OPTIONS, to_json(options, indent=2).encode())
 
     def finished(self):
         """Return the sorted digests of the ids that have results; see `digests`.
