@@ -1,10 +1,9 @@
 """Translations of large collections: the callable and its options."""
 
-import importlib
-
 import numpy as np
 import pytest
 from keras_attention_apps.common.bulk import command
+from keras_attention_apps.common.bulk.engine import Totals
 from keras_attention_apps.nmt import TranslateBatch
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
@@ -45,6 +44,39 @@ def test_sentences_in_bytes_and_unreadable_ones(translate_batch):
     assert nothing == "expected a string or bytes. Received: NoneType"
 
 
+@pytest.fixture
+def local(monkeypatch):
+    """Let commands run without Ray, until they start it."""
+    modules = {"ray.data": None, "pyarrow.fs": pytest.importorskip("pyarrow.fs")}
+    monkeypatch.setattr(command, "require", modules.__getitem__)
+
+
+def test_a_job_is_not_resumed_with_another_input(
+    local, model_folder, tmp_path, monkeypatch, capsys
+):
+    def run(inputs, model_batch, parts, **options):
+        row = dict.fromkeys(parts.columns) | {"id": "1"}
+        parts.write({name: [value] for name, value in row.items()})
+        return Totals()
+
+    monkeypatch.setattr(command.engine, "run", run)
+    text, model = tmp_path / "text", ["--model", str(model_folder)]
+    folder = str(tmp_path / "out.jsonl")
+
+    def translate(*options):
+        files = ["--input", str(text), "--output", folder]
+        return main(["translate", *files, "--engine", "ray", *model, *options])
+
+    for content, code in (("dog\n", 0), ("dog\n", 0), ("cat\n", 2)):
+        text.write_text(content)
+        assert translate() == code
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert f"{folder!r} was written with input_digest=" in message
+    text.write_text("dog\n")
+    assert translate("--id-column", "number") == 2
+    assert "id_column='id' instead of 'number'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -57,11 +89,8 @@ def test_sentences_in_bytes_and_unreadable_ones(translate_batch):
 )
 @pytest.mark.parametrize("runtime", ["auto", "keras"])
 def test_contradictory_options_are_found_before_anything_is_written(
-    options, message, runtime, model_folder, tmp_path, monkeypatch, capsys
+    options, message, runtime, local, model_folder, tmp_path, capsys
 ):
-    pytest.importorskip("pyarrow")
-    modules = {"ray.data": None, "pyarrow.fs": importlib.import_module("pyarrow.fs")}
-    monkeypatch.setattr(command, "require", modules.__getitem__)
     (tmp_path / "text").write_text("a dog\n")
     files = ["--input", tmp_path / "text", "--output", tmp_path / "out.jsonl"]
     where = ["--engine", "ray", "--model", model_folder, "--runtime", runtime]

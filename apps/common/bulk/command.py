@@ -35,7 +35,17 @@ def check_options(config, excluded):
         )
 
 
-def run_command(program, inputs, model_batch, config, *, chosen, options, filesystem):
+def run_command(
+    program,
+    inputs,
+    model_batch,
+    config,
+    *,
+    chosen,
+    options,
+    filesystem,
+    described=dict,
+):
     """Run a bulk inference, print its totals, and return the exit code.
 
     Args:
@@ -46,6 +56,8 @@ def run_command(program, inputs, model_batch, config, *, chosen, options, filesy
         chosen: Its `ChosenModel`.
         options: Dict of arguments of `Task.from_preset`.
         filesystem: The `pyarrow.fs.FileSystem` of the inputs.
+        described: Function that returns a dict of what identifies the inputs, if their
+            ids do not. A job is resumed only with the same inputs.
     """
     require("ray.data")
     bulk, runtime = config.bulk, config.runtime
@@ -65,9 +77,11 @@ def run_command(program, inputs, model_batch, config, *, chosen, options, filesy
         "filesystem": None if local else filesystem,
     }
     _check_model(model_batch, arguments)
+    columns = {"column": bulk.column, "id_column": bulk.id_column}
     names = ("model", "maps", "search", "options")
+    recorded = {**{name: arguments[name] for name in names}, **columns, **described()}
     with parts.locked(), tqdm(unit="row") as bar:
-        parts.begin({name: arguments[name] for name in names})
+        parts.begin(recorded)
         totals = engine.run(
             inputs,
             model_batch,

@@ -8,6 +8,7 @@ dataset is lazy: only file names and line offsets are read before the inference 
 import codecs
 import contextlib
 import functools
+import hashlib
 import io
 import itertools
 import posixpath
@@ -15,9 +16,10 @@ import tarfile
 
 from keras_attention_apps.common.archives import ArchiveMember
 from keras_attention_apps.common.bulk.locations import require
-from keras_attention_apps.common.bulk.parts import is_missing
+from keras_attention_apps.common.bulk.parts import DIGEST, is_missing
 from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.encodings import MARKS
+from keras_attention_apps.common.reading import CHUNK
 
 # Number of names in a block, and of lines that one task reads. An actor processes whole
 # blocks, so that large ones would leave actors without work.
@@ -218,6 +220,19 @@ def from_lines(filesystem, path, finished):
         batch_format="pyarrow",
         num_cpus=IO_CPUS,
     )
+
+
+def described_text(filesystem, path):
+    """Return a dict with the size and the digest of a text file.
+
+    Its ids are line numbers, which do not tell whether it is the same text.
+    """
+    digest, size = hashlib.blake2b(digest_size=DIGEST), 0
+    with filesystem.open_input_stream(path) as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return {"input_size": size, "input_digest": digest.hexdigest()}
 
 
 def _starts(filesystem, path):

@@ -17,7 +17,7 @@ from keras_attention_apps.common.lock import locked
 # File with the options on which the results depend. Readers of Parquet skip names that
 # start with an underscore or a dot.
 OPTIONS = "_options.json"
-# Size of the digest of an id, in bytes.
+# Size of the digest of an id or of a text, in bytes.
 DIGEST = 16
 
 

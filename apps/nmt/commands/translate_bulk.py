@@ -33,6 +33,7 @@ def translate_bulk(config):
         )
     filesystem, path = located(config.input)
     precision = config.translator.precision
+    described = functools.partial(inputs.described_text, filesystem, path)
     return run_command(
         "nmt",
         functools.partial(_inputs, config, filesystem, path),
@@ -41,12 +42,17 @@ def translate_bulk(config):
         chosen=config.translator,
         options={} if precision == "float32" else {"precision": precision},
         filesystem=filesystem,
+        described=dict if _is_parquet(config) else described,
     )
+
+
+def _is_parquet(config):
+    return config.input.suffix.lower() == ".parquet"
 
 
 def _inputs(config, filesystem, path, finished):
     """Return the dataset of the sentences, from Parquet or a text file."""
-    if config.input.suffix.lower() != ".parquet":
+    if not _is_parquet(config):
         return inputs.from_lines(filesystem, path, finished)
     bulk = config.bulk
     column = bulk.column or "text"
