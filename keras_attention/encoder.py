@@ -3,12 +3,13 @@
 Shapes: B batch, S steps, D depth of the inputs, U units.
 """
 
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops, tree
 
 from keras_attention import acceleration, loops
+from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.recurrent import (
     call_cell,
     check_cell,
@@ -19,7 +20,7 @@ from keras_attention.layers.recurrent import (
 )
 from keras_attention.lengths import at_least_one
 from keras_attention.quantization import QuantizableLayer
-from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.serialization import serialize_part
 from keras_attention.split_cells import split_cell
 from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor
 from keras_attention.validation import check_mask, check_rank
@@ -115,6 +116,7 @@ class RecurrentEncoder(QuantizableLayer):
             if not cell.built:
                 cell.build((inputs_shape[0], inputs_shape[-1]))
                 cell.built = True
+        stay_frozen(self)
         self.built = True
 
     def call(
@@ -208,10 +210,6 @@ class RecurrentEncoder(QuantizableLayer):
             "backward_cell": serialize_part(self.backward_cell),
             "return_state": self.return_state,
         }
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**deserialize_parts(config))
 
 
 class _Pass:

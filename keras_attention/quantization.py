@@ -1,17 +1,26 @@
 """Quantised layers in `.keras` files."""
 
-from typing import Any
+from typing import Any, Self
 
 import keras
 
+from keras_attention.serialization import deserialize_parts
+from keras_attention.typing import Config
+
 
 class QuantizableLayer(keras.layers.Layer):
-    """Base of the layers whose sublayers stay quantised in a `.keras` file.
+    """Base of the layers that contain layers: these are in its config and its file.
+
+    `from_config` creates the layers that `serialize_part` has written into the config.
 
     `keras.Model.quantize` quantises sublayers in place, which the config of their owner
     does not show. The build config records it, and `build_from_config` quantises the
     sublayers again, so that the weights in the file fit.
     """
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        return cls(**deserialize_parts(config))
 
     def get_build_config(self) -> dict[str, Any] | None:
         config = super().get_build_config()

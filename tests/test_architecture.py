@@ -23,7 +23,7 @@ BELOW = {
     "version": set(),
     "typing": set(),
     "validation": set(),
-    "quantization": set(),
+    "quantization": {"serialization", "typing"},
     "serialization": set(),
     "acceleration": set(),
     "distribution": set(),

@@ -284,3 +284,12 @@ def test_wrong_arguments():
         encoder(inputs, mask=MASK[:, :1])
     with pytest.raises(ValueError, match=r"Received units: \[2\]"):
         encoder(inputs, [np.zeros((BATCH, 2), "float32")])
+
+
+def test_a_frozen_encoder_has_no_trainable_weights():
+    inputs = keras.Input(INPUTS[1:])
+    encoder = RecurrentEncoder(keras.layers.GRUCell(UNITS), trainable=False)
+
+    model = keras.Model(inputs, encoder(inputs))
+
+    assert len(model.weights) == 3 and model.trainable_weights == []

@@ -231,7 +231,6 @@ class AttentionCell(QuantizableLayer):
         single = len(inputs.shape) == 2
         if single:
             inputs, state = tree.map_structure(ADD_SEQUENCES, (inputs, state))
-            noise = noise and tree.map_structure(ADD_SEQUENCES, noise)
 
         def attend(query, **options):
             return self.step(

@@ -4,7 +4,7 @@ Shapes: B batch, T target steps, S positions, D step input, U cell units, V cont
 extra axis K after B holds several sequences that attend to the same memory.
 """
 
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops, tree
@@ -27,7 +27,7 @@ from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.recurrent import first_state
 from keras_attention.lengths import at_least_one
 from keras_attention.quantization import QuantizableLayer
-from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.serialization import serialize_part
 from keras_attention.split_cells import split_cell
 from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import check_mask, check_rank
@@ -116,7 +116,7 @@ class AttentionDecoder(QuantizableLayer):
     ) -> None:
         _check_inputs(inputs_shape)
         cell = self.cell
-        _check_value(value_shape)
+        _check_value(value_shape, cell)
         if not getattr(cell.memory, "built", False):
             cell.memory.build(value_shape)
         if not cell.built:
@@ -136,7 +136,7 @@ class AttentionDecoder(QuantizableLayer):
     ) -> Tensors:
         cell = self.cell
         _check_inputs(inputs.shape, inputs_mask)
-        _check_value(tree.map_structure(lambda x: tuple(x.shape), value))
+        _check_value(tree.map_structure(lambda x: tuple(x.shape), value), cell)
         inputs = ops.cast(inputs, self.compute_dtype)
         memory = cell.memory(value, value_mask=value_mask)
         check_memory(memory, cell.attention, inputs)
@@ -252,6 +252,11 @@ class AttentionDecoder(QuantizableLayer):
         """Run the steps one after the other, with inputs that the model may sample."""
         cell, sampling = self.cell, self.sampling
         coins = sampling.draw(ops.shape(inputs)[0], ops.shape(inputs)[1:-1])
+        if "mask" in sequence:
+            # A step after padding has no output to sample from.
+            mask = sequence["mask"]
+            before = ops.concatenate([ops.zeros_like(mask[:1]), mask[:-1]], axis=0)
+            coins["coin"] = ops.logical_and(coins["coin"], before)
         noise = self._draw(inputs, memory)
         sequence = {**sequence, "noise": noise, "inputs": inputs, "sampling": coins}
 
@@ -324,12 +329,6 @@ class AttentionDecoder(QuantizableLayer):
             "cell": keras.saving.serialize_keras_object(self.cell),
             "sampling": serialize_part(self.sampling),
         }
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        config = dict(config)
-        cell = keras.saving.deserialize_keras_object(config.pop("cell"))
-        return cls(cell, **deserialize_parts(config))
 
 
 class _Recurrence:
@@ -412,7 +411,12 @@ def _check_inputs(shape, mask=None):
     check_mask("inputs_mask", mask, shape[:-1])
 
 
-def _check_value(shapes):
+def _check_value(shapes, cell):
     is_list = isinstance(shapes[0], (list, tuple))
+    if is_list and not cell.has_several:
+        raise ValueError(
+            "value must be one tensor for one attention. "
+            f"Received: a list of shapes {shapes}"
+        )
     for shape in shapes if is_list else [shapes]:
         check_rank("value", shape, (3,), "(batch, positions, depth)")

@@ -8,6 +8,7 @@ from keras import ops
 from keras_attention.decoder.states import shapes
 from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.self_attention import SelfAttention
+from keras_attention.layers.self_attention_checks import check_independent_queries
 
 
 class JointMemory:
@@ -150,16 +151,5 @@ def check_attention(attention):
             f"AdditiveAttention(256), or a list of them. Received: {attention!r}"
         )
     for one in attentions:
-        if not isinstance(one, SelfAttention):
-            continue
-        if one.causal:
-            raise ValueError(
-                "A SelfAttention in a decoder must not be causal, because it attends "
-                f"to all of another sequence. Received: causal={one.causal}"
-            )
-        if one.positions is not None or one.window_size is not None:
-            raise ValueError(
-                "A SelfAttention in a decoder must have neither positions nor a "
-                "window_size, because its query has no position in a sequence. "
-                f"Received: positions={one.positions}, window_size={one.window_size}"
-            )
+        if isinstance(one, SelfAttention):
+            check_independent_queries(one, "in a decoder")

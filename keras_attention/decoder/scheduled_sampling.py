@@ -32,9 +32,10 @@ class ScheduledSampling(keras.layers.Layer):
     `AttentionDecoder(cell, sampling=...)` calls `draw` before its loop and `choose` at
     every step of a training pass.
 
-    Rows and steps are independent of each other; the first step always receives the
-    teacher's input. No gradient passes through the sampling of a word; `embed` learns
-    from a sampled word as from any other.
+    Rows and steps are independent of each other. The first step, and in a decoder a
+    step after a masked one, always receive the teacher's input. No gradient passes
+    through the sampling of a word; `embed` learns from a sampled word as from any
+    other.
 
     `embed` and `predict` belong to the model that trains them. This layer only refers
     to them, so their weights are not among its own, and are neither frozen nor saved

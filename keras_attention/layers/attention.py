@@ -1,6 +1,6 @@
 """Attention layers composed of parts: a score, a weighting and a window."""
 
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops, tree
@@ -16,7 +16,6 @@ from keras_attention.layers.single_head import AttentionMemory, AttentionStep
 from keras_attention.layers.weighting import Weighting
 from keras_attention.layers.windows import LocalWindow
 from keras_attention.serialization import (
-    deserialize_parts,
     serialize_part,
     serialize_seed,
 )
@@ -248,7 +247,3 @@ class Attention(ComposedAttention):
             "key_projection": serialize_part(self.memory.key_projection),
             "window": serialize_part(self.step.window),
         }
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**deserialize_parts(config))

@@ -32,7 +32,6 @@ from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.relative_positions import offsets_between, positions_of_steps
 from keras_attention.serialization import (
-    deserialize_parts,
     serialize_part,
     serialize_seed,
     serialize_shared_part,
@@ -130,10 +129,6 @@ class MultiHeadMemory(BaseMemory):
             "norm": self.norm,
         }
 
-    @classmethod
-    def from_config(cls, config):
-        return cls(**deserialize_parts(config))
-
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class MultiHeadStep(BaseStep):
@@ -216,9 +211,12 @@ class MultiHeadStep(BaseStep):
 
     def build(self, query_shape, memory_shape):
         self.query_projection.build((None, query_shape[-1]))
-        if self.positions is not None and not self.positions.built:
-            query_heads = (None, self.num_heads, None, self.key_dim)
-            self.positions.build(query_heads, memory_shape["values"])
+        if self.positions is not None:
+            shapes = (None, self.num_heads, None, self.key_dim), memory_shape["values"]
+            if self.positions.built:
+                self.positions.check_shared(*shapes)
+            else:
+                self.positions.build(*shapes)
         if self.query_norm is not None:
             self.query_norm.build((None, None, None, self.key_dim))
         joined = self.num_heads * memory_shape["values"][-1]
@@ -455,10 +453,6 @@ class MultiHeadStep(BaseStep):
             "norm": self.norm,
             "use_gate": self.use_gate,
         }
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(**deserialize_parts(config))
 
 
 # Normalisations of queries and keys.

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.projections import project_rows
 from keras_attention.ops.copying import extended_log_probs, target_log_probs
 from keras_attention.ops.precision import exact_dtype
@@ -109,6 +110,7 @@ class PointerGenerator(QuantizableLayer):
         depth = sum(shape[-1] for shape in shapes if shape is not None)
         if not self.switch.built:
             self.switch.build((None, depth))
+        stay_frozen(self)
         self.built = True
 
     def call(

@@ -4,15 +4,21 @@ Shapes: B batch, T queries, S positions.
 """
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
 
-from keras_attention.layers.base import BaseAttention, check_calling_form
+from keras_attention.layers.base import (
+    BaseAttention,
+    check_calling_form,
+    stay_frozen,
+)
+from keras_attention.layers.self_attention import SelfAttention
+from keras_attention.layers.self_attention_checks import check_independent_queries
 from keras_attention.ops.copying import log_of_weights
 from keras_attention.quantization import QuantizableLayer
-from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.serialization import serialize_part
 from keras_attention.typing import Config, Shape, Tensor, Tensors
 from keras_attention.validation import check_rank
 
@@ -56,8 +62,8 @@ class PointerNetwork(QuantizableLayer):
 
     Raises:
         ValueError: If `attention` is no attention layer of this package, or a shape
-            does not fit; if `value` is a dict, and the attention needs a state or
-            `value_mask` is given.
+            does not fit; if `value` is a dict, and the attention has a state or depends
+            on the position of the query, or `value_mask` is given.
 
     Example:
 
@@ -94,6 +100,7 @@ class PointerNetwork(QuantizableLayer):
                 self.attention.step.build(queries_shape, value_shape)
         elif not self.attention.built:
             self.attention.build(query_shape, value_shape)
+        stay_frozen(self)
         self.built = True
 
     @property
@@ -134,6 +141,8 @@ class PointerNetwork(QuantizableLayer):
                 "value must be a tensor for an attention with a state, which one step "
                 f"passes to the next. Received: a dict and {self.attention!r}"
             )
+        if isinstance(self.attention, SelfAttention):
+            check_independent_queries(self.attention, "with a dict as value")
         # For a dict `value`, Keras passes a dict of implicit masks.
         if value_mask is not None and not isinstance(value_mask, Mapping):
             raise ValueError(
@@ -159,7 +168,3 @@ class PointerNetwork(QuantizableLayer):
             **super().get_config(),
             "attention": serialize_part(self.attention),
         }
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**deserialize_parts(config))

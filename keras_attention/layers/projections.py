@@ -4,13 +4,13 @@ A layer collects the options among its arguments once, with `weight_options(loca
 `kernel_initializer`, `bias_regularizer` and the like are then entries of one dict.
 """
 
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import constraints, initializers, ops, regularizers
 
 from keras_attention.quantization import QuantizableLayer
-from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.serialization import serialize_part
 from keras_attention.typing import Config, Shape, Tensor
 
 _KINDS = {
@@ -129,7 +129,3 @@ class ConcatenatedProjection(QuantizableLayer):
             "first": serialize_part(self.first),
             "second": serialize_part(self.second),
         }
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**deserialize_parts(config))

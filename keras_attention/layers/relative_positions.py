@@ -65,6 +65,9 @@ class RelativePositions(AttentionPart):
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.built = True
 
+    def check_shared(self, query_shape: Shape, value_shape: Shape) -> None:
+        """Raise `ValueError` if the weights do not fit another layer's shapes."""
+
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Return rotated queries or keys `(B, N, T, D)`.
 
@@ -90,6 +93,7 @@ class RelativePositions(AttentionPart):
         return None
 
     def get_config(self) -> Config:
+        # Keras requires it of layers whose constructor takes arguments.
         return dict(super().get_config())
 
 
@@ -283,6 +287,13 @@ class T5Positions(RelativePositions):
         )
         self.built = True
 
+    def check_shared(self, query_shape: Shape, value_shape: Shape) -> None:
+        if query_shape[1] != self.biases.shape[1]:
+            raise ValueError(
+                "layers that share T5Positions must have the same number of heads, "
+                f"{self.biases.shape[1]}. Received: {query_shape[1]}"
+            )
+
     def bias(self, query: Tensor, offsets: Tensor) -> Tensor:
         buckets = buckets_of_offsets(
             self.num_buckets, self.max_distance, self.bidirectional
@@ -357,6 +368,16 @@ class ShawPositions(RelativePositions):
         if self.use_values:
             self.of_values = self._table("of_values", value_shape[-1])
         self.built = True
+
+    def check_shared(self, query_shape: Shape, value_shape: Shape) -> None:
+        shared = [self.of_keys, *([self.of_values] if self.use_values else [])]
+        expected = [table.shape[-1] for table in shared]
+        found = [query_shape[-1], value_shape[-1]][: len(expected)]
+        if found != expected:
+            raise ValueError(
+                "layers that share ShawPositions must have the same depth of keys "
+                f"and values in a head, {expected}. Received: {found}"
+            )
 
     def _table(self, name, depth):
         return self.add_weight(

@@ -5,7 +5,7 @@ are `(B, S, U)`, or `(B, T, S, U)` where every query has a window of its own.
 """
 
 import math
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import initializers, ops
@@ -22,7 +22,7 @@ from keras_attention.layers.projections import (
 )
 from keras_attention.ops.fast_scores import fast_additive_scores
 from keras_attention.ops.scores import dot_scores
-from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.serialization import serialize_part
 from keras_attention.typing import Config, Shape, Tensor
 
 
@@ -358,8 +358,15 @@ class ScorePair(Score):
     def build(self, query_shape: Shape, keys_shape: Shape) -> None:
         depth: Any = keys_shape[-1]
         depth = depth // (2 if self._projects_keys else 1)
-        for score in (self.first, self.second):
-            score.build(query_shape, (*keys_shape[:-1], depth))
+        try:
+            for score in (self.first, self.second):
+                score.build(query_shape, (*keys_shape[:-1], depth))
+        except ValueError as error:
+            raise ValueError(
+                "a weighting with two scores needs two projections of the keys, "
+                'concatenated, as with key_projection="score". Received: keys of depth '
+                f"{keys_shape[-1]}"
+            ) from error
         self.built = True
 
     def call(self, query: Tensor, keys: Tensor, coverage: Tensor = None) -> Any:
@@ -370,7 +377,3 @@ class ScorePair(Score):
 
     def get_config(self) -> Config:
         return {**super().get_config(), "score": serialize_part(self.first)}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**deserialize_parts(config))

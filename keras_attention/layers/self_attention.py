@@ -25,12 +25,15 @@ from keras_attention.layers.cache import check_cache, empty_cache, remember
 from keras_attention.layers.multi_head import MultiHeadMemory, MultiHeadStep
 from keras_attention.layers.projections import serialize_options, weight_options
 from keras_attention.layers.relative_positions import RelativePositions, get_positions
-from keras_attention.layers.self_attention_checks import check_arguments, check_call
+from keras_attention.layers.self_attention_checks import (
+    check_arguments,
+    check_call,
+    check_key,
+)
 from keras_attention.layers.weighting import Weighting
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.relative_positions import positions_of_steps
 from keras_attention.serialization import (
-    deserialize_parts,
     serialize_part,
     serialize_seed,
     serialize_shared_part,
@@ -318,6 +321,7 @@ class SelfAttention(BaseAttention):
         query_mask = query_mask if mask is None else mask
         if cache is not None:
             check_cache(cache, query, value, self.causal, self.axes.axes)
+        check_key(value, key)
         if self.axes.must_fold(query.shape):
             check_no_details(return_details, self.axes.axes)
             return attend_over_axes(
@@ -446,6 +450,7 @@ class SelfAttention(BaseAttention):
     ) -> Any:
         if cache is not None:
             check_cache(cache, query, value, self.causal, self.axes.axes)
+        check_key(value, key)
         other = query if value is None else value
         if self.axes.must_fold(query.shape):
             check_no_details(return_details, self.axes.axes)
@@ -493,7 +498,3 @@ class SelfAttention(BaseAttention):
             "use_gate": self.use_gate,
             **self.projection,
         }
-
-    @classmethod
-    def from_config(cls, config: Config) -> "SelfAttention":
-        return cls(**deserialize_parts(config))

@@ -31,13 +31,28 @@ def check_arguments(arguments):
         raise ValueError(f"scale must be a number or None. Received: {scale!r}")
 
 
-def check_call(layer, query, value, key, causal):
-    """Raise `ValueError` for tensors of a call that do not fit."""
+def check_independent_queries(layer, situation):
+    """Raise `ValueError` if weights depend on the position of the query."""
+    if layer.causal or layer.step.needs_positions:
+        raise ValueError(
+            f"A SelfAttention {situation} must be neither causal nor have positions or "
+            "a window_size, because its query has no position in a sequence. "
+            f"Received: causal={layer.causal}, positions={layer.positions}, "
+            f"window_size={layer.window_size}"
+        )
+
+
+def check_key(value, key):
+    """Raise `ValueError` for a key without a value."""
     if value is None and key is not None:
         raise ValueError(
             "key needs a value with the same number of positions. Received: key "
             f"{tuple(key.shape)}, value None"
         )
+
+
+def check_call(layer, query, value, key, causal):
+    """Raise `ValueError` for tensors of a call that do not fit."""
     value_shape = (None,) * 3 if value is None else value.shape
     key_shape = None if key is None else key.shape
     # Without a value, one query is a step of a sequence.

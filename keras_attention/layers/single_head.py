@@ -3,7 +3,7 @@
 Shapes: B batch, T queries, S positions, Q query depth, V value depth.
 """
 
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops, tree
@@ -25,7 +25,6 @@ from keras_attention.ops.extra_position import append_score, split_weight
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.windows import spread_window
 from keras_attention.serialization import (
-    deserialize_parts,
     serialize_part,
     serialize_seed,
 )
@@ -76,10 +75,6 @@ class AttentionMemory(BaseMemory):
             **super().get_config(),
             "key_projection": serialize_part(self.key_projection),
         }
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**deserialize_parts(config))
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -311,15 +306,12 @@ class AttentionStep(BaseStep):
             "seed": serialize_seed(self.weight_dropout.seed),
         }
 
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**deserialize_parts(config))
-
 
 def _update_where(mask, new_state, state):
     """Return the new state where `mask` `(B, T)` is `True`, otherwise the old state.
 
-    Causal attention counts masked queries, so its state is always the new one.
+    Causal attention and windows count masked queries, so their state is always the new
+    one.
     """
 
     def update(new, old):
@@ -328,7 +320,7 @@ def _update_where(mask, new_state, state):
 
     return {
         name: new
-        if name == "causal_mask"
+        if name in ("causal_mask", "window")
         else tree.map_structure(update, new, state[name])
         for name, new in new_state.items()
     }

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_attention.layers.base import set_dtype_policy
 from keras_attention.layers.scores import Score, ScorePair
 from keras_attention.layers.weighting import (
     TemperatureWeighting,
@@ -406,6 +407,8 @@ def get_weighting(identifier, dtype=None):
     if isinstance(identifier, dict):
         identifier = keras.saving.deserialize_keras_object(identifier)
     if isinstance(identifier, Weighting):
+        if dtype is not None:
+            set_dtype_policy(identifier, dtype)
         return identifier
     if not isinstance(identifier, str) or identifier not in WEIGHTINGS:
         raise ValueError(

@@ -94,6 +94,9 @@ class LocalWindow(AttentionPart):
         if "mask" in memory:
             mask = ops.logical_and(mask, take_window(memory["mask"], positions))
         if valid is not None:
+            valid = ops.broadcast_to(
+                valid, (*ops.shape(centers), ops.shape(memory["values"])[1])
+            )
             mask = ops.logical_and(mask, _take_by_query(valid, positions))
         view = {
             "keys": take_window(memory["keys"], positions),

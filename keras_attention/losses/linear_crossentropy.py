@@ -14,6 +14,7 @@ from keras_attention.losses.masking import (
 from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Tensor
+from keras_attention.validation import check_mask
 
 # Number of logits of one block: 16 MB, which stay in the cache.
 BLOCK_ENTRIES = 1 << 22
@@ -80,8 +81,11 @@ def linear_crossentropy(
     table = ops.convert_to_tensor(embeddings)
     embeddings = ops.cast(table, inputs.dtype)
     depth = inputs.shape[-1]
-    rows = ops.reshape(masked(inputs, mask, rows=True), (-1, depth))
     shape = ops.shape(token_ids)
+    if mask is not None:
+        check_mask("mask", mask, token_ids.shape, broadcasts=True)
+        mask = ops.broadcast_to(mask, shape)
+    rows = ops.reshape(masked(inputs, mask, rows=True), (-1, depth))
     token_ids = ops.reshape(masked(token_ids, mask), (-1,))
     counts = at_least_float32(ops.ones_like(rows[:, 0]))
     if mask is not None:

@@ -104,8 +104,12 @@ class BeamSearchQueue:
             check_limit(limit)
         rows = {"memory": memory, "state": state}
         by_row = {"coverage_mask": coverage_mask, "limit": limit}
-        rows |= {name: x for name, x in by_row.items() if x is not None}
         rows = tree.map_structure(ops.convert_to_tensor, rows)
+        rows |= {
+            name: ops.convert_to_tensor(x)
+            for name, x in by_row.items()
+            if x is not None
+        }
         counts = sorted({x.shape[0] for x in tree.flatten(rows)})
         if len(counts) != 1:
             raise ValueError(

@@ -182,14 +182,11 @@ def test_input_in_query_requires_the_previous_state():
         )
 
 
-def test_heads_in_a_decoder_are_not_causal():
-    with pytest.raises(ValueError, match=r"not be causal.*Received: causal=True"):
-        AttentionCell(CELLS["gru"](), SelfAttention(3, 5, causal=True))
-
-
-@pytest.mark.parametrize("option", [{"positions": "alibi"}, {"window_size": 2}])
+@pytest.mark.parametrize(
+    "option", [{"causal": True}, {"positions": "alibi"}, {"window_size": 2}]
+)
 def test_heads_in_a_decoder_have_no_positions(option):
-    with pytest.raises(ValueError, match=r"neither positions.*Received: positions"):
+    with pytest.raises(ValueError, match=r"neither causal.*Received: causal="):
         AttentionCell(CELLS["gru"](), SelfAttention(3, 5, **option))
 
 
@@ -219,3 +216,12 @@ def test_a_memory_is_required_if_the_fed_depth_is_unknown():
 
     with pytest.raises(ValueError, match=r"memory must be given.*memory=None"):
         cell.get_initial_state(BATCH)
+
+
+def test_one_attention_takes_one_value():
+    message = re.escape(
+        f"one tensor for one attention. Received: a list of shapes [{VALUE}]"
+    )
+
+    with pytest.raises(ValueError, match=message):
+        new_decoder()(zeros(*INPUTS), [zeros(*VALUE)])

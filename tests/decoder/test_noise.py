@@ -1,6 +1,7 @@
 """Noise that attentions draw in training, before the loop of a decoder."""
 
 import keras
+import numpy as np
 import pytest
 from arrays import draw, numpy
 from decoder.reference import (
@@ -9,6 +10,7 @@ from decoder.reference import (
     UNITS,
     VALUE,
 )
+from keras import ops, tree
 
 from keras_attention import (
     AdditiveAttention,
@@ -56,3 +58,23 @@ def test_monotonic_attention_without_noise_is_the_same_in_training(rng):
         numpy(decoder(inputs, value, training=x)["weights"]) for x in (True, False)
     )
     assert (trained == used).all()
+
+
+@pytest.mark.parametrize("order", ["previous", "current"])
+def test_noise_of_one_step_is_that_of_one_sequence(order, rng):
+    attention = AdditiveAttention(UNITS, dropout=0.5)
+    cell = AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention, order=order)
+    inputs, value = draw(rng, INPUTS, VALUE)
+    inputs, memory = inputs[:, 0], attention.memory(value)
+    state = cell.get_initial_state(len(inputs), memory)
+    cell(inputs, state, memory)
+    noise = tree.map_structure(lambda x: x[0], cell.draw(memory, 1))
+
+    one, _ = cell(inputs, state, memory, noise, training=True)
+
+    several = tree.map_structure(lambda x: ops.convert_to_tensor(x)[:, None], state)
+    expected, _ = cell(inputs[:, None], several, memory, noise, training=True)
+    assert one["weights"].shape == VALUE[:2]
+    np.testing.assert_allclose(
+        *numpy([one["weights"], expected["weights"][:, 0]]), atol=1e-6
+    )

@@ -320,3 +320,14 @@ def test_options_that_heads_cannot_have_are_named():
         SelfAttention(2, 3, weighting="hard", dropout=0.5)
     with pytest.raises(ValueError, match=r"cannot.*MonotonicWeighting"):
         SelfAttention(2, 3, weighting="monotonic")
+
+
+@pytest.mark.parametrize("weighting", ["hard", HardWeighting()], ids=["name", "layer"])
+def test_a_weighting_has_the_dtype_of_its_layer(weighting, rng):
+    layer = SelfAttention(1, KEY_DIM, weighting=weighting, dtype="float64")
+
+    found = layer(draw(rng, SEQUENCE), return_details=True)
+
+    assert keras.backend.standardize_dtype(found["probabilities"].dtype) == (
+        "float32" if BACKEND == "jax" else "float64"
+    )

@@ -342,6 +342,38 @@ def test_wrong_parts_are_refused(parts, message):
         Attention(**dict(zip(names, parts, strict=False)))
 
 
+@pytest.mark.parametrize("shape", [(BATCH, 1, POSITIONS), (1, QUERIES, POSITIONS)])
+def test_the_mask_of_a_local_step_broadcasts(shape, query, value, rng):
+    layer = LuongAttention("general", window="local-p", half_width=2)
+    layer(query, value)
+    memory, mask = layer.memory(value), rng.random(shape) < 0.5
+
+    found, _ = layer.step(query, memory, mask=mask)
+
+    whole = np.broadcast_to(mask, (BATCH, QUERIES, POSITIONS))
+    expected, _ = layer.step(query, memory, mask=whole)
+    np.testing.assert_array_equal(
+        *(ops.convert_to_numpy(x["weights"]) for x in (found, expected))
+    )
+
+
+def test_local_m_counts_masked_queries_step_by_step(query, value):
+    layer = LuongAttention("general", window="local-m", half_width=1)
+    mask = np.array([[False, True, True], [True, False, True]])
+    _, expected = attend(layer, query, value, query_mask=mask)
+    memory = layer.memory(value)
+
+    state, weights = layer.step.initial_state(memory), []
+    for t in range(QUERIES):
+        one = slice(t, t + 1)
+        outputs, state = layer.step(
+            query[:, one], memory, state, query_mask=mask[:, one]
+        )
+        weights.append(ops.convert_to_numpy(outputs["weights"])[:, 0])
+
+    np.testing.assert_allclose(np.stack(weights, axis=1), expected, atol=1e-6)
+
+
 @keras.saving.register_keras_serializable(package="keras_attention_tests")
 class Nearness(DotScore):
     """A custom score: minus the squared distance."""

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_attention import (
     AdditiveAttention,
+    AdditiveScore,
     Attention,
     AttentionCell,
     DotScore,
@@ -153,6 +154,14 @@ def test_dot_scores_have_no_weights_to_copy(value):
 def test_chunk_size_is_a_positive_integer(size):
     with pytest.raises(ValueError, match=f"chunk_size .*Received: {size}"):
         MochaWeighting(size)
+
+
+def test_a_key_projection_must_be_that_of_two_scores(query, value):
+    projection = keras.layers.Dense(UNITS)
+    layer = Attention(AdditiveScore(UNITS), projection, weighting="mocha")
+
+    with pytest.raises(ValueError, match=rf"two projections .* depth {UNITS}$"):
+        layer(query, value)
 
 
 @pytest.mark.exhaustive

@@ -255,3 +255,14 @@ def test_beam_search_over_the_extended_vocabulary_equals_the_pass(rng):
         expected = log_probs[b, np.arange(length), best[b, :length]]
         given = numpy(found["token_log_probs"])[b, 0, :length]
         np.testing.assert_allclose(given, expected, atol=1e-4)
+
+
+def test_a_frozen_generator_has_no_trainable_weights(inputs):
+    symbols = [
+        keras.Input(inputs[name].shape[1:], dtype=inputs[name].dtype.name)
+        for name in ("logits", "weights", "source_ids", "state")
+    ]
+
+    model = keras.Model(symbols, PointerGenerator(X, trainable=False)(*symbols))
+
+    assert len(model.weights) == 2 and model.trainable_weights == []

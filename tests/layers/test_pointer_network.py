@@ -97,6 +97,31 @@ def test_wrong_arguments_are_named(query, value):
         pointer(query, pointer.memory(value), value_mask=mask)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"causal": True}, "must be neither causal"),
+        ({"positions": "alibi"}, "must be neither causal"),
+        ({"window_size": 2}, "must be neither causal"),
+    ],
+)
+def test_a_dict_gives_queries_without_a_position(options, message, query, value):
+    pointer = PointerNetwork(SelfAttention(2, 4, **options))
+    pointer(query, value)
+
+    with pytest.raises(ValueError, match=message):
+        pointer(query, pointer.memory(value))
+
+
+def test_a_frozen_pointer_has_no_trainable_weights():
+    layer = PointerNetwork(AdditiveAttention(4), trainable=False)
+    inputs = [keras.Input((T, Q)), keras.Input((S, V))]
+
+    model = keras.Model(inputs, layer(*inputs))
+
+    assert len(model.weights) == 3 and model.trainable_weights == []
+
+
 @pytest.mark.exhaustive
 def test_learns_to_sort(rng):
     """The network of the paper sorts numbers, and beam search reads the order."""

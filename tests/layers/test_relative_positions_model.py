@@ -256,3 +256,20 @@ def test_custom_positions_bias_the_scores(rng):
     odds = np.exp(-abs(t[:, None] - t))
     expected = odds / odds.sum(-1, keepdims=True)
     np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("positions", "other", "message"),
+    [
+        (T5Positions(8, 5), (2, 4), "same number of heads, 1. Received: 2"),
+        (ShawPositions(3), (1, 6), r"\[4, 4\]. Received: \[6, 6\]"),
+    ],
+    ids=["T5", "Shaw"],
+)
+def test_shared_positions_must_fit(positions, other, message):
+    sequence = np.zeros(SEQUENCE, "float32")
+    SelfAttention(1, 4, positions=positions)(sequence)
+    SelfAttention(1, 4, positions=positions)(sequence)
+
+    with pytest.raises(ValueError, match=message):
+        SelfAttention(*other, positions=positions)(sequence)

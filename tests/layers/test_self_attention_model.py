@@ -370,3 +370,6 @@ def test_key_without_value_is_an_error(rng):
 
     with pytest.raises(ValueError, match=r"key needs a value.*key \(2, 5, 13\)"):
         biased()(query, key=key)
+    layer, symbol = SelfAttention(1, 2, attention_axes=[1]), keras.Input((3, 5, 13))
+    with pytest.raises(ValueError, match="key needs a value"):
+        layer(symbol, key=symbol)

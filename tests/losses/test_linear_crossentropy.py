@@ -68,6 +68,16 @@ def test_crossentropy_in_blocks_is_that_of_all_logits(
         np.testing.assert_allclose(gradient, reference, atol=1e-5)
 
 
+def test_a_mask_broadcasts(readout):
+    token_ids, inputs, embeddings, mask = readout
+
+    loss = linear_crossentropy(token_ids, inputs, embeddings, mask[:1])
+
+    whole = np.repeat(mask[:1], BATCH, axis=0)
+    expected = linear_crossentropy(token_ids, inputs, embeddings, whole)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+
+
 def test_without_a_mask_every_token_counts(readout):
     token_ids, inputs, embeddings, _ = readout
     everywhere = np.ones((BATCH, STEPS), bool)

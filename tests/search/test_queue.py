@@ -210,6 +210,16 @@ def test_one_place_is_enough_and_nothing_is_compiled_twice():
         assert len(calls) == made
 
 
+def test_limits_may_be_a_list():
+    memory, state = tree.map_structure(lambda x: x[:3], long_list())
+    limits = [3, LENGTH, 2]
+
+    found = queue_of("plain", quickly)(memory, state, limit=limits)
+
+    expected = queue_of("plain", quickly)(memory, state, limit=np.array(limits))
+    assert_agree(found, expected)
+
+
 @pytest.mark.parametrize(
     ("places", "rows", "message"),
     [
