@@ -8,6 +8,12 @@ import numpy as np
 from keras import ops
 
 
+def check_positive(name, value):
+    """Raise `ValueError` unless an argument is positive."""
+    if not value > 0:
+        raise ValueError(f"{name} must be positive. Received: {value!r}")
+
+
 def check_positive_integer(name, value, *, optional=False):
     """Raise `ValueError` unless an argument is a positive integer (or `None`)."""
     if optional and value is None:

@@ -117,8 +117,7 @@ class AttentionPooling(QuantizableLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if units is not None:
-            check_positive_integer("units", units)
+        check_positive_integer("units", units, optional=True)
         check_positive_integer("hops", hops)
         if not penalty >= 0:
             raise ValueError(f"penalty must not be negative. Received: {penalty!r}")

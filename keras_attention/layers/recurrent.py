@@ -12,7 +12,7 @@ from keras_attention.layers.projections import fresh_initializer
 from keras_attention.lengths import at_least_one, is_zero
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.typing import Config, Initializer, Nested, Shape, Tensor
-from keras_attention.validation import check_positive_integer
+from keras_attention.validation import check_positive, check_positive_integer
 
 
 class NormalizedCell:
@@ -33,8 +33,7 @@ class NormalizedCell:
         **options: Any,
     ) -> None:
         check_positive_integer("units", units)
-        if not epsilon > 0:
-            raise ValueError(f"epsilon must be positive. Received: {epsilon!r}")
+        check_positive("epsilon", epsilon)
         super().__init__(units, **options)
         self.epsilon = epsilon
         self.gain_initializer = keras.initializers.get(gain_initializer)

@@ -13,6 +13,7 @@ from keras_attention.layers.base import AttentionPart
 from keras_attention.layers.scores import Score
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Config, Shape, Tensor
+from keras_attention.validation import check_positive
 
 
 class Weighting(AttentionPart):
@@ -104,9 +105,3 @@ class TemperatureWeighting(Weighting):
             "temperature": self.temperature,
             "learn_temperature": self.learn_temperature,
         }
-
-
-def check_positive(name, value):
-    """Raise `ValueError` unless an argument is positive."""
-    if not value > 0:
-        raise ValueError(f"{name} must be positive. Received: {value!r}")

@@ -10,11 +10,7 @@ from keras import ops
 
 from keras_attention.layers.base import set_dtype_policy
 from keras_attention.layers.scores import Score, ScorePair
-from keras_attention.layers.weighting import (
-    TemperatureWeighting,
-    Weighting,
-    check_positive,
-)
+from keras_attention.layers.weighting import TemperatureWeighting, Weighting
 from keras_attention.ops.choices import (
     entropy,
     log_probability,
@@ -38,7 +34,11 @@ from keras_attention.ops.weightings import (
 )
 from keras_attention.serialization import seed_and_generator, serialize_seed
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
-from keras_attention.validation import check_choice, check_positive_integer
+from keras_attention.validation import (
+    check_choice,
+    check_positive,
+    check_positive_integer,
+)
 
 
 class _DeterministicWeighting(TemperatureWeighting):
@@ -52,9 +52,7 @@ class _DeterministicWeighting(TemperatureWeighting):
         noise: Nested = None,
         training: bool | None = None,
     ) -> tuple[Tensors, Tensors]:
-        if self.learn_temperature or self.temperature != 1.0:
-            scores = self.divided(scores)
-        return {"weights": self.normalize(scores, valid)}, {}
+        return {"weights": self.normalize(self.divided(scores), valid)}, {}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

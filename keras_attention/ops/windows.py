@@ -25,10 +25,9 @@ def window_positions(centers, half_width):
     return middle[..., None] + ops.arange(-half_width, half_width + 1, dtype="int32")
 
 
-def inside(positions, lengths):
-    """Return whether positions `(B, T, W)` are within `lengths`, `(B,)` or scalar."""
-    lengths = ops.reshape(ops.cast(lengths, "int32"), (-1, 1, 1))
-    return ops.logical_and(positions >= 0, positions < lengths)
+def inside(positions, length):
+    """Return whether positions are those of a source of this length."""
+    return ops.logical_and(positions >= 0, positions < length)
 
 
 def take_window(x, positions):

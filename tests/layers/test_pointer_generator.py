@@ -24,7 +24,7 @@ def inputs(rng):
     weights = rng.random((B, T, S))
     source_ids = rng.integers(0, N + X, (B, S))
     # The first row has one word twice, and two extra ids.
-    source_ids[0] = [2, N + 1, 2, N, 6]
+    source_ids[0] = [2, N + 1, 2, N, 0]
     return {
         "logits": rng.normal(size=(B, T, N)).astype("float32"),
         "weights": (weights / weights.sum(-1, keepdims=True)).astype("float32"),
@@ -112,9 +112,9 @@ def test_masked_positions_are_not_copied_and_the_rest_sums_to_one(inputs):
 def test_ids_outside_of_the_extended_vocabulary_are_never_copied(inputs):
     layer = PointerGenerator(X)
     mask = np.ones((B, S), "bool")
-    mask[:, [1, 3]] = False
+    mask[:, [1, 3, 4]] = False
     expected = numpy(layer(**inputs, source_mask=mask))
-    inputs["source_ids"][:, 1], inputs["source_ids"][:, 3] = N + X, -1
+    inputs["source_ids"][:, [1, 3, 4]] = N + X, -1, N + X + 1
 
     found = numpy(layer(**inputs))
     target = numpy(layer(**inputs, targets=np.full((B, T), 2)))

@@ -24,8 +24,8 @@ def test_windows_lie_around_the_floor_of_their_centre():
     expected = [[[-1, 0, 1], [1, 2, 3]], [[-2, -1, 0], [4, 5, 6]]]
     np.testing.assert_array_equal(positions, expected)
     np.testing.assert_array_equal(
-        numpy(inside(ops.convert_to_tensor(positions), np.array([3, 6]))),
-        [[[0, 1, 1], [1, 1, 0]], [[0, 0, 1], [1, 1, 0]]],
+        numpy(inside(ops.convert_to_tensor(positions), 5)),
+        [[[0, 1, 1], [1, 1, 1]], [[0, 0, 1], [1, 0, 0]]],
     )
 
 

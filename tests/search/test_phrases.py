@@ -181,7 +181,8 @@ def log_prob_of_next(table, state, row, tokens):
 
 
 @pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in range(2, 9))]
+    "seed",
+    [2, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in (1, *range(3, 9)))],
 )
 def test_the_beam_is_divided_by_progress(seed):
     phrases = [[(3, 3, 0), (0, 1)], [(1,), (1, 4)]]
