@@ -72,7 +72,7 @@ def test_a_layer_is_the_equation_of_the_paper(inputs, pre_norm):
     x, values, mask = inputs
     decoder = decoder_of(1, pre_norm=pre_norm)
     [layer] = decoder.layers
-    found, weights = numpy(decoder(x, values, mask, return_attention_scores=True))
+    found, weights = numpy(decoder(x, values, mask, return_weights=True))
 
     def add(y, index, sublayer):
         norm = layer.norms[index]
@@ -110,7 +110,7 @@ def test_a_layer_is_the_equation_of_the_paper(inputs, pre_norm):
 def test_steps_equal_the_pass(inputs):
     x, values, mask = inputs
     decoder = decoder_of(3)
-    outputs, weights = numpy(decoder(x, values, mask, return_attention_scores=True))
+    outputs, weights = numpy(decoder(x, values, mask, return_weights=True))
     memory = decoder.memory(ops.convert_to_tensor(values), ops.convert_to_tensor(mask))
     shape = (SOURCES, SEQUENCES)
     caches = keras.tree.map_structure(

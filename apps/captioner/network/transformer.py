@@ -63,7 +63,7 @@ class TransformerCaptioner(CaptionNetwork):
             ops.reshape(embedded, (-1, *ops.shape(embedded)[2:])),
             regions,
             mask,
-            return_attention_scores=True,
+            return_weights=True,
             training=training,
         )
         shape = ops.shape(words)

@@ -125,7 +125,7 @@ class DecoderLayer(TransformerLayer):
         x: `(B * K, T, E)`.
         values: The source, `(B, S, depth)`.
         value_mask: Boolean `(B, S)`.
-        return_attention_scores: Whether to return the weights, too.
+        return_weights: Whether to return the weights, too.
 
     Returns:
         `x` and the mean weights of all heads over the source, `(B, K * T, S)` or
@@ -142,28 +142,18 @@ class DecoderLayer(TransformerLayer):
         self.self_attention.build(x_shape)
         self.source_attention.build((None, *x_shape[1:]), values_shape)
 
-    def call(
-        self,
-        x,
-        values,
-        value_mask=None,
-        *,
-        return_attention_scores=False,
-        training=None,
-    ):
+    def call(self, x, values, value_mask=None, *, return_weights=False, training=None):
         memory = self.source_attention.memory(values, value_mask=value_mask)
-        return self._sublayers(
-            x, self.self_attention, memory, return_attention_scores, training
-        )
+        return self._sublayers(x, self.self_attention, memory, return_weights, training)
 
-    def step(self, x, cache, memory, return_attention_scores):
+    def step(self, x, cache, memory, return_weights):
         """Run one step of K hypotheses.
 
         Args:
             x: `(B, K, E)`.
             cache: Cache of `B * K` rows.
             memory: Result of `source_attention.memory`, of B rows.
-            return_attention_scores: Whether to return the weights, too.
+            return_weights: Whether to return the weights, too.
 
         Returns:
             `x`, the cache, and the mean weights of all heads `(B, K, S)` or `None`.
@@ -175,9 +165,7 @@ class DecoderLayer(TransformerLayer):
             output, cache = self.self_attention(rows, cache=cache)
             return ops.reshape(output, ops.shape(x))
 
-        x, weights = self._sublayers(
-            x, attend_to_prefix, memory, return_attention_scores
-        )
+        x, weights = self._sublayers(x, attend_to_prefix, memory, return_weights)
         return x, cache, weights
 
     def _sublayers(self, x, attend_to_prefix, memory, return_weights, training=None):
@@ -218,11 +206,11 @@ class TransformerDecoder(keras.layers.Layer):
         x: Embedded tokens `(B * K, T, E)`.
         values: The source, `(B, S, depth)`.
         value_mask: Boolean `(B, S)`.
-        return_attention_scores: Whether to return the weights, too.
+        return_weights: Whether to return the weights, too.
 
     Returns:
         outputs: `(B * K, T, E)`.
-        weights: `(B, K * T, S)`; only if `return_attention_scores`.
+        weights: `(B, K * T, S)`; only if `return_weights`.
 
     Raises:
         UserError: If `alignment_layer` is larger than `layers`.
@@ -255,25 +243,17 @@ class TransformerDecoder(keras.layers.Layer):
             layer.build(x_shape, values_shape)
         self.norm.build(x_shape)
 
-    def call(
-        self,
-        x,
-        values,
-        value_mask=None,
-        *,
-        return_attention_scores=False,
-        training=None,
-    ):
+    def call(self, x, values, value_mask=None, *, return_weights=False, training=None):
         weights = []
         for index, layer in enumerate(self.layers):
-            aligns = return_attention_scores and self._aligns(index)
+            aligns = return_weights and self._aligns(index)
             x, attention = layer(
-                x, values, value_mask, return_attention_scores=aligns, training=training
+                x, values, value_mask, return_weights=aligns, training=training
             )
             if aligns:
                 weights.append(attention)
         x = self.norm(x)
-        return (x, sum(weights) / len(weights)) if return_attention_scores else x
+        return (x, sum(weights) / len(weights)) if return_weights else x
 
     def memory(self, values, value_mask=None):
         """Return the memory of all layers for `step`, from values `(B, S, depth)`."""

@@ -69,7 +69,7 @@ class SelfAttentionNetwork(TranslationNetwork):
             x,
             memory["values"],
             memory["mask"],
-            return_attention_scores=return_weights,
+            return_weights=return_weights,
             training=training,
         )
         return found if return_weights else (found, None)
