@@ -1,7 +1,9 @@
 """Overlays of the attention: the names of their files, and writing them."""
 
 import collections
+import itertools
 import os
+from pathlib import Path
 
 from keras_attention_apps.captioner.images.reading import read_image
 from keras_attention_apps.common.cli import UserError
@@ -13,7 +15,7 @@ MAX_SIDE = 480
 
 
 def find_overlays(overlay, given, paths):
-    """Return the file of each image's overlay; all are different.
+    """Return the file of each image's overlay; different images have different ones.
 
     Args:
         overlay: For a single image the name of a file, otherwise that of a folder.
@@ -53,24 +55,48 @@ def find_overlays(overlay, given, paths):
 
 
 def _names(paths):
-    """Return a dict from images to names, which are all different.
+    """Return a dict from images to names; different images have different ones.
 
-    Files of the same name are distinguished by as many of their folders as needed.
+    Files of the same name are distinguished by as many of their folders as needed, or
+    else by a number. Two spellings of one absolute path are one image.
     """
-    folders = {path: path.absolute().parent.parts for path in paths}
-    beside = collections.Counter((path.parent, path.stem) for path in folders)
-    own = {
-        path: path.stem if beside[path.parent, path.stem] == 1 else path.name
-        for path in folders
-    }
+    images = {path: Path(os.path.abspath(path)) for path in paths}
+    own = _names_in_folders(dict.fromkeys(images.values()))
+    # The root, which is left out, would make an absolute path of the name.
+    folders = {image: image.parent.parts[1:] for image in own}
     names = dict(own)
     for depth in range(1, 1 + max(map(len, folders.values()), default=0)):
         counts = collections.Counter(names.values())
-        alike = [path for path, name in names.items() if counts[name] > 1]
+        alike = [image for image, name in names.items() if counts[name] > 1]
         names |= {
-            path: "-".join((*folders[path][-depth:], own[path])) for path in alike
+            image: "-".join((*folders[image][-depth:], own[image])) for image in alike
         }
-    return names
+    names = _numbered(names)
+    return {path: names[image] for path, image in images.items()}
+
+
+def _names_in_folders(images):
+    """Return a dict from images to names, which are different within a folder.
+
+    A name has the suffix of the image only if another image needs the name without it.
+    """
+    taken = collections.Counter(
+        (image.parent, name) for image in images for name in {image.stem, image.name}
+    )
+    return {
+        image: image.stem if taken[image.parent, image.stem] == 1 else image.name
+        for image in images
+    }
+
+
+def _numbered(names):
+    """Return names with a number after each that equals an earlier one."""
+    numbered, taken = {}, set()
+    for image, name in names.items():
+        choices = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
+        numbered[image] = next(choice for choice in choices if choice not in taken)
+        taken.add(numbered[image])
+    return numbered
 
 
 def write_overlay(path, caption, target):
