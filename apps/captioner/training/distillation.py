@@ -61,13 +61,17 @@ def _candidates(images, files):
             same_name = by_name.get(os.path.basename(photo), [])
             for place in same_name:
                 # If several images have the same name, their paths must be equal.
-                path_of_image = os.path.realpath(images[place].path)
-                if len(same_name) == 1 or path_of_image == os.path.realpath(photo):
+                if len(same_name) == 1 or _are_equal(images[place].path, photo):
                     candidates[place].update(captions)
                     found |= bool(captions)
         if not found:
             raise UserError(f"{path} has no caption of a training image")
     return candidates
+
+
+def _are_equal(image, photo):
+    """Return whether the path of an image, or `ArchivedFile`, equals another path."""
+    return os.path.realpath(str(image)) == os.path.realpath(photo)
 
 
 def _read(path):
