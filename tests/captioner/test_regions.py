@@ -10,6 +10,7 @@ import pytest
 from keras import ops
 from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.config import ChosenModel, WebConfig
+from keras_attention_apps.captioner.data.archives import ArchivedFile
 from keras_attention_apps.captioner.data.batches import TrainingBatches
 from keras_attention_apps.captioner.data.boxes import coverage_of_regions, pointing
 from keras_attention_apps.captioner.data.regions import (
@@ -253,6 +254,17 @@ def test_missing_and_invalid_files_of_regions(tmp_path):
             read_regions(tmp_path / name)
     with pytest.raises(ImageError, match=r"needs the path of an image .* ndarray"):
         read_regions(np.zeros((4, 4, 3), "uint8"))
+
+
+@pytest.mark.parametrize("folder", [None, "regions"])
+def test_an_image_in_an_archive_has_a_file_of_regions(tmp_path, folder):
+    folder = folder and tmp_path / folder
+    where = folder or tmp_path
+    where.mkdir(exist_ok=True)
+    write(where / "dog.npz", np.ones((3, DEPTH)), BOXES)
+    image = ArchivedFile(tmp_path / "train-0.tar", "animals/dog.jpg", 0, 1)
+
+    assert read_regions(image, folder).features.shape == (3, DEPTH)
 
 
 def test_coverage_of_regions_by_a_box():

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from keras_attention_apps.captioner.data.archives import ArchivedFile
 from keras_attention_apps.captioner.data.layouts.files import DataError
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.common.cli import UserError
@@ -41,9 +42,11 @@ def regions_file(image, folder=None):
     """Return the path of the regions of an image: its name with the suffix `.npz`.
 
     Args:
-        image: Path of the image, or of the file of regions itself.
-        folder: Folder of the files; by default that of the image.
+        image: Path of the image, or of the file of regions itself, or `ArchivedFile`.
+        folder: Folder of the files; by default that of the image, or of its archive.
     """
+    if isinstance(image, ArchivedFile):
+        image = image.archive.with_name(image.name)
     path = Path(image)
     if path.suffix == SUFFIX:
         return path
@@ -54,7 +57,8 @@ def read_regions(source, folder=None, *, depth=None, most=None):
     """Read the regions of an image.
 
     Args:
-        source: Path of the image or of its file of regions, or `Regions`.
+        source: Path of the image or of its file of regions, `ArchivedFile` of the
+            image, or `Regions`.
         folder: As for `regions_file`.
         depth: Depth D that the model needs, if known.
         most: Maximum number of regions, of which the first ones are kept.
@@ -64,7 +68,7 @@ def read_regions(source, folder=None, *, depth=None, most=None):
     """
     if isinstance(source, Regions):
         return _checked(source.features, source.boxes, depth, most, "the given Regions")
-    if not isinstance(source, (str, os.PathLike)):
+    if not isinstance(source, (str, os.PathLike, ArchivedFile)):
         raise ImageError(
             "a model of detected regions needs the path of an image or of a file of "
             f"regions, or Regions. Received: {type(source).__name__}"
