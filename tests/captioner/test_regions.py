@@ -25,6 +25,7 @@ from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.web.service import CaptionService
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END, START
+from programs import error_of, training
 
 from .conftest import COLOURS, TINY, untrained
 from .test_train import command
@@ -179,6 +180,18 @@ def test_options_that_contradict_regions(
     options = {name: value for name, value in options.items() if value is not None}
     assert main(command(squares, tmp_path / "run", **options)) == 2
     assert message in capsys.readouterr().err
+
+
+def test_regions_need_an_epoch_without_fine_tuning(squares, detected, tmp_path, capsys):
+    options = {"data": squares, "output": tmp_path / "run", "regions": detected}
+    for name in ("train", "train-scenes"):
+        changes = {"epochs": 0, "self-critical-epochs": 0, "fine-tune-epochs": 3}
+        arguments = [name, *training({**options, **changes})[1:]]
+        assert error_of(main, arguments, capsys).startswith(
+            "captioner: error: expected an epoch of --epochs or --self-critical-epochs,"
+            " since --regions skips fine-tuning. Received: 0 of both"
+        )
+    assert not (tmp_path / "run").exists()
 
 
 def test_files_of_all_images_are_checked(squares, detected, tmp_path, capsys):

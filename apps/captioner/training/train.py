@@ -13,7 +13,7 @@ from keras_attention_apps.captioner.data.batches import (
     random_views,
 )
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
-from keras_attention_apps.captioner.data.regions import RegionFeatures, depth_of_regions
+from keras_attention_apps.captioner.data.regions import RegionFeatures
 from keras_attention_apps.captioner.data.text import SPECIAL, Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
@@ -24,6 +24,10 @@ from keras_attention_apps.captioner.network.features import cached_features
 from keras_attention_apps.captioner.network.weight_files import SUFFIXES
 from keras_attention_apps.captioner.training.distillation import (
     with_teacher_captions,
+)
+from keras_attention_apps.captioner.training.regions import (
+    check_epochs_of_regions,
+    with_regions,
 )
 from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.training.samples import CaptionSamples
@@ -82,7 +86,9 @@ def train(config: TrainConfig):
         config, data=config.data.resolve(), output=config.output.resolve()
     )
     if config.regions:
-        config = dataclasses.replace(config, regions=config.regions.resolve())
+        config = dataclasses.replace(
+            config, regions=config.regions.resolve(), fine_tune_epochs=0
+        )
     check_embeddings(config)
     check_sampling(config, recurrent=config.model.decoder == "recurrent")
     inputs = (
@@ -95,6 +101,8 @@ def train(config: TrainConfig):
     )
     check_output(config.output, config.tensorboard, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
+    if config.regions:
+        check_epochs_of_regions(config)
     check_epochs(config.epochs, config.fine_tune_epochs, config.self_critical_epochs)
     with training_context(config) as devices:
         return _train(config, devices)
@@ -105,7 +113,7 @@ def _train(config, devices):
         readable(read_dataset(config.data, split), config.max_unreadable)
         for split in ("train", "dev")
     )
-    config = _with_regions(config, [*training, *validation])
+    config = with_regions(config, [*training, *validation])
     texts = [text for image in training for text in image.captions]
     few_images = min(BATCH_IMAGES, -(-len(training) // MIN_STEPS))
     config = dataclasses.replace(
@@ -164,40 +172,6 @@ def _train(config, devices):
     )
     phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_critical))
     return phases.runner.best
-
-
-def _with_regions(config, images):
-    """Return the `TrainConfig` with the depth of the detected regions, if any.
-
-    Raises:
-        UserError: If options of the training do not fit, or regions cannot be read.
-    """
-    model = config.model
-    if not config.regions:
-        if model.region_depth:
-            raise UserError(
-                "regions must be given: the model attends to detected regions of depth "
-                f"{model.region_depth}. Received: None"
-            )
-        return config
-    if config.frozen_views > 1:
-        raise UserError(
-            "frozen_views must be 1 with regions, which belong to whole images. "
-            f"Received: {config.frozen_views}"
-        )
-    if config.backbone_weights not in ("imagenet", "none"):
-        raise UserError(
-            "backbone_weights must not be set with regions, which need no CNN. "
-            f"Received: {config.backbone_weights!r}"
-        )
-    model = dataclasses.replace(
-        model, region_depth=depth_of_regions(images, config.regions)
-    )
-    print(
-        f"At most {model.max_regions} detected regions of depth {model.region_depth} "
-        "for each image; no fine-tuning of a CNN"
-    )
-    return dataclasses.replace(config, model=model, fine_tune_epochs=0)
 
 
 def _from_preset(config):
