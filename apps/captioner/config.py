@@ -133,7 +133,8 @@ RUNTIME_OPTIONS = (
 class CaptionTrainingOptions:
     """Options of the training of a captioner."""
 
-    #: Folder with images and captions.
+    #: Folder with images and captions. If it has no splits, a tenth of the images is
+    #: held out for validation, and another tenth for testing.
     data: Path
     #: Output folder for the best model, the checkpoints and the report (report.html).
     output: Path

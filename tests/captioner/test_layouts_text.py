@@ -116,6 +116,19 @@ def test_official_names_the_missing_split_file(tmp_path):
     )
 
 
+def test_official_files_without_splits_get_those_of_kaggle(tmp_path):
+    names = [f"{number}.jpg" for number in range(20)]
+    captions = "".join(f"{name}#{n}\tA dog .\n" for name in names for n in range(2))
+    write(tmp_path / "official/results_20130124.token", captions)
+    photograph(tmp_path / "official/flickr30k-images", *names)
+    kaggle(tmp_path / "kaggle", "".join(f"{name},A dog .\n" for name in names))
+
+    for split in ("train", "dev", "test"):
+        images = read_dataset(tmp_path / "official", split)
+        assert {image.captions for image in images} == {("A dog .", "A dog .")}
+        assert names_of(images) == names_of(read_dataset(tmp_path / "kaggle", split))
+
+
 def test_two_files_for_one_purpose_are_refused(tmp_path):
     official(tmp_path)
     write(tmp_path / "results_20130124.token")

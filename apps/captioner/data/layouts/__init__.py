@@ -1,7 +1,7 @@
 """Readers of data sets of captioned images, one for each layout.
 
 - Official Flickr8k and Flickr30k: `*.token.txt` or `*.token` with lines
-  `name.jpg#0<TAB>caption`, and `*trainImages.txt`, `*devImages.txt` and
+  `name.jpg#0<TAB>caption`, and optionally `*trainImages.txt`, `*devImages.txt` and
   `*testImages.txt` with one name per line.
 - Kaggle: `captions.txt`, a CSV file with the header `image,caption`, with or without
   split files as above.
@@ -16,8 +16,8 @@
   `0001.txt`, one caption per line, or `0001.json`, with the same keys as above. The
   name of an archive, such as `train-000.tar` or `val-000.tar`, begins with the split.
 
-COCO, Hugging Face and WebDataset may lack dev; Kaggle, Hugging Face and WebDataset may
-have no splits. Then a hash of its name decides the split of an image. The layout is
+COCO, Hugging Face and WebDataset may lack dev; all layouts but Karpathy's and COCO's
+may have no splits. Then a hash of its name decides the split of an image. The layout is
 recognised by these files. If there are several, the order is Karpathy, COCO, official,
 Kaggle, Hugging Face, WebDataset.
 

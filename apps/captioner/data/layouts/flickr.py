@@ -25,18 +25,26 @@ def read_flickr(root):
         elif line.strip():
             where = f"{path}, line {number}"
             raise unexpected(where, "name#number<TAB>caption", f"{line!r:.60}")
-    return read_split_files(root, captions)
+    return listed(root, path, captions)
 
 
-def read_split_files(root, captions):
+def listed(root, path, captions):
     """Return the `Listing` of the images that the split files name.
+
+    Without split files, it has all images, and their splits are drawn.
 
     Args:
         root: Folder of the data set.
+        path: File of the captions, for errors.
         captions: Dict from names of images to their captions.
     """
     names = {split: split for split in SPLITS.values()}
     files, lacking = find_split_files(root, "*{}Images.txt", names)
+    if not files:
+        listing = Listing(path)
+        for name, found in captions.items():
+            listing.add(Path(name), found, where=path)
+        return listing
     listing = Listing(root, lacking=lacking, draws_dev=False)
     unsplit = dict(captions)
     for split, path in files.items():

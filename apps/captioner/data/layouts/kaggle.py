@@ -1,14 +1,11 @@
 """Kaggle's layout of Flickr8k: a CSV file of names and captions."""
 
-from pathlib import Path
-
 from keras_attention_apps.captioner.data.layouts.files import (
     find_file,
     read_rows,
     unexpected,
 )
-from keras_attention_apps.captioner.data.layouts.flickr import read_split_files
-from keras_attention_apps.captioner.data.layouts.listing import SPLITS, Listing
+from keras_attention_apps.captioner.data.layouts.flickr import listed
 
 
 def read_kaggle(root):
@@ -25,9 +22,4 @@ def read_kaggle(root):
             raise unexpected(where, "image,caption on one line", found)
         if line > 1 and row:
             captions.setdefault(row[0].strip(), []).append(",".join(row[1:]))
-    if any(find_file(root, f"*{name}Images.txt") for name in set(SPLITS.values())):
-        return read_split_files(root, captions)
-    listing = Listing(path)
-    for name, found in captions.items():
-        listing.add(Path(name), found, where=path)
-    return listing
+    return listed(root, path, captions)
