@@ -117,8 +117,8 @@ class Records:
 
 
 def _names(entry):
-    """Return the keys of a caption in a line, or `None` if it has no caption."""
+    """Return the keys of a line and of its captions; `None` if it has no caption."""
     first = next(iter(entry.get("captions", [entry])), {})
     if first.get("caption") is None:
         return None
-    return set(first) - {"photo", "model"}
+    return {*entry, *first} - {"photo", "model"}
