@@ -330,9 +330,10 @@ class CaptionConfig:
     #: with --regions. By default, the file of an image is in the folder of the image.
     regions: Path | None = None
     #: Write to this file instead of standard output: one JSON object per line, with
-    #: photo, model and caption or error. If the file exists, the images that have
-    #: captions in it are skipped, so the same command in the same working directory
-    #: resumes an interrupted run. Images with an error are tried again.
+    #: photo, model, options (those that differ from the defaults) and caption or error.
+    #: If the file exists, the images that have captions in it are skipped, so the same
+    #: command in the same working directory resumes an interrupted run; another model
+    #: or other options are an error. Images with an error are tried again.
     output: Path | None = None
     #: Write an overlay of the attention for every word: a file for one image; for
     #: several, a folder other than that of the images.

@@ -139,4 +139,5 @@ def test_several_captions_of_an_image(photographs, model_folder, capsys, tmp_pat
     assert captions == [rest for _, *rest in lines]
     assert len(entries[1]["attention"]) == len(entries[1]["words"])
     brief = [{name: x[name] for name in ("caption", "score")} for x in entries]
-    assert written == {"photo": path, "model": str(model_folder), "captions": brief}
+    origin = {"photo": path, "model": str(model_folder), "options": "--n-best 3"}
+    assert written == {**origin, "captions": brief}

@@ -201,7 +201,7 @@ def test_an_output_has_lines_of_one_model_and_one_kind(
 
     # Shell completion appends a slash to the name of a folder.
     assert main(["caption", first, *options[:-1], f"{options[-1]}{os.sep}"]) == 0
-    assert main(["caption", str(photographs), *options, "--n-best", "2"]) == 2
+    assert main(["caption", str(photographs), *options, "--json"]) == 2
     assert (
         "was written with other options: expected the keys caption"
         in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import pytest
 from keras_attention_apps.captioner.commands.records import Records
+from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.cli import UserError
 
 from .conftest import lines_of
@@ -31,3 +32,52 @@ def test_an_output_has_one_caption_or_several_in_each_line(tmp_path, first, seco
     with pytest.raises(UserError, match=r"captions.jsonl was written with other opti"):
         written(tmp_path / "captions.jsonl", {"error": "damaged"}, second)
     assert lines_of(tmp_path / "captions.jsonl")[:1] == lines
+
+
+def test_an_output_has_captions_of_one_search(tmp_path):
+    path = tmp_path / "captions.jsonl"
+    [line] = written(path, {"caption": "a dog"}, options="--beam-size 3")
+    assert line == {
+        "photo": "0.jpg",
+        "model": "model",
+        "options": "--beam-size 3",
+        "caption": "a dog",
+    }
+
+    with pytest.raises(UserError) as caught:
+        written(path, options="")
+    assert str(caught.value) == (
+        f"{path}, line 1: expected captions with the default options. Received: those "
+        "with --beam-size 3. Choose another output"
+    )
+    assert written(path, options="--beam-size 3") == [line]
+
+
+def test_lines_of_earlier_versions_have_any_options(tmp_path):
+    path = tmp_path / "captions.jsonl"
+    path.write_text('{"photo": "a.jpg", "model": "model", "caption": "a dog"}\n')
+
+    before, after = written(path, {"caption": "a cat"}, options="--beam-size 3")
+    assert "options" not in before and after["options"] == "--beam-size 3"
+    with pytest.raises(UserError, match=r"line 2: expected .* with the default opt"):
+        written(path)
+
+
+def test_a_resumed_run_must_have_the_same_options(
+    loaded_once, photographs, model_folder, tmp_path, capsys
+):
+    output, model = tmp_path / "captions.jsonl", str(model_folder)
+    command = ["caption", str(photographs / "red-0.png"), "--model", model]
+    command += ["--output", str(output)]
+    assert main(command) == 0
+    [line] = lines_of(output)
+    assert line["options"] == ""
+    # These are the defaults.
+    assert main([*command, "--length-penalty", "0.7", "--precision", "float32"]) == 0
+    capsys.readouterr()
+
+    for name, value in (("beam-size", 3), ("n-best", 2), ("image-size", 24)):
+        assert main([*command, f"--{name}", str(value)]) == 2
+        expected = f"expected captions with --{name} {value}. Received: those with the "
+        assert f"{expected}default options" in capsys.readouterr().err
+    assert lines_of(output) == [line]

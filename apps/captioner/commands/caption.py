@@ -1,6 +1,7 @@
 """`captioner caption`: captions as lines, as JSON, or as a file that can be resumed."""
 
 import contextlib
+import dataclasses
 import functools
 import sys
 
@@ -15,11 +16,13 @@ from keras_attention_apps.captioner.images.reading import (
     find_unreadable,
 )
 from keras_attention_apps.captioner.runtimes import RUNTIMES
+from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.cli import UserError, printable
 from keras_attention_apps.common.files import check_file, is_special, to_json
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.inputs import Inputs
+from keras_attention_apps.common.runtimes import UNCHANGED
 from tqdm import tqdm
 
 
@@ -57,11 +60,13 @@ def caption(config):
         jit_compile=config.jit_compile,
         **chosen.options,
     )
-    check_n_best(config.n_best, captioner.search_options(**config.search.beam))
+    search = captioner.search_options(**config.search.beam)
+    check_n_best(config.n_best, search)
     with contextlib.ExitStack() as stack:
         write = functools.partial(_print, config, several)
         if config.output:
-            records = stack.enter_context(Records(config.output, chosen.model))
+            records = Records(config.output, chosen.model, _options(config, search))
+            records = stack.enter_context(records)
             missing = {path for path, x in overlays.items() if not x.exists()}
             paths = [x for x in paths if x not in records or x in missing]
             progress = stack.enter_context(tqdm(total=len(paths), unit="image"))
@@ -89,6 +94,29 @@ def _check_output(output):
             "--output must be a file, so that an interrupted run can continue it. "
             f"Received a pipe or a device: {str(output)!r}"
         )
+
+
+def _options(config, search):
+    """Return the options on which captions depend, as on the command line.
+
+    Those with their defaults are left out.
+
+    Args:
+        config: The `CaptionConfig`.
+        search: Dict of all options of the beam search. Those of a LiteRT file may
+            differ from the defaults although none was given.
+    """
+    defaults = dataclasses.asdict(CaptionBeamConfig())
+    given = {name: x for name, x in search.items() if x != defaults[name]}
+    changes = config.captioner.options
+    given |= {name: x for name, x in changes.items() if x not in UNCHANGED}
+    if config.n_best > 1:
+        given["n_best"] = config.n_best
+    if config.regions:
+        # The folder may be moved, or given relative to another working directory.
+        given["regions"] = config.regions.resolve().name
+    options = sorted((name.replace("_", "-"), x) for name, x in given.items())
+    return " ".join(f"--{name} {value}" for name, value in options)
 
 
 def _find(given):

@@ -14,6 +14,8 @@ from keras_attention_apps.common.files import (
 
 # The beginning of every line.
 BEGINNING = b'{"photo": "'
+# What errors call an empty list of options.
+DEFAULT = "the default options"
 
 
 class Records:
@@ -25,15 +27,20 @@ class Records:
     Args:
         path: The file; created if it does not exist.
         model: Name or folder of the model, which every line contains.
+        options: Options on which the captions depend, as on the command line, where
+            they differ from the defaults. Every line contains them; those of earlier
+            versions do not, and may have any options.
 
     Raises:
-        UserError: If the file has other contents, or captions of another model.
+        UserError: If the file has other contents, or captions of another model or with
+            other options.
     """
 
-    def __init__(self, path, model):
+    def __init__(self, path, model, options=""):
         self.path = path
         # Shell completion appends a slash to the name of a folder.
         self.model = model.rstrip("/" + os.sep)
+        self.options = options
         self._captioned = set()
         # The keys of a line, which depend on the options.
         self._names = None
@@ -76,6 +83,12 @@ class Records:
                 f"{where} captions of {self.model!r}. Received: those of "
                 f"{entry.get('model')!r}"
             )
+        found = entry.get("options", self.options)
+        if found != self.options:
+            raise UserError(
+                f"{where} captions with {self.options or DEFAULT}. Received: those "
+                f"with {found or DEFAULT}. Choose another output"
+            )
         if "error" in entry:
             return False
         self._captioned.add(os.path.abspath(photo))
@@ -106,7 +119,8 @@ class Records:
                 )
             self._names = names
             self._captioned.add(os.path.abspath(path))
-        entry = {"photo": str(path), "model": self.model, **described}
+        own = {"photo": str(path), "model": self.model, "options": self.options}
+        entry = {**own, **described}
         with naming(self.path):
             self._file.write(f"{to_json(entry)}\n".encode())
             self._file.flush()
@@ -121,4 +135,4 @@ def _names(entry):
     first = next(iter(entry.get("captions", [entry])), {})
     if first.get("caption") is None:
         return None
-    return {*entry, *first} - {"photo", "model"}
+    return {*entry, *first} - {"photo", "model", "options"}
