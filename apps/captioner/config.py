@@ -333,7 +333,8 @@ class CaptionConfig:
     #: photo, model, options (those that differ from the defaults) and caption or error.
     #: If the file exists, the images that have captions in it are skipped, so the same
     #: command in the same working directory resumes an interrupted run; another model
-    #: or other options are an error. Images with an error are tried again.
+    #: or other options are an error. Images with an error are tried again, and those
+    #: without a caption if --min-score is lower now.
     output: Path | None = None
     #: Write an overlay of the attention for every word: a file for one image; for
     #: several, a folder other than that of the images.

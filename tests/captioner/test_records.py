@@ -81,3 +81,44 @@ def test_a_resumed_run_must_have_the_same_options(
         expected = f"expected captions with --{name} {value}. Received: those with the "
         assert f"{expected}default options" in capsys.readouterr().err
     assert lines_of(output) == [line]
+
+
+@pytest.mark.parametrize("left_out", [{"caption": None}, {"captions": []}])
+def test_an_image_without_a_caption_is_tried_again_if_it_would_have_one(
+    tmp_path, left_out
+):
+    path = tmp_path / "captions.jsonl"
+    lines = written(
+        path,
+        {**left_out, "mean_log_probability": -1.5},
+        {**left_out, "mean_log_probability": -0.9},
+        # Earlier versions did not write it.
+        left_out,
+        {"error": "damaged"},
+        {"caption": "a dog"},
+        min_score=-0.5,
+    )
+    assert len(lines) == 5
+
+    with Records(path, "model", min_score=-1.0) as records:
+        finished = [f"{number}.jpg" in records for number in range(5)]
+    assert finished == [True, False, False, False, True]
+    assert lines_of(path) == [lines[0], lines[4]]
+    assert written(path) == [lines[4]]
+
+
+def test_a_lower_threshold_adds_captions_to_an_output(
+    loaded_once, photographs, model_folder, tmp_path, capsys
+):
+    output, model = tmp_path / "captions.jsonl", str(model_folder)
+    command = ["caption", str(photographs / "red-0.png"), "--model", model]
+    command += ["--output", str(output), "--min-score"]
+    assert main([*command, "-0.0001"]) == 0
+    [before] = lines_of(output)
+    assert before["caption"] is None and before["mean_log_probability"] < -0.0001
+
+    assert main([*command, "-0.001"]) == 0
+    assert lines_of(output) == [before]
+    assert main([*command, "-100"]) == 0
+    [after] = lines_of(output)
+    assert after["photo"] == before["photo"] and after["caption"] is not None

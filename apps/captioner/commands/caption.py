@@ -65,8 +65,10 @@ def caption(config):
     with contextlib.ExitStack() as stack:
         write = functools.partial(_print, config, several)
         if config.output:
-            records = Records(config.output, chosen.model, _options(config, search))
-            records = stack.enter_context(records)
+            options = _options(config, search)
+            records = stack.enter_context(
+                Records(config.output, chosen.model, options, config.min_score)
+            )
             missing = {path for path, x in overlays.items() if not x.exists()}
             paths = [x for x in paths if x not in records or x in missing]
             progress = stack.enter_context(tqdm(total=len(paths), unit="image"))
@@ -78,12 +80,12 @@ def caption(config):
             regions=config.regions,
             **config.search.beam,
         ):
-            captions = _probable(config, path, captions)
-            error = _draw_overlay(path, captions, overlays)
+            kept = _probable(config, path, captions)
+            error = _draw_overlay(path, kept, overlays)
             if error:
                 _print_error(error)
                 failures += 1
-            write(path, captions)
+            write(path, captions, kept)
     return 2 if failures else 0
 
 
@@ -160,7 +162,7 @@ def _probable(config, path, captions):
         return captions
     kept = [x for x in captions if x.mean_log_probability >= config.min_score]
     if not kept:
-        best = captions[0].mean_log_probability
+        best = max(one.mean_log_probability for one in captions)
         _warn(
             f"{str(path)!r} has no caption with a mean log-probability of at least "
             f"{config.min_score}; that of the best one is {best:.4f}"
@@ -177,15 +179,15 @@ def _print_error(error):
     tqdm.write(f"captioner: error: {printable(error)}", file=sys.stderr)
 
 
-def _print(config, several, path, captions):
+def _print(config, several, path, captions, kept):
     """Print the captions of an image as lines with columns, or as JSON."""
     if isinstance(captions, UserError):
         return
     if config.json:
-        entry = {"photo": str(path), **_entry(config, captions, details=True)}
-        print(to_json(entry), flush=True)
+        described = _entry(config, captions, kept, details=True)
+        print(to_json({"photo": str(path), **described}), flush=True)
         return
-    for one in captions:
+    for one in kept:
         columns = [printable(one.text)]
         if config.n_best > 1:
             columns = [f"{one.score:.4f}", *columns]
@@ -194,21 +196,31 @@ def _print(config, several, path, captions):
         print("\t".join(columns), flush=True)
 
 
-def _record(config, records, progress, path, captions):
+def _record(config, records, progress, path, captions, kept):
     """Add the captions of an image to the output file."""
     if path not in records:
-        records.add(path, _entry(config, captions, details=config.json))
+        records.add(path, _entry(config, captions, kept, details=config.json))
     progress.update()
 
 
-def _entry(config, captions, details):
-    """Return the JSON object of an image, without its path."""
+def _entry(config, captions, kept, details):
+    """Return the JSON object of an image, without its path.
+
+    Args:
+        config: The `CaptionConfig`.
+        captions: All captions, or the `ImageError`.
+        kept: Those that are probable enough.
+        details: Whether the object has all details of a caption.
+    """
     if isinstance(captions, UserError):
         return {"error": str(captions)}
-    if not captions:
-        return {"captions": []} if config.n_best > 1 else {"caption": None}
+    if not kept:
+        # With this score, a later run decides whether the image would have a caption.
+        best = max(one.mean_log_probability for one in captions)
+        none = {"captions": []} if config.n_best > 1 else {"caption": None}
+        return {**none, "mean_log_probability": round(best, 4)}
     entries = []
-    for one in captions:
+    for one in kept:
         entry = {"caption": one.text}
         if details:
             entry = one.details()

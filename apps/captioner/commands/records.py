@@ -22,7 +22,8 @@ class Records:
     """A file of JSON lines that resumes after an interruption.
 
     A context manager. An incomplete last line is removed, and so are lines with an
-    error, so that their images are tried again.
+    error, and those without a caption if the image may have one now: these images are
+    tried again.
 
     Args:
         path: The file; created if it does not exist.
@@ -30,44 +31,46 @@ class Records:
         options: Options on which the captions depend, as on the command line, where
             they differ from the defaults. Every line contains them; those of earlier
             versions do not, and may have any options.
+        min_score: Minimum mean log-probability of a caption, if there is one.
 
     Raises:
         UserError: If the file has other contents, or captions of another model or with
             other options.
     """
 
-    def __init__(self, path, model, options=""):
+    def __init__(self, path, model, options="", min_score=None):
         self.path = path
         # Shell completion appends a slash to the name of a folder.
         self.model = model.rstrip("/" + os.sep)
         self.options = options
+        self.min_score = min_score
         self._captioned = set()
         # The keys of a line, which depend on the options.
         self._names = None
 
     def __contains__(self, path):
-        """Return whether an image has captions already."""
+        """Return whether an image has a line that stays."""
         return os.path.abspath(path) in self._captioned
 
     def __enter__(self):
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        size, failed = 0, False
+        size, outdated = 0, False
         with open(self.path, "a+b") as file:
             file.seek(0)
             for number, line in enumerate(file, 1):
                 ours = BEGINNING.startswith(line[: len(BEGINNING)])
                 if ours and not line.endswith(b"\n"):
                     break
-                failed |= not self._read(line, number)
+                outdated |= not self._read(line, number)
                 size += len(line)
             file.truncate(size)
-        if failed:
-            self._remove_errors()
+        if outdated:
+            self._remove_outdated()
         self._file = open(self.path, "ab")
         return self
 
     def _read(self, line, number):
-        """Read a line of an earlier run, and return whether it has captions."""
+        """Read a line of an earlier run, and return whether it stays."""
         entry = None
         with contextlib.suppress(ValueError):
             entry = parse_json(line)
@@ -89,19 +92,29 @@ class Records:
                 f"{where} captions with {self.options or DEFAULT}. Received: those "
                 f"with {found or DEFAULT}. Choose another output"
             )
+        stays = self._stays(entry)
+        if stays:
+            self._captioned.add(os.path.abspath(photo))
+            self._names = _names(entry) or self._names
+        return stays
+
+    def _stays(self, entry):
+        """Return whether a line has captions, or would be left without one again."""
         if "error" in entry:
             return False
-        self._captioned.add(os.path.abspath(photo))
-        self._names = _names(entry) or self._names
-        return True
+        if _names(entry):
+            return True
+        # Earlier versions did not write the score of what they left out.
+        best = entry.get("mean_log_probability", 0)
+        return self.min_score is not None and best < self.min_score
 
-    def _remove_errors(self):
+    def _remove_outdated(self):
         with (
             atomic_path(self.path) as temporary,
             open(self.path, "rb") as file,
             open(temporary, "wb") as kept,
         ):
-            kept.writelines(x for x in file if "error" not in json.loads(x))
+            kept.writelines(x for x in file if self._stays(json.loads(x)))
 
     def add(self, path, described):
         """Write the line of an image.
