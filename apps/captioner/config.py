@@ -283,7 +283,8 @@ class ChosenModel:
     #: ensemble.
     model: ModelName = "flickr8k-ensemble"
     #: Context of hard attention: the most probable region (argmax), or the weighted
-    #: mean of all regions (expectation). By default that of the model.
+    #: mean of all regions (expectation). By default that of the model. An error for
+    #: models without hard attention.
     inference: Literal["argmax", "expectation"] | None = None
     #: Images are resized to a square of this side in pixels; by default that of the
     #: model. Larger images have more regions and take longer.

@@ -1,7 +1,12 @@
 """Errors of the commands: one line each, with exit code 2."""
 
+import keras
 import pytest
+from keras_attention_apps.captioner.commands.checks import check_inference
+from keras_attention_apps.captioner.config import ChosenModel, WebConfig
 from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.web.service import CaptionService
+from keras_attention_apps.common.cli import UserError
 from programs import error_of, training, with_content, with_flipped_bit
 
 pytestmark = pytest.mark.usefixtures("loaded_once")
@@ -40,6 +45,35 @@ def test_a_wrong_command_gets_one_clear_line(
     monkeypatch.chdir(tmp_path)
     assert problem in error_of(main, arguments, capsys)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("model", ["flickr8k-ensemble", "flickr8k-soft+flickr8k-soft"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["caption", "x.jpg"],
+        ["caption", "x.jpg", "--engine", "ray", "--output", "x.jsonl"],
+        ["evaluate", "--data", "."],
+        ["export", "x.tflite"],
+    ],
+    ids=lambda command: "-".join(command[:4:2]),
+)
+def test_inference_needs_hard_attention(command, model, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if command[0] == "export" and keras.backend.backend() != "tensorflow":
+        pytest.skip("exports need TensorFlow")
+    arguments = [*command, "--inference", "argmax", "--model", model]
+    assert (
+        "--inference needs a model with hard attention. Received: "
+        f"{model!r}, with soft attention\n" in error_of(main, arguments, capsys)
+    )
+
+
+def test_inference_is_an_option_of_an_ensemble_with_hard_attention():
+    for model in ("flickr8k-hard", "flickr8k-soft+flickr8k-hard", "some.tflite"):
+        check_inference(ChosenModel(model, inference="argmax"))
+    with pytest.raises(UserError, match="--inference needs a model with hard"):
+        CaptionService(WebConfig(ChosenModel("flickr8k-soft", inference="argmax")))
 
 
 def test_a_folder_without_images_is_an_error(model_folder, tmp_path, capsys):

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import sys
 
+from keras_attention_apps.captioner.commands.checks import check_inference
 from keras_attention_apps.captioner.commands.overlays import (
     find_overlays,
     write_overlay,
@@ -34,6 +35,7 @@ def caption(config):
     """
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
+    check_inference(config.captioner)
     if config.bulk.engine == "ray":
         # A lazy import, since the local engine does not need this module.
         name = "keras_attention_apps.captioner.commands.caption_bulk:caption_bulk"

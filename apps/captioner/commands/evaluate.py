@@ -4,6 +4,7 @@ import contextlib
 import math
 
 import numpy as np
+from keras_attention_apps.captioner.commands.checks import check_inference
 from keras_attention_apps.captioner.data.boxes import pointing
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 from keras_attention_apps.captioner.metrics import (
@@ -24,6 +25,7 @@ SENTINEL_WORDS = 10
 
 def evaluate(config):
     """Print the scores that an `EvaluateConfig` describes, and return them."""
+    check_inference(config.captioner)
     if config.output:
         check_file(config.output)
         if not _are_results(config.output):

@@ -1,6 +1,7 @@
 """A captioner as a TensorFlow SavedModel: encoded images in, captions out."""
 
 import keras
+from keras_attention_apps.captioner.commands.checks import check_inference
 from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
 from keras_attention_apps.captioner.data.text import JOINTS
 from keras_attention_apps.captioner.inference import Captioner
@@ -22,6 +23,7 @@ def export(config):
     chosen = config.captioner
 
     def load():
+        check_inference(chosen)
         captioner = Captioner.from_preset(chosen.model, **chosen.options)
         if captioner.config.region_depth:
             raise UserError(

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 from keras_attention_apps.captioner.captions import PRESETS
+from keras_attention_apps.captioner.commands.checks import check_inference
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.images.reading import image_to_array, read_image
 from keras_attention_apps.captioner.runtimes import RUNTIMES
@@ -46,6 +47,7 @@ class CaptionService:
     """
 
     def __init__(self, config):
+        check_inference(config.captioner)
         self._config = config
         self._models = Models(RUNTIMES, config.runtime)
         model = self._main({})
