@@ -1,9 +1,15 @@
-"""The names of the files to which overlays of the attention are written."""
+"""The files to which overlays of the attention are written, and inputs from pipes."""
 
+import io
+import os
+import threading
+import types
 from pathlib import Path
 
 import pytest
 from keras_attention_apps.captioner.commands.overlays import find_overlays
+from keras_attention_apps.captioner.main import main
+from PIL import Image
 
 
 @pytest.mark.parametrize(
@@ -35,3 +41,43 @@ def test_an_image_that_is_named_twice_has_one_overlay(tmp_path, monkeypatch):
     found = find_overlays(tmp_path / "maps", paths, paths)
 
     assert [path.name for path in found.values()] == ["dog.png", "dog.png", "cat.png"]
+
+
+@pytest.mark.parametrize("given", ["-", "descriptor"])
+def test_an_image_from_a_pipe_has_a_caption_and_an_overlay(
+    loaded_once, photographs, model_folder, capsys, monkeypatch, given
+):
+    content = (photographs / "red-0.png").read_bytes()
+    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO(content)))
+    if given == "descriptor":
+        if not os.path.isdir("/dev/fd"):
+            pytest.skip("no files of descriptors here")
+        reading, writing = os.pipe()
+        writer = threading.Thread(target=_write, args=(writing, content))
+        writer.start()
+        given = f"/dev/fd/{reading}"
+    target = photographs / "overlay.png"
+    command = ["caption", given, given, "--model", str(model_folder)]
+
+    assert main([*command, "--overlay", str(target.parent / "maps")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[0] for line in lines] == [given] * 2
+    (overlay,) = (target.parent / "maps").iterdir()
+    with Image.open(overlay) as image:
+        assert image.width > 1000
+
+
+def test_an_unreadable_image_from_a_pipe_has_its_name(
+    loaded_once, model_folder, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO(b"text")))
+    command = ["caption", "-", "--model", str(model_folder)]
+
+    assert main([*command, "--overlay", str(tmp_path / "overlay.png")]) == 2
+    assert "error: Cannot read '-': expected an image" in capsys.readouterr().err
+    assert not (tmp_path / "overlay.png").exists()
+
+
+def _write(descriptor, content):
+    with open(descriptor, "wb") as file:
+        file.write(content)

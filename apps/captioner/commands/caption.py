@@ -11,6 +11,7 @@ from keras_attention_apps.captioner.commands.overlays import (
     write_overlay,
 )
 from keras_attention_apps.captioner.commands.records import Records
+from keras_attention_apps.captioner.images.open_files import with_open_files
 from keras_attention_apps.captioner.images.reading import (
     ImageError,
     find_images,
@@ -75,15 +76,17 @@ def caption(config):
             paths = [x for x in paths if x not in records or x in missing]
             progress = stack.enter_context(tqdm(total=len(paths), unit="image"))
             write = functools.partial(_record, config, records, progress)
-        for path, captions in captioner.caption_each(
-            paths,
+        found = captioner.caption_each(
+            # The overlay is drawn on the same bytes.
+            with_open_files(paths),
             n_best=config.n_best,
             batch_size=config.search.batch_size,
             regions=config.regions,
             **config.search.beam,
-        ):
+        )
+        for path, (image, captions) in zip(paths, found, strict=True):
             kept = _probable(config, path, captions)
-            error = _draw_overlay(path, kept, overlays)
+            error = _draw_overlay(image, kept, overlays.get(path))
             if error:
                 _print_error(error)
                 failures += 1
@@ -146,13 +149,19 @@ def _find(given):
     return paths, failures
 
 
-def _draw_overlay(path, captions, overlays):
-    """Write the overlay of an image, if any, and return an error of either, if any."""
+def _draw_overlay(image, captions, target):
+    """Write the overlay of an image, if any, and return an error of either, if any.
+
+    Args:
+        image: Path of the image, or its `OpenFile`.
+        captions: Its captions, or the `ImageError`.
+        target: File of the overlay, or `None`.
+    """
     if isinstance(captions, ImageError):
         return captions
     try:
-        if captions and path in overlays:
-            write_overlay(path, captions[0], overlays[path])
+        if captions and target:
+            write_overlay(image, captions[0], target)
     except (ImageError, OSError) as error:
         return error
     return None

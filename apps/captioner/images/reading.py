@@ -10,6 +10,7 @@ import threading
 import numpy as np
 from keras_attention_apps.captioner.data.archives import ArchivedFile
 from keras_attention_apps.captioner.images import limits
+from keras_attention_apps.captioner.images.open_files import OpenFile
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.reading import read_file
 from PIL import Image, UnidentifiedImageError
@@ -51,10 +52,10 @@ def read_image(source, *, draft=False, max_pixels=None):
     range from 0 to 65535; those of mode `F` from 0 to 1, or to 255 if one exceeds 1.
 
     Args:
-        source: Path, `ArchivedFile`, `bytes`, binary file (read from its start if it
-            can seek), `PIL.Image.Image`, or array of shape `(height, width)` or
-            `(height, width, channels)` with 1, 3 or 4 channels, of uint8, uint16 or
-            floats in [0, 1].
+        source: Path, `ArchivedFile`, `OpenFile`, `bytes`, binary file (read from its
+            start if it can seek), `PIL.Image.Image`, or array of shape
+            `(height, width)` or `(height, width, channels)` with 1, 3 or 4 channels, of
+            uint8, uint16 or floats in [0, 1].
         draft: Whether a JPEG may be decoded at an eighth of its size, which is much
             faster.
         max_pixels: Maximum number of pixels; by default that of the `limits`.
@@ -320,13 +321,13 @@ def _open(source, max_pixels):
 def _read_bytes(source):
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
+    elif isinstance(source, (ArchivedFile, OpenFile)):
+        data = source.read_bytes()
     elif isinstance(source, (str, os.PathLike)):
         # On Windows, the error would be one of permissions.
         if os.path.isdir(source):
             raise ImageError("expected an image file, got a folder")
         data = read_file(source)
-    elif isinstance(source, ArchivedFile):
-        data = source.read_bytes()
     elif hasattr(source, "read"):
         with contextlib.suppress(AttributeError, OSError):
             source.seek(0)
