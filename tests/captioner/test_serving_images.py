@@ -374,6 +374,39 @@ def test_an_unreadable_file_leaves_the_others(file, problem):
     np.testing.assert_array_equal(images, [whole, np.zeros_like(whole), whole])
 
 
+def write_bmp(bits, compression=0, header=40):
+    """A BMP of one pixel."""
+    if header == 12:
+        fields = struct.pack("<IHHHH", header, 1, 1, 1, bits)
+    else:
+        fields = struct.pack("<IiiHHI", header, 1, 1, 1, bits, compression) + bytes(20)
+    start = 14 + len(fields)
+    return b"BM" + struct.pack("<IHHI", start + 4, 0, 0, start) + fields + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("options", "received"),
+    [
+        ({"bits": 1}, "a header of 40 bytes, 1 bits, compression 0"),
+        ({"bits": 4}, "a header of 40 bytes, 4 bits, compression 0"),
+        (
+            {"bits": 16, "compression": 3},
+            "a header of 40 bytes, 16 bits, compression 3",
+        ),
+        ({"bits": 8, "compression": 1}, "a header of 40 bytes, 8 bits, compression 1"),
+        ({"bits": 24, "header": 12}, "a header of 12 bytes, 24 bits, compression 0"),
+        ({"bits": 24}, ""),
+        ({"bits": 32, "compression": 3}, ""),
+    ],
+)
+def test_the_kinds_of_bmp_that_are_not_decoded_have_a_reason(options, received):
+    problem = problem_in_graph(write_bmp(**options))
+
+    expected = "expected a BMP of 8, 24 or 32 bits per pixel, without compression and "
+    expected += "with a header of at least 40 bytes, got " + received
+    assert problem == (expected if received else "")
+
+
 def problem_in_graph(file, problem_of=problem_of):
     return problem_of(tf.constant(file))[0].numpy().decode()
 

@@ -30,7 +30,8 @@ def decode_images(encoded, size):
     - The orientation is read from the EXIF segment of a JPEG alone, neither from XMP
       nor from other formats.
     - Transparent parts of a GIF are black; the fourth channel of a BMP is ignored.
-    - A BMP must be uncompressed and have 8, 24 or 32 bits per pixel.
+    - A BMP must be uncompressed, have 8, 24 or 32 bits per pixel, and not the short
+      header of OS/2.
     - An animated WebP is rejected, since decoding it corrupts TensorFlow's memory.
 
     Args:

@@ -9,6 +9,13 @@ HEAD_LENGTH = 2**16  # enough for the largest JPEG segment
 UNKNOWN_FORMAT = (
     "expected a JPEG, PNG, GIF, BMP or still WebP, got a file of the bytes {start}"
 )
+OTHER_BMP = (
+    "expected a BMP of 8, 24 or 32 bits per pixel, without compression and with a "
+    "header of at least 40 bytes, got a header of {header} bytes, {bits} bits, "
+    "compression {compression}"
+)
+# Size of the header of OS/2, which TensorFlow does not read.
+_OLD_HEADER = 12
 
 
 def problem_of(encoded):
@@ -35,6 +42,7 @@ def problem_of(encoded):
     checks = [
         (size[0] == -1, UNKNOWN_FORMAT),
         (size[0] == -2, limits.TOO_MANY_SCANS),
+        (size[0] == -3, OTHER_BMP),
         *limits.checks_of_size(size[0], size[1], length),
     ]
     fields = {
@@ -42,6 +50,8 @@ def problem_of(encoded):
         "length": tf.as_string(length),
         "start": _joined(head[:16], " "),
     }
+    names = ("header", "bits", "compression")
+    fields |= zip(names, map(tf.as_string, _kind_of_bmp(head)), strict=True)
     problem = tf.constant("")
     for exceeds, message in reversed(checks):
         problem = tf.where(exceeds, _filled(message, fields), problem)
@@ -69,11 +79,28 @@ def _read_little(head, offsets):
 
 
 def _read_bmp(head):
-    """Return width and height; a file stores a negative height for top-down rows."""
-    is_old = read_integer(head, 14, 4, little=True) == 12
+    """Return width and height, or -3 twice for a kind that TensorFlow cannot decode.
+
+    A file stores a negative height for top-down rows. For masks of bits, compression is
+    3: those of 32 bits nearly always have the usual order of the colours. A header with
+    any other value is damaged.
+    """
+    header, bits, compression = _kind_of_bmp(head)
+    is_other = header == _OLD_HEADER
+    for field, values in ((bits, (1, 2, 4, 16)), (compression, (1, 2, 4, 5))):
+        is_other |= tf.reduce_any(field == tf.constant(values, tf.int64))
     sides = read_integer(head, [18, 22], 4, little=True)
     sides = tf.where(sides >= 2**31, 2**32 - sides, sides)
-    return tf.where(is_old, _read_little(head, [18, 20]), sides)
+    return tf.where(is_other, tf.constant(-3, tf.int64), sides)
+
+
+def _kind_of_bmp(head):
+    """Return the size of the header, the bits per pixel, and the compression."""
+    header = read_integer(head, 14, 4, little=True)
+    is_old = header == _OLD_HEADER
+    bits = read_integer(head, tf.where(is_old, 24, 28), 2, little=True)
+    compression = read_integer(head, 30, 4, little=True)
+    return header, bits, tf.where(is_old, tf.constant(0, tf.int64), compression)
 
 
 def _is_still_webp(head):
