@@ -132,15 +132,34 @@ def test_nothing_is_cut_off_or_fetched_from_elsewhere(browser, address, width, d
         assert elsewhere == []
 
 
-def test_a_bad_upload_is_one_sentence_on_the_page(browser, address, tmp_path):
+@pytest.mark.parametrize("before", [False, True], ids=["first", "second"])
+def test_a_bad_upload_is_one_sentence_on_the_page(browser, address, tmp_path, before):
     path = tmp_path / "text.jpg"
     path.write_text("This is text.")
     with opened(browser, address) as (page, _):
+        if before:
+            upload(page, SAMPLE)
+            words_of(page)
         upload(page, path)
 
         alert = page.wait_for_selector("[role=alert].ka-alert")
         assert re.match("Cannot read .*: expected an image of .*", alert.inner_text())
         assert str(tmp_path) not in page.content()
+
+
+def test_a_photograph_that_was_removed_must_be_chosen_again():
+    page = pytest.importorskip("keras_attention_apps.captioner.web.page")
+    events = page._ImageEvents(None, None, None)
+    removed = "The photograph was removed from the server meanwhile: choose it again"
+
+    sheet = events.show_sheet(None, 5, 0.7)
+    assert removed in sheet["value"] and sheet["visible"]
+    result, best, draw, sheet = events.show_captions(None, "<table>", 3, 5, 0.7)
+    assert removed in result
+    assert not (best["visible"] or draw["visible"] or sheet["visible"])
+    # No photograph was chosen.
+    result, *_ = events.show_captions(None, "", 3, 5, 0.7)
+    assert removed not in str(result)
 
 
 def test_many_images_give_a_table_and_a_csv(browser, address, tmp_path):

@@ -31,6 +31,7 @@ PENALTIES = (0.0, 0.7, 1.0)
 # Maximum number of images in the second tab.
 MOST_FILES = 100
 HINT = "Drop an image: its caption appears here, and every word shows its map."
+REMOVED = "The photograph was removed from the server meanwhile: choose it again."
 # `elem_id` of the upload, which also receives pasted images.
 PHOTOGRAPH = "photograph"
 
@@ -85,10 +86,12 @@ def _one_image(config, service, read):
             sheet = gr.HTML(visible=False)
 
     events = _ImageEvents(config, service, read)
-    reading = event(events.read_photo, upload, [upload, photo, result])
+    reading = event(events.read_photo, upload, [upload, photo, result, best])
     sampling = event(events.read_sample, None, photo)
     captioning = event(
-        events.show_captions, [photo, n_best, *options], [result, best, draw, sheet]
+        events.show_captions,
+        [photo, best, n_best, *options],
+        [result, best, draw, sheet],
     )
     comparing = event(events.show_other, [photo, compare, inference, *options], other)
     in_turn(upload.input, reading, captioning, comparing)
@@ -118,19 +121,21 @@ class _ImageEvents:
 
     def read_photo(self, path):
         if path is None:
-            return gr.skip(), gr.skip(), gr.skip()
+            return gr.skip(), gr.skip(), gr.skip(), gr.skip()
         try:
-            return None, self.read(path), gr.skip()
+            return None, self.read(path), gr.skip(), gr.skip()
         except UserError as error:
-            return None, None, alert(error)
+            return None, None, alert(error), shown("")
 
     def read_sample(self):
         sample = files(__package__).joinpath("sample.jpg")
         return self.service.read(sample.read_bytes())
 
-    def show_captions(self, photo, n_best, beam_size, penalty):
+    def show_captions(self, photo, best, n_best, beam_size, penalty):
         if photo is None:
-            return gr.skip(), shown(""), gr.update(visible=False), shown("")
+            # The browser still has the list of its captions.
+            result = alert(REMOVED) if best else gr.skip()
+            return result, shown(""), gr.update(visible=False), shown("")
         search = search_options(beam_size, penalty)
         try:
             captions = self.service.captions(photo, search, n_best=n_best)
@@ -151,6 +156,8 @@ class _ImageEvents:
 
     @revealed
     def show_sheet(self, photo, beam_size, penalty):
+        if photo is None:
+            raise UserError(REMOVED)
         search = search_options(beam_size, penalty)
         (caption,) = self.service.captions(photo, search)
         return views.sheet(photo, caption)
