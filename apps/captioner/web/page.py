@@ -142,7 +142,7 @@ class _ImageEvents:
         except UserError as error:
             return alert(error), shown(""), gr.update(visible=False), shown("")
         title = name_of(self.config.captioner.model)
-        figure = views.caption_figure(photo, captions[0], title)
+        figure = views.caption_figure(photo, captions[0], title, 0)
         table = views.n_best_table(captions)
         return figure, shown(table), gr.update(visible=True), shown("")
 
@@ -152,7 +152,7 @@ class _ImageEvents:
             return ""
         search = search_options(beam_size, penalty)
         caption = self.service.other_caption(photo, search, inference=inference)
-        return views.caption_figure(photo, caption, name_of(self.config.compare))
+        return views.caption_figure(photo, caption, name_of(self.config.compare), 1)
 
     @revealed
     def show_sheet(self, photo, beam_size, penalty):

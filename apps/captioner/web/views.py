@@ -34,7 +34,7 @@ def photo_style(jpeg, width, height):
     return f"--ratio:{width / height:.4f};--photo:url({data_uri(jpeg, 'image/jpeg')})"
 
 
-def caption_figure(photo, caption, title):
+def caption_figure(photo, caption, title, number):
     """Return a photograph, and the words of a caption, which show their maps.
 
     The word with the most concentrated map is chosen first.
@@ -43,6 +43,7 @@ def caption_figure(photo, caption, title):
         photo: The `Photo`.
         caption: The `Caption`.
         title: Name of the model.
+        number: Number of the figure on the page.
     """
     peaks = caption.weights.max(axis=(1, 2), initial=0)
     chosen = 1 + int(np.argmax(peaks)) if caption.words else 0
@@ -53,7 +54,7 @@ def caption_figure(photo, caption, title):
     choices = words(
         [WHOLE, *caption.words],
         ["", *layers],
-        group=title,
+        group=f"figure-{number}",
         label=f"Words of the caption by {title}: choose one to see where it looked",
         notes=["whole", *word_notes(caption)],
         shares=[0.0, *caption.probabilities],
