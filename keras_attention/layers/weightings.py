@@ -52,7 +52,10 @@ class _DeterministicWeighting(TemperatureWeighting):
         noise: Nested = None,
         training: bool | None = None,
     ) -> tuple[Tensors, Tensors]:
-        return {"weights": self.normalize(self.divided(scores), valid)}, {}
+        # Most weightings have no temperature, and no call to divide by it.
+        if self.learn_temperature or self.temperature != 1.0:
+            scores = self.divided(scores)
+        return {"weights": self.normalize(scores, valid)}, {}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

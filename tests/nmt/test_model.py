@@ -88,7 +88,7 @@ def test_all_layers_but_the_lowest_align(layers, first, monkeypatch):
 
     def record(step):
         def recorded(x, cache, memory, _):
-            found = step(x, cache, memory, return_attention_scores=True)
+            found = step(x, cache, memory, return_weights=True)
             looked.append(ops.convert_to_numpy(found[2]))
             return found
 
