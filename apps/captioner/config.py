@@ -342,7 +342,8 @@ class CaptionConfig:
     overlay: Path | None = None
     #: Minimum mean log-probability of a caption, such as -0.8. Captions below it are
     #: left out; a warning names each image that has no caption left. captioner evaluate
-    #: prints the CIDEr of the most probable captions.
+    #: prints the CIDEr of the most probable captions. In JSON, such an image has the
+    #: caption null and the mean_log_probability of its best caption.
     min_score: Annotated[float, Range(-math.inf, 0)] | None = None
     #: Number of captions per image, each printed as: path, tab, score, tab, caption; in
     #: JSON they are a list.

@@ -1,5 +1,8 @@
 """The runtimes of a captioner: Keras and LiteRT."""
 
+from keras_attention_apps.captioner.captions import PRESETS
+from keras_attention_apps.captioner.config import ModelConfig
+from keras_attention_apps.common.presets import member_names, read_config
 from keras_attention_apps.common.runtimes import Runtimes
 
 RUNTIMES = Runtimes(
@@ -7,3 +10,17 @@ RUNTIMES = Runtimes(
     litert="keras_attention_apps.captioner.litert:LiteCaptioner",
     few=10_000,
 )
+
+
+def member_configs(model):
+    """Return the `ModelConfig` of a captioner, or those of an ensemble, without Keras.
+
+    Args:
+        model: Name of a preset or folder, or several joined by `+`.
+
+    Raises:
+        UserError: If there is no such captioner.
+    """
+    where = {"presets": PRESETS, "noun": "captioner"}
+    members = member_names(model, **where)
+    return [read_config(name, kind=ModelConfig, **where) for name in members]

@@ -169,8 +169,8 @@ class RuntimeConfig:
 
     #: litert: the LiteRT file of the model, which starts in half a second. keras:
     #: Keras, which computes in batches and uses GPUs. auto: litert for at most 10,000
-    #: images or 1,000 sentences, if the model has a LiteRT file with the same options,
-    #: which are those given and the defaults of Keras.
+    #: images or 1,000 sentences, if the model has a LiteRT file with the same search
+    #: options as Keras would use: those given, and defaults for the rest.
     runtime: Literal["auto", "litert", "keras"] = "auto"
     #: Number of threads of LiteRT; by default one per processor, or one per actor
     #: with --engine ray.

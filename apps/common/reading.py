@@ -55,7 +55,7 @@ def check_input(path):
     Reading a named pipe could block, and a device may never end.
 
     Raises:
-        UserError: Then, or if it is the standard input, which is closed.
+        UserError: If it is neither, or the standard input is closed.
         OSError: If the path does not exist.
     """
     if str(path) == STANDARD_INPUT:

@@ -44,8 +44,10 @@ class Runtimes:
         Args:
             model: Name of a preset, folder, or LiteRT file.
             config: The `RuntimeConfig`. `"auto"` chooses LiteRT for few inputs, if the
-                model has a LiteRT file whose options are those given and the defaults.
-            count: Number of inputs.
+                model has a LiteRT file with the same search options as Keras would use:
+                those given, and defaults for the rest.
+            count: Number of inputs; `None` for a service, which has the defaults of
+                the LiteRT file, if there is one with the options that were given.
             search: Options of the beam search that were given.
             n_best: Number of hypotheses that are wanted, at most the beam width.
             needs_keras: An option that was given and that LiteRT does not have, or
@@ -78,9 +80,10 @@ class Runtimes:
             lite.search_options(**search)
             return lite
         keras_only = bool(changes) or needs_keras is not None
-        if runtime == "auto" and count <= self.few and not keras_only:
-            lite = self._load_litert(model, search, threads)
-            if lite is not None:
+        is_few = count is None or count <= self.few
+        if runtime == "auto" and is_few and not keras_only:
+            lite = self._load_litert(model, threads)
+            if lite is not None and self._has_options(lite, search, count):
                 return lite
         return imported(self.keras).from_preset(model, **options)
 
@@ -121,8 +124,19 @@ class Runtimes:
             names.append(str(path.absolute()) if is_path else name)
         return "+".join(names)
 
-    def _load_litert(self, model, search, threads):
-        """Return the model on LiteRT, or `None` if no file has these options."""
+    def _has_options(self, lite, search, count):
+        """Return whether a LiteRT file has the options of the search."""
+        if count is not None:
+            # With other defaults than Keras, the results of few inputs would differ
+            # from those of many.
+            return lite.search == self.search_options(search)
+        with contextlib.suppress(UserError):
+            lite.search_options(**search)
+            return True
+        return False
+
+    def _load_litert(self, model, threads):
+        """Return the model on LiteRT, or `None` if there is no intact file."""
         if len(split_names(model)) > 1:
             return None
         lite = imported(self.litert)
@@ -130,10 +144,7 @@ class Runtimes:
         if not ((folder / LITERT).is_file() and available()):
             return None
         try:
-            found = lite.from_preset(model, threads=threads)
+            return lite.from_preset(model, threads=threads)
         except UserError as error:
             print(f"Warning: {printable(error)}. Keras runs the model", file=sys.stderr)
             return None
-        # With other defaults than Keras, the results of few inputs would differ from
-        # those of many.
-        return found if found.search == self.search_options(search) else None

@@ -200,7 +200,7 @@ class Task:
 
     def search_options(self, **given):
         """Return all options of the beam search: those given, and the defaults."""
-        return dataclasses.asdict(dataclasses.replace(self.search_type(), **given))
+        return dataclasses.asdict(self.search_type(**given))
 
     @property
     def kind(self):

@@ -88,8 +88,9 @@ class _Source:
 
     Attributes:
         token_ids: Its token ids, up to the maximum length.
-        cut, omitted: As of its `Translation`.
+        cut: Whether the sentence was too long.
         phrases: The token ids of its target phrases.
+        omitted: The target phrases that did not fit.
     """
 
     token_ids: list
@@ -185,10 +186,8 @@ class BaseTranslator:
             waiting = [i for i, translations in enumerate(found) if not translations]
             waiting.sort(key=lambda i: len(sources[i].token_ids))
             for batch in chunks(waiting, batch_size):
-                token_ids, phrases = (
-                    [getattr(sources[i], name) for i in batch]
-                    for name in ("token_ids", "phrases")
-                )
+                token_ids = [sources[i].token_ids for i in batch]
+                phrases = [sources[i].phrases for i in batch]
                 hypotheses = self._search(
                     token_ids, batch_size, n_best, search, phrases
                 )

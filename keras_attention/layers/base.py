@@ -83,7 +83,8 @@ class BaseStep(QuantizableLayer):
         state: Dict that `initial_state` or the previous step returned, tensors
             `(B, T, ...)`; the initial state if omitted. The T queries of one row belong
             to T independent sequences.
-        query_mask: Boolean `(B, T)`. A masked query gives zeros and keeps its state.
+        query_mask: Boolean `(B, T)`. A masked query gives zeros and keeps its state,
+            but the causal mask and local-m count it as a step.
         mask: Boolean, broadcastable to `(B, T, S)`, combined with the memory's.
         noise: Dict as `draw` returns it, for one step; drawn if omitted in training.
         return_weights: Whether the outputs contain `"weights"`.

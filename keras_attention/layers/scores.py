@@ -362,6 +362,8 @@ class ScorePair(Score):
             for score in (self.first, self.second):
                 score.build(query_shape, (*keys_shape[:-1], depth))
         except ValueError as error:
+            if not self._projects_keys:
+                raise
             raise ValueError(
                 "a weighting with two scores needs two projections of the keys, "
                 'concatenated, as with key_projection="score". Received: keys of depth '

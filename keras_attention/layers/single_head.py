@@ -86,7 +86,7 @@ class AttentionStep(BaseStep):
     the window scales them, coverage sums them up, and dropout drops some of them.
     Coverage and the weighting's own state do not depend on the dropout.
 
-    See `BaseStep` for the call. The causal mask counts masked queries as steps, too.
+    See `BaseStep` for the call.
     `extra_key` `(B, T, depth)` is the key of an additional position of every query. Its
     weight is the output `"extra_weight"` `(B, T)`, which has no dropout; `"weights"`
     and `"context"` contain the positions of the memory only.
@@ -257,7 +257,7 @@ class AttentionStep(BaseStep):
         if "dropout" in noise:
             weights = self.weight_dropout(weights, noise["dropout"])
         if query_mask is not None:
-            new_state = _update_where(query_mask, new_state, state)
+            new_state = self._update_where(query_mask, new_state, state)
         outputs = self._read(outputs, weights, view, memory, return_weights)
         return outputs, new_state
 
@@ -265,6 +265,23 @@ class AttentionStep(BaseStep):
         """Return noise for one step."""
         noise = self.draw(memory, 1, ops.shape(query)[1])
         return tree.map_structure(lambda x: x[0], noise)
+
+    def _update_where(self, mask, new_state, state):
+        """Return the next state; masked queries `(B, T)` advance step counters only.
+
+        Step counters are the states of the parts that are not sequential.
+        """
+
+        def update(new, old):
+            shape = (*ops.shape(mask), *[1] * (len(new.shape) - 2))
+            return ops.where(ops.reshape(mask, shape), new, old)
+
+        return {
+            name: tree.map_structure(update, new, state[name])
+            if getattr(self, name).sequential
+            else new
+            for name, new in new_state.items()
+        }
 
     def _select(self, query, memory, state, mask):
         """Return the view of the window, its valid positions, and new states."""
@@ -305,25 +322,6 @@ class AttentionStep(BaseStep):
             "dropout": self.weight_dropout.rate,
             "seed": serialize_seed(self.weight_dropout.seed),
         }
-
-
-def _update_where(mask, new_state, state):
-    """Return the new state where `mask` `(B, T)` is `True`, otherwise the old state.
-
-    Causal attention and windows count masked queries, so their state is always the new
-    one.
-    """
-
-    def update(new, old):
-        shape = (*ops.shape(mask), *[1] * (len(new.shape) - 2))
-        return ops.where(ops.reshape(mask, shape), new, old)
-
-    return {
-        name: new
-        if name in ("causal_mask", "window")
-        else tree.map_structure(update, new, state[name])
-        for name, new in new_state.items()
-    }
 
 
 def _check_part(name, part, expected, example):

@@ -80,6 +80,7 @@ class TemperatureWeighting(Weighting):
         check_positive("temperature", temperature)
         self.temperature = temperature
         self.learn_temperature = learn_temperature
+        self.has_temperature = learn_temperature or temperature != 1.0
 
     def build(self, scores_shape: Shape) -> None:
         if self.learn_temperature:
@@ -92,11 +93,11 @@ class TemperatureWeighting(Weighting):
 
     def divided(self, scores: Tensor) -> Tensor:
         """Return the scores divided by the temperature."""
-        if not self.learn_temperature:
-            if self.temperature == 1.0:
-                return scores
-            return at_least_float32(scores) / self.temperature
+        if not self.has_temperature:
+            return scores
         scores = at_least_float32(scores)
+        if not self.learn_temperature:
+            return scores / self.temperature
         return scores / ops.exp(ops.cast(self.log_temperature, scores.dtype))
 
     def get_config(self) -> Config:

@@ -52,8 +52,7 @@ class _DeterministicWeighting(TemperatureWeighting):
         noise: Nested = None,
         training: bool | None = None,
     ) -> tuple[Tensors, Tensors]:
-        # Most weightings have no temperature, and no call to divide by it.
-        if self.learn_temperature or self.temperature != 1.0:
+        if self.has_temperature:
             scores = self.divided(scores)
         return {"weights": self.normalize(scores, valid)}, {}
 

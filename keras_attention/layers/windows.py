@@ -53,7 +53,8 @@ class LocalWindow(AttentionPart):
         query: Tensor of shape `(B, T, Q)`.
         memory: Dict that `AttentionMemory` returned.
         state: Dict of tensors, as `initial_state` returns it.
-        valid: Boolean `(B, T, S)`, positions that may be attended; `None` for all.
+        valid: Boolean, broadcastable to `(B, T, S)`, positions that may be attended;
+            `None` for all.
 
     Returns:
         view: Dict with the positions in the windows: `"keys"` `(B, T, W, U)`,
@@ -74,6 +75,9 @@ class LocalWindow(AttentionPart):
     def width(self) -> int:
         """Number of positions in the window."""
         return 2 * self.half_width + 1
+
+    def build(self, query_shape: Shape, memory_shape: Shapes = None) -> None:
+        self.built = True
 
     def centers(
         self, query: Tensor, memory: Tensors, state: Tensors
@@ -130,9 +134,6 @@ class LocalMonotonicWindow(StepCounter, LocalWindow):
     Reference:
         [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.2.
     """
-
-    def build(self, query_shape: Shape, memory_shape: Shapes = None) -> None:
-        self.built = True
 
     def centers(
         self, query: Tensor, memory: Tensors, state: Tensors

@@ -46,8 +46,8 @@ def linear_crossentropy(
         inputs: Inputs of the output layer, `(..., T, D)`.
         embeddings: Transposed kernel of the output layer, `(N, D)`, such as the
             embeddings of `keras.layers.ReversibleEmbedding`.
-        mask: Boolean `(..., T)`; tokens that are `False` do not count, even if their
-            token ids or inputs are invalid.
+        mask: Boolean, broadcastable to `(..., T)`; tokens that are `False` do not
+            count, even if their token ids or inputs are invalid.
         weights: Weight of each token, broadcast to `(..., T)`, positive or negative,
             such as the advantage of a sample; 1 by default. They are constants without
             gradient. The mean divides by the number of valid tokens, not by the sum of
@@ -59,8 +59,8 @@ def linear_crossentropy(
         A scalar in float32 at least; zero if no token counts.
 
     Raises:
-        ValueError: If `label_smoothing` is not in `[0, 1)`, or `token_ids` does not
-            have the shape of `inputs` without the last axis.
+        ValueError: If `label_smoothing` is not in `[0, 1)`, `token_ids` does not have
+            the shape of `inputs` without the last axis, or the mask does not fit.
 
     Example:
 

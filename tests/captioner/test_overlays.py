@@ -45,7 +45,7 @@ def test_an_image_that_is_named_twice_has_one_overlay(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("given", ["-", "descriptor"])
 def test_an_image_from_a_pipe_has_a_caption_and_an_overlay(
-    loaded_once, photographs, model_folder, capsys, monkeypatch, given
+    loaded_once, photographs, model_folder, capsys, monkeypatch, request, given
 ):
     content = (photographs / "red-0.png").read_bytes()
     monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO(content)))
@@ -55,6 +55,8 @@ def test_an_image_from_a_pipe_has_a_caption_and_an_overlay(
         reading, writing = os.pipe()
         writer = threading.Thread(target=_write, args=(writing, content))
         writer.start()
+        request.addfinalizer(writer.join)
+        request.addfinalizer(lambda: os.close(reading))
         given = f"/dev/fd/{reading}"
     target = photographs / "overlay.png"
     command = ["caption", given, given, "--model", str(model_folder)]

@@ -217,14 +217,14 @@ def test_an_edited_text_has_another_digest(tmp_path):
     found = []
     for content in (b"one\ntwo\n", b"one\nTwo\n", b"one\ntwo\nthree\n"):
         text.write_bytes(content)
-        found.append(inputs.described_text(*located(text)))
+        found.append(inputs.text_digest(*located(text)))
 
     assert [x["input_size"] for x in found] == [8, 8, 14]
     assert len({x["input_digest"] for x in found}) == 3
     text.write_bytes(b"one\ntwo\n")
-    assert inputs.described_text(*located(text)) == found[0]
+    assert inputs.text_digest(*located(text)) == found[0]
     with pytest.raises(FileNotFoundError):
-        inputs.described_text(*located(tmp_path / "missing"))
+        inputs.text_digest(*located(tmp_path / "missing"))
 
 
 def test_parquet_without_the_column_is_named(tmp_path):

@@ -86,6 +86,15 @@ def test_results_do_not_depend_on_the_number_of_inputs(monkeypatch):
     assert chosen("both", "litert", n_best=8) == "litert"
 
 
+def test_a_service_has_the_defaults_of_its_litert_file(monkeypatch):
+    search = dataclasses.asdict(BeamConfig(beam_size=10))
+    monkeypatch.setattr(Lite, "search", search)
+
+    assert chosen("both", count=None) == "litert"
+    assert chosen("both", count=None, search={"beam_size": 10}) == "litert"
+    assert chosen("both", count=None, search={"beam_size": 5}) == "keras"
+
+
 def test_contradictory_options_are_refused_before_a_model_is_loaded(monkeypatch):
     for kind in (Keras, Lite):
         monkeypatch.setattr(kind, "from_preset", lambda *_, **__: pytest.fail("loaded"))

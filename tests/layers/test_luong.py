@@ -12,6 +12,7 @@ from keras_attention import (
     HardWeighting,
     LocalMonotonicWindow,
     LocalPredictiveWindow,
+    LocalWindow,
     LuongAttention,
 )
 
@@ -372,6 +373,31 @@ def test_local_m_counts_masked_queries_step_by_step(query, value):
         weights.append(ops.convert_to_numpy(outputs["weights"])[:, 0])
 
     np.testing.assert_allclose(np.stack(weights, axis=1), expected, atol=1e-6)
+
+
+class MovingWindow(LocalWindow):
+    """A custom window, which every query moves by the sum of its features."""
+
+    state_names = ("center",)
+    sequential = True
+
+    def initial_state(self, memory, queries):
+        return {"center": ops.zeros((ops.shape(memory["values"])[0], queries))}
+
+    def centers(self, query, memory, state):
+        center = state["center"] + 1 + ops.sum(query, axis=-1)
+        return center, {"center": center}
+
+
+def test_masked_queries_do_not_move_a_sequential_window():
+    layer = Attention(GeneralScore(), window=MovingWindow(1))
+    query, value = np.zeros((1, 3, QUERY_DIM), "float32"), np.ones((1, 7, 5), "float32")
+    mask = np.array([[True, False, True]])
+
+    _, weights = attend(layer, query, value, query_mask=mask)
+
+    seen = [np.flatnonzero(row).tolist() for row in weights[0]]
+    assert seen == [[0, 1, 2], [], [1, 2, 3]]
 
 
 @keras.saving.register_keras_serializable(package="keras_attention_tests")

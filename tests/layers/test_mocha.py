@@ -162,6 +162,9 @@ def test_a_key_projection_must_be_that_of_two_scores(query, value):
 
     with pytest.raises(ValueError, match=rf"two projections .* depth {UNITS}$"):
         layer(query, value)
+    with pytest.raises(ValueError, match="depth") as error:
+        Attention(DotScore(), weighting="mocha")(query, value)
+    assert "two projections" not in str(error.value)
 
 
 @pytest.mark.exhaustive

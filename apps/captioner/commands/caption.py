@@ -173,12 +173,16 @@ def _probable(config, path, captions):
         return captions
     kept = [x for x in captions if x.mean_log_probability >= config.min_score]
     if not kept:
-        best = max(one.mean_log_probability for one in captions)
         _warn(
             f"{str(path)!r} has no caption with a mean log-probability of at least "
-            f"{config.min_score}; that of the best one is {best:.4f}"
+            f"{config.min_score}; that of the best one is {_best(captions):.4f}"
         )
     return kept
+
+
+def _best(captions):
+    """Return the highest mean log-probability of some captions."""
+    return max(one.mean_log_probability for one in captions)
 
 
 def _warn(message):
@@ -227,9 +231,8 @@ def _entry(config, captions, kept, details):
         return {"error": str(captions)}
     if not kept:
         # With this score, a later run decides whether the image would have a caption.
-        best = max(one.mean_log_probability for one in captions)
         none = {"captions": []} if config.n_best > 1 else {"caption": None}
-        return {**none, "mean_log_probability": round(best, 4)}
+        return {**none, "mean_log_probability": _best(captions)}
     entries = []
     for one in kept:
         entry = {"caption": one.text}

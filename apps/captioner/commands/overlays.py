@@ -78,7 +78,7 @@ def _names(paths):
 def _names_in_folders(images):
     """Return a dict from images to names, which are different within a folder.
 
-    A name has the suffix of the image only if another image needs the name without it.
+    The suffix is kept only if the name without it would be ambiguous in the folder.
     """
     taken = collections.Counter(
         (image.parent, name) for image in images for name in {image.stem, image.name}

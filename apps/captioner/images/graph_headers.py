@@ -10,9 +10,8 @@ UNKNOWN_FORMAT = (
     "expected a JPEG, PNG, GIF, BMP or still WebP, got a file of the bytes {start}"
 )
 OTHER_BMP = (
-    "expected a BMP of 8, 24 or 32 bits per pixel, without compression and with a "
-    "header of at least 40 bytes, got a header of {header} bytes, {bits} bits, "
-    "compression {compression}"
+    "expected an uncompressed BMP of 8, 24 or 32 bits per pixel, not in the format of "
+    "OS/2, got a header of {header} bytes, {bits} bits, compression {compression}"
 )
 # Size of the header of OS/2, which TensorFlow does not read.
 _OLD_HEADER = 12
@@ -81,9 +80,9 @@ def _read_little(head, offsets):
 def _read_bmp(head):
     """Return width and height, or -3 twice for a kind that TensorFlow cannot decode.
 
-    A file stores a negative height for top-down rows. For masks of bits, compression is
-    3: those of 32 bits nearly always have the usual order of the colours. A header with
-    any other value is damaged.
+    A file stores a negative height for top-down rows. Compression 3 means colour masks,
+    which in 32-bit files nearly always have the usual order. Other values are damage,
+    which the decoder reports.
     """
     header, bits, compression = _kind_of_bmp(head)
     is_other = header == _OLD_HEADER

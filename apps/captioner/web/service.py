@@ -3,14 +3,12 @@
 import dataclasses
 
 import numpy as np
-from keras_attention_apps.captioner.captions import PRESETS
 from keras_attention_apps.captioner.commands.checks import check_inference
-from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.images.reading import image_to_array, read_image
-from keras_attention_apps.captioner.runtimes import RUNTIMES
+from keras_attention_apps.captioner.runtimes import RUNTIMES, member_configs
 from keras_attention_apps.captioner.web.views import preview
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.presets import is_litert, member_names, read_config
+from keras_attention_apps.common.presets import is_litert
 from keras_attention_apps.common.web.models import Models
 
 # Longer side of the image that the page shows.
@@ -64,9 +62,7 @@ class CaptionService:
             self._sizes.add(self._models(name, {}).image_size)
             return
         # The class of the model would import Keras.
-        where = {"presets": PRESETS, "noun": "captioner"}
-        for member in member_names(name, **where):
-            other = read_config(member, kind=ModelConfig, **where)
+        for other in member_configs(name):
             _check_reads_images(name, not other.region_depth)
             self._sizes.add(other.image_size)
             self.compares_hard |= other.attention == "hard"

@@ -42,7 +42,8 @@ class ModelBatch:
             file with these options and the defaults of Keras.
         threads: Number of threads of LiteRT; give the actor as many CPUs (`num_cpus`).
         batch_size: Number of inputs that Keras processes at a time.
-        search: Dict of options of the beam search; those of the model if omitted.
+        search: Dict of options of the beam search; the defaults if omitted, or those of
+            the file with `runtime="litert"`.
         options: Dict of further arguments of `Task.from_preset`.
         max_bytes: Maximum size of an input that is read from a file, in bytes.
         filesystem: The `pyarrow.fs.FileSystem` of inputs that are paths; by default

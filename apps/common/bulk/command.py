@@ -44,7 +44,7 @@ def run_command(
     chosen,
     options,
     filesystem,
-    described=dict,
+    describe_input=None,
 ):
     """Run a bulk inference, print its totals, and return the exit code.
 
@@ -56,8 +56,9 @@ def run_command(
         chosen: Its `ChosenModel`.
         options: Dict of arguments of `Task.from_preset`.
         filesystem: The `pyarrow.fs.FileSystem` of the inputs.
-        described: Function that returns a dict of what identifies the inputs, if their
-            ids do not. A job is resumed only with the same inputs.
+        describe_input: Function that returns a dict of properties of the input, such as
+            its digest; needed if the ids alone do not identify it. A job is resumed
+            only if they are the same.
     """
     require("ray.data")
     bulk, runtime = config.bulk, config.runtime
@@ -79,7 +80,9 @@ def run_command(
     _check_model(model_batch, arguments)
     columns = {"column": bulk.column, "id_column": bulk.id_column}
     names = ("model", "maps", "search", "options")
-    recorded = {**{name: arguments[name] for name in names}, **columns, **described()}
+    recorded = {**{name: arguments[name] for name in names}, **columns}
+    if describe_input is not None:
+        recorded |= describe_input()
     with parts.locked(), tqdm(unit="row") as bar:
         parts.begin(recorded)
         totals = engine.run(

@@ -222,7 +222,7 @@ def from_lines(filesystem, path, finished):
     )
 
 
-def described_text(filesystem, path):
+def text_digest(filesystem, path):
     """Return a dict with the size and the digest of a text file.
 
     Its ids are line numbers, which do not tell whether it is the same text.

@@ -42,7 +42,7 @@ class Models:
         try:
             loaded.append(
                 self._runtimes.load(
-                    model, self._config, count=1, search=search, **options
+                    model, self._config, count=None, search=search, **options
                 )
             )
         except ImportError as error:

@@ -33,7 +33,7 @@ def translate_bulk(config):
         )
     filesystem, path = located(config.input)
     precision = config.translator.precision
-    described = functools.partial(inputs.described_text, filesystem, path)
+    digest = functools.partial(inputs.text_digest, filesystem, path)
     return run_command(
         "nmt",
         functools.partial(_inputs, config, filesystem, path),
@@ -42,7 +42,7 @@ def translate_bulk(config):
         chosen=config.translator,
         options={} if precision == "float32" else {"precision": precision},
         filesystem=filesystem,
-        described=dict if _is_parquet(config) else described,
+        describe_input=None if _is_parquet(config) else digest,
     )
 
 

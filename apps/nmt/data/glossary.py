@@ -189,7 +189,12 @@ def word_continuations(tokenizer):
 
 
 def _continues_word(piece, byte):
-    """Return whether a subword, which is a byte if `byte` is not `None`, does so."""
+    """Return whether a subword continues a word.
+
+    Args:
+        piece: The subword.
+        byte: Its value if it is a byte token, otherwise `None`.
+    """
     if byte is not None:
         # From 128 on, it is a part of a character, which may be a letter.
         return byte >= 128 or _is_letter(chr(byte))

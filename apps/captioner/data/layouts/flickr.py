@@ -25,13 +25,13 @@ def read_flickr(root):
         elif line.strip():
             where = f"{path}, line {number}"
             raise unexpected(where, "name#number<TAB>caption", f"{line!r:.60}")
-    return listed(root, path, captions)
+    return listing_of(root, path, captions)
 
 
-def listed(root, path, captions):
-    """Return the `Listing` of the images that the split files name.
+def listing_of(root, path, captions):
+    """Return the `Listing` of a data set.
 
-    Without split files, it has all images, and their splits are drawn.
+    Split files decide the splits; without them, a hash of the file name does.
 
     Args:
         root: Folder of the data set.

@@ -5,7 +5,7 @@ from keras_attention_apps.captioner.data.layouts.files import (
     read_rows,
     unexpected,
 )
-from keras_attention_apps.captioner.data.layouts.flickr import listed
+from keras_attention_apps.captioner.data.layouts.flickr import listing_of
 
 
 def read_kaggle(root):
@@ -22,4 +22,4 @@ def read_kaggle(root):
             raise unexpected(where, "image,caption on one line", found)
         if line > 1 and row:
             captions.setdefault(row[0].strip(), []).append(",".join(row[1:]))
-    return listed(root, path, captions)
+    return listing_of(root, path, captions)
