@@ -402,8 +402,8 @@ def write_bmp(bits, compression=0, header=40):
 def test_the_kinds_of_bmp_that_are_not_decoded_have_a_reason(options, received):
     problem = problem_in_graph(write_bmp(**options))
 
-    expected = "expected a BMP of 8, 24 or 32 bits per pixel, without compression and "
-    expected += "with a header of at least 40 bytes, got " + received
+    expected = "expected an uncompressed BMP of 8, 24 or 32 bits per pixel, not in the "
+    expected += "format of OS/2, got " + received
     assert problem == (expected if received else "")
 
 
