@@ -35,7 +35,7 @@ def check_independent_queries(layer, situation):
     """Raise `ValueError` if weights depend on the position of the query."""
     if layer.causal or layer.step.needs_positions:
         raise ValueError(
-            f"A SelfAttention {situation} must be neither causal nor have positions or "
+            f"A SelfAttention {situation} must neither be causal nor have positions or "
             "a window_size, because its query has no position in a sequence. "
             f"Received: causal={layer.causal}, positions={layer.positions}, "
             f"window_size={layer.window_size}"

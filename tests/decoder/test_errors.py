@@ -186,7 +186,7 @@ def test_input_in_query_requires_the_previous_state():
     "option", [{"causal": True}, {"positions": "alibi"}, {"window_size": 2}]
 )
 def test_heads_in_a_decoder_have_no_positions(option):
-    with pytest.raises(ValueError, match=r"neither causal.*Received: causal="):
+    with pytest.raises(ValueError, match=r"neither be causal.*Received: causal="):
         AttentionCell(CELLS["gru"](), SelfAttention(3, 5, **option))
 
 

@@ -100,9 +100,9 @@ def test_wrong_arguments_are_named(query, value):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"causal": True}, "must be neither causal"),
-        ({"positions": "alibi"}, "must be neither causal"),
-        ({"window_size": 2}, "must be neither causal"),
+        ({"causal": True}, "must neither be causal"),
+        ({"positions": "alibi"}, "must neither be causal"),
+        ({"window_size": 2}, "must neither be causal"),
     ],
 )
 def test_a_dict_gives_queries_without_a_position(options, message, query, value):
