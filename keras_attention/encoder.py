@@ -6,24 +6,29 @@ Shapes: B batch, S steps, D depth of the inputs, U units.
 from typing import Any
 
 import keras
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention import acceleration, loops
+from keras_attention import acceleration
+from keras_attention import loops
 from keras_attention.layers.base import stay_frozen
-from keras_attention.layers.recurrent import (
-    call_cell,
-    check_cell,
-    first_state,
-    has_dropout,
-    output_units,
-    reset_dropout_masks,
-)
+from keras_attention.layers.recurrent import call_cell
+from keras_attention.layers.recurrent import check_cell
+from keras_attention.layers.recurrent import first_state
+from keras_attention.layers.recurrent import has_dropout
+from keras_attention.layers.recurrent import output_units
+from keras_attention.layers.recurrent import reset_dropout_masks
 from keras_attention.lengths import at_least_one
 from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import serialize_part
 from keras_attention.split_cells import split_cell
-from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor
-from keras_attention.validation import check_mask, check_rank
+from keras_attention.typing import Config
+from keras_attention.typing import Nested
+from keras_attention.typing import Shape
+from keras_attention.typing import Shapes
+from keras_attention.typing import Tensor
+from keras_attention.validation import check_mask
+from keras_attention.validation import check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

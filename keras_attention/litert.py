@@ -4,7 +4,8 @@ import contextlib
 import logging
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import keras

@@ -1,9 +1,11 @@
 """The loop over time steps, in the form that is fastest on each backend."""
 
 import keras
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention.lengths import at_least_one, is_zero
+from keras_attention.lengths import at_least_one
+from keras_attention.lengths import is_zero
 
 
 def scan(step, state, inputs):

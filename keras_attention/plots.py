@@ -1,7 +1,8 @@
 """Attention weights as matplotlib figures."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np

@@ -1,6 +1,7 @@
 """Quantised layers in `.keras` files."""
 
-from typing import Any, Self
+from typing import Any
+from typing import Self
 
 import keras
 

@@ -3,7 +3,8 @@
 import codecs
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 

@@ -1,7 +1,8 @@
 """Arrays for tests: random ones, those of tensors, and numerical gradients."""
 
 import numpy as np
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
 
 def draw(rng, *shapes):

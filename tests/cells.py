@@ -2,7 +2,8 @@
 
 import keras
 
-from keras_attention import LayerNormGRUCell, LayerNormLSTMCell
+from keras_attention import LayerNormGRUCell
+from keras_attention import LayerNormLSTMCell
 
 CELLS = {
     "simple": keras.layers.SimpleRNNCell,

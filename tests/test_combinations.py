@@ -1,7 +1,8 @@
 import itertools
 
 import pytest
-from combinations import covering, quick_first
+from combinations import covering
+from combinations import quick_first
 
 AXES = (["a", "b", "c"], [1, 2], [True, False, None])
 

@@ -1,9 +1,11 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention import acceleration, loops
+from keras_attention import acceleration
+from keras_attention import loops
 
 # Every dimension is a different prime, so that no two axes can be confused.
 STEPS, BATCH, DIM, UNITS = 5, 2, 3, 7

@@ -3,12 +3,10 @@
 import dataclasses
 from typing import Annotated
 
-from keras_attention_apps.common.schema import (
-    BeamConfig,
-    LengthPenalty,
-    Natural,
-    Range,
-)
+from keras_attention_apps.common.schema import BeamConfig
+from keras_attention_apps.common.schema import LengthPenalty
+from keras_attention_apps.common.schema import Natural
+from keras_attention_apps.common.schema import Range
 
 # Larger images need more memory than most machines have.
 ImageSize = Annotated[int, Range(1, 4096)]

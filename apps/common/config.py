@@ -2,21 +2,20 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
+from typing import Literal
 
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.reading import MAX_BYTES
-from keras_attention_apps.common.schema import (
-    LengthPenalty,
-    Natural,
-    Positive,
-    Range,
-    Seed,
-    Share,
-    Weight,
-    check_ranges,
-)
+from keras_attention_apps.common.schema import LengthPenalty
+from keras_attention_apps.common.schema import Natural
+from keras_attention_apps.common.schema import Positive
+from keras_attention_apps.common.schema import Range
+from keras_attention_apps.common.schema import Seed
+from keras_attention_apps.common.schema import Share
+from keras_attention_apps.common.schema import Weight
+from keras_attention_apps.common.schema import check_ranges
 from tyro.conf import Positional
 
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]

@@ -4,7 +4,8 @@ import codecs
 import io
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.reading import read_all, read_line
+from keras_attention_apps.common.reading import read_all
+from keras_attention_apps.common.reading import read_line
 
 # The marks of UTF-32 begin like those of UTF-16.
 MARKS = {

@@ -5,12 +5,10 @@ import dataclasses
 import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import write_sums
-from keras_attention_apps.common.files import (
-    SAVED_MODEL,
-    atomic_folder,
-    check_file,
-    check_folder,
-)
+from keras_attention_apps.common.files import SAVED_MODEL
+from keras_attention_apps.common.files import atomic_folder
+from keras_attention_apps.common.files import check_file
+from keras_attention_apps.common.files import check_folder
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.presets import is_litert
 

@@ -12,7 +12,8 @@ import re
 import sys
 
 import keras
-from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import reason
 
 # Heartbeat timeout in seconds, after which JAX considers a process lost.
 HEARTBEAT_TIMEOUT = 30

@@ -4,9 +4,11 @@ import contextlib
 import itertools
 from pathlib import Path
 
-from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import reason
 from keras_attention_apps.common.digests import read_sealed
-from keras_attention_apps.common.files import MODEL, holds
+from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.files import holds
 from keras_attention_apps.common.schema import from_json
 
 # Configuration of a model, in its folder.

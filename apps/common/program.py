@@ -4,15 +4,15 @@ import dataclasses
 import functools
 import operator
 import warnings
-from typing import Annotated, Any
+from typing import Annotated
+from typing import Any
 
 import tyro
-from keras_attention_apps.common.cli import quiet_tensorflow, run
-from keras_attention_apps.common.config import (
-    AverageConfig,
-    ReadingConfig,
-    parsed,
-)
+from keras_attention_apps.common.cli import quiet_tensorflow
+from keras_attention_apps.common.cli import run
+from keras_attention_apps.common.config import AverageConfig
+from keras_attention_apps.common.config import ReadingConfig
+from keras_attention_apps.common.config import parsed
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.reading import at_most
 

@@ -5,18 +5,17 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from keras_attention_apps.common.cli import UserError, printable
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.files import MODEL
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.litert.runtime import available
-from keras_attention_apps.common.presets import (
-    LITERT,
-    find_preset,
-    is_litert,
-    member_names,
-    split_names,
-)
+from keras_attention_apps.common.presets import LITERT
+from keras_attention_apps.common.presets import find_preset
+from keras_attention_apps.common.presets import is_litert
+from keras_attention_apps.common.presets import member_names
+from keras_attention_apps.common.presets import split_names
 
 # Values of options that do not change a model.
 UNCHANGED = (None, False, "float32")

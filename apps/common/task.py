@@ -4,20 +4,18 @@ import dataclasses
 
 from keras_attention_apps.common import presets
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import (
-    check_file_digest,
-    read_sealed,
-    write_sealed,
-)
-from keras_attention_apps.common.files import MODEL, atomic_folder
-from keras_attention_apps.common.network.compiling import compiles, computing_in
+from keras_attention_apps.common.digests import check_file_digest
+from keras_attention_apps.common.digests import read_sealed
+from keras_attention_apps.common.digests import write_sealed
+from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.files import atomic_folder
+from keras_attention_apps.common.network.compiling import compiles
+from keras_attention_apps.common.network.compiling import computing_in
 from keras_attention_apps.common.network.ensemble import Ensemble
 from keras_attention_apps.common.network.search_model import SearchModel
-from keras_attention_apps.common.network.weights import (
-    check_weights,
-    load_weights,
-    save_half,
-)
+from keras_attention_apps.common.network.weights import check_weights
+from keras_attention_apps.common.network.weights import load_weights
+from keras_attention_apps.common.network.weights import save_half
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average
 

@@ -3,13 +3,11 @@
 import sys
 
 from keras_attention_apps.common.program import Program
-from keras_attention_apps.nmt.config import (
-    TRAINING,
-    EvaluateConfig,
-    ExportConfig,
-    TranslateConfig,
-    WebConfig,
-)
+from keras_attention_apps.nmt.config import TRAINING
+from keras_attention_apps.nmt.config import EvaluateConfig
+from keras_attention_apps.nmt.config import ExportConfig
+from keras_attention_apps.nmt.config import TranslateConfig
+from keras_attention_apps.nmt.config import WebConfig
 
 PROGRAM = Program(
     "nmt",

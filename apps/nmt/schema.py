@@ -4,7 +4,9 @@ import dataclasses
 from typing import Annotated
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.schema import BeamConfig, LengthRatio, Range
+from keras_attention_apps.common.schema import BeamConfig
+from keras_attention_apps.common.schema import LengthRatio
+from keras_attention_apps.common.schema import Range
 
 # Minimum length of a translation relative to its source.
 MinLengthRatio = Annotated[float, Range(0, 1000)]

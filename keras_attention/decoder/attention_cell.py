@@ -4,47 +4,55 @@ Shapes: B batch, K sequences that attend to the same memory (the captions of an 
 the hypotheses of a beam), S positions, D step input, U cell units, V context.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
+from typing import Self
 
 import keras
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention.decoder.cell_options import (
-    attentional_layer,
-    check_order,
-    context_gate,
-)
-from keras_attention.decoder.feeding import fed_units, first_fed
-from keras_attention.decoder.joint_attention import check_attention, memory_of, step_of
-from keras_attention.decoder.sentinel import attend_with_sentinel, visual_sentinel
-from keras_attention.decoder.states import (
-    ADD_SEQUENCES,
-    REMOVE_SEQUENCES,
-    as_rows,
-    as_sequences,
-    check_memory,
-    check_state,
-    first_attention_state,
-    joined,
-    query_units,
-    topmost_state,
-)
-from keras_attention.layers.base import BaseAttention, stay_frozen
+from keras_attention.decoder.cell_options import attentional_layer
+from keras_attention.decoder.cell_options import check_order
+from keras_attention.decoder.cell_options import context_gate
+from keras_attention.decoder.feeding import fed_units
+from keras_attention.decoder.feeding import first_fed
+from keras_attention.decoder.joint_attention import check_attention
+from keras_attention.decoder.joint_attention import memory_of
+from keras_attention.decoder.joint_attention import step_of
+from keras_attention.decoder.sentinel import attend_with_sentinel
+from keras_attention.decoder.sentinel import visual_sentinel
+from keras_attention.decoder.states import ADD_SEQUENCES
+from keras_attention.decoder.states import REMOVE_SEQUENCES
+from keras_attention.decoder.states import as_rows
+from keras_attention.decoder.states import as_sequences
+from keras_attention.decoder.states import check_memory
+from keras_attention.decoder.states import check_state
+from keras_attention.decoder.states import first_attention_state
+from keras_attention.decoder.states import joined
+from keras_attention.decoder.states import query_units
+from keras_attention.decoder.states import topmost_state
+from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.projections import project_rows
-from keras_attention.layers.recurrent import (
-    call_cell,
-    check_cell,
-    check_loop_layer,
-    first_state,
-    has_dropout,
-    output_units,
-    reset_dropout_masks,
-)
+from keras_attention.layers.recurrent import call_cell
+from keras_attention.layers.recurrent import check_cell
+from keras_attention.layers.recurrent import check_loop_layer
+from keras_attention.layers.recurrent import first_state
+from keras_attention.layers.recurrent import has_dropout
+from keras_attention.layers.recurrent import output_units
+from keras_attention.layers.recurrent import reset_dropout_masks
 from keras_attention.quantization import QuantizableLayer
-from keras_attention.serialization import deserialize_parts, serialize_part
-from keras_attention.typing import Config, Nested, Shapes, Tensor, Tensors
+from keras_attention.serialization import deserialize_parts
+from keras_attention.serialization import serialize_part
+from keras_attention.typing import Config
+from keras_attention.typing import Nested
+from keras_attention.typing import Shapes
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
 from keras_attention.validation import check_rank
 
 

@@ -7,21 +7,21 @@ extra axis K after B holds several sequences that attend to the same memory.
 from typing import Any
 
 import keras
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention import acceleration, loops
+from keras_attention import acceleration
+from keras_attention import loops
 from keras_attention.decoder.attention_cell import AttentionCell
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
 from keras_attention.decoder.sentinel import attend_with_sentinel
-from keras_attention.decoder.states import (
-    ADD_SEQUENCES,
-    REMOVE_SEQUENCES,
-    as_rows,
-    as_sequences,
-    check_memory,
-    check_state,
-    joined,
-)
+from keras_attention.decoder.states import ADD_SEQUENCES
+from keras_attention.decoder.states import REMOVE_SEQUENCES
+from keras_attention.decoder.states import as_rows
+from keras_attention.decoder.states import as_sequences
+from keras_attention.decoder.states import check_memory
+from keras_attention.decoder.states import check_state
+from keras_attention.decoder.states import joined
 from keras_attention.decoder.value_gradients import DeferredValueGradients
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.recurrent import first_state
@@ -29,8 +29,14 @@ from keras_attention.lengths import at_least_one
 from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import serialize_part
 from keras_attention.split_cells import split_cell
-from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor, Tensors
-from keras_attention.validation import check_mask, check_rank
+from keras_attention.typing import Config
+from keras_attention.typing import Nested
+from keras_attention.typing import Shape
+from keras_attention.typing import Shapes
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
+from keras_attention.validation import check_mask
+from keras_attention.validation import check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -2,7 +2,8 @@
 
 import keras
 
-from keras_attention.validation import check_choice, check_positive_integer
+from keras_attention.validation import check_choice
+from keras_attention.validation import check_positive_integer
 
 ORDERS = ("previous", "current")
 

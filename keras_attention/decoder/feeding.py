@@ -1,8 +1,10 @@
 """Input feeding: the vector that a decoder step passes to the next one."""
 
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention.decoder.states import query_units, shapes
+from keras_attention.decoder.states import query_units
+from keras_attention.decoder.states import shapes
 from keras_attention.layers.recurrent import output_units
 
 

@@ -6,16 +6,25 @@ depth of an input, W words of the vocabulary.
 
 import math
 from collections.abc import Callable
-from typing import Any, Self, TypeAlias
+from typing import Any
+from typing import Self
+from typing import TypeAlias
 
 import keras
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
 from keras_attention.lengths import join_axes
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.ops.sampling import sample_by_inversion
-from keras_attention.serialization import deserialize_parts, serialize_shared_part
-from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
+from keras_attention.serialization import deserialize_parts
+from keras_attention.serialization import serialize_shared_part
+from keras_attention.typing import Config
+from keras_attention.typing import Nested
+from keras_attention.typing import Seed
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
 
 Embed: TypeAlias = Callable[[Tensor], Tensor] | None
 Predict: TypeAlias = Callable[[Tensor, Tensors], Tensor] | None

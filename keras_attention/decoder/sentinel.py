@@ -5,7 +5,8 @@ keys, V depth of the values.
 """
 
 import keras
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
 from keras_attention.layers.attention import AttentionStep
 from keras_attention.layers.projections import project_rows

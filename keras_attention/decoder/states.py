@@ -5,9 +5,11 @@ Shapes: B batch, K sequences that attend to the same memory, D depth, U cell uni
 
 from functools import partial
 
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention.layers.recurrent import output_units, topmost_units
+from keras_attention.layers.recurrent import output_units
+from keras_attention.layers.recurrent import topmost_units
 
 # A step of one sequence runs as a step of K = 1 sequences.
 ADD_SEQUENCES = partial(ops.expand_dims, axis=1)

@@ -5,17 +5,16 @@ from typing import Any
 import keras
 
 from keras_attention.layers.attention import ComposedAttention
-from keras_attention.layers.projections import serialize_options, weight_options
+from keras_attention.layers.projections import serialize_options
+from keras_attention.layers.projections import weight_options
 from keras_attention.layers.scores import AdditiveScore
 from keras_attention.layers.weighting import Weighting
-from keras_attention.typing import (
-    Config,
-    Dtype,
-    Initializer,
-    Regularizer,
-    Seed,
-    WeightConstraint,
-)
+from keras_attention.typing import Config
+from keras_attention.typing import Dtype
+from keras_attention.typing import Initializer
+from keras_attention.typing import Regularizer
+from keras_attention.typing import Seed
+from keras_attention.typing import WeightConstraint
 from keras_attention.validation import check_positive_integer
 
 

@@ -3,23 +3,25 @@
 from typing import Any
 
 import keras
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
 from keras_attention import loops
-from keras_attention.layers.base import (
-    BaseAttention,
-    check_shapes,
-    standardize_attention_mask,
-)
+from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.base import check_shapes
+from keras_attention.layers.base import standardize_attention_mask
 from keras_attention.layers.scores import Score
-from keras_attention.layers.single_head import AttentionMemory, AttentionStep
+from keras_attention.layers.single_head import AttentionMemory
+from keras_attention.layers.single_head import AttentionStep
 from keras_attention.layers.weighting import Weighting
 from keras_attention.layers.windows import LocalWindow
-from keras_attention.serialization import (
-    serialize_part,
-    serialize_seed,
-)
-from keras_attention.typing import Config, Nested, Seed, Shape, Tensor
+from keras_attention.serialization import serialize_part
+from keras_attention.serialization import serialize_seed
+from keras_attention.typing import Config
+from keras_attention.typing import Nested
+from keras_attention.typing import Seed
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
 from keras_attention.validation import check_mask
 
 

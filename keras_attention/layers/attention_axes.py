@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from keras import ops
 
-from keras_attention.validation import check_mask, may_be_equal
+from keras_attention.validation import check_mask
+from keras_attention.validation import may_be_equal
 
 
 def attend_over_axes(attend, axes, tensors, masks, attention_mask, return_weights):

@@ -7,9 +7,14 @@ from typing import Any
 
 from keras import ops
 
-from keras_attention.ops.masks import clear_masked, combine_masks
+from keras_attention.ops.masks import clear_masked
+from keras_attention.ops.masks import combine_masks
 from keras_attention.quantization import QuantizableLayer
-from keras_attention.typing import Nested, Shape, Shapes, Tensor, Tensors
+from keras_attention.typing import Nested
+from keras_attention.typing import Shape
+from keras_attention.typing import Shapes
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
 from keras_attention.validation import check_mask
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import keras
 
 from keras_attention.layers.base import StepCounter
-from keras_attention.typing import Tensor, Tensors
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

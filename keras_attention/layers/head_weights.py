@@ -3,7 +3,8 @@
 Shapes: B batch, T queries, S positions, N heads.
 """
 
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
 
 def weigh_heads(weighting, scores, mask, noise, training):

@@ -5,29 +5,25 @@ from typing import Any
 import keras
 
 from keras_attention.layers.attention import ComposedAttention
-from keras_attention.layers.projections import (
-    fresh_options,
-    options_of,
-    serialize_options,
-    weight_options,
-)
-from keras_attention.layers.scores import (
-    AdditiveScore,
-    DotScore,
-    GeneralScore,
-    LocationScore,
-)
+from keras_attention.layers.projections import fresh_options
+from keras_attention.layers.projections import options_of
+from keras_attention.layers.projections import serialize_options
+from keras_attention.layers.projections import weight_options
+from keras_attention.layers.scores import AdditiveScore
+from keras_attention.layers.scores import DotScore
+from keras_attention.layers.scores import GeneralScore
+from keras_attention.layers.scores import LocationScore
 from keras_attention.layers.weighting import Weighting
-from keras_attention.layers.windows import LocalMonotonicWindow, LocalPredictiveWindow
-from keras_attention.typing import (
-    Config,
-    Dtype,
-    Initializer,
-    Regularizer,
-    Seed,
-    WeightConstraint,
-)
-from keras_attention.validation import check_choice, check_positive_integer
+from keras_attention.layers.windows import LocalMonotonicWindow
+from keras_attention.layers.windows import LocalPredictiveWindow
+from keras_attention.typing import Config
+from keras_attention.typing import Dtype
+from keras_attention.typing import Initializer
+from keras_attention.typing import Regularizer
+from keras_attention.typing import Seed
+from keras_attention.typing import WeightConstraint
+from keras_attention.validation import check_choice
+from keras_attention.validation import check_positive_integer
 
 SCORES = ("dot", "scaled-dot", "general", "concat", "location")
 WINDOWS = ("global", "local-m", "local-p")

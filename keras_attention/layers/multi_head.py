@@ -5,37 +5,36 @@ values, Q query depth, V value depth, D depth of a head.
 """
 
 import keras
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention.layers.base import BaseMemory, BaseStep
+from keras_attention.layers.base import BaseMemory
+from keras_attention.layers.base import BaseStep
 from keras_attention.layers.dropout import WeightDropout
-from keras_attention.layers.head_weights import (
-    check_for_heads,
-    draw_for_scores,
-    draw_for_steps,
-    weigh_heads,
-)
+from keras_attention.layers.head_weights import check_for_heads
+from keras_attention.layers.head_weights import draw_for_scores
+from keras_attention.layers.head_weights import draw_for_steps
+from keras_attention.layers.head_weights import weigh_heads
 from keras_attention.layers.projections import project_rows
-from keras_attention.layers.weightings import get_weighting, is_plain_softmax
+from keras_attention.layers.weightings import get_weighting
+from keras_attention.layers.weightings import is_plain_softmax
 from keras_attention.lengths import is_zero
 from keras_attention.ops import sliding_windows
-from keras_attention.ops.heads import (
-    causal_mask,
-    fused_heads,
-    has_position,
-    head_scores,
-    join_heads,
-    read_heads,
-    split_heads,
-)
-from keras_attention.ops.masks import clear_masked, combine_masks
+from keras_attention.ops.heads import causal_mask
+from keras_attention.ops.heads import fused_heads
+from keras_attention.ops.heads import has_position
+from keras_attention.ops.heads import head_scores
+from keras_attention.ops.heads import join_heads
+from keras_attention.ops.heads import read_heads
+from keras_attention.ops.heads import split_heads
+from keras_attention.ops.masks import clear_masked
+from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.relative_positions import offsets_between, positions_of_steps
-from keras_attention.serialization import (
-    serialize_part,
-    serialize_seed,
-    serialize_shared_part,
-)
+from keras_attention.ops.relative_positions import offsets_between
+from keras_attention.ops.relative_positions import positions_of_steps
+from keras_attention.serialization import serialize_part
+from keras_attention.serialization import serialize_seed
+from keras_attention.serialization import serialize_shared_part
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

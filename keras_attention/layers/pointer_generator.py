@@ -10,11 +10,15 @@ from keras import ops
 
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.projections import project_rows
-from keras_attention.ops.copying import extended_log_probs, target_log_probs
+from keras_attention.ops.copying import extended_log_probs
+from keras_attention.ops.copying import target_log_probs
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.quantization import QuantizableLayer
-from keras_attention.typing import Config, Shape, Tensor
-from keras_attention.validation import check_rank, check_shape
+from keras_attention.typing import Config
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
+from keras_attention.validation import check_rank
+from keras_attention.validation import check_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

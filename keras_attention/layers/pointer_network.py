@@ -9,17 +9,18 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.layers.base import (
-    BaseAttention,
-    check_calling_form,
-    stay_frozen,
-)
+from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.base import check_calling_form
+from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.self_attention_checks import check_independent_queries
 from keras_attention.ops.copying import log_of_weights
 from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import serialize_part
-from keras_attention.typing import Config, Shape, Tensor, Tensors
+from keras_attention.typing import Config
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
 from keras_attention.validation import check_rank
 
 

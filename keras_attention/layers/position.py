@@ -9,21 +9,18 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.layers.projections import (
-    serialize_options,
-    weight_arguments,
-    weight_options,
-)
+from keras_attention.layers.projections import serialize_options
+from keras_attention.layers.projections import weight_arguments
+from keras_attention.layers.projections import weight_options
 from keras_attention.ops.precision import exact_dtype
-from keras_attention.typing import (
-    Config,
-    Initializer,
-    Regularizer,
-    Shape,
-    Tensor,
-    WeightConstraint,
-)
-from keras_attention.validation import check_choice, check_positive_integer
+from keras_attention.typing import Config
+from keras_attention.typing import Initializer
+from keras_attention.typing import Regularizer
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
+from keras_attention.typing import WeightConstraint
+from keras_attention.validation import check_choice
+from keras_attention.validation import check_positive_integer
 
 KINDS = ("sinusoidal", "learned")
 

@@ -7,11 +7,16 @@ A layer collects the options among its arguments once, with `weight_options(loca
 from typing import Any
 
 import keras
-from keras import constraints, initializers, ops, regularizers
+from keras import constraints
+from keras import initializers
+from keras import ops
+from keras import regularizers
 
 from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import serialize_part
-from keras_attention.typing import Config, Shape, Tensor
+from keras_attention.typing import Config
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
 
 _KINDS = {
     "initializer": initializers,

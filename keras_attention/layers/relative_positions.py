@@ -11,30 +11,25 @@ import keras
 from keras import ops
 
 from keras_attention.layers.base import AttentionPart
-from keras_attention.layers.projections import (
-    serialize_options,
-    weight_arguments,
-    weight_options,
-)
+from keras_attention.layers.projections import serialize_options
+from keras_attention.layers.projections import weight_arguments
+from keras_attention.layers.projections import weight_options
 from keras_attention.ops.precision import exact_dtype
-from keras_attention.ops.relative_positions import (
-    alibi_slopes,
-    buckets_of_offsets,
-    clip_offsets,
-    rotary_frequencies,
-    rotate_pairs,
-    sum_by_offset,
-    take_by_offset,
-)
-from keras_attention.typing import (
-    Config,
-    Initializer,
-    Regularizer,
-    Shape,
-    Tensor,
-    WeightConstraint,
-)
-from keras_attention.validation import check_choice, check_positive_integer
+from keras_attention.ops.relative_positions import alibi_slopes
+from keras_attention.ops.relative_positions import buckets_of_offsets
+from keras_attention.ops.relative_positions import clip_offsets
+from keras_attention.ops.relative_positions import rotary_frequencies
+from keras_attention.ops.relative_positions import rotate_pairs
+from keras_attention.ops.relative_positions import sum_by_offset
+from keras_attention.ops.relative_positions import take_by_offset
+from keras_attention.typing import Config
+from keras_attention.typing import Initializer
+from keras_attention.typing import Regularizer
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
+from keras_attention.typing import WeightConstraint
+from keras_attention.validation import check_choice
+from keras_attention.validation import check_positive_integer
 
 SCALINGS = ("linear", "ntk")
 

@@ -8,22 +8,23 @@ import math
 from typing import Any
 
 import keras
-from keras import initializers, ops
+from keras import initializers
+from keras import ops
 
 from keras_attention.layers.base import AttentionPart
-from keras_attention.layers.projections import (
-    ConcatenatedProjection,
-    fresh_options,
-    options_of,
-    project_rows,
-    serialize_options,
-    take_options,
-    weight_arguments,
-)
+from keras_attention.layers.projections import ConcatenatedProjection
+from keras_attention.layers.projections import fresh_options
+from keras_attention.layers.projections import options_of
+from keras_attention.layers.projections import project_rows
+from keras_attention.layers.projections import serialize_options
+from keras_attention.layers.projections import take_options
+from keras_attention.layers.projections import weight_arguments
 from keras_attention.ops.fast_scores import fast_additive_scores
 from keras_attention.ops.scores import dot_scores
 from keras_attention.serialization import serialize_part
-from keras_attention.typing import Config, Shape, Tensor
+from keras_attention.typing import Config
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
 
 
 class Score(AttentionPart):

@@ -11,44 +11,39 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.layers.attention_axes import (
-    AttentionAxes,
-    attend_over_axes,
-    check_no_details,
-)
-from keras_attention.layers.base import (
-    BaseAttention,
-    set_dtype_policy,
-    standardize_attention_mask,
-)
-from keras_attention.layers.cache import check_cache, empty_cache, remember
-from keras_attention.layers.multi_head import MultiHeadMemory, MultiHeadStep
-from keras_attention.layers.projections import serialize_options, weight_options
-from keras_attention.layers.relative_positions import RelativePositions, get_positions
-from keras_attention.layers.self_attention_checks import (
-    check_arguments,
-    check_call,
-    check_key,
-)
+from keras_attention.layers.attention_axes import AttentionAxes
+from keras_attention.layers.attention_axes import attend_over_axes
+from keras_attention.layers.attention_axes import check_no_details
+from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.base import set_dtype_policy
+from keras_attention.layers.base import standardize_attention_mask
+from keras_attention.layers.cache import check_cache
+from keras_attention.layers.cache import empty_cache
+from keras_attention.layers.cache import remember
+from keras_attention.layers.multi_head import MultiHeadMemory
+from keras_attention.layers.multi_head import MultiHeadStep
+from keras_attention.layers.projections import serialize_options
+from keras_attention.layers.projections import weight_options
+from keras_attention.layers.relative_positions import RelativePositions
+from keras_attention.layers.relative_positions import get_positions
+from keras_attention.layers.self_attention_checks import check_arguments
+from keras_attention.layers.self_attention_checks import check_call
+from keras_attention.layers.self_attention_checks import check_key
 from keras_attention.layers.weighting import Weighting
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.relative_positions import positions_of_steps
-from keras_attention.serialization import (
-    serialize_part,
-    serialize_seed,
-    serialize_shared_part,
-)
-from keras_attention.typing import (
-    Config,
-    Initializer,
-    Nested,
-    Regularizer,
-    Seed,
-    Shape,
-    Tensor,
-    Tensors,
-    WeightConstraint,
-)
+from keras_attention.serialization import serialize_part
+from keras_attention.serialization import serialize_seed
+from keras_attention.serialization import serialize_shared_part
+from keras_attention.typing import Config
+from keras_attention.typing import Initializer
+from keras_attention.typing import Nested
+from keras_attention.typing import Regularizer
+from keras_attention.typing import Seed
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
+from keras_attention.typing import WeightConstraint
 from keras_attention.validation import check_mask
 
 

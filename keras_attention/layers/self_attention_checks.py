@@ -4,7 +4,8 @@ import numbers
 
 from keras_attention.layers.base import check_shapes
 from keras_attention.layers.multi_head import NORMS
-from keras_attention.validation import check_choice, check_positive_integer
+from keras_attention.validation import check_choice
+from keras_attention.validation import check_positive_integer
 
 
 def check_arguments(arguments):

@@ -6,14 +6,13 @@ Shapes: B batch, T queries, S positions, Q query depth, V value depth.
 from typing import Any
 
 import keras
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention.layers.base import (
-    BaseMemory,
-    BaseStep,
-    set_dtype_policy,
-    stay_frozen,
-)
+from keras_attention.layers.base import BaseMemory
+from keras_attention.layers.base import BaseStep
+from keras_attention.layers.base import set_dtype_policy
+from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.causal import CausalMask
 from keras_attention.layers.coverage import Coverage
 from keras_attention.layers.dropout import WeightDropout
@@ -21,14 +20,20 @@ from keras_attention.layers.scores import Score
 from keras_attention.layers.weighting import Weighting
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.windows import LocalWindow
-from keras_attention.ops.extra_position import append_score, split_weight
-from keras_attention.ops.masks import clear_masked, combine_masks
+from keras_attention.ops.extra_position import append_score
+from keras_attention.ops.extra_position import split_weight
+from keras_attention.ops.masks import clear_masked
+from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.windows import spread_window
-from keras_attention.serialization import (
-    serialize_part,
-    serialize_seed,
-)
-from keras_attention.typing import Config, Nested, Seed, Shape, Shapes, Tensor, Tensors
+from keras_attention.serialization import serialize_part
+from keras_attention.serialization import serialize_seed
+from keras_attention.typing import Config
+from keras_attention.typing import Nested
+from keras_attention.typing import Seed
+from keras_attention.typing import Shape
+from keras_attention.typing import Shapes
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

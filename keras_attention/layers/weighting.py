@@ -12,7 +12,9 @@ from keras import ops
 from keras_attention.layers.base import AttentionPart
 from keras_attention.layers.scores import Score
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.typing import Config, Shape, Tensor
+from keras_attention.typing import Config
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
 from keras_attention.validation import check_positive
 
 

@@ -9,36 +9,36 @@ import keras
 from keras import ops
 
 from keras_attention.layers.base import set_dtype_policy
-from keras_attention.layers.scores import Score, ScorePair
-from keras_attention.layers.weighting import TemperatureWeighting, Weighting
-from keras_attention.ops.choices import (
-    entropy,
-    log_probability,
-    masked_gumbel_max,
-    masked_gumbel_softmax,
-    masked_hardmax,
-    straight_through,
-)
-from keras_attention.ops.monotonic import (
-    chunkwise,
-    monotonic_hard,
-    monotonic_parallel,
-    monotonic_recursive,
-)
+from keras_attention.layers.scores import Score
+from keras_attention.layers.scores import ScorePair
+from keras_attention.layers.weighting import TemperatureWeighting
+from keras_attention.layers.weighting import Weighting
+from keras_attention.ops.choices import entropy
+from keras_attention.ops.choices import log_probability
+from keras_attention.ops.choices import masked_gumbel_max
+from keras_attention.ops.choices import masked_gumbel_softmax
+from keras_attention.ops.choices import masked_hardmax
+from keras_attention.ops.choices import straight_through
+from keras_attention.ops.monotonic import chunkwise
+from keras_attention.ops.monotonic import monotonic_hard
+from keras_attention.ops.monotonic import monotonic_parallel
+from keras_attention.ops.monotonic import monotonic_recursive
 from keras_attention.ops.precision import exact_dtype
-from keras_attention.ops.weightings import (
-    masked_entmax15,
-    masked_sigmoid,
-    masked_softmax,
-    masked_sparsemax,
-)
-from keras_attention.serialization import seed_and_generator, serialize_seed
-from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
-from keras_attention.validation import (
-    check_choice,
-    check_positive,
-    check_positive_integer,
-)
+from keras_attention.ops.weightings import masked_entmax15
+from keras_attention.ops.weightings import masked_sigmoid
+from keras_attention.ops.weightings import masked_softmax
+from keras_attention.ops.weightings import masked_sparsemax
+from keras_attention.serialization import seed_and_generator
+from keras_attention.serialization import serialize_seed
+from keras_attention.typing import Config
+from keras_attention.typing import Nested
+from keras_attention.typing import Seed
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
+from keras_attention.validation import check_choice
+from keras_attention.validation import check_positive
+from keras_attention.validation import check_positive_integer
 
 
 class _DeterministicWeighting(TemperatureWeighting):

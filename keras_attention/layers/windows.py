@@ -9,32 +9,27 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.layers.base import AttentionPart, StepCounter
-from keras_attention.layers.projections import (
-    fresh_options,
-    project_rows,
-    serialize_options,
-    weight_options,
-)
+from keras_attention.layers.base import AttentionPart
+from keras_attention.layers.base import StepCounter
+from keras_attention.layers.projections import fresh_options
+from keras_attention.layers.projections import project_rows
+from keras_attention.layers.projections import serialize_options
+from keras_attention.layers.projections import weight_options
 from keras_attention.lengths import join_axes
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.ops.rows import highest
-from keras_attention.ops.windows import (
-    gaussian,
-    inside,
-    take_window,
-    window_positions,
-)
-from keras_attention.typing import (
-    Config,
-    Initializer,
-    Regularizer,
-    Shape,
-    Shapes,
-    Tensor,
-    Tensors,
-    WeightConstraint,
-)
+from keras_attention.ops.windows import gaussian
+from keras_attention.ops.windows import inside
+from keras_attention.ops.windows import take_window
+from keras_attention.ops.windows import window_positions
+from keras_attention.typing import Config
+from keras_attention.typing import Initializer
+from keras_attention.typing import Regularizer
+from keras_attention.typing import Shape
+from keras_attention.typing import Shapes
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
+from keras_attention.typing import WeightConstraint
 from keras_attention.validation import check_positive_integer
 
 

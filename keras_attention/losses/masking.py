@@ -2,7 +2,8 @@
 
 from keras import ops
 
-from keras_attention.validation import check_mask, may_be_equal
+from keras_attention.validation import check_mask
+from keras_attention.validation import may_be_equal
 
 
 def masked(x, mask, rows=False):

@@ -11,7 +11,9 @@ from keras import ops
 from keras_attention.lengths import mean
 from keras_attention.losses.masking import masked
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.typing import Config, Nested, Tensor
+from keras_attention.typing import Config
+from keras_attention.typing import Nested
+from keras_attention.typing import Tensor
 from keras_attention.validation import check_rank
 
 

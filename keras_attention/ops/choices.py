@@ -6,13 +6,12 @@ masks and dtypes.
 
 from keras import ops
 
-from keras_attention.ops.rows import (
-    LOWEST,
-    TINY,
-    below_peak,
-    first_candidate,
-)
-from keras_attention.ops.weightings import masked_log_softmax, masked_softmax
+from keras_attention.ops.rows import LOWEST
+from keras_attention.ops.rows import TINY
+from keras_attention.ops.rows import below_peak
+from keras_attention.ops.rows import first_candidate
+from keras_attention.ops.weightings import masked_log_softmax
+from keras_attention.ops.weightings import masked_softmax
 
 
 def masked_hardmax(scores, mask=None):

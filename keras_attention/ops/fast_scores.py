@@ -7,10 +7,12 @@ import functools
 
 from keras import ops
 
-from keras_attention import acceleration, loops
+from keras_attention import acceleration
+from keras_attention import loops
 from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.scores import additive_scores, project_to_scalars
+from keras_attention.ops.scores import additive_scores
+from keras_attention.ops.scores import project_to_scalars
 
 # Number of elements of the hidden layer in a block.
 BLOCK = 2**21

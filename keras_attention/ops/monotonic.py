@@ -8,13 +8,11 @@ from keras import ops
 
 from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.rows import (
-    LOWEST,
-    TINY,
-    cumsum,
-    first_candidate,
-    valid_scores,
-)
+from keras_attention.ops.rows import LOWEST
+from keras_attention.ops.rows import TINY
+from keras_attention.ops.rows import cumsum
+from keras_attention.ops.rows import first_candidate
+from keras_attention.ops.rows import valid_scores
 from keras_attention.ops.weightings import masked_softmax
 
 

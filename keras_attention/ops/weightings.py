@@ -11,14 +11,12 @@ from keras import ops
 
 from keras_attention import acceleration
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.rows import (
-    LOWEST,
-    below_peak,
-    bounded_scores,
-    cumsum,
-    highest,
-    valid_scores,
-)
+from keras_attention.ops.rows import LOWEST
+from keras_attention.ops.rows import below_peak
+from keras_attention.ops.rows import bounded_scores
+from keras_attention.ops.rows import cumsum
+from keras_attention.ops.rows import highest
+from keras_attention.ops.rows import valid_scores
 from keras_attention.typing import Tensor
 
 

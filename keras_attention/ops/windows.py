@@ -5,7 +5,9 @@ Shapes: B batch, T queries, S positions, W positions in a window, D depth.
 
 from keras import ops
 
-from keras_attention.lengths import at_least_one, is_zero, join_axes
+from keras_attention.lengths import at_least_one
+from keras_attention.lengths import is_zero
+from keras_attention.lengths import join_axes
 
 
 def window_positions(centers, half_width):

@@ -6,33 +6,34 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
 from keras_attention import loops
-from keras_attention.search.constraints import (
-    IMPOSSIBLE,
-    Constraint,
-    is_possible,
-)
-from keras_attention.search.expansion import expand, last_token_counts, progress_of
+from keras_attention.search.constraints import IMPOSSIBLE
+from keras_attention.search.constraints import Constraint
+from keras_attention.search.constraints import is_possible
+from keras_attention.search.expansion import expand
+from keras_attention.search.expansion import last_token_counts
+from keras_attention.search.expansion import progress_of
 from keras_attention.search.groups import Groups
 from keras_attention.search.limits import checked_limit
-from keras_attention.search.nested import (
-    batch_of,
-    choose,
-    concatenate,
-    gather,
-    spread,
-    write,
-)
-from keras_attention.search.ranking import Ranking, best_first
-from keras_attention.search.step import (
-    check_keywords,
-    constrain,
-    in_order,
-    weights_template,
-)
-from keras_attention.typing import Nested, Step, Tensor, Tensors
+from keras_attention.search.nested import batch_of
+from keras_attention.search.nested import choose
+from keras_attention.search.nested import concatenate
+from keras_attention.search.nested import gather
+from keras_attention.search.nested import spread
+from keras_attention.search.nested import write
+from keras_attention.search.ranking import Ranking
+from keras_attention.search.ranking import best_first
+from keras_attention.search.step import check_keywords
+from keras_attention.search.step import constrain
+from keras_attention.search.step import in_order
+from keras_attention.search.step import weights_template
+from keras_attention.typing import Nested
+from keras_attention.typing import Step
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
 from keras_attention.validation import check_positive_integer
 
 

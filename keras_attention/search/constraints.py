@@ -10,8 +10,11 @@ from keras import ops
 
 from keras_attention.lengths import join_axes
 from keras_attention.search.nested import check_rows
-from keras_attention.typing import Nested, Tensor, Tensors
-from keras_attention.validation import check_positive_integer, values_of
+from keras_attention.typing import Nested
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
+from keras_attention.validation import check_positive_integer
+from keras_attention.validation import values_of
 
 # Log-probability of a hypothesis that does not exist. It is finite, as are its sums.
 IMPOSSIBLE = -1e9

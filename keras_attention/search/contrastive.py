@@ -2,22 +2,30 @@
 
 import math
 import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from collections.abc import Iterable
 
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention.search.constraints import Constraint, is_possible
+from keras_attention.search.constraints import Constraint
+from keras_attention.search.constraints import is_possible
 from keras_attention.search.independent import search_independently
 from keras_attention.search.limits import checked_limit
-from keras_attention.search.nested import batch_of, gather, spread, write
-from keras_attention.search.step import (
-    checks_keywords,
-    constrain,
-    weights_template,
-)
+from keras_attention.search.nested import batch_of
+from keras_attention.search.nested import gather
+from keras_attention.search.nested import spread
+from keras_attention.search.nested import write
+from keras_attention.search.step import checks_keywords
+from keras_attention.search.step import constrain
+from keras_attention.search.step import weights_template
 from keras_attention.search.top_k import largest
-from keras_attention.typing import Nested, Step, Tensor, Tensors
-from keras_attention.validation import check_positive_integer, check_rank
+from keras_attention.typing import Nested
+from keras_attention.typing import Step
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
+from keras_attention.validation import check_positive_integer
+from keras_attention.validation import check_rank
 
 
 @checks_keywords

@@ -6,12 +6,10 @@ Shapes: B rows, K hypotheses of a group, M continuations, N vocabulary size.
 import numpy as np
 from keras import ops
 
-from keras_attention.search.constraints import (
-    FORBIDDEN,
-    IMPOSSIBLE,
-    is_possible,
-    mark,
-)
+from keras_attention.search.constraints import FORBIDDEN
+from keras_attention.search.constraints import IMPOSSIBLE
+from keras_attention.search.constraints import is_possible
+from keras_attention.search.constraints import mark
 from keras_attention.search.nested import gather
 from keras_attention.search.top_k import top_k
 

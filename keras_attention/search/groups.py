@@ -3,9 +3,11 @@
 Shapes: B rows, K hypotheses, G groups of K / G hypotheses.
 """
 
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention.validation import check_penalty, check_positive_integer
+from keras_attention.validation import check_penalty
+from keras_attention.validation import check_positive_integer
 
 
 class Groups:

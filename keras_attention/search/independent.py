@@ -2,8 +2,10 @@
 
 from keras import ops
 
-from keras_attention.search.constraints import IMPOSSIBLE, is_possible
-from keras_attention.search.nested import batch_of, write
+from keras_attention.search.constraints import IMPOSSIBLE
+from keras_attention.search.constraints import is_possible
+from keras_attention.search.nested import batch_of
+from keras_attention.search.nested import write
 
 
 def search_independently(extend, state, weights, *, start, end, max_length, limit):

@@ -2,9 +2,11 @@
 
 import math
 
-from keras import ops, tree
+from keras import ops
+from keras import tree
 
-from keras_attention.lengths import is_zero, join_axes
+from keras_attention.lengths import is_zero
+from keras_attention.lengths import join_axes
 
 
 def batch_of(nested):

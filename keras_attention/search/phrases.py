@@ -6,15 +6,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.search.constraints import (
-    FORBIDDEN,
-    Constraint,
-    SearchStep,
-    check_integer,
-    mark,
-)
+from keras_attention.search.constraints import FORBIDDEN
+from keras_attention.search.constraints import Constraint
+from keras_attention.search.constraints import SearchStep
+from keras_attention.search.constraints import check_integer
+from keras_attention.search.constraints import mark
 from keras_attention.search.nested import check_rows
-from keras_attention.typing import Nested, Tensor, Tensors
+from keras_attention.typing import Nested
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
 from keras_attention.validation import values_of
 
 

@@ -6,8 +6,10 @@ import numpy as np
 from keras import ops
 
 from keras_attention.search.constraints import is_possible
-from keras_attention.search.nested import check_rows, gather
-from keras_attention.validation import check_choice, check_penalty
+from keras_attention.search.nested import check_rows
+from keras_attention.search.nested import gather
+from keras_attention.validation import check_choice
+from keras_attention.validation import check_penalty
 
 # Lower bound of the coverage of a position, so that its logarithm stays finite.
 MIN_COVERAGE = 1e-10

@@ -6,17 +6,21 @@ import keras
 from keras import ops
 
 from keras_attention.ops.sampling import sample_by_inversion
-from keras_attention.search.constraints import Constraint, is_possible
+from keras_attention.search.constraints import Constraint
+from keras_attention.search.constraints import is_possible
 from keras_attention.search.independent import search_independently
 from keras_attention.search.limits import checked_limit
-from keras_attention.search.nested import batch_of, spread
-from keras_attention.search.step import (
-    checks_keywords,
-    constrain,
-    weights_template,
-)
+from keras_attention.search.nested import batch_of
+from keras_attention.search.nested import spread
+from keras_attention.search.step import checks_keywords
+from keras_attention.search.step import constrain
+from keras_attention.search.step import weights_template
 from keras_attention.search.top_k import largest
-from keras_attention.typing import Nested, Seed, Step, Tensor, Tensors
+from keras_attention.typing import Nested
+from keras_attention.typing import Seed
+from keras_attention.typing import Step
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
 from keras_attention.validation import check_positive_integer
 
 # The lowest temperature that is positive in float32 on every backend.

@@ -3,18 +3,19 @@
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
+from typing import TypeVar
+from typing import cast
 
 from keras import ops
 
-from keras_attention.search.constraints import (
-    IMPOSSIBLE,
-    Constraint,
-    Prefix,
-    SearchStep,
-    check_integer,
-)
+from keras_attention.search.constraints import IMPOSSIBLE
+from keras_attention.search.constraints import Constraint
+from keras_attention.search.constraints import Prefix
+from keras_attention.search.constraints import SearchStep
+from keras_attention.search.constraints import check_integer
 from keras_attention.search.nested import batch_of
 from keras_attention.validation import may_be_equal
 

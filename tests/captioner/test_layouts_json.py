@@ -3,15 +3,13 @@
 import json
 
 import pytest
-from captioner.datasets import (
-    coco,
-    fails,
-    karpathy,
-    karpathy_image,
-    names_of,
-    photograph,
-    write,
-)
+from captioner.datasets import coco
+from captioner.datasets import fails
+from captioner.datasets import karpathy
+from captioner.datasets import karpathy_image
+from captioner.datasets import names_of
+from captioner.datasets import photograph
+from captioner.datasets import write
 from keras_attention_apps.captioner.data.dataset import read_dataset
 from keras_attention_apps.captioner.data.layouts.listing import CaptionedImage
 

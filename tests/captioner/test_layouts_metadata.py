@@ -3,7 +3,10 @@
 import json
 
 import pytest
-from captioner.datasets import fails, photograph, table, write
+from captioner.datasets import fails
+from captioner.datasets import photograph
+from captioner.datasets import table
+from captioner.datasets import write
 from keras_attention_apps.captioner.data.dataset import read_dataset
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")

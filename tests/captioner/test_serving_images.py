@@ -8,17 +8,17 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image
+from PIL import ImageOps
 
 tf = pytest.importorskip("tensorflow")
 
-from keras_attention_apps.captioner.images import graph_decoding, limits  # noqa: E402
+from keras_attention_apps.captioner.images import graph_decoding  # noqa: E402
+from keras_attention_apps.captioner.images import limits  # noqa: E402
 from keras_attention_apps.captioner.images.graph_decoding import decode_images  # noqa: E402
 from keras_attention_apps.captioner.images.graph_headers import problem_of  # noqa: E402
-from keras_attention_apps.captioner.images.reading import (  # noqa: E402
-    image_to_array,
-    read_array,
-)
+from keras_attention_apps.captioner.images.reading import image_to_array  # noqa: E402
+from keras_attention_apps.captioner.images.reading import read_array  # noqa: E402
 
 HEIGHT, WIDTH, SIZE = 37, 53, 41
 TURNED = 6  # EXIF's orientation of a camera held upright

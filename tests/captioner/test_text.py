@@ -1,14 +1,12 @@
 import unicodedata
 
 import pytest
-from keras_attention_apps.captioner.data.text import (
-    END,
-    START,
-    UNKNOWN,
-    Vocabulary,
-    detokenize,
-    tokenize,
-)
+from keras_attention_apps.captioner.data.text import END
+from keras_attention_apps.captioner.data.text import START
+from keras_attention_apps.captioner.data.text import UNKNOWN
+from keras_attention_apps.captioner.data.text import Vocabulary
+from keras_attention_apps.captioner.data.text import detokenize
+from keras_attention_apps.captioner.data.text import tokenize
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,13 @@ import contextlib
 import re
 
 import pytest
-from web_pages import SAMPLE, is_within, opened, served, tab_to, unnamed, unreached
+from web_pages import SAMPLE
+from web_pages import is_within
+from web_pages import opened
+from web_pages import served
+from web_pages import tab_to
+from web_pages import unnamed
+from web_pages import unreached
 
 pytestmark = pytest.mark.browser
 

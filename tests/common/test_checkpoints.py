@@ -7,7 +7,8 @@ import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.training.callbacks import ValidateDecoded
-from keras_attention_apps.common.training.checkpoints import Checkpoints, Progress
+from keras_attention_apps.common.training.checkpoints import Checkpoints
+from keras_attention_apps.common.training.checkpoints import Progress
 
 pytestmark = pytest.mark.usefixtures("eager")
 

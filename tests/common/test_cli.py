@@ -4,7 +4,9 @@ import subprocess
 import sys
 
 import pytest
-from keras_attention_apps.common.cli import UserError, printable, run
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import printable
+from keras_attention_apps.common.cli import run
 
 
 def fail_with(error):

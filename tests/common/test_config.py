@@ -12,14 +12,12 @@ import pytest
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import parsed
-from keras_attention_apps.common.schema import (
-    Natural,
-    Positive,
-    Share,
-    Weight,
-    check_ranges,
-    from_json,
-)
+from keras_attention_apps.common.schema import Natural
+from keras_attention_apps.common.schema import Positive
+from keras_attention_apps.common.schema import Share
+from keras_attention_apps.common.schema import Weight
+from keras_attention_apps.common.schema import check_ranges
+from keras_attention_apps.common.schema import from_json
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,20 +6,17 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import (
-    check_file_digest,
-    read_sealed,
-    write_sealed,
-)
+from keras_attention_apps.common.digests import check_file_digest
+from keras_attention_apps.common.digests import read_sealed
+from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.network import weights
-from keras_attention_apps.common.network.weights import check_weights, save_half
-from keras_attention_apps.common.presets import (
-    find_litert,
-    find_preset,
-    loading,
-    member_names,
-    read_config,
-)
+from keras_attention_apps.common.network.weights import check_weights
+from keras_attention_apps.common.network.weights import save_half
+from keras_attention_apps.common.presets import find_litert
+from keras_attention_apps.common.presets import find_preset
+from keras_attention_apps.common.presets import loading
+from keras_attention_apps.common.presets import member_names
+from keras_attention_apps.common.presets import read_config
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "apps").glob("*/presets/*/"))

@@ -15,13 +15,12 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import ServerConfig
 from keras_attention_apps.common.web import server
 from keras_attention_apps.common.web.markup import words
-from keras_attention_apps.common.web.models import Models, name_of
-from keras_attention_apps.common.web.server import (
-    HEADERS,
-    Guard,
-    application_of,
-    is_local,
-)
+from keras_attention_apps.common.web.models import Models
+from keras_attention_apps.common.web.models import name_of
+from keras_attention_apps.common.web.server import HEADERS
+from keras_attention_apps.common.web.server import Guard
+from keras_attention_apps.common.web.server import application_of
+from keras_attention_apps.common.web.server import is_local
 from keras_attention_apps.nmt.main import main
 
 

@@ -3,12 +3,11 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw, numpy
+from arrays import draw
+from arrays import numpy
 from keras import ops
-from layers.self_attention_reference import (
-    attend,
-    read,
-)
+from layers.self_attention_reference import attend
+from layers.self_attention_reference import read
 
 from keras_attention import SelfAttention
 

@@ -5,17 +5,13 @@ import numpy as np
 import pytest
 from arrays import numpy
 from combinations import quick_first
-from layers.cases import (
-    attend,
-)
+from layers.cases import attend
 
-from keras_attention import (
-    AdditiveAttention,
-    AttentionCell,
-    AttentionDecoder,
-    HardWeighting,
-    LuongAttention,
-)
+from keras_attention import AdditiveAttention
+from keras_attention import AttentionCell
+from keras_attention import AttentionDecoder
+from keras_attention import HardWeighting
+from keras_attention import LuongAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

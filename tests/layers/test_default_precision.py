@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import LuongAttention, SelfAttention
+from keras_attention import LuongAttention
+from keras_attention import SelfAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

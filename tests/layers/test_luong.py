@@ -3,18 +3,16 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import (
-    Attention,
-    AttentionCell,
-    AttentionDecoder,
-    DotScore,
-    GeneralScore,
-    HardWeighting,
-    LocalMonotonicWindow,
-    LocalPredictiveWindow,
-    LocalWindow,
-    LuongAttention,
-)
+from keras_attention import Attention
+from keras_attention import AttentionCell
+from keras_attention import AttentionDecoder
+from keras_attention import DotScore
+from keras_attention import GeneralScore
+from keras_attention import HardWeighting
+from keras_attention import LocalMonotonicWindow
+from keras_attention import LocalPredictiveWindow
+from keras_attention import LocalWindow
+from keras_attention import LuongAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -6,15 +6,13 @@ import pytest
 from arrays import numpy
 from keras import ops
 
-from keras_attention import (
-    AdditiveAttention,
-    AdditiveScore,
-    Attention,
-    AttentionCell,
-    DotScore,
-    LuongAttention,
-    MochaWeighting,
-)
+from keras_attention import AdditiveAttention
+from keras_attention import AdditiveScore
+from keras_attention import Attention
+from keras_attention import AttentionCell
+from keras_attention import DotScore
+from keras_attention import LuongAttention
+from keras_attention import MochaWeighting
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

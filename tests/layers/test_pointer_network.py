@@ -3,14 +3,12 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import (
-    AdditiveAttention,
-    LuongAttention,
-    PointerCrossentropy,
-    PointerNetwork,
-    SelfAttention,
-    beam_search,
-)
+from keras_attention import AdditiveAttention
+from keras_attention import LuongAttention
+from keras_attention import PointerCrossentropy
+from keras_attention import PointerNetwork
+from keras_attention import SelfAttention
+from keras_attention import beam_search
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import (
-    AdditiveScore,
-    Attention,
-    DotScore,
-    GeneralScore,
-    LocationScore,
-)
+from keras_attention import AdditiveScore
+from keras_attention import Attention
+from keras_attention import DotScore
+from keras_attention import GeneralScore
+from keras_attention import LocationScore
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -1,9 +1,7 @@
 import pytest
-from keras_attention_apps.nmt.metrics import (
-    bleu_by_length,
-    has_four_words,
-    translation_scores,
-)
+from keras_attention_apps.nmt.metrics import bleu_by_length
+from keras_attention_apps.nmt.metrics import has_four_words
+from keras_attention_apps.nmt.metrics import translation_scores
 
 
 def test_scores_worked_by_hand():

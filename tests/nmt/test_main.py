@@ -11,7 +11,10 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from PIL import Image
-from programs import check_average, error_of, with_content, with_flipped_bit
+from programs import check_average
+from programs import error_of
+from programs import with_content
+from programs import with_flipped_bit
 
 from .conftest import untrained
 

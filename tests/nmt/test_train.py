@@ -13,8 +13,12 @@ from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network.recurrent import BahdanauNetwork
 from keras_attention_apps.nmt.training import train as training
 
-from .conftest import untrained, write_links
-from .trainings import command, history, lines, small
+from .conftest import untrained
+from .conftest import write_links
+from .trainings import command
+from .trainings import history
+from .trainings import lines
+from .trainings import small
 
 
 @pytest.fixture(scope="module")

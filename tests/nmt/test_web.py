@@ -1,7 +1,13 @@
 """The page of the translator in a browser, and its endpoint."""
 
 import pytest
-from web_pages import is_within, opened, served, settled, tab_to, unnamed, unreached
+from web_pages import is_within
+from web_pages import opened
+from web_pages import served
+from web_pages import settled
+from web_pages import tab_to
+from web_pages import unnamed
+from web_pages import unreached
 
 pytestmark = pytest.mark.browser
 

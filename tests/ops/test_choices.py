@@ -5,26 +5,23 @@ import itertools
 import numpy as np
 import pytest
 from keras import ops
-from ops.weightings_reference import (
-    DTYPES,
-    NAN,
-    POSITIONS,
-    QUERIES,
-    tensor,
-    weights_of,
-)
+from ops.weightings_reference import DTYPES
+from ops.weightings_reference import NAN
+from ops.weightings_reference import POSITIONS
+from ops.weightings_reference import QUERIES
+from ops.weightings_reference import tensor
+from ops.weightings_reference import weights_of
 
-from keras_attention.ops.choices import (
-    entropy,
-    log_probability,
-    masked_gumbel_max,
-    masked_gumbel_softmax,
-    masked_hardmax,
-    straight_through,
-)
+from keras_attention.ops.choices import entropy
+from keras_attention.ops.choices import log_probability
+from keras_attention.ops.choices import masked_gumbel_max
+from keras_attention.ops.choices import masked_gumbel_softmax
+from keras_attention.ops.choices import masked_hardmax
+from keras_attention.ops.choices import straight_through
 from keras_attention.ops.monotonic import monotonic_hard
 from keras_attention.ops.rows import LOWEST
-from keras_attention.ops.weightings import masked_log_softmax, masked_softmax
+from keras_attention.ops.weightings import masked_log_softmax
+from keras_attention.ops.weightings import masked_softmax
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

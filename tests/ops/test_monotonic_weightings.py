@@ -6,23 +6,19 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from ops.weightings_reference import (
-    BATCH,
-    DTYPES,
-    EXACT,
-    NAN,
-    POSITIONS,
-    QUERIES,
-    finite_differences,
-    tensor,
-)
+from ops.weightings_reference import BATCH
+from ops.weightings_reference import DTYPES
+from ops.weightings_reference import EXACT
+from ops.weightings_reference import NAN
+from ops.weightings_reference import POSITIONS
+from ops.weightings_reference import QUERIES
+from ops.weightings_reference import finite_differences
+from ops.weightings_reference import tensor
 from rounding import rounding_bound
 
-from keras_attention.ops.monotonic import (
-    monotonic_hard,
-    monotonic_parallel,
-    monotonic_recursive,
-)
+from keras_attention.ops.monotonic import monotonic_hard
+from keras_attention.ops.monotonic import monotonic_parallel
+from keras_attention.ops.monotonic import monotonic_recursive
 
 
 def monotonic(function, p, previous, dtype="float32"):

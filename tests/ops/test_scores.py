@@ -1,7 +1,8 @@
 import keras
 import numpy as np
 import pytest
-from combinations import covering, quick_first
+from combinations import covering
+from combinations import quick_first
 from keras import ops
 from rounding import rounding_bound
 

@@ -3,24 +3,20 @@
 import numpy as np
 import pytest
 from keras import ops
-from ops.weightings_reference import (
-    BATCH,
-    EXACT,
-    NAN,
-    POSITIONS,
-    QUERIES,
-    SPARSE,
-    by_the_paper,
-    finite_differences,
-    weights_of,
-)
+from ops.weightings_reference import BATCH
+from ops.weightings_reference import EXACT
+from ops.weightings_reference import NAN
+from ops.weightings_reference import POSITIONS
+from ops.weightings_reference import QUERIES
+from ops.weightings_reference import SPARSE
+from ops.weightings_reference import by_the_paper
+from ops.weightings_reference import finite_differences
+from ops.weightings_reference import weights_of
 from rounding import rounding_bound
 
-from keras_attention.ops.weightings import (
-    masked_entmax15,
-    masked_softmax,
-    masked_sparsemax,
-)
+from keras_attention.ops.weightings import masked_entmax15
+from keras_attention.ops.weightings import masked_softmax
+from keras_attention.ops.weightings import masked_sparsemax
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -6,42 +6,34 @@ from combinations import quick_first
 from hypothesis import strategies
 from hypothesis.extra import numpy as array_strategies
 from keras import ops
-from ops.weightings_reference import (
-    BATCH,
-    DTYPES,
-    INF,
-    NAN,
-    POSITIONS,
-    QUERIES,
-    SPARSE,
-    WEIGHTINGS,
-    by_the_formula,
-    tensor,
-    weights_of,
-)
+from ops.weightings_reference import BATCH
+from ops.weightings_reference import DTYPES
+from ops.weightings_reference import INF
+from ops.weightings_reference import NAN
+from ops.weightings_reference import POSITIONS
+from ops.weightings_reference import QUERIES
+from ops.weightings_reference import SPARSE
+from ops.weightings_reference import WEIGHTINGS
+from ops.weightings_reference import by_the_formula
+from ops.weightings_reference import tensor
+from ops.weightings_reference import weights_of
 from rounding import rounding_bound
 
 from keras_attention.loops import scan
-from keras_attention.ops.choices import (
-    entropy,
-    log_probability,
-    masked_gumbel_max,
-    masked_gumbel_softmax,
-    masked_hardmax,
-    straight_through,
-)
-from keras_attention.ops.monotonic import (
-    monotonic_hard,
-    monotonic_parallel,
-    monotonic_recursive,
-)
-from keras_attention.ops.weightings import (
-    masked_entmax15,
-    masked_log_softmax,
-    masked_sigmoid,
-    masked_softmax,
-    masked_sparsemax,
-)
+from keras_attention.ops.choices import entropy
+from keras_attention.ops.choices import log_probability
+from keras_attention.ops.choices import masked_gumbel_max
+from keras_attention.ops.choices import masked_gumbel_softmax
+from keras_attention.ops.choices import masked_hardmax
+from keras_attention.ops.choices import straight_through
+from keras_attention.ops.monotonic import monotonic_hard
+from keras_attention.ops.monotonic import monotonic_parallel
+from keras_attention.ops.monotonic import monotonic_recursive
+from keras_attention.ops.weightings import masked_entmax15
+from keras_attention.ops.weightings import masked_log_softmax
+from keras_attention.ops.weightings import masked_sigmoid
+from keras_attention.ops.weightings import masked_softmax
+from keras_attention.ops.weightings import masked_sparsemax
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

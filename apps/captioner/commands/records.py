@@ -5,12 +5,10 @@ import json
 import os
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import (
-    atomic_path,
-    naming,
-    parse_json,
-    to_json,
-)
+from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.files import naming
+from keras_attention_apps.common.files import parse_json
+from keras_attention_apps.common.files import to_json
 
 # The beginning of every line.
 BEGINNING = b'{"photo": "'

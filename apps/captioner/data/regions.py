@@ -15,7 +15,8 @@ from keras_attention_apps.captioner.data.archives import ArchivedFile
 from keras_attention_apps.captioner.data.layouts.files import DataError
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.reading import check_bytes, check_input
+from keras_attention_apps.common.reading import check_bytes
+from keras_attention_apps.common.reading import check_input
 
 SUFFIX = ".npz"
 # Attempts to read a file while other threads parse something.

@@ -3,7 +3,8 @@
 A captioner learns them in minutes, and the object of every word is known.
 """
 
-from PIL import Image, ImageDraw
+from PIL import Image
+from PIL import ImageDraw
 
 COLOURS = {
     "red": (214, 48, 49),

@@ -9,7 +9,8 @@ from keras_attention_apps.captioner.network.torch_checkpoints import read_checkp
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.network.weights import check_weights
 from keras_attention_apps.common.network.weights import load_weights as load_checked
-from keras_attention_apps.common.reading import check_bytes, read_file
+from keras_attention_apps.common.reading import check_bytes
+from keras_attention_apps.common.reading import read_file
 
 SUFFIXES = (".weights.h5", ".npz", ".pth")
 

@@ -4,7 +4,8 @@ import collections
 import math
 
 import numpy as np
-from keras_attention_apps.captioner.data.text import SPECIAL, tokenize
+from keras_attention_apps.captioner.data.text import SPECIAL
+from keras_attention_apps.captioner.data.text import tokenize
 
 MAX_N = 4
 # Standard deviation of CIDEr-D's Gaussian length penalty.

@@ -6,26 +6,23 @@ import gradio as gr
 from keras_attention_apps.captioner.web import views
 from keras_attention_apps.captioner.web.service import CaptionService
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.web.markup import alert, note
+from keras_attention_apps.common.web.markup import alert
+from keras_attention_apps.common.web.markup import note
 from keras_attention_apps.common.web.models import name_of
-from keras_attention_apps.common.web.page import (
-    RESULTS,
-    beam_options,
-    endpoint,
-    event,
-    in_turn,
-    page,
-    revealed,
-    search_options,
-    shown,
-)
+from keras_attention_apps.common.web.page import RESULTS
+from keras_attention_apps.common.web.page import beam_options
+from keras_attention_apps.common.web.page import endpoint
+from keras_attention_apps.common.web.page import event
+from keras_attention_apps.common.web.page import in_turn
+from keras_attention_apps.common.web.page import page
+from keras_attention_apps.common.web.page import revealed
+from keras_attention_apps.common.web.page import search_options
+from keras_attention_apps.common.web.page import shown
 from keras_attention_apps.common.web.server import MEGABYTE
-from keras_attention_apps.common.web.uploads import (
-    file_upload,
-    image_upload,
-    paste_images,
-    read_upload,
-)
+from keras_attention_apps.common.web.uploads import file_upload
+from keras_attention_apps.common.web.uploads import image_upload
+from keras_attention_apps.common.web.uploads import paste_images
+from keras_attention_apps.common.web.uploads import read_upload
 
 PENALTIES = (0.0, 0.7, 1.0)
 # Maximum number of images in the second tab.

@@ -4,7 +4,8 @@ import importlib
 import os
 import re
 
-from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import reason
 
 # A URI; `pathlib` merges its slashes into one. A drive letter is no scheme.
 _URI = re.compile("([a-z][a-z0-9+.-]+):/+", re.IGNORECASE)

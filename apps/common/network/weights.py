@@ -10,9 +10,12 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import reason
 from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.reading import byte_limit, check_bytes, check_input
+from keras_attention_apps.common.reading import byte_limit
+from keras_attention_apps.common.reading import check_bytes
+from keras_attention_apps.common.reading import check_input
 
 # Script that reads a file in another process, and how long that may take: at least this
 # number of seconds, and not less than with this number of bytes a second.

@@ -7,18 +7,20 @@ import re
 import sys
 
 import keras
-from keras_attention_apps.common.cli import UserError, reason
-from keras_attention_apps.common.digests import (
-    FILES,
-    OWN,
-    check_file_digest,
-    read_sealed,
-    write_sealed,
-)
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import reason
+from keras_attention_apps.common.digests import FILES
+from keras_attention_apps.common.digests import OWN
+from keras_attention_apps.common.digests import check_file_digest
+from keras_attention_apps.common.digests import read_sealed
+from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.files import write_json
-from keras_attention_apps.common.hosts import is_first_host, on_first_host
-from keras_attention_apps.common.network.weights import load_weights, save_weights
-from keras_attention_apps.common.schema import Natural, from_json
+from keras_attention_apps.common.hosts import is_first_host
+from keras_attention_apps.common.hosts import on_first_host
+from keras_attention_apps.common.network.weights import load_weights
+from keras_attention_apps.common.network.weights import save_weights
+from keras_attention_apps.common.schema import Natural
+from keras_attention_apps.common.schema import from_json
 
 PROGRESS = "progress.json"
 # The progress file of the checkpoint before the last one.

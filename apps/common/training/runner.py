@@ -7,22 +7,20 @@ from pathlib import Path
 
 import keras
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import MODEL, check_folder, holds
-from keras_attention_apps.common.hosts import (
-    of_first_host,
-    on_first_host,
-    wait_for_hosts,
-)
+from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.files import check_folder
+from keras_attention_apps.common.files import holds
+from keras_attention_apps.common.hosts import of_first_host
+from keras_attention_apps.common.hosts import on_first_host
+from keras_attention_apps.common.hosts import wait_for_hosts
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.network.replicas import AdamW
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.presets import BEST
-from keras_attention_apps.common.training.callbacks import (
-    ReportEveryEpoch,
-    SaveEveryEpoch,
-    StopOnInvalidLoss,
-    ValidateDecoded,
-)
+from keras_attention_apps.common.training.callbacks import ReportEveryEpoch
+from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
+from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
+from keras_attention_apps.common.training.callbacks import ValidateDecoded
 from keras_attention_apps.common.training.checkpoints import PROGRESS
 from keras_attention_apps.common.training.report import check_report
 

@@ -4,7 +4,8 @@ import contextlib
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.presets import BEST, split_names
+from keras_attention_apps.common.presets import BEST
+from keras_attention_apps.common.presets import split_names
 
 
 class Models:

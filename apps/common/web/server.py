@@ -181,7 +181,8 @@ def application_of(page, config, folder):
     """
     import fastapi
     import gradio as gr
-    from keras_attention_apps.common.web.page import STYLE, THEME
+    from keras_attention_apps.common.web.page import STYLE
+    from keras_attention_apps.common.web.page import THEME
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     # One search at a time: a second one would only make both slower.

@@ -3,13 +3,11 @@
 import html
 
 import numpy as np
-from keras_attention_apps.common.web.markup import (
-    SMALLEST,
-    download,
-    note,
-    table,
-    words,
-)
+from keras_attention_apps.common.web.markup import SMALLEST
+from keras_attention_apps.common.web.markup import download
+from keras_attention_apps.common.web.markup import note
+from keras_attention_apps.common.web.markup import table
+from keras_attention_apps.common.web.markup import words
 
 # Name of the end of the sentence among the words that are attended to.
 END = "end"

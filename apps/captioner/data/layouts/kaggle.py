@@ -1,10 +1,8 @@
 """Kaggle's layout of Flickr8k: a CSV file of names and captions."""
 
-from keras_attention_apps.captioner.data.layouts.files import (
-    find_file,
-    read_rows,
-    unexpected,
-)
+from keras_attention_apps.captioner.data.layouts.files import find_file
+from keras_attention_apps.captioner.data.layouts.files import read_rows
+from keras_attention_apps.captioner.data.layouts.files import unexpected
 from keras_attention_apps.captioner.data.layouts.flickr import listing_of
 
 
