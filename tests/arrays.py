@@ -1,8 +1,19 @@
 """Arrays for tests: random ones, those of tensors, and numerical gradients."""
 
 import numpy as np
+import pytest
 from keras import ops
 from keras import tree
+
+
+def random_fixture(*shape):
+    """Return a fixture: a normally distributed float32 array."""
+
+    @pytest.fixture
+    def array(rng):
+        return draw(rng, shape)
+
+    return array
 
 
 def draw(rng, *shapes):

@@ -5,7 +5,7 @@ import operator
 
 
 def lazy_attributes(package, modules):
-    """Return a `__getattr__` for a package, which imports its names on their first use.
+    """Return `__all__` and `__getattr__` of a package that imports its names lazily.
 
     Args:
         package: Name of the package.
@@ -17,7 +17,7 @@ def lazy_attributes(package, modules):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return imported(f"{package}.{modules[name]}:{name}")
 
-    return get_attribute
+    return list(modules), get_attribute
 
 
 def imported(name):

@@ -1,9 +1,33 @@
 """Checks that every Keras layer must pass: its config, and Keras' own layer test."""
 
 import inspect
+import json
 import warnings
 
+import keras
 import pytest
+
+# Options of a projection, none of which is the default.
+PROJECTION_OPTIONS = {
+    "kernel_initializer": keras.initializers.RandomNormal(stddev=0.3, seed=2),
+    "kernel_regularizer": keras.regularizers.L2(0.5),
+    "kernel_constraint": keras.constraints.MaxNorm(3.0),
+    "bias_initializer": keras.initializers.Constant(-0.25),
+    "bias_regularizer": keras.regularizers.L1(0.75),
+    "bias_constraint": keras.constraints.NonNeg(),
+}
+
+
+def restored_from_json(layer):
+    """Return a copy of a layer, made from its config as JSON, and compare both configs.
+
+    Args:
+        layer: The layer.
+    """
+    restored = type(layer).from_config(json.loads(json.dumps(layer.get_config())))
+
+    assert restored.get_config() == layer.get_config()
+    return restored
 
 
 def assert_config_names_every_argument(layer, arguments):

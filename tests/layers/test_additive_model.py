@@ -1,6 +1,5 @@
 """Additive attention in models: configuration, saving, training, shapes, errors."""
 
-import json
 import re
 
 import keras
@@ -22,8 +21,10 @@ from layers.additive_reference import VALUE_DIM
 from layers.additive_reference import WORDS
 from layers.additive_reference import attend
 from layers.additive_reference import weights_of_the_paper
+from layers.keras_contract import PROJECTION_OPTIONS
 from layers.keras_contract import assert_config_names_every_argument
 from layers.keras_contract import assert_fulfils_the_contract_of_keras
+from layers.keras_contract import restored_from_json
 from layers.mask_reference import masks
 
 from keras_attention import AdditiveAttention
@@ -44,12 +45,7 @@ ARGUMENTS = {
     "coverage": True,
     "normalize": True,
     "use_bias": True,
-    "kernel_initializer": keras.initializers.RandomNormal(stddev=0.3, seed=2),
-    "kernel_regularizer": keras.regularizers.L2(0.5),
-    "kernel_constraint": keras.constraints.MaxNorm(3.0),
-    "bias_initializer": keras.initializers.Constant(-0.25),
-    "bias_regularizer": keras.regularizers.L1(0.75),
-    "bias_constraint": keras.constraints.NonNeg(),
+    **PROJECTION_OPTIONS,
     "scale_initializer": keras.initializers.Constant(1.5),
     "scale_regularizer": keras.regularizers.L1L2(0.125, 0.25),
     "scale_constraint": keras.constraints.UnitNorm(),
@@ -67,12 +63,8 @@ def test_config_names_every_argument():
 
 
 def test_layer_comes_back_from_its_config():
-    layer = AdditiveAttention(**ARGUMENTS)
-    config = json.loads(json.dumps(layer.get_config()))
+    restored = restored_from_json(AdditiveAttention(**ARGUMENTS))
 
-    restored = AdditiveAttention.from_config(config)
-
-    assert restored.get_config() == layer.get_config()
     assert restored.dtype_policy.name == "mixed_bfloat16"
     restored.build(QUERY, VALUE)
     assert {v.dtype for v in restored.weights} == {"float32"}
@@ -81,11 +73,7 @@ def test_layer_comes_back_from_its_config():
 
 
 def test_defaults_come_back_from_their_config():
-    layer = AdditiveAttention(UNITS)
-
-    restored = AdditiveAttention.from_config(layer.get_config())
-
-    assert restored.get_config() == layer.get_config()
+    restored_from_json(AdditiveAttention(UNITS))
 
 
 def test_initializers_take_effect():

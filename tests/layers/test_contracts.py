@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-import json
 import re
 
 import keras
@@ -22,6 +21,7 @@ from layers.cases import VALUE_DIM
 from layers.cases import attend
 from layers.cases import functional
 from layers.cases import quick_cases
+from layers.keras_contract import restored_from_json
 from rounding import rounding_bound
 
 import keras_attention
@@ -52,8 +52,7 @@ def test_config_names_every_argument(case):
 
     signature = set(inspect.signature(type(layer)).parameters) - {"kwargs"}
     assert signature | {"name", "dtype", "trainable"} <= set(config)
-    copy = type(layer).from_config(json.loads(json.dumps(config)))
-    assert copy.get_config() == config
+    copy = restored_from_json(layer)
     assert copy.compute_dtype == "bfloat16"
     for name, value in case.arguments().items():
         if isinstance(value, (int, float, str, bool)) and name != "weighting":

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import random_fixture
 from keras import ops
 
 from keras_attention import Attention
@@ -20,15 +21,8 @@ BATCH, QUERIES, POSITIONS = 2, 3, 17
 QUERY_DIM, VALUE_DIM, UNITS = 7, 11, 13
 ONES = {"kernel_initializer": "ones"}
 
-
-@pytest.fixture
-def query(rng):
-    return rng.normal(size=(BATCH, QUERIES, QUERY_DIM)).astype("float32")
-
-
-@pytest.fixture
-def value(rng):
-    return rng.normal(size=(BATCH, POSITIONS, VALUE_DIM)).astype("float32")
+query = random_fixture(BATCH, QUERIES, QUERY_DIM)
+value = random_fixture(BATCH, POSITIONS, VALUE_DIM)
 
 
 def attend(layer, *tensors, **options):

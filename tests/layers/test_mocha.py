@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from arrays import numpy
+from arrays import random_fixture
 from keras import ops
 
 from keras_attention import AdditiveAttention
@@ -20,15 +21,8 @@ BATCH, QUERIES, POSITIONS, QUERY_DIM, VALUE_DIM, UNITS = 2, 3, 7, 5, 11, 13
 CHUNK = 3
 MASK = np.array([[1, 1, 1, 0, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]], "bool")
 
-
-@pytest.fixture
-def query(rng):
-    return rng.normal(size=(BATCH, QUERIES, QUERY_DIM)).astype("float32")
-
-
-@pytest.fixture
-def value(rng):
-    return rng.normal(size=(BATCH, POSITIONS, VALUE_DIM)).astype("float32")
+query = random_fixture(BATCH, QUERIES, QUERY_DIM)
+value = random_fixture(BATCH, POSITIONS, VALUE_DIM)
 
 
 def scores_of(score, projection, query, value):

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import random_fixture
 from keras import ops
 
 from keras_attention import AdditiveAttention
@@ -20,15 +21,8 @@ ATTENTIONS = {
     "heads": lambda: SelfAttention(2, 4),
 }
 
-
-@pytest.fixture
-def query(rng):
-    return rng.normal(size=(B, T, Q)).astype("float32")
-
-
-@pytest.fixture
-def value(rng):
-    return rng.normal(size=(B, S, V)).astype("float32")
+query = random_fixture(B, T, Q)
+value = random_fixture(B, S, V)
 
 
 def numpy(x):

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import random_fixture
 from keras import ops
 
 from keras_attention import AttentionPooling
@@ -9,10 +10,7 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 BATCH, SENTENCES, POSITIONS, DEPTH, UNITS = 2, 3, 5, 7, 11
 
-
-@pytest.fixture
-def value(rng):
-    return rng.normal(size=(BATCH, POSITIONS, DEPTH)).astype("float32")
+value = random_fixture(BATCH, POSITIONS, DEPTH)
 
 
 def softmax(scores):

@@ -1,6 +1,5 @@
 """Self-attention as a layer of Keras: its config, its files and its errors."""
 
-import json
 import re
 
 import keras
@@ -9,8 +8,10 @@ import pytest
 from arrays import draw
 from arrays import numpy
 from keras import ops
+from layers.keras_contract import PROJECTION_OPTIONS
 from layers.keras_contract import assert_config_names_every_argument
 from layers.keras_contract import assert_fulfils_the_contract_of_keras
+from layers.keras_contract import restored_from_json
 from layers.self_attention_reference import BACKEND
 from layers.self_attention_reference import BATCH
 from layers.self_attention_reference import HEADS
@@ -51,12 +52,7 @@ ARGUMENTS = {
     "dropout": 0.25,
     "scale": 0.5,
     "use_bias": False,
-    "kernel_initializer": keras.initializers.RandomNormal(stddev=0.3, seed=2),
-    "kernel_regularizer": keras.regularizers.L2(0.5),
-    "kernel_constraint": keras.constraints.MaxNorm(3.0),
-    "bias_initializer": keras.initializers.Constant(-0.25),
-    "bias_regularizer": keras.regularizers.L1(0.75),
-    "bias_constraint": keras.constraints.NonNeg(),
+    **PROJECTION_OPTIONS,
     "seed": 3,
     "positions": T5Positions(8, 5, bidirectional=False, dtype="mixed_bfloat16"),
     "num_key_value_heads": 1,
@@ -84,17 +80,14 @@ def test_config_names_every_argument():
 )
 def test_layer_comes_back_from_its_config(arguments):
     layer = SelfAttention(**arguments)
-    config = json.loads(json.dumps(layer.get_config()))
 
-    restored = SelfAttention.from_config(config)
+    restored = restored_from_json(layer)
 
-    assert restored.get_config() == layer.get_config()
     restored.build(QUERY, VALUE)
     parts = restored, restored.memory, restored.step
     assert {part.dtype_policy.name for part in parts} == {layer.dtype_policy.name}
     for part in parts[1:]:
-        twin = type(part).from_config(json.loads(json.dumps(part.get_config())))
-        assert twin.get_config() == part.get_config()
+        restored_from_json(part)
 
 
 def test_a_frozen_layer_has_no_trainable_weights(rng):

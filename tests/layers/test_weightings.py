@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 from arrays import numpy
+from arrays import random_fixture
 from combinations import quick_first
 from keras import ops
 
@@ -20,15 +21,8 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 BATCH, QUERIES, POSITIONS, DEPTH = 2, 3, 5, 7
 
-
-@pytest.fixture
-def value(rng):
-    return rng.normal(size=(BATCH, POSITIONS, DEPTH)).astype("float32")
-
-
-@pytest.fixture
-def query(rng):
-    return rng.normal(size=(BATCH, QUERIES, DEPTH)).astype("float32")
+value = random_fixture(BATCH, POSITIONS, DEPTH)
+query = random_fixture(BATCH, QUERIES, DEPTH)
 
 
 def softmax(scores):
