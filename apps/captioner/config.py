@@ -293,7 +293,7 @@ class ChosenModel:
 
     @property
     def options(self):
-        """The changes, as arguments of `Captioner.from_preset`."""
+        """Options of the model, as arguments of `Captioner.from_preset`."""
         names = ("inference", "image_size", "precision")
         return {name: value for name in names if (value := getattr(self, name))}
 
@@ -323,7 +323,7 @@ class CaptionConfig:
 
     #: Images, or folders of images; folders inside them are not searched.
     images: Positional[tuple[Path, ...]]
-    captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Folder with the files of detected regions, for a model that was trained
     #: with --regions. By default, the file of an image is in the folder of the image.
@@ -369,7 +369,7 @@ class WebConfig:
     For example: captioner web
     """
 
-    captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     #: Model whose maps can be compared with those of --model: a preset, folder or file.
     compare: str = "flickr8k-hard"
     #: Maximum size of an image in megapixels; a larger one is not decoded.
@@ -413,7 +413,7 @@ class EvaluateConfig:
     data: Path
     #: Split of the data: train, dev or test.
     split: str = "dev"
-    captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Folder with the files of detected regions, for a model that was trained
     #: with --regions. By default, the file of an image is in the folder of the image.
@@ -442,7 +442,7 @@ class ExportConfig(ExportOptions):
     or: captioner export my-captioner.tflite
     """
 
-    captioner: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[CaptionBeamConfig] = dataclasses.field(
         default_factory=CaptionBeamConfig
     )

@@ -314,6 +314,11 @@ class ChosenModel:
     #: it.
     precision: Precision = "float32"
 
+    @property
+    def options(self):
+        """Options of the model, as arguments of `Translator.from_preset`."""
+        return {"precision": self.precision}
+
 
 @dataclasses.dataclass(frozen=True)
 class TranslationSearchConfig(SearchConfig):
@@ -347,7 +352,7 @@ class TranslateConfig:
     input: Path | None = None
     #: Output file, instead of the standard output.
     output: Path | None = None
-    translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Glossary: a file with a source phrase, a tab and a target phrase in every line.
     #: Where the source phrase occurs in a sentence, the translation contains the target
@@ -388,7 +393,7 @@ class WebConfig:
     For example: nmt web
     """
 
-    translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     #: Models whose alignments can be compared with that of --model: presets, folders or
     #: files.
     compare: tuple[str, ...] = ("multi30k-en-de-bahdanau", "multi30k-en-de-luong")
@@ -422,7 +427,7 @@ class EvaluateConfig:
     #: Words are separated by spaces and counted from 0. The decoder reads the reference
     #: translation (forced decoding). Needs the runtime keras.
     alignments: Path | None = None
-    translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Output file for the translations.
     output: Path | None = None
@@ -449,7 +454,7 @@ class ExportConfig(ExportOptions):
     or: nmt export my-translator.tflite
     """
 
-    translator: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[TranslationBeamConfig] = dataclasses.field(
         default_factory=TranslationBeamConfig
     )

@@ -35,7 +35,7 @@ def caption(config):
     """
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
-    check_inference(config.captioner)
+    check_inference(config.chosen)
     if config.bulk.engine == "ray":
         # A lazy import, since the local engine does not need this module.
         name = "keras_attention_apps.captioner.commands.caption_bulk:caption_bulk"
@@ -46,7 +46,7 @@ def caption(config):
     overlays = {}
     if config.overlay:
         overlays = find_overlays(config.overlay, config.images, paths)
-    chosen = config.captioner
+    chosen = config.chosen
     inputs = [*paths, config.regions, *RUNTIMES.files(chosen.model)]
     if config.output:
         _check_output(config.output)
@@ -114,7 +114,7 @@ def _options(config, search):
     """
     defaults = dataclasses.asdict(CaptionBeamConfig())
     given = {name: x for name, x in search.items() if x != defaults[name]}
-    changes = config.captioner.options
+    changes = config.chosen.options
     given |= {name: x for name, x in changes.items() if x not in UNCHANGED}
     if config.n_best > 1:
         given["n_best"] = config.n_best

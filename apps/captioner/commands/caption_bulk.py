@@ -28,8 +28,6 @@ def caption_bulk(config):
         functools.partial(_inputs, config, filesystem, paths),
         CaptionBatch,
         config,
-        chosen=config.captioner,
-        options=config.captioner.options,
         filesystem=filesystem,
     )
 

@@ -26,15 +26,15 @@ SENTINEL_WORDS = 10
 
 def evaluate(config):
     """Print the scores that an `EvaluateConfig` describes, and return them."""
-    check_inference(config.captioner)
+    check_inference(config.chosen)
     if config.output:
         check_file(config.output)
         if not _are_results(config.output):
-            files = RUNTIMES.files(config.captioner.model)
+            files = RUNTIMES.files(config.chosen.model)
             Inputs(config.data, config.regions, *files).check(config.output)
     images = read_dataset(config.data, config.split)
     images = readable(images, config.max_unreadable)
-    chosen = config.captioner
+    chosen = config.chosen
     captioner = RUNTIMES.load(
         chosen.model,
         config.runtime,

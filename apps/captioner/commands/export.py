@@ -18,7 +18,7 @@ CHUNK = 32
 
 def export(config):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
-    chosen = config.captioner
+    chosen = config.chosen
 
     def load():
         check_inference(chosen)

@@ -41,8 +41,6 @@ def run_command(
     model_batch,
     config,
     *,
-    chosen,
-    options,
     filesystem,
     describe_input=None,
 ):
@@ -53,8 +51,6 @@ def run_command(
         inputs: As for `engine.run`.
         model_batch: Subclass of `ModelBatch`.
         config: The options of the command.
-        chosen: Its `ChosenModel`.
-        options: Dict of arguments of `Task.from_preset`.
         filesystem: The `pyarrow.fs.FileSystem` of the inputs.
         describe_input: Function that returns a dict of properties of the input, such as
             its digest; needed if the ids alone do not identify it. A job is resumed
@@ -64,7 +60,7 @@ def run_command(
     bulk, runtime = config.bulk, config.runtime
     parts = Parts(config.output, model_batch.columns_of(bulk.maps))
     # Workers may have another working directory.
-    model = model_batch.runtimes.with_absolute_paths(chosen.model)
+    model = model_batch.runtimes.with_absolute_paths(config.chosen.model)
     local = isinstance(filesystem, require("pyarrow.fs").LocalFileSystem)
     arguments = {
         "model": model,
@@ -73,7 +69,7 @@ def run_command(
         "threads": runtime.threads,
         "batch_size": config.search.batch_size,
         "search": config.search.beam,
-        "options": options,
+        "options": config.chosen.options,
         "max_bytes": config.reading.max_bytes,
         "filesystem": None if local else filesystem,
     }

@@ -27,7 +27,7 @@ def evaluate(config):
     if config.output is not None:
         check_file(config.output)
     source, target = _files(config)
-    chosen = config.translator
+    chosen = config.chosen
     inputs = source, target, config.alignments, config.glossary
     Inputs(*inputs, *RUNTIMES.files(chosen.model)).check(config.output)
     glossary = config.glossary and Glossary.from_file(config.glossary)
@@ -42,7 +42,7 @@ def evaluate(config):
         count=math.inf,
         search=config.search.beam,
         needs_keras=config.glossary and "--glossary",
-        precision=chosen.precision,
+        **chosen.options,
     )
     if links is not None:
         _check_aligns(translator, chosen.model)

@@ -36,7 +36,7 @@ def translate(config):
         return imported(name)(config)
     config.bulk.check_local()
     _check(config)
-    chosen = config.translator
+    chosen = config.chosen
     glossary = config.glossary and Glossary.from_file(config.glossary)
     lines = _Lines(config)
     # A user who types a line waits for its translation.
@@ -49,7 +49,7 @@ def translate(config):
         search=config.search.beam,
         n_best=config.n_best,
         needs_keras=config.glossary and "--glossary",
-        precision=chosen.precision,
+        **chosen.options,
         jit_compile=config.jit_compile,
     )
     check_n_best(config.n_best, translator.search_options(**config.search.beam))
@@ -83,7 +83,7 @@ def _check(config):
         check_input(config.input)
     if not config.sentences and config.input is None:
         check_standard_input("sentences, --input, or lines on the standard input")
-    model = RUNTIMES.files(config.translator.model)
+    model = RUNTIMES.files(config.chosen.model)
     inputs = [*model, config.input, config.glossary]
     if not config.sentences and config.input is None:
         inputs.append("/dev/stdin")

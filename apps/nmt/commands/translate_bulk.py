@@ -33,15 +33,12 @@ def translate_bulk(config):
             "--engine ray needs --input, a text file or Parquet. Received: none"
         )
     filesystem, path = located(config.input)
-    precision = config.translator.precision
     digest = functools.partial(inputs.text_digest, filesystem, path)
     return run_command(
         "nmt",
         functools.partial(_inputs, config, filesystem, path),
         TranslateBatch,
         config,
-        chosen=config.translator,
-        options={} if precision == "float32" else {"precision": precision},
         filesystem=filesystem,
         describe_input=None if _is_parquet(config) else digest,
     )
