@@ -108,12 +108,12 @@ class AttentionStep(BaseStep):
     def __init__(
         self,
         score: Score,
-        weighting: str | Weighting = "softmax",
-        window: LocalWindow | None = None,
+        weighting: str | Weighting,
+        window: LocalWindow | None,
         *,
-        causal: bool = False,
-        dropout: float = 0.0,
-        seed: Seed = None,
+        causal: bool,
+        dropout: float,
+        seed: Seed,
         **kwargs: Any,
     ) -> None:
         # States and noise keep their precision in every dtype policy.

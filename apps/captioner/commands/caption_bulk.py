@@ -23,13 +23,8 @@ def caption_bulk(config):
         ("regions", "overlay", "min_score", "n_best", "json", "jit_compile"),
     )
     filesystem, paths = located_all(config.images)
-    return run_command(
-        "captioner",
-        functools.partial(_inputs, config, filesystem, paths),
-        CaptionBatch,
-        config,
-        filesystem=filesystem,
-    )
+    read = functools.partial(_inputs, config, filesystem, paths)
+    return run_command("captioner", read, CaptionBatch, config, filesystem)
 
 
 def _inputs(config, filesystem, paths, finished):

@@ -40,7 +40,6 @@ def run_command(
     inputs,
     model_batch,
     config,
-    *,
     filesystem,
     describe_input=None,
 ):

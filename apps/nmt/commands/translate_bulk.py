@@ -33,15 +33,11 @@ def translate_bulk(config):
             "--engine ray needs --input, a text file or Parquet. Received: none"
         )
     filesystem, path = located(config.input)
-    digest = functools.partial(inputs.text_digest, filesystem, path)
-    return run_command(
-        "nmt",
-        functools.partial(_inputs, config, filesystem, path),
-        TranslateBatch,
-        config,
-        filesystem=filesystem,
-        describe_input=None if _is_parquet(config) else digest,
-    )
+    read = functools.partial(_inputs, config, filesystem, path)
+    digest = None
+    if not _is_parquet(config):
+        digest = functools.partial(inputs.text_digest, filesystem, path)
+    return run_command("nmt", read, TranslateBatch, config, filesystem, digest)
 
 
 def _is_parquet(config):
