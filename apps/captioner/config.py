@@ -274,12 +274,11 @@ SCENES = dataclasses.replace(
 
 @dataclasses.dataclass(frozen=True)
 class ChosenModel:
-    """The captioner, and changes to its options."""
+    """The captioner, and changes of its options."""
 
-    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite), which
-    #: cannot be exported. Several presets or folders with + between them are an
-    #: ensemble.
-    model: ModelName = "flickr8k-ensemble"
+    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite). Several
+    #: presets or folders with + between them are an ensemble.
+    name: ModelName = "flickr8k-ensemble"
     #: Context of hard attention: the most probable region (argmax), or the weighted
     #: mean of all regions (expectation). By default that of the model. An error for
     #: models without hard attention.
@@ -323,7 +322,7 @@ class CaptionConfig:
 
     #: Images, or folders of images; folders inside them are not searched.
     images: Positional[tuple[Path, ...]]
-    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Folder with the files of detected regions, for a model that was trained
     #: with --regions. By default, the file of an image is in the folder of the image.
@@ -347,7 +346,7 @@ class CaptionConfig:
     #: JSON they are a list.
     n_best: Positive = 1
     #: Print one JSON object per image, with words, their probabilities, scores and
-    #: attention; also in the output file.
+    #: attention. With --output, the objects of the file also have these keys.
     json: bool = False
     #: Compile the search with XLA, which takes some seconds and makes it faster. It
     #: pays off from about a thousand images on.
@@ -369,7 +368,7 @@ class WebConfig:
     For example: captioner web
     """
 
-    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     #: Model whose maps can be compared with those of --model: a preset, folder or file.
     compare: str = "flickr8k-hard"
     #: Maximum size of an image in megapixels; a larger one is not decoded.
@@ -401,19 +400,19 @@ class EvaluateConfig:
     """Print BLEU, CIDEr, ROUGE-L and (if Java is installed) METEOR of a model.
 
     Also print how often the attention moves to another region from one word to the
-    next, its entropy, and the CIDEr of the most probable captions; with adaptive
-    attention, the weight of the sentinel; for data with boxes, the pointing accuracy:
-    the share of words that name an object and have their largest attention weight on
-    it.
+    next, the entropy of the attention, and the CIDEr of the most probable captions;
+    with adaptive attention, the weight of the sentinel; for data with boxes, the
+    pointing accuracy: the share of words that name an object and have their largest
+    attention weight on it.
 
     For example: captioner evaluate --data flickr8k --split dev --output dev.json
     """
 
     #: Folder with images and captions, as for training.
     data: Path
-    #: Split of the data: train, dev or test.
+    #: Split of the data: train, dev (also val, valid or validation) or test.
     split: str = "dev"
-    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Folder with the files of detected regions, for a model that was trained
     #: with --regions. By default, the file of an image is in the folder of the image.
@@ -442,7 +441,7 @@ class ExportConfig(ExportOptions):
     or: captioner export my-captioner.tflite
     """
 
-    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[CaptionBeamConfig] = dataclasses.field(
         default_factory=CaptionBeamConfig
     )

@@ -4,6 +4,7 @@ import contextlib
 import io
 import logging
 import os
+import re
 import signal
 import sys
 
@@ -96,7 +97,8 @@ def run(program, main):
         sys.stdout = io.StringIO()
         return 141
     except (UserError, OSError) as error:
-        print(f"{program}: error: {printable(error)}", file=sys.stderr)
+        message = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+        print(f"{program}: error: {printable(message)}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", *_OURS):

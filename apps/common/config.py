@@ -8,6 +8,7 @@ from typing import Literal
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.reading import MAX_BYTES
+from keras_attention_apps.common.schema import BeamSize
 from keras_attention_apps.common.schema import LengthPenalty
 from keras_attention_apps.common.schema import Natural
 from keras_attention_apps.common.schema import Positive
@@ -20,7 +21,7 @@ from tyro.conf import Positional
 
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 SamplingSchedule = Literal["constant", "linear", "inverse-sigmoid"]
-ModelName = Annotated[str, tyro.conf.arg(aliases=["--preset"])]
+ModelName = Annotated[str, tyro.conf.arg(name="model", aliases=["--preset"])]
 Flags = tyro.conf.OmitArgPrefixes
 
 
@@ -79,8 +80,8 @@ class ReadingConfig:
 class DevicesConfig:
     """Devices and hosts of a training."""
 
-    #: Data-parallel training on all devices: the GPUs if there are any. On TensorFlow,
-    #: every device draws the samples of self-critical training for the whole batch.
+    #: Data-parallel training on all devices: the GPUs if there are any. Every device
+    #: draws the samples of self-critical training for the whole batch.
     distribute: bool = False
     #: Data-parallel training on several hosts, on JAX: the addresses host:port of all
     #: processes, separated by commas, the coordinator first; or auto in a cluster that
@@ -109,8 +110,8 @@ class TrainingOptions:
     scheduled_sampling: Share = 0.0
     #: Growth of the probability of scheduled sampling over the steps of the first
     #: phase: constant; linear, from 0 to the maximum; or inverse-sigmoid, which reaches
-    #: half of the maximum after half of the steps. In captioner, a second phase, which
-    #: fine-tunes the CNN, uses the maximum.
+    #: half of the maximum after half of the steps. Fine-tuning of a CNN uses the
+    #: maximum.
     sampling_schedule: SamplingSchedule = "inverse-sigmoid"
     #: Precision of the computation; the weights are always float32. Half precision is
     #: faster on hardware that supports it.
@@ -125,7 +126,10 @@ class TrainingOptions:
 
 @dataclasses.dataclass(frozen=True)
 class AverageConfig:
-    """Average the weights of several models, such as epochs of one training."""
+    """Average the weights of several models, such as epochs of one training.
+
+    Each model is a folder, such as OUTPUT/checkpoints/epoch-0012 of a training.
+    """
 
     #: Output folder.
     output: Positional[Path]
@@ -140,7 +144,7 @@ class SearchConfig:
 
     #: Beam width: number of hypotheses kept at each step; 1 is greedy search. By
     #: default 5, or that of a LiteRT file.
-    beam_size: Positive | None = None
+    beam_size: BeamSize | None = None
     #: Length penalty: hypotheses are ranked by log-probability / length ** penalty. By
     #: default 1.0, or that of a LiteRT file.
     length_penalty: LengthPenalty | None = None
@@ -167,12 +171,11 @@ class RuntimeConfig:
     """The runtime of the model."""
 
     #: litert: the LiteRT file of the model, which starts in half a second. keras:
-    #: Keras, which computes in batches and uses GPUs. auto: litert for at most 10,000
-    #: images or 1,000 sentences, if the model has a LiteRT file with the same search
-    #: options as Keras would use: those given, and defaults for the rest.
+    #: Keras, which computes in batches and uses GPUs. auto: litert if the model has a
+    #: LiteRT file that was exported with the search options of this command; but keras
+    #: for evaluation, for more than 10,000 images and for more than 1,000 sentences.
     runtime: Literal["auto", "litert", "keras"] = "auto"
-    #: Number of threads of LiteRT; by default one per processor, or one per actor
-    #: with --engine ray.
+    #: Number of threads of LiteRT. By default one per processor; on Ray, one per actor.
     threads: Positive | None = None
 
 

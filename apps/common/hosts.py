@@ -114,7 +114,7 @@ def joined_hosts(addresses, index):
     """
     if addresses is None:
         if index is not None:
-            raise UserError(f"host_index needs hosts. Received: {index} without hosts")
+            raise UserError(f"--host-index needs --hosts. Received: {index}")
         yield
         return
     options = _options(addresses, index)

@@ -114,7 +114,8 @@ def find_litert(name_or_path, presets):
     folder = None if is_joined else find_preset(name_or_path, presets)
     if folder is None or not (folder / LITERT).is_file():
         raise UserError(
-            f"{str(name_or_path)!r} has no LiteRT file: export one, such as my.tflite"
+            f"{str(name_or_path)!r} has no LiteRT file. The command export writes one, "
+            "such as my.tflite, which is given as --model"
         )
     return folder / LITERT
 

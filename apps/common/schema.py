@@ -24,9 +24,11 @@ class Range:
     most: float = math.inf
 
     def __str__(self):
-        if self.most < math.inf:
-            return f"between {self.least} and {self.most}"
-        return f"at least {self.least}"
+        if self.most == math.inf:
+            return f"at least {self.least}"
+        if self.least == -math.inf:
+            return f"at most {self.most}"
+        return f"between {self.least} and {self.most}"
 
 
 Positive = Annotated[int, Range(1)]
@@ -40,6 +42,8 @@ Share = Annotated[float, Range(0, 1)]
 Weight = Annotated[float, Range(0)]
 # A rate of 1 would drop everything.
 Dropout = Annotated[float, Range(0, 0.99)]
+# Hypotheses kept at each step: more would not fit in the memory.
+BeamSize = Annotated[int, Range(1, 1000)]
 # The range that NumPy and Keras accept.
 Seed = Annotated[int, Range(0, 2**32 - 1)]
 # Maximum length of a translation relative to its source.
@@ -174,7 +178,7 @@ class BeamConfig:
     """Options of the beam search."""
 
     #: Beam width: number of hypotheses kept at each step; 1 is greedy search.
-    beam_size: Positive = 5
+    beam_size: BeamSize = 5
     #: Length penalty: hypotheses are ranked by log-probability / length ** penalty.
     length_penalty: LengthPenalty = 1.0
     #: Diverse beam search: number of groups, a divisor of the beam width. Each group

@@ -37,7 +37,8 @@ from tyro.conf import Positional
 class ModelConfig:
     """Configuration of the network, saved with its weights.
 
-    Options whose default is None take their values from the recipe of the attention.
+    Unless given, the numbers of units and layers and the dropout rate of the embeddings
+    are those of the recipe of the attention.
     """
 
     #: bahdanau: a bidirectional GRU encoder, and a GRU decoder whose previous state is
@@ -198,20 +199,21 @@ class TranslationTrainingOptions:
     #: BPE-dropout of the target text. It needs many more epochs, as the model cannot
     #: predict how a word is split.
     target_subword_dropout: Share = 0.0
-    #: Batch size: maximum number of tokens on either side, padding included.
+    #: Batch size: maximum number of tokens on either side, padding included. By default
+    #: that of the recipe of the attention.
     batch_tokens: Positive | None = None
     #: Minimum number of steps of an epoch: for a small text, batches are smaller
     #: than --batch-tokens.
     min_steps: Positive = 50
-    #: Epochs of teacher forcing.
+    #: Epochs of teacher forcing; by default those of the recipe.
     epochs: Natural | None = None
-    #: Learning-rate schedule after the warm-up.
+    #: Learning-rate schedule after the warm-up; by default that of the recipe.
     schedule: Literal["constant", "inverse-square-root", "cosine"] | None = None
-    #: Peak learning rate of AdamW.
+    #: Peak learning rate of AdamW; by default that of the recipe.
     learning_rate: Weight | None = None
-    #: Warm-up steps, at most a tenth of all steps.
+    #: Warm-up steps, at most a tenth of all steps; by default those of the recipe.
     warm_up: Natural | None = None
-    #: beta_2 of AdamW.
+    #: beta_2 of AdamW; by default that of the recipe.
     beta_2: Share | None = None
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
     #: By default it averages over two epochs, or 1,000 steps if these are fewer. In
@@ -306,10 +308,9 @@ def with_recipe(config, attention):
 class ChosenModel:
     """The translator, and the precision of its computation."""
 
-    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite), which
-    #: cannot be exported. Several presets or folders with + between them are an
-    #: ensemble.
-    model: ModelName = "multi30k-en-de-self-attention"
+    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite). Several
+    #: presets or folders with + between them are an ensemble.
+    name: ModelName = "multi30k-en-de-self-attention"
     #: Precision of the computation. Half precision is faster on hardware that supports
     #: it.
     precision: Precision = "float32"
@@ -352,7 +353,7 @@ class TranslateConfig:
     input: Path | None = None
     #: Output file, instead of the standard output.
     output: Path | None = None
-    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Glossary: a file with a source phrase, a tab and a target phrase in every line.
     #: Where the source phrase occurs in a sentence, the translation contains the target
@@ -393,7 +394,7 @@ class WebConfig:
     For example: nmt web
     """
 
-    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     #: Models whose alignments can be compared with that of --model: presets, folders or
     #: files.
     compare: tuple[str, ...] = ("multi30k-en-de-bahdanau", "multi30k-en-de-luong")
@@ -427,7 +428,7 @@ class EvaluateConfig:
     #: Words are separated by spaces and counted from 0. The decoder reads the reference
     #: translation (forced decoding). Needs the runtime keras.
     alignments: Path | None = None
-    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
     #: Output file for the translations.
     output: Path | None = None
@@ -454,7 +455,7 @@ class ExportConfig(ExportOptions):
     or: nmt export my-translator.tflite
     """
 
-    chosen: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
+    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
     search: Flags[TranslationBeamConfig] = dataclasses.field(
         default_factory=TranslationBeamConfig
     )

@@ -29,8 +29,8 @@ class TestUnopenableSources:
     def test_missing(self, tmp_path):
         path = tmp_path / "none.jpg"
 
-        fails(path, str(path), "expected an image", "got No such file or directory")
-        fails("", "''", "got No such file or directory")
+        fails(path, str(path), ": No such file or directory")
+        fails("", "''", ": No such file or directory")
 
     def test_folder(self, tmp_path):
         fails(tmp_path, str(tmp_path), "expected an image file", "got a folder")
@@ -43,11 +43,11 @@ class TestUnopenableSources:
         monkeypatch.setattr("builtins.open", deny)
         (tmp_path / "a.png").touch()
 
-        fails(tmp_path / "a.png", "a.png", "got Permission denied")
+        fails(tmp_path / "a.png", "a.png", ": Permission denied")
 
     def test_impossible_paths(self):
         fails("a\0b.png", "'a\\x00b.png'", "null byte")
-        fails("a\nb.png", "'a\\nb.png'", "got No such file")
+        fails("a\nb.png", "'a\\nb.png'", ": No such file")
 
     def test_empty(self, tmp_path):
         path = tmp_path / "empty.png"

@@ -92,7 +92,7 @@ def test_an_output_is_resumed_with_images_whose_captions_are_left_out(
 
 def test_min_score_must_not_be_positive(photographs, capsys):
     assert main(["caption", str(photographs[0]), "--min-score", "0.5"]) == 2
-    assert "min_score must be between -inf and 0" in capsys.readouterr().err
+    assert "min_score must be at most 0" in capsys.readouterr().err
 
 
 def test_cider_of_the_most_probable_captions():

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("loaded_once")
     [
         (["caption"], "at least one image"),
         (["caption", "x.jpg", "--model", "nowhere"], "Received: 'nowhere'"),
-        (["caption", "x.jpg", "--beam-size", "0"], "beam_size must be at least 1"),
+        (["caption", "x.jpg", "--beam-size", "0"], "beam_size must be between 1 and"),
         (["caption", "x.jpg", "--n-best", "6"], "n_best must be between 1 and"),
         (["caption", "x.jpg", "--length-penalty", "-1"], "Received: -1"),
         (

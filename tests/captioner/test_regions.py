@@ -154,7 +154,7 @@ def test_a_captioner_trained_on_regions_captions_and_is_evaluated(
     assert re.search(r"cider +\d", capsys.readouterr().out)
 
     with pytest.raises(UserError, match="computes regions from images"):
-        CaptionService(WebConfig(chosen=ChosenModel(model=str(model))))
+        CaptionService(WebConfig(model=ChosenModel(name=str(model))))
     assert main(["export", str(tmp_path / "served"), "--model", str(model)]) == 2
     reason = "which needs files of detected regions"
     if keras.backend.backend() != "tensorflow":

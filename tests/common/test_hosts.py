@@ -19,7 +19,7 @@ def on(backend, monkeypatch):
         ("10.0.0.1:1234,10.0.0.2", 0, "at least two addresses"),
         (TWO, None, "from 0 to 1.*None"),
         (TWO, 2, "from 0 to 1.*2"),
-        (None, 1, "host_index needs hosts.*1"),
+        (None, 1, "--host-index needs --hosts.*1"),
     ],
 )
 def test_addresses_and_index_belong_together(addresses, index, message, monkeypatch):

@@ -50,7 +50,7 @@ def refused(path, match, kind="captioner"):
 
 
 def test_a_missing_file(tmp_path):
-    refused(tmp_path / "no.tflite", r"expected a LiteRT file.*no\.tflite")
+    refused(tmp_path / "no.tflite", r"no LiteRT file .*no\.tflite")
 
 
 def test_another_file(tmp_path):

@@ -67,7 +67,7 @@ def test_files_of_a_folder(tmp_path):
     found = find_files(tmp_path, "en-de", ("val", "dev"))
 
     assert [path.name for path in found] == ["dev.en", "dev.de"]
-    with pytest.raises(UserError, match=r"expected test\.en, and the same in de"):
+    with pytest.raises(UserError, match=r"expected the files test\.en and test\.de"):
         find_files(tmp_path, "en-de", ("test",))
     for pair in ("en", "", "-de", "en-de-fr"):
         with pytest.raises(UserError, match="Received: '"):

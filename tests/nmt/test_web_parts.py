@@ -36,6 +36,6 @@ def test_a_model_is_compared_with_others_only(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run" / "model").mkdir(parents=True)
-    config = WebConfig(chosen=ChosenModel(model=model), compare=compare)
+    config = WebConfig(model=ChosenModel(name=model), compare=compare)
 
     assert other_models(config) == others

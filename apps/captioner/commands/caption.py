@@ -35,7 +35,7 @@ def caption(config):
     """
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
-    check_inference(config.chosen)
+    check_inference(config.model)
     if config.bulk.engine == "ray":
         # A lazy import, since the local engine does not need this module.
         name = "keras_attention_apps.captioner.commands.caption_bulk:caption_bulk"
@@ -46,15 +46,15 @@ def caption(config):
     overlays = {}
     if config.overlay:
         overlays = find_overlays(config.overlay, config.images, paths)
-    chosen = config.chosen
-    inputs = [*paths, config.regions, *RUNTIMES.files(chosen.model)]
+    chosen = config.model
+    inputs = [*paths, config.regions, *RUNTIMES.files(chosen.name)]
     if config.output:
         _check_output(config.output)
         Inputs(*inputs).check(config.output)
     # The output is read, too, when it is continued.
     Inputs(*inputs, config.output).check(*overlays.values())
     captioner = RUNTIMES.load(
-        chosen.model,
+        chosen.name,
         config.runtime,
         count=len(paths),
         search=config.search.beam,
@@ -69,7 +69,7 @@ def caption(config):
         if config.output:
             options = _options(config, search)
             records = stack.enter_context(
-                Records(config.output, chosen.model, options, config.min_score)
+                Records(config.output, chosen.name, options, config.min_score)
             )
             missing = {path for path, x in overlays.items() if not x.exists()}
             paths = [x for x in paths if x not in records or x in missing]
@@ -114,7 +114,7 @@ def _options(config, search):
     """
     defaults = dataclasses.asdict(CaptionBeamConfig())
     given = {name: x for name, x in search.items() if x != defaults[name]}
-    changes = config.chosen.options
+    changes = config.model.options
     given |= {name: x for name, x in changes.items() if x not in UNCHANGED}
     if config.n_best > 1:
         given["n_best"] = config.n_best

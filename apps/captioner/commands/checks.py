@@ -13,11 +13,11 @@ def check_inference(chosen):
     Args:
         chosen: The `ChosenModel`.
     """
-    if chosen.inference is None or is_litert(chosen.model):
+    if chosen.inference is None or is_litert(chosen.name):
         return
-    kinds = sorted({config.attention for config in member_configs(chosen.model)})
+    kinds = sorted({config.attention for config in member_configs(chosen.name)})
     if "hard" not in kinds:
         raise UserError(
             "--inference needs a model with hard attention. Received: "
-            f"{chosen.model!r}, with {' and '.join(kinds)} attention"
+            f"{chosen.name!r}, with {' and '.join(kinds)} attention"
         )

@@ -26,17 +26,17 @@ SENTINEL_WORDS = 10
 
 def evaluate(config):
     """Print the scores that an `EvaluateConfig` describes, and return them."""
-    check_inference(config.chosen)
+    check_inference(config.model)
     if config.output:
         check_file(config.output)
         if not _are_results(config.output):
-            files = RUNTIMES.files(config.chosen.model)
+            files = RUNTIMES.files(config.model.name)
             Inputs(config.data, config.regions, *files).check(config.output)
     images = read_dataset(config.data, config.split)
     images = readable(images, config.max_unreadable)
-    chosen = config.chosen
+    chosen = config.model
     captioner = RUNTIMES.load(
-        chosen.model,
+        chosen.name,
         config.runtime,
         # Scores are those of the Keras model, unless LiteRT is requested.
         count=math.inf,
@@ -55,7 +55,7 @@ def evaluate(config):
     references = [image.captions for image in images]
     scores = caption_scores(texts, references, meteor=True)
     print(
-        f"{chosen.model} on {len(images)} images of {config.split}, "
+        f"{chosen.name} on {len(images)} images of {config.split}, "
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
     )
     for name, score in scores.items():

@@ -18,23 +18,23 @@ CHUNK = 32
 
 def export(config):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
-    chosen = config.chosen
+    chosen = config.model
 
     def load():
         check_inference(chosen)
-        captioner = Captioner.from_preset(chosen.model, **chosen.options)
+        captioner = Captioner.from_preset(chosen.name, **chosen.options)
         if captioner.config.region_depth:
             raise UserError(
                 "expected a model that computes regions from images: SavedModels and "
-                f"LiteRT files take images. Received: {chosen.model}, which needs "
+                f"LiteRT files take images. Received: {chosen.name}, which needs "
                 "files of detected regions"
             )
         return captioner
 
     export_task(
         config,
-        chosen.model,
-        RUNTIMES.files(chosen.model),
+        chosen.name,
+        RUNTIMES.files(chosen.name),
         load,
         save_lite_captioner,
         write_saved_model,

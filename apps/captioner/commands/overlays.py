@@ -37,7 +37,7 @@ def find_overlays(overlay, given, paths):
         if not is_file:
             raise UserError(
                 "--overlay must be a .png, .jpg, .pdf or .svg file for one image, "
-                f"or a folder that is there. Received: {str(overlay)!r}"
+                f"or an existing folder. Received: {str(overlay)!r}"
             )
         found = {paths[0]: overlay}
     else:

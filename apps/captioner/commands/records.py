@@ -82,7 +82,7 @@ class Records:
         if entry.get("model") != self.model:
             raise UserError(
                 f"{where} captions of {self.model!r}. Received: those of "
-                f"{entry.get('model')!r}"
+                f"{entry.get('model')!r}. Choose another output"
             )
         found = entry.get("options", self.options)
         if found != self.options:

@@ -253,7 +253,7 @@ def _images_inside(folder):
     if not images:
         raise ImageError(
             f"No image in {str(folder)!r}: expected files of {', '.join(FORMATS)}, "
-            f"got {len(entries)} other entries"
+            f"got {len(entries)} others"
         )
     return images
 
@@ -437,6 +437,6 @@ def _reason(error):
             found = re.search("[0-9]+ x [0-9]+|[0-9]+", str(error)).group()
             return limits.too_many_pixels(found, limits.MAX_PIXELS)
         case OSError(strerror=str(reason)):
-            return f"expected an image, got {reason}"
+            return reason
         case _:
             return f"expected a whole image, got {_type(error)}: {error}"

@@ -138,7 +138,7 @@ class _ImageEvents:
             captions = self.service.captions(photo, search, n_best=n_best)
         except UserError as error:
             return alert(error), shown(""), gr.update(visible=False), shown("")
-        title = name_of(self.config.chosen.model)
+        title = name_of(self.config.model.name)
         figure = views.caption_figure(photo, captions[0], title, 0)
         table = views.n_best_table(captions)
         return figure, shown(table), gr.update(visible=True), shown("")

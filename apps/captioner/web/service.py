@@ -47,11 +47,11 @@ class CaptionService:
     """
 
     def __init__(self, config):
-        check_inference(config.chosen)
+        check_inference(config.model)
         self._config = config
         self._models = Models(RUNTIMES, config.runtime)
         model = self._main({})
-        _check_reads_images(config.chosen.model, model.grid is not None)
+        _check_reads_images(config.model.name, model.grid is not None)
         self.defaults = model.search_options()
         self._sizes = {model.image_size}
         self.compares_hard = False
@@ -106,8 +106,8 @@ class CaptionService:
         return _captions(model, photo, search, 1)[0]
 
     def _main(self, search):
-        chosen = self._config.chosen
-        return self._models(chosen.model, search, **chosen.options)
+        chosen = self._config.model
+        return self._models(chosen.name, search, **chosen.options)
 
 
 def _check_reads_images(name, reads_images):

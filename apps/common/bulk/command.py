@@ -59,7 +59,7 @@ def run_command(
     bulk, runtime = config.bulk, config.runtime
     parts = Parts(config.output, model_batch.columns_of(bulk.maps))
     # Workers may have another working directory.
-    model = model_batch.runtimes.with_absolute_paths(config.chosen.model)
+    model = model_batch.runtimes.with_absolute_paths(config.model.name)
     local = isinstance(filesystem, require("pyarrow.fs").LocalFileSystem)
     arguments = {
         "model": model,
@@ -68,7 +68,7 @@ def run_command(
         "threads": runtime.threads,
         "batch_size": config.search.batch_size,
         "search": config.search.beam,
-        "options": config.chosen.options,
+        "options": config.model.options,
         "max_bytes": config.reading.max_bytes,
         "filesystem": None if local else filesystem,
     }

@@ -98,7 +98,7 @@ def read_model_file(path, kind):
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"expected a LiteRT file (.tflite). Received: {str(path)!r}")
+        raise UserError(f"there is no LiteRT file {str(path)!r}")
     content = read_file(path)
     if content[4:8] != IDENTIFIER:
         raise UserError(

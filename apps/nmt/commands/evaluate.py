@@ -27,16 +27,16 @@ def evaluate(config):
     if config.output is not None:
         check_file(config.output)
     source, target = _files(config)
-    chosen = config.chosen
+    chosen = config.model
     inputs = source, target, config.alignments, config.glossary
-    Inputs(*inputs, *RUNTIMES.files(chosen.model)).check(config.output)
+    Inputs(*inputs, *RUNTIMES.files(chosen.name)).check(config.output)
     glossary = config.glossary and Glossary.from_file(config.glossary)
     sources, references = read_parallel(source, target)
     links = None
     if config.alignments is not None:
         links = read_links(config.alignments, sources, references, possible=True)
     translator = RUNTIMES.load(
-        chosen.model,
+        chosen.name,
         config.runtime,
         # Scores are those of the Keras model, unless LiteRT is requested.
         count=math.inf,
@@ -45,7 +45,7 @@ def evaluate(config):
         **chosen.options,
     )
     if links is not None:
-        _check_aligns(translator, chosen.model)
+        _check_aligns(translator, chosen.name)
     search = translator.search_options(**config.search.beam)
     found = translator.translate(
         sources, batch_size=config.search.batch_size, glossary=glossary, **search
@@ -53,7 +53,7 @@ def evaluate(config):
     translations = [translation.text for translation in found]
     _warn(found)
     print(
-        f"{chosen.model} on {len(sources)} sentences of {source}, "
+        f"{chosen.name} on {len(sources)} sentences of {source}, "
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
     )
     scores = _print_scores(sources, translations, references)

@@ -20,12 +20,12 @@ CHUNK = 64
 
 def export(config):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
-    chosen = config.chosen
+    chosen = config.model
     export_task(
         config,
-        chosen.model,
-        RUNTIMES.files(chosen.model),
-        lambda: Translator.from_preset(chosen.model, **chosen.options),
+        chosen.name,
+        RUNTIMES.files(chosen.name),
+        lambda: Translator.from_preset(chosen.name, **chosen.options),
         save_lite_translator,
         write_saved_model,
     )

@@ -36,13 +36,13 @@ def translate(config):
         return imported(name)(config)
     config.bulk.check_local()
     _check(config)
-    chosen = config.chosen
+    chosen = config.model
     glossary = config.glossary and Glossary.from_file(config.glossary)
     lines = _Lines(config)
     # A user who types a line waits for its translation.
     batch_size = 1 if lines.are_typed else config.search.batch_size
     translator = RUNTIMES.load(
-        chosen.model,
+        chosen.name,
         config.runtime,
         # With a batch size of 1, a line is translated before the next is read.
         count=lines.count(RUNTIMES.few + 1) if batch_size > 1 else 1,
@@ -56,7 +56,7 @@ def translate(config):
     if config.plot is not None and not translator.attends:
         raise UserError(
             "--plot shows attention, and this model has none. "
-            f"Received: {chosen.model!r}"
+            f"Received: {chosen.name!r}"
         )
     found = translator.translate_each(
         lines,
@@ -83,7 +83,7 @@ def _check(config):
         check_input(config.input)
     if not config.sentences and config.input is None:
         check_standard_input("sentences, --input, or lines on the standard input")
-    model = RUNTIMES.files(config.chosen.model)
+    model = RUNTIMES.files(config.model.name)
     inputs = [*model, config.input, config.glossary]
     if not config.sentences and config.input is None:
         inputs.append("/dev/stdin")

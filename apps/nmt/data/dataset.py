@@ -88,7 +88,7 @@ def read_parallel(source, target):
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise UserError(
-            f"both files must have as many lines. Received: {source} with "
+            f"both files must have the same number of lines. Received: {source} with "
             f"{len(sources)}, {target} with {len(targets)}"
         )
     return sources, targets
@@ -173,17 +173,17 @@ def find_files(data, pair, names):
     Raises:
         UserError: If `pair` is not two suffixes, or there are no such files.
     """
-    languages = (pair or "").split("-")
+    if pair is None:
+        raise UserError("--data needs --pair, such as en-de. Received: none")
+    languages = pair.split("-")
     if len(languages) != 2 or not all(languages):
         raise UserError(
-            "pair must be two suffixes with a hyphen, such as en-de. "
+            "--pair must be two suffixes with a hyphen, such as en-de. "
             f"Received: {pair!r}"
         )
     for name in names:
         source, target = (Path(data) / f"{name}.{language}" for language in languages)
         if source.is_file() and target.is_file():
             return source, target
-    expected = " or ".join(f"{name}.{languages[0]}" for name in names)
-    raise UserError(
-        f"expected {expected}, and the same in {languages[1]}, in {str(data)!r}"
-    )
+    expected = (" and ".join(f"{x}.{y}" for y in languages) for x in names)
+    raise UserError(f"expected the files {' or '.join(expected)} in {str(data)!r}")

@@ -121,7 +121,7 @@ class _SentenceEvents:
             found = self.service.translations(sentence, search, n_best=n_best)
         except UserError as error:
             return alert(error), shown(""), shown("")
-        title = name_of(self.config.chosen.model)
+        title = name_of(self.config.model.name)
         figure = views.alignment_figure(found[0], title, 0)
         table = views.n_best_table(found) if found[0].words else ""
         return figure, shown(table), shown(views.heat_map(found[0]))

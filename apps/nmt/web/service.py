@@ -43,8 +43,8 @@ class TranslationService:
         return _translations(self._models(model, search), sentence, search, 1)[0]
 
     def _main(self, search):
-        chosen = self._config.chosen
-        return self._models(chosen.model, search, **chosen.options)
+        chosen = self._config.model
+        return self._models(chosen.name, search, **chosen.options)
 
 
 def other_models(config):
@@ -55,7 +55,7 @@ def other_models(config):
     """
     absolute = RUNTIMES.with_absolute_paths
     others = {absolute(name): name for name in config.compare}
-    others.pop(absolute(config.chosen.model), None)
+    others.pop(absolute(config.model.name), None)
     return list(others.values())
 
 
