@@ -45,7 +45,8 @@ def parsed(commands, argv, read_config, **program):
     """
 
     def parse(commands):
-        config = _expanded(tyro.cli(commands, args=argv, **program))
+        settings = (tyro.conf.DisallowNone,)
+        config = _expanded(tyro.cli(commands, args=argv, config=settings, **program))
         check_ranges(config)
         return config
 
