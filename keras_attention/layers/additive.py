@@ -30,8 +30,8 @@ class AdditiveAttention(ComposedAttention):
         context[t]   = sum over s of weights[t, s] * value[s]
 
     Unlike `keras.layers.AdditiveAttention`, the layer owns both projections, so
-    query and key may differ in depth. A large hidden layer is computed in blocks, which
-    have no second derivative on TensorFlow (for a penalty on gradients, for example).
+    query and key may differ in depth. A large hidden layer is computed in blocks. On
+    TensorFlow, blocks have no second derivative, such as that of a gradient penalty.
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at

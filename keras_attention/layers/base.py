@@ -240,7 +240,7 @@ class StepCounter(AttentionPart):
 
 
 def check_calling_form(args, kwargs):
-    """Raise `ValueError` for a call in the form of the attention layers of Keras."""
+    """Raise `ValueError` for Keras' calling form: a list of tensors, or of masks."""
     if args and isinstance(args[0], (list, tuple)) and _holds_tensors(args[0]):
         raise ValueError(
             "query, value and key are separate arguments: layer(query, value, key). "
@@ -324,7 +324,8 @@ def standardize_attention_mask(attention_mask, query_shape, positions, num_heads
 def stay_frozen(layer):
     """Freeze parts that were created after their layer was frozen."""
     if not layer.trainable:
-        # On TensorFlow, an assignment of the same value has no effect.
+        # On TensorFlow, setting the current value does nothing, so it is set to `True`
+        # first.
         layer.trainable = True
         layer.trainable = False
 

@@ -47,8 +47,8 @@ def draw_for_scores(weighting, dropout, shape):
         x = ops.swapaxes(x[:, :, 0], 0, 1)
         return ops.reshape(x, (batch, heads, queries, *ops.shape(x)[2:]))
 
-    # `HardWeighting` draws once for all steps whether the weights are soft. Heads are
-    # drawn as steps here, so they share that draw.
+    # `HardWeighting` draws one coin (soft or hard) per example for all steps. Heads
+    # take the place of steps here, so they share the coin.
     noise = weighting.draw((heads * queries, batch, 1, length))
     noise = {
         "weighting": tree.map_structure(by_head, noise),

@@ -261,7 +261,7 @@ class MultiHeadStep(BaseStep):
         can_use_blocks = same_sequence and mask is None and not return_weights
         if can_use_blocks and self._blocks_save_time(query.shape[2], causal):
             context = self._attend_in_blocks(query, memory, causal, training)
-            # Every valid step sees itself.
+            # Every valid step sees itself, so only masked queries see no position.
             outputs, seen = {}, query_mask
         else:
             offsets, mask = self._offsets_and_mask(query_positions, memory, mask)
@@ -317,7 +317,7 @@ class MultiHeadStep(BaseStep):
         return self.positions is not None or self.window_size is not None
 
     def _offsets_and_mask(self, query_positions, memory, mask):
-        """Return the offsets, or `None`, and the mask without the causal mask."""
+        """Return the offsets, or `None`, and the mask; `_attend` makes it causal."""
         valid = memory.get("mask")
         mask = combine_masks(mask, None if valid is None else valid[:, None, None])
         if not self.needs_positions:

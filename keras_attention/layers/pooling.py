@@ -185,7 +185,7 @@ class AttentionPooling(QuantizableLayer):
         scores = ops.reshape(scores, (rows, length, self.hops))
         noise = {}
         if training:
-            # All hops of an example use the softmax, or none does.
+            # Hops take the place of steps, so they share the coin of `HardWeighting`.
             noise = self.weighting.draw((self.hops, rows, 1, length))
             noise = tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), noise)
         outputs, _ = self.weighting(

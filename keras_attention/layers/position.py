@@ -43,9 +43,9 @@ class PositionEncoding(keras.layers.Layer):
 
     Args:
         kind: `"sinusoidal"` or `"learned"`.
-        max_length: Positive integer, number of positions; required if learned. The
-            positions are checked against it, except that a `start` that is a tensor or
-            a NumPy number counts as zero in this check.
+        max_length: Positive integer, number of positions; required if learned.
+            Positions are checked against it. The check does not know the value of a
+            `start` that is a tensor or NumPy number, and assumes 0.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: For the
             learned table.
 

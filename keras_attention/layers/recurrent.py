@@ -104,9 +104,8 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
         units: Positive integer U.
         epsilon: Positive number added to the variance.
         gain_initializer: Initializer of the gains.
-        **options: Options of `keras.layers.LSTMCell`. `use_bias`, and the initializer,
-            regularizer and constraint of the bias, also apply to `carry_bias`, to which
-            `unit_forget_bias` adds nothing.
+        **options: Options of `keras.layers.LSTMCell`. `use_bias` and the bias options
+            also apply to `carry_bias`; `unit_forget_bias` does not.
 
     Call arguments:
         inputs: Tensor of shape `(B, D)`.

@@ -77,9 +77,9 @@ class SelfAttention(BaseAttention):
     `|s - t| < W` only: up to W of them if `causal`, else up to 2 W - 1. In
     self-attention, time and memory then grow with the window instead of the sequence,
     unless there is an `attention_mask`, a `value_mask` or a `key_mask`, the weights are
-    requested, or the weighting is hard. The window counts valid steps, where
-    `keras.layers.GroupQueryAttention` counts masked ones, too: this differs where a
-    masked step is between valid ones.
+    requested, or the weighting is hard. The window counts valid steps;
+    `keras.layers.GroupQueryAttention` counts masked ones, too. The results differ if a
+    masked step lies between valid ones.
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
@@ -154,7 +154,7 @@ class SelfAttention(BaseAttention):
             omitted.
         key: Tensor of shape `(batch, value_length, key_depth)`; `value` if omitted.
         query_mask, mask: Boolean `(batch, query_length)`; `(batch,)` for one query.
-            `mask` is an alias.
+            `mask` is an alias, and wins if both are given.
         value_mask, key_mask: Boolean `(batch, value_length)`.
         attention_mask: Boolean `(batch, query_length, value_length)`, or
             `(query_length, value_length)` for all sequences; `(batch, value_length)`

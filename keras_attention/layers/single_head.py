@@ -91,10 +91,7 @@ class AttentionStep(BaseStep):
     the window scales them, coverage sums them up, and dropout drops some of them.
     Coverage and the weighting's own state do not depend on the dropout.
 
-    See `BaseStep` for the call.
-    `extra_key` `(B, T, depth)` is the key of an additional position of every query. Its
-    weight is the output `"extra_weight"` `(B, T)`, which has no dropout; `"weights"`
-    and `"context"` contain the positions of the memory only.
+    See `BaseStep` for the other call arguments.
 
     Args:
         score: Part that is called as `score(query, keys)`; see `Score`.
@@ -103,6 +100,11 @@ class AttentionStep(BaseStep):
         causal: Whether query t sees the positions up to and including t only.
         dropout: Rate at which weights are dropped in training.
         seed: Integer, `keras.random.SeedGenerator`, or `None`; for the dropout.
+
+    Call arguments:
+        extra_key: Key of one more position of every query, `(B, T, depth)`. Its weight
+            is the output `"extra_weight"` `(B, T)`, which has no dropout; `"weights"`
+            and `"context"` contain the positions of the memory only.
     """
 
     def __init__(
@@ -272,9 +274,9 @@ class AttentionStep(BaseStep):
         return tree.map_structure(lambda x: x[0], noise)
 
     def _update_where(self, mask, new_state, state):
-        """Return the next state; masked queries `(B, T)` advance step counters only.
+        """Return the next state, where masked queries `(B, T)` keep their old values.
 
-        Step counters are the states of the parts that are not sequential.
+        Only step counters, the states of parts that are not sequential, still advance.
         """
 
         def update(new, old):
@@ -341,14 +343,14 @@ def _check_part(name, part, expected, example):
 def _check_parts(step):
     """Raise `ValueError` for parts that cannot be combined."""
     local = step.window is not None
-    scaled = local and step.window.scales
+    scaled = local and step.window.has_prior
     for wrong, reason in (
         (
             local and not step.score.uses_keys,
             "a location score has a weight for every position and takes no window",
         ),
         (
-            local and step.weighting.everywhere,
+            local and step.weighting.needs_all_positions,
             "monotonic attention moves over all positions and takes no window",
         ),
         (

@@ -32,8 +32,9 @@ class Weighting(AttentionPart):
             `(B, N, T, ...)`. Otherwise, the queries of all heads are joined,
             `(B, N T, ...)`.
         reports: Names of the outputs other than the weights.
-        everywhere: Whether it needs the scores of all positions and takes no window.
-        scalable: Whether its weights may be multiplied by a prior or by dropout.
+        needs_all_positions: Whether it needs the scores of all positions and takes no
+            window.
+        scalable: Whether weights may be scaled by a prior or dropped.
 
     Call arguments:
         scores: Tensor of shape `(B, T, S)`.
@@ -52,7 +53,7 @@ class Weighting(AttentionPart):
 
     reports: tuple[str, ...] = ()
     takes_heads = False
-    everywhere = False
+    needs_all_positions = False
     scalable = True
 
     def prepare_score(self, score: Score) -> Score:

@@ -117,10 +117,12 @@ class HardWeighting(TemperatureWeighting):
     - `"straight-through"`: the gradient is that of the softmax of the noisy scores, of
       which the largest was chosen (Gumbel-softmax).
 
-    Beside the weights, a step reports `"probabilities"` `(B, T, S)`, the softmax, or
-    `(B, T, W)` in a window of W places; and, each `(B, T)`, `"log_probability"` of the
-    choice (zero for an example that uses the softmax), `"entropy"` of the softmax, and
-    the boolean `"sampled"`, `False` for an example that uses the softmax.
+    Beside the weights, a step reports:
+
+    - `"probabilities"` `(B, T, S)`, the softmax; `(B, T, W)` in a window of W places.
+    - `"log_probability"` `(B, T)` of the choice; zero if the example uses the softmax.
+    - `"entropy"` `(B, T)` of the softmax.
+    - `"sampled"` `(B, T)`, boolean; `False` if the example uses the softmax.
 
     Args:
         estimator: `"score-function"` or `"straight-through"`.
@@ -253,7 +255,7 @@ class MonotonicWeighting(Weighting):
 
     state_names = ("previous",)
     sequential = True
-    everywhere = True
+    needs_all_positions = True
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class LocalWindow(AttentionPart):
         half_width: Positions on either side of the centre, D in the paper.
 
     Attributes:
-        scales: Whether the window has a prior that multiplies the weights.
+        has_prior: Whether the window has a prior that multiplies the weights.
 
     Call arguments:
         query: Tensor of shape `(B, T, Q)`.
@@ -55,11 +55,11 @@ class LocalWindow(AttentionPart):
         view: Dict with the positions in the windows: `"keys"` `(B, T, W, U)`,
             `"values"` `(B, T, W, V)`, the boolean `"mask"` and the int32
             `"positions"`, both `(B, T, W)`, and `"prior"` `(B, T, W)`, which
-            multiplies the weights, if the window `scales`.
+            multiplies the weights, if the window `has_prior`.
         state: Dict for the next step.
     """
 
-    scales = False
+    has_prior = False
 
     def __init__(self, half_width: int = 10, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -103,7 +103,7 @@ class LocalWindow(AttentionPart):
             "mask": mask,
             "positions": positions,
         }
-        if self.scales:
+        if self.has_prior:
             view["prior"] = gaussian(positions, centers, self.half_width / 2)
         return view, state
 
@@ -157,7 +157,7 @@ class LocalPredictiveWindow(LocalWindow):
         equations 9 and 10.
     """
 
-    scales = True
+    has_prior = True
 
     def __init__(
         self,
