@@ -27,10 +27,10 @@ def traces_for_cpu():
 
 
 def has_few_scores(shape, dtype):
-    """Return whether products and sums are fastest for scores of a shape `(..., S)`.
+    """Return whether elementwise products and sums are fastest for scores `(..., S)`.
 
     In graphs for CPUs, TensorFlow computes softmax and matrix products in float32 with
-    a library whose overhead exceeds the cost of sums of so few numbers.
+    a library whose overhead then exceeds the cost of the sums themselves.
     """
     # Checked first: unknown sizes of JAX are symbols, which cannot be compared.
     if not traces_for_cpu() or keras.backend.standardize_dtype(dtype) != "float32":
@@ -63,5 +63,8 @@ def fused(function):
 
 
 def defers_gradients():
-    """Return whether a gradient may use tensors computed after its forward pass."""
+    """Return whether custom gradients may read tensors computed after the forward pass.
+
+    JAX traces both passes together, before these tensors exist.
+    """
     return keras.backend.backend() != "jax"

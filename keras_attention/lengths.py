@@ -1,8 +1,8 @@
 """Lengths of zero: an empty batch, sequence or source gives an empty result.
 
-Backends cannot read from an empty tensor, or infer a size if another one is zero. Where
-a size is known, nothing is computed for these cases; only TensorFlow's graphs have
-sizes that are not known.
+Backends cannot read from an empty tensor, or infer a size if another one is zero. A
+size that is known is checked in Python, at no cost. Only TensorFlow's graphs have
+unknown sizes and need extra operations.
 """
 
 from keras import ops

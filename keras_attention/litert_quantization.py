@@ -7,12 +7,11 @@ import numpy as np
 # Smaller matrices stay in float32.
 MIN_WEIGHTS = 1024
 
-# Largest number of float16.
-LARGEST = 65504
+MAX_FLOAT16 = 65504
 
-# First versions of the operators: FULLY_CONNECTED with one scale for each output, and
+# Minimum versions of the operators: FULLY_CONNECTED with one scale for each output, and
 # DEQUANTIZE from float16.
-FIRST_VERSIONS = {"FULLY_CONNECTED": 12, "DEQUANTIZE": 3}
+MIN_VERSIONS = {"FULLY_CONNECTED": 12, "DEQUANTIZE": 3}
 
 
 def quantize_weights(model, precision):
@@ -26,10 +25,10 @@ def quantize_weights(model, precision):
 
     With 8 bits, the matrix of a dense layer is `scale * q` with
     $q \in \{-127, ..., 127\}$, and one scale for each output. While it runs, LiteRT
-    quantises the inputs of these layers ("dynamic range"). A table of embeddings that
-    is also such a matrix is shared with it. All other weights are float16: a network
-    with convolutions of eight bits is markedly less accurate. Vectors, such as biases,
-    and small matrices stay in float32.
+    quantises the inputs of these layers ("dynamic range"). An embedding table that is
+    also the matrix of a dense layer shares its 8-bit copy. All other weights are
+    float16: a network with convolutions of eight bits is markedly less accurate.
+    Vectors, such as biases, and small matrices stay in float32.
 
     Args:
         model: Bytes of a LiteRT model whose weights are float32.
@@ -59,8 +58,7 @@ class _Quantizer:
 
     def __init__(self, model, schema, precision):
         self.model, self.schema = model, schema
-        # Maps the number of a buffer in float32, and a dtype, to what `converted`
-        # returns.
+        # Cache: (float32 buffer, dtype) -> result of `converted`.
         self.copies = {}
         # Buffers of matrices that become 8-bit integers.
         self.eight_bits = {
@@ -102,7 +100,7 @@ class _Quantizer:
             and self.model.buffers[tensor.buffer].data is not None
             and len(tensor.shape) > 1
             and np.prod(tensor.shape) >= MIN_WEIGHTS
-            and np.abs(self.values(tensor)).max() <= LARGEST
+            and np.abs(self.values(tensor)).max() <= MAX_FLOAT16
         )
 
     def is_a(self, operator, name):
@@ -172,7 +170,7 @@ class _Quantizer:
 
     def operator_code(self, name):
         """Return the number of a kind of operator, which is added if there is none."""
-        version = FIRST_VERSIONS.get(name, 1)
+        version = MIN_VERSIONS.get(name, 1)
         kind = getattr(self.schema.BuiltinOperator, name)
         for number, code in enumerate(self.model.operatorCodes):
             if max(code.builtinCode, code.deprecatedBuiltinCode) == kind:
@@ -221,7 +219,8 @@ class _Quantizer:
         quantization = self.schema.QuantizationParametersT()
         quantization.scale = scales[:, 0]
         quantization.zeroPoint = np.zeros(len(scales), "int64")
-        # The file has it once for all tensors, which would take most of its size.
+        # Packed once and shared by all tensors; one copy per tensor would be most of
+        # the file.
         quantization.Pack = functools.cache(quantization.Pack)
         return buffer, self.add_buffer(scales), quantization
 

@@ -10,7 +10,7 @@ from keras_attention.typing import Config
 
 
 class QuantizableLayer(keras.layers.Layer):
-    """Base of the layers that contain layers: these are in its config and its file.
+    """Base of layers whose config and weights file include their sublayers.
 
     `from_config` creates the layers that `serialize_part` has written into the config.
 
@@ -30,7 +30,8 @@ class QuantizableLayer(keras.layers.Layer):
             for path, layer in _sublayers(self)
             if layer.quantization_mode is not None
         }
-        # If the layer is not built, the layer that built its sublayers records them.
+        # A layer that is not built has no build config. The layer that built its
+        # sublayers records them.
         return {**config, "quantized": quantized} if config and quantized else config
 
     def build_from_config(self, config: dict[str, Any]) -> None:

@@ -99,10 +99,10 @@ class SplitCell:
         return sums + ops.cast(bias, self._dtype)
 
     def _with_deferred_gradients(self, sums, *names):
-        """Return `sums`, whose gradient is also passed on to the kernels of the steps.
+        """Return `sums`; in the backward pass, these kernels get their gradients, too.
 
-        Every step adds products with these kernels to the sums. The gradient of a sum
-        is that of each term, so it determines the gradients of the kernels.
+        Every step adds `x @ kernel` to the sums, so the gradient of the kernel is
+        `x^T @ gradient`, with the rows of all steps at once.
         """
         kernels = {name: self._kernels[name] for name in names if name in self._kernels}
         if kernels and acceleration.defers_gradients():
@@ -115,8 +115,8 @@ class SplitCell:
 def _defer_gradients(kernel_inputs, names):
     """Return a function `(sums, *kernels) -> sums` with deferred kernel gradients.
 
-    PyTorch keeps the gradient function as long as any tensor that depends on the sums.
-    If it referred to such a tensor, neither would ever be freed.
+    PyTorch keeps the gradient function alive as long as its result. If it referred to a
+    tensor computed from the result, the cycle would never be freed.
 
     Args:
         kernel_inputs: Dict that holds the inputs of the kernels once the loop has run;
@@ -225,8 +225,8 @@ class SplitNormalized(SplitProducts):
     inputs are known, their products are normalised before the loop.
 
     Attributes:
-        shares: Symmetric matrix `(gates, gates)`. Row i holds the weights of all gates
-            in the mean that normalises gate i.
+        averaging: Symmetric matrix `(gates, gates)` that averages the means of the
+            gates that are normalised together.
     """
 
     # The bias is added after the normalisation.
@@ -234,14 +234,14 @@ class SplitNormalized(SplitProducts):
 
     def __init__(self, cell, inputs, dtype):
         self._exact = exact_dtype(cell.compute_dtype)
-        self._shares = ops.convert_to_tensor(self.shares, self._exact)
+        self._averaging = ops.convert_to_tensor(self.averaging, self._exact)
         super().__init__(cell, inputs, dtype)
         if "context" not in self._kernels:
             self.sequences["inputs"] = self._of_inputs(self.sequences["inputs"])
 
     def _prepared(self, kernel):
-        gates = _by_gate(ops.cast(kernel, self._exact), self._shares)
-        return ops.reshape(gates - _mean(gates, self._shares), kernel.shape)
+        gates = _by_gate(ops.cast(kernel, self._exact), self._averaging)
+        return ops.reshape(gates - _mean(gates, self._averaging), kernel.shape)
 
     def _advance(self, input_products, state_products, state):
         if "context" in self._kernels:
@@ -250,25 +250,25 @@ class SplitNormalized(SplitProducts):
 
     def _normalized(self, sums, gain, bias=None):
         """Return `gain * sums / deviation + bias`."""
-        standardize = _standardizer(self._shares, self.cell.epsilon)
+        standardize = _standardizer(self._averaging, self.cell.epsilon)
         sums = standardize(ops.cast(sums, self._exact)) * ops.cast(gain, self._exact)
         if bias is not None:
             sums = sums + ops.cast(bias, self._exact)
         return ops.cast(sums, self._dtype)
 
 
-def _standardizer(shares, epsilon):
+def _standardizer(averaging, epsilon):
     """Return a function that divides sums of mean zero by their standard deviation."""
 
     def divide(sums):
-        gates = _by_gate(sums, shares)
-        scale = ops.rsqrt(_mean(ops.square(gates), shares) + epsilon)
+        gates = _by_gate(sums, averaging)
+        scale = ops.rsqrt(_mean(ops.square(gates), averaging) + epsilon)
         standardized = gates * scale
 
         @with_upstream
         def gradient(upstream):
-            upstream = _by_gate(upstream, shares)
-            mean_product = _mean(upstream * standardized, shares)
+            upstream = _by_gate(upstream, averaging)
+            mean_product = _mean(upstream * standardized, averaging)
             sums_gradient = scale * (upstream - mean_product * standardized)
             return ops.reshape(sums_gradient, ops.shape(sums))
 
@@ -277,20 +277,20 @@ def _standardizer(shares, epsilon):
     return ops.custom_gradient(divide)
 
 
-def _by_gate(x, shares):
-    gates = shares.shape[0]
+def _by_gate(x, averaging):
+    gates = averaging.shape[0]
     return ops.reshape(x, (*ops.shape(x)[:-1], gates, x.shape[-1] // gates))
 
 
-def _mean(gates, shares):
+def _mean(gates, averaging):
     """Return the mean that normalises each gate, `(..., gates, 1)`."""
-    return ops.matmul(ops.mean(gates, axis=-1), shares)[..., None]
+    return ops.matmul(ops.mean(gates, axis=-1), averaging)[..., None]
 
 
 class SplitNormalizedLSTM(SplitNormalized):
     """Split `LayerNormLSTMCell`."""
 
-    shares = ((0.25,) * 4,) * 4
+    averaging = ((0.25,) * 4,) * 4
 
     def _of_inputs(self, sums):
         return self._normalized(sums, self.cell.input_gain, self.cell.bias)
@@ -307,7 +307,7 @@ class SplitNormalizedLSTM(SplitNormalized):
 class SplitNormalizedGRU(SplitNormalized):
     """Split `LayerNormGRUCell`."""
 
-    shares = ((0.5, 0.5, 0), (0.5, 0.5, 0), (0, 0, 1))
+    averaging = ((0.5, 0.5, 0), (0.5, 0.5, 0), (0, 0, 1))
 
     def _of_inputs(self, sums):
         bias = self.cell.bias[0] if self.cell.use_bias else None

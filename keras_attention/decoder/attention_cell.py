@@ -96,8 +96,9 @@ class AttentionCell(QuantizableLayer):
 
     There is no hidden state between calls: a cell with dropout draws a new mask at
     every step, except within `same_dropout`. JAX cannot draw random numbers inside a
-    loop. There, the layer `attentional_vector` must have no dropout with input feeding,
-    nor the layer `gate` if a step depends on the attention of the steps before it.
+    loop. There, `attentional_vector` must have no dropout if it is fed back, and `gate`
+    must have none if steps run one after the other (`order="previous"`, input feeding,
+    or an attention with a state).
 
     Args:
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
@@ -266,7 +267,8 @@ class AttentionCell(QuantizableLayer):
         parts of them for all steps at once.
 
         Args:
-            inputs: Input of this step; read only by the query or the sentinel.
+            inputs: Input of this step, for the query and the sentinel; the cell gets it
+                through `recur`.
             state: Dict of states, as in the call.
             attend: Function `(query, **options) -> (outputs, state)` of the attention.
             recur: Function `added -> (output, state)`, which runs the cell on its input
@@ -366,7 +368,7 @@ class AttentionCell(QuantizableLayer):
 
     @property
     def reports(self) -> tuple[str, ...]:
-        """Names of the outputs of a step other than vectors and attention weights."""
+        """Names of further outputs: the reports of the attention, and `"sentinel"`."""
         return (*self.step.reports, *(["sentinel"] if self.sentinel else []))
 
     @property

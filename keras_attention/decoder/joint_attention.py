@@ -109,15 +109,18 @@ class JointStep:
         return names if any(names) else []
 
     def context_depth(self, query_depth, memory_shapes):
+        """Return the sum of the depths, or `None` if one is unknown."""
         pairs = zip(self._steps, memory_shapes, strict=True)
         depths = [step.context_depth(query_depth, shape) for step, shape in pairs]
         return None if None in depths else sum(depths)
 
     def initial_state(self, memory, queries=1):
+        """Return a list with the state of each step before the first query."""
         pairs = zip(self._steps, memory, strict=True)
         return [step.initial_state(one, queries) for step, one in pairs]
 
     def draw(self, memory, steps, queries=1):
+        """Return a list with the noise of each step for training."""
         pairs = zip(self._steps, memory, strict=True)
         return [step.draw(one, steps, queries) for step, one in pairs]
 

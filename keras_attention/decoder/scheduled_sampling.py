@@ -116,7 +116,7 @@ class ScheduledSampling(keras.layers.Layer):
             trainable=False,
             aggregation="only_first_replica",
         )
-        self._resume = keras.layers.Dropout(0.0, dtype=self.dtype_policy)
+        self._restore_training = keras.layers.Dropout(0.0, dtype=self.dtype_policy)
         self.borrow(embed, predict)
         self.supports_masking = True
         self.built = True
@@ -149,11 +149,14 @@ class ScheduledSampling(keras.layers.Layer):
                 yet: no weights can be created inside a loop.
         """
         for name, borrowed in zip(("embed", "predict"), self._borrowed(), strict=True):
-            if borrowed is None or not getattr(borrowed, "built", True):
+            if borrowed is None:
                 raise ValueError(
-                    f"{name} must be a layer that has been built, or a function; a "
-                    "model that was loaded without it calls `borrow(embed, predict)`. "
-                    f"Received: {name}={borrowed!r}"
+                    f"{name} is missing: call `borrow(embed, predict)`. Received: None"
+                )
+            if not getattr(borrowed, "built", True):
+                raise ValueError(
+                    f"{name} is not built: run one inference pass first. "
+                    f"Received: {borrowed!r}"
                 )
         rate, seed = self.rate, self.seed_generator
         dtype = exact_dtype(self.compute_dtype)
@@ -190,8 +193,10 @@ class ScheduledSampling(keras.layers.Layer):
         """
         uniform = noise["uniform"]
         sampled = self(previous_inputs, previous_outputs, uniform, training=False)
-        # Keras would keep training=False for the layers that are called next.
-        sampled = self._resume(ops.cast(sampled, inputs.dtype), training=True)
+        # `training=False` would stay in Keras' call context for later layers; this call
+        # restores `True`.
+        sampled = ops.cast(sampled, inputs.dtype)
+        sampled = self._restore_training(sampled, training=True)
         return ops.where(noise["coin"][..., None], sampled, inputs)
 
     def call(

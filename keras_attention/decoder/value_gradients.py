@@ -25,9 +25,9 @@ class DeferredValueGradients:
 
     Attributes:
         memories: The memories for the steps, with values that stop gradients.
-        sequences: List of one tensor of zeros for each memory, `(T, B, K, V)`. Each
-            step adds its part of them to the context, so the values receive their
-            gradient through them. Empty if gradients are not deferred.
+        sequences: Zeros `(T, B, K, V)`, one tensor per memory. Each step adds its slice
+            to the context, so the gradient of the zeros is that of the contexts; it
+            gives the gradient of the values. Empty if gradients are not deferred.
     """
 
     def __init__(self, memories, leading):
@@ -54,8 +54,8 @@ class DeferredValueGradients:
         self._weights += map(ops.stop_gradient, weights)
 
     def _zeros(self, index, values):
-        # PyTorch keeps this closure with the zeros: a reference to a tensor that
-        # depends on them would be a cycle, and neither would be freed.
+        # PyTorch keeps this closure alive as long as its result. If it referred to a
+        # tensor computed from the result, the cycle would never be freed.
         recorded, shape = self._weights, (*self._leading, values.shape[-1])
 
         def zeros(values):
