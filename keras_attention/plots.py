@@ -67,7 +67,7 @@ def attention_overlay(
         maps = [box_map(weight, boxes, image_height, image_width) for weight in weights]
     rows = math.ceil((len(words) + 1) / columns)
     panel_height = width / columns * min(image_height / image_width, MAX_ASPECT_RATIO)
-    # Each panel has a title, and the figure has one.
+    # 0.35 inches for the titles of each row, 0.5 for that of the figure.
     height = rows * (panel_height + 0.35) + 0.5
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()

@@ -87,9 +87,8 @@ def attention_supervision(
 
     Targets are word alignments or, for an image, the regions in the box of the object
     that a word names. A step whose target is zero everywhere, such as a function word
-    without a box, contributes nothing. Weights below 1e-30 count as 1e-30 and have a
-    gradient of zero; for float16 weights the limit is 1e-4, because gradients of
-    smaller ones overflow.
+    without a box, contributes nothing. Weights below 1e-30 (1e-4 in float16, where
+    gradients would overflow) count as that number and have no gradient.
 
     Args:
         weights: Attention weights, `(..., T, S)`.

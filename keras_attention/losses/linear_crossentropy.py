@@ -93,15 +93,16 @@ def linear_crossentropy(
         weights = ops.stop_gradient(ops.cast(weights, counts.dtype))
         weights = masked(ops.broadcast_to(weights, shape), mask)
         counts = counts * ops.reshape(weights, (-1,))
-    # loss = log-partition - target logit. With smoothing, the target embedding is mixed
-    # with the mean embedding. Gathering from the table in its own dtype sums the
-    # gradients of a frequent token in that dtype, not in half precision.
+    # Gathered from the table in its own dtype, so that the gradients of a frequent
+    # token are summed in that dtype, not in half precision.
     targets = ops.take(table, token_ids, axis=0)
     if label_smoothing:
+        # The mean logit of the vocabulary is that of the mean embedding.
         mean = ops.mean(table, axis=0)
         targets = (1 - label_smoothing) * targets + label_smoothing * mean
     targets = ops.cast(targets, rows.dtype)
     logits = ops.sum(at_least_float32(rows * targets), axis=-1)
+    # loss = log-partition - target logit
     return _log_partition(rows, embeddings, counts) - ops.sum(counts * logits)
 
 
@@ -133,10 +134,11 @@ def _log_partition(rows, embeddings, weights):
             logits = ops.matmul(rows, ops.transpose(embeddings))
             logits = ops.cast(logits, weights.dtype)
             largest = ops.max(logits, axis=-1, keepdims=True)
-            masses = ops.exp(logits - largest)
-            mass = ops.sum(masses, axis=-1, keepdims=True)
-            total = total + ops.sum(weights * (largest + ops.log(mass)))
-            logits_gradient = ops.cast(masses * (weights / (scale * mass)), rows.dtype)
+            exponentials = ops.exp(logits - largest)
+            partition = ops.sum(exponentials, axis=-1, keepdims=True)
+            total = total + ops.sum(weights * (largest + ops.log(partition)))
+            logits_gradient = exponentials * (weights / (scale * partition))
+            logits_gradient = ops.cast(logits_gradient, rows.dtype)
             added = ops.matmul(ops.transpose(logits_gradient), rows)
             embeddings_gradient = embeddings_gradient + ops.cast(added, weights.dtype)
             return (total, embeddings_gradient), ops.matmul(logits_gradient, embeddings)

@@ -1,4 +1,4 @@
-"""Hard choices of a position, their probabilities, and gradients around them.
+"""Hard choices of a position, their probabilities, and gradient estimators.
 
 Scores, weights, masks and choices are `(..., S)`, S positions; see `weightings` for
 masks and dtypes.

@@ -85,7 +85,7 @@ def target_log_probs(
 
 
 def _mask_ids(source_ids, size, source_mask):
-    """Return int32 ids below `size`, and a mask that excludes all other positions."""
+    """Return int32 ids, and the mask of positions whose id is in `[0, size)`."""
     source_ids = ops.cast(source_ids, "int32")
     is_id = ops.logical_and(source_ids >= 0, source_ids < size)
     return ops.where(is_id, source_ids, 0), combine_masks(source_mask, is_id)

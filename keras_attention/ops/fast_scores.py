@@ -35,8 +35,8 @@ def fast_additive_scores(query, keys, scale, shift=None):
 
     Args, Returns: As for `additive_scores`.
     """
-    # TensorFlow must track every variable that a custom gradient captures; a reshaped
-    # variable is a tensor.
+    # Reshaped, because a variable is then a tensor: TensorFlow refuses a custom
+    # gradient that captures a variable.
     scale = ops.reshape(scale, (-1,))
     # A single query, as in a decoder step, gains from neither blocks nor compilation.
     if shift is not None or len(keys.shape) == 4 or query.shape[1] == 1:
@@ -159,8 +159,8 @@ class _Sigmoid:
 class _FactorisedSigmoid(_Sigmoid):
     """Sigmoid as `1 / (1 + exp(-query) exp(-keys))`: no exponential for each pair.
 
-    Both factors must be in the range of float32; a block with larger numbers uses the
-    definition. The product is faster only if a compiler fuses it into one loop.
+    A block whose factors could leave the range of float32 uses `_Sigmoid`. The product
+    is faster only if a compiler fuses it into one loop.
     """
 
     def prepare(self, keys):

@@ -172,6 +172,7 @@ def _sorted(scores):
 
 
 def _above(threshold, scores, valid):
+    """Return which valid scores exceed the threshold; `True` for NaN."""
     # Not `scores > threshold`, because NaN must propagate to the weights.
     return ops.logical_and(valid, ops.logical_not(scores <= threshold))
 

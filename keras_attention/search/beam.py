@@ -63,7 +63,7 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
     A row is done when no unfinished hypothesis can enter its pool any more, or, with
     `early_stopping`, when the pool is full. The loop ends when all rows are done. If
     fewer than `beam_size` hypotheses have finished at `max_length`, the best unfinished
-    ones follow after them.
+    ones fill the remaining places.
 
     With `beam_groups` G above 1, this is diverse beam search: G groups of `beam_size /
     G` hypotheses, each with a beam and a pool of its own. At every step, the groups

@@ -117,7 +117,7 @@ class Constraint:
         raise NotImplementedError
 
     def progress(self, state: Nested) -> Tensors | None:
-        """Return how far each hypothesis meets the constraint; `None` by default.
+        """Return how much of the constraint each hypothesis has met; `None` by default.
 
         Beam search divides its beam among hypotheses of different progress; see
         `RequiredPhrases`. At most one constraint of a search may have a progress.

@@ -44,8 +44,8 @@ def _divided(totals, progress):
     beam_size, size = totals.shape[1:]
     wanted = progress["token_ids"]
     exists = wanted >= 0
-    # Of the continuations without progress of a hypothesis, at most K are in the next
-    # beam, and one ends.
+    # At most K continuations without progress of one hypothesis reach the next beam,
+    # and one more ends, so K + 1 suffice.
     others = ops.where(mark(wanted, exists, size), FORBIDDEN, totals)
     values, token_ids = ops.top_k(others, min(beam_size + 1, size))
     without = ops.broadcast_to(progress["without"][..., None], ops.shape(token_ids))
@@ -61,15 +61,17 @@ def _divided(totals, progress):
     found = {name: ops.reshape(x, (-1, beam_size * width)) for name, x in found.items()}
     order = ops.cast(ops.argsort(-found["values"], axis=-1), "int32")
     found = {**gather(found, order), "parents": order // width}
-    # The turn of a continuation is the number of better ones with the same progress.
+    # Sort key: first the rank among continuations of the same progress, then progress
+    # from high to low; impossible ones last.
     count = order.shape[-1]
     same = found["progress"][:, :, None] == found["progress"][:, None, :]
     better = np.tril(np.ones((count, count), dtype="bool"), k=-1)
-    turns = ops.sum(ops.cast(ops.logical_and(same, better), "int32"), axis=-1)
+    sort_keys = ops.sum(ops.cast(ops.logical_and(same, better), "int32"), axis=-1)
     highest = ops.max(found["progress"], axis=-1, keepdims=True, initial=0)
-    turns = turns * (highest + 1) + highest - found["progress"]
-    turns = ops.where(is_possible(found["values"]), turns, count * (highest + 1))
-    chosen = ops.cast(ops.argsort(turns, axis=-1), "int32")[:, : 2 * beam_size]
+    sort_keys = sort_keys * (highest + 1) + highest - found["progress"]
+    last = count * (highest + 1)
+    sort_keys = ops.where(is_possible(found["values"]), sort_keys, last)
+    chosen = ops.cast(ops.argsort(sort_keys, axis=-1), "int32")[:, : 2 * beam_size]
     found = gather(found, chosen)
     return found["values"], found["parents"], found["token_ids"]
 

@@ -140,12 +140,12 @@ class RequiredPhrases(Constraint):
         state, newly_met = self._advanced(state, step)
         missing = ops.logical_not(state["met"])
         left = ops.sum(ops.where(missing, self.lengths[:, None], 0), axis=-1)
-        # Number of tokens that remain free if the next token continues no phrase, and
-        # then the missing phrases and the end token follow.
+        # Free tokens left after the next one, if it continues no phrase and all missing
+        # phrases and `end` still follow.
         spare = step.remaining - 2 - left
         forcing = (spare < 0) & (left > 0)
-        # After a shorter match, too few tokens would remain. The longest is always
-        # allowed.
+        # If negative, only matches of at least `-spare` tokens leave enough room; the
+        # longest match is always allowed.
         matches = self._matches(state)
         most = ops.max(matches, axis=(2, 3), initial=0)
         needed = ops.where(-spare < most, -spare, most)[..., None, None]

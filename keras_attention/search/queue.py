@@ -24,9 +24,9 @@ class BeamSearchQueue:
 
     A search of a batch ends when all its rows are done. Here, the next row of the list
     takes the place of a row that is done. The search runs in rounds at a fixed batch
-    size. A round ends when an eighth of its rows is done, or a row has `max_length`
-    tokens. Once the list is exhausted and places are free, a round ends when all of its
-    rows are done. The result of each row is that of `beam_search`.
+    size. A round ends when an eighth of its rows are done or a row has `max_length`
+    tokens; once the list leaves places free, when all its rows are done. The result of
+    each row is that of `beam_search`.
 
     Args:
         make_step: Function `(memory) -> step`, which returns a step function (see

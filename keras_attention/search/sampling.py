@@ -25,8 +25,9 @@ from keras_attention.validation import check_positive_integer
 
 # The lowest temperature that is positive in float32 on every backend.
 MIN_TEMPERATURE = 1e-37
-# Below this temperature, exp(IMPOSSIBLE / temperature) is zero in float32.
-HIGH_TEMPERATURE = 1e6
+# From this temperature on, impossible tokens are masked, because
+# exp(IMPOSSIBLE / temperature) may exceed zero in float32.
+UNSAFE_TEMPERATURE = 1e6
 
 
 @checks_keywords
@@ -159,7 +160,7 @@ def sample_search(
         # Probabilities divided by that of the most probable token.
         best = ops.max(log_probs, axis=-1, keepdims=True)
         ratios = ops.exp((log_probs - best) / temperature)
-        if temperature >= HIGH_TEMPERATURE:
+        if temperature >= UNSAFE_TEMPERATURE:
             ratios = ops.where(is_possible(log_probs), ratios, 0.0)
         return ratios
 

@@ -86,8 +86,8 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
 def weights_template(step, state):
     """Return weights `(B, K, S)` of any step, of which only the shape is used.
 
-    The step receives token 0, a valid index of every embedding table. So `start` is
-    checked against the vocabulary before an embedding table is indexed with it.
+    The step receives token 0, which every embedding table has: this call checks `start`
+    before the model sees it.
 
     Args:
         step: As `constrain` returns it.
@@ -117,8 +117,8 @@ def in_order(constraints):
             "constraints must be a list of Constraint objects, such as [Ban([0])]. "
             f"Received: {constraints!r}"
         )
-    # A prefix is the last of those that override. The sort is stable: otherwise, the
-    # order of the list is kept.
+    # Overriding constraints come last, and a prefix after them; the sort is stable, so
+    # the order of the list is kept otherwise.
     return sorted(listed, key=lambda x: (x.overrides, isinstance(x, Prefix)))
 
 
