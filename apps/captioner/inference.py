@@ -130,8 +130,8 @@ class Captioner(BaseCaptioner, Task):
         return network
 
     @property
-    def kind(self):
-        return *super().kind, self.network.backbone.encoder
+    def identity(self):
+        return *super().identity, self.network.backbone.encoder
 
     def copy_weights(self, other):
         """Copy the weights of another captioner whose layers have the same sizes.
@@ -168,7 +168,7 @@ class Captioner(BaseCaptioner, Task):
 
     @property
     def is_soft(self):
-        """Whether all weights come from soft attention, so that they are the maps."""
+        """Whether attention is soft, so that weights and probabilities are the same."""
         networks = self.network.networks if self.is_ensemble else [self.network]
         return all(network.config.attention == "soft" for network in networks)
 

@@ -4,9 +4,10 @@ import tarfile
 
 
 class ArchiveMember(tarfile.TarInfo):
-    """A member of an archive; a damaged header is an error, not the end.
+    """A member of an archive that raises an error for a damaged header.
 
-    For example, `tarfile.open(path, tarinfo=ArchiveMember)`.
+    `tarfile` takes such a header for the end of the archive. For example,
+    `tarfile.open(path, tarinfo=ArchiveMember)`.
     """
 
     @classmethod

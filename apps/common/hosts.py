@@ -83,7 +83,7 @@ def wait_for_hosts(place):
         multihost_utils.sync_global_devices(place)
 
 
-def of_first_host(figures):
+def broadcast_figures(figures):
     """Broadcast a dict of figures from the first process to all, and return it.
 
     Different hardware rounds differently; a decision by these figures, such as early

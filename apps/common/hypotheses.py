@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 from keras_attention_apps.common.cli import UserError
 
-# Scores of possible hypotheses are larger.
+# Lower bound of the scores of possible hypotheses; a search gives impossible ones -1e9.
 LEAST_SCORE = -1e8
 
 

@@ -17,8 +17,8 @@ from keras_attention_apps.common.presets import is_litert
 from keras_attention_apps.common.presets import member_names
 from keras_attention_apps.common.presets import split_names
 
-# Values of options that do not change a model.
-UNCHANGED = (None, False, "float32")
+# Values of options that leave a model as it is.
+DEFAULT_VALUES = (None, False, "float32")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Runtimes:
             config: The `RuntimeConfig`. `"auto"` chooses LiteRT for few inputs, if the
                 model has a LiteRT file with the same search options as Keras would use:
                 those given, and defaults for the rest.
-            count: Number of inputs; `None` for a service, which has the defaults of
-                the LiteRT file, if there is one with the options that were given.
+            count: Number of inputs. `None` for a service: the LiteRT file is used with
+                its own defaults, unless an option that was given differs.
             search: Options of the beam search that were given.
             n_best: Number of hypotheses that are wanted, at most the beam width.
             needs_keras: An option that was given and that LiteRT does not have, or
@@ -57,7 +57,7 @@ class Runtimes:
             UserError: If the options contradict one another, or the model cannot be
                 loaded.
         """
-        changes = {x: value for x, value in options.items() if value not in UNCHANGED}
+        changes = {name: x for name, x in options.items() if x not in DEFAULT_VALUES}
         runtime, threads = config.runtime, config.threads
         if not is_litert(model) and runtime != "litert":
             # Checked before Keras loads the model, which takes seconds. A LiteRT file

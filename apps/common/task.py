@@ -201,7 +201,7 @@ class Task:
         return dataclasses.asdict(self.search_type(**given))
 
     @property
-    def kind(self):
+    def identity(self):
         """The configuration and the vocabulary, which averaged models must share."""
         return self.config, self.tokenizer.definition
 

@@ -350,16 +350,14 @@ def test_broken_images_do_not_stay_in_memory(tmp_path, monkeypatch):
 
 
 def test_too_many_broken_images_are_an_error(tmp_path):
-    message = "1 of 3 images cannot be read; at most 30.00%, and not all, may"
+    message = "1 of 3 images cannot be read; at most 30.00% may be left out"
     with pytest.raises(DataError, match=message):
         readable(broken_and_whole(tmp_path), 0.3)
 
 
 def test_not_all_images_may_be_left_out(tmp_path):
     _, broken, _ = broken_and_whole(tmp_path)
-    with pytest.raises(
-        DataError, match=r"1 of 1 images .* and not all, may be left out"
-    ):
+    with pytest.raises(DataError, match=r"1 of 1 images .*, and never all"):
         readable([broken], 1)
 
 

@@ -281,10 +281,10 @@ def test_the_image_size_of_a_model_folder_can_be_changed(folder):
 
 def test_averaged_models_share_their_encoder(folder):
     first, second = (Captioner.from_preset(folder) for _ in range(2))
-    assert first.kind == second.kind
+    assert first.identity == second.identity
     backbone = second.network.backbone
     backbone.encoder = dataclasses.replace(backbone.encoder, scale=2.0)
-    assert first.kind != second.kind
+    assert first.identity != second.identity
 
 
 def test_a_model_folder_runs_no_code(folder, tmp_path):

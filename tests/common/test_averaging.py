@@ -9,10 +9,10 @@ from keras_attention_apps.common.training.averaging import average_models
 
 
 class Model:
-    """A stand-in for a `Task`, with a network and a kind."""
+    """A stand-in for a `Task`, with a network and an identity."""
 
-    def __init__(self, weights, kind="small"):
-        self.kind = kind
+    def __init__(self, weights, identity="small"):
+        self.identity = identity
         self.network = self
         self.set_weights(weights)
 
@@ -32,7 +32,7 @@ def models():
         "a": Model([[1.0, 2.0], 3.0]),
         "b": Model([[3.0, 4.0], 6.0]),
         "c": Model([[5.0, 9.0], 0.0]),
-        "large": Model([[1.0, 2.0], 3.0], kind="large"),
+        "large": Model([[1.0, 2.0], 3.0], identity="large"),
     }
 
 

@@ -23,7 +23,7 @@ from keras_attention_apps.common.files import to_json
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.inputs import Inputs
-from keras_attention_apps.common.runtimes import UNCHANGED
+from keras_attention_apps.common.runtimes import DEFAULT_VALUES
 from tqdm import tqdm
 
 
@@ -115,7 +115,7 @@ def _options(config, search):
     defaults = dataclasses.asdict(CaptionBeamConfig())
     given = {name: x for name, x in search.items() if x != defaults[name]}
     changes = config.model.options
-    given |= {name: x for name, x in changes.items() if x not in UNCHANGED}
+    given |= {name: x for name, x in changes.items() if x not in DEFAULT_VALUES}
     if config.n_best > 1:
         given["n_best"] = config.n_best
     if config.regions:
@@ -230,8 +230,8 @@ def _entry(config, captions, kept, details):
         return {"error": str(captions)}
     if not kept:
         # With this score, a later run decides whether the image would have a caption.
-        none = {"captions": []} if config.n_best > 1 else {"caption": None}
-        return {**none, "mean_log_probability": _best(captions)}
+        empty = {"captions": []} if config.n_best > 1 else {"caption": None}
+        return {**empty, "mean_log_probability": _best(captions)}
     entries = []
     for one in kept:
         entry = {"caption": one.text}

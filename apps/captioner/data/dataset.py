@@ -99,7 +99,8 @@ def readable(images, limit):
     if len(broken) > limit * len(images) or len(broken) == len(images):
         raise DataError(
             f"{len(broken)} of {len(images)} images cannot be read; at most "
-            f"{limit:.2%}, and not all, may be left out. The first: {broken[0]}"
+            f"{limit:.2%} may be left out (--max-unreadable), and never all. "
+            f"The first: {broken[0]}"
         )
     for reason in broken:
         _warn(f"{reason}; it is left out")
@@ -201,7 +202,7 @@ def _check_splits_disjoint(folders, split, images, others):
             file = folders.find(path) if alike else None
             for image in alike if file else ():
                 if _are_same(image, file):
-                    found = f"{path} in {other}, which is {image} in {split}"
+                    found = f"{path} in {other}, the same image as {image} in {split}"
                     raise unexpected(
                         folders.bases[0], "one split for every image", found
                     )

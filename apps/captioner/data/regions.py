@@ -19,7 +19,7 @@ from keras_attention_apps.common.reading import check_bytes
 from keras_attention_apps.common.reading import check_input
 
 SUFFIX = ".npz"
-# Attempts to read a file while other threads parse something.
+# Number of attempts to read a file; see `_load`.
 ATTEMPTS = 5
 
 _load_lock = threading.Lock()

@@ -25,8 +25,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s\b")
 _SPACED = rf"(?:(?!{UNSPACED})\w{_MARK}*)+"
 _WORD = re.compile(rf"'s\b|{_SPACED}(?:['’-]{_SPACED})*|(?={UNSPACED})\w{_MARK}*")
-# Patterns and replacements that join words, in order; RE2 supports all of them. One
-# pass would leave every other space between single characters, so there are two.
+# Patterns and replacements that join words, in order; RE2 supports all of them. The
+# second pattern is applied twice: the matches of one pass cannot overlap.
 JOINTS = ((" 's", "'s"), *2 * [(f"({UNSPACED}) ({UNSPACED})", r"\1\2")])
 
 

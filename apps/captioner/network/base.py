@@ -149,7 +149,7 @@ class CaptionNetwork(keras.Model):
         return self.region_dropout(self.region_projection(features), training=training)
 
     def region_mask(self, inputs):
-        """Return which detected regions are no padding, `(B, S)`; `None` for a grid."""
+        """Return which regions are not padding, `(B, S)`; `None` for a grid."""
         if not self.config.region_depth:
             return None
         return ops.any(inputs["features"] != 0, axis=-1)

@@ -78,7 +78,7 @@ class PatchGrid(layers.Layer):
 
 
 def _image_input(model, name):
-    """Return the symbolic input of a model, or a tensor of any images."""
+    """Return a model's input or, if it declares none, one of images of any size."""
     inputs = getattr(model, "inputs", None) or [keras.Input((None, None, 3))]
     if len(inputs) == 1 and len(inputs[0].shape) == 4 and inputs[0].shape[-1] == 3:
         return inputs[0]

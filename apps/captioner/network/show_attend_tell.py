@@ -96,7 +96,7 @@ class ShowAttendTell(CaptionNetwork):
         return embedded
 
     def reported(self, outputs):
-        """Return the weights and the reports of the attention among all outputs."""
+        """Select the weights and the reports of the attention from all outputs."""
         return {name: outputs[name] for name in ("weights", *self.decoder.cell.reports)}
 
     def decode(self, words, regions, mask=None, training=None):

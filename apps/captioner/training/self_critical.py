@@ -45,7 +45,7 @@ class SelfCriticalCaptions(SelfCritical):
     def max_length(self, inputs):
         return self.captioner.config.max_tokens
 
-    def width(self, longest):
+    def padded_length(self, longest):
         return self.captioner.config.max_tokens
 
     def reward_of(self, item, token_ids):

@@ -23,8 +23,9 @@ def save_litert(task, path, signatures, *, quantize, metadata, name_or_path=None
             search.
         quantize: As of `convert_to_litert`, or `"none"`.
         metadata: Further entries of the metadata.
-        name_or_path: The preset or folder that it is from, if any. Its name, its model
-            card and its licence go with the model; of an ensemble, those of the first.
+        name_or_path: The preset or folder that it is from, if any. The file contains
+            its name, model card and licence; for `"a+b"`, both names, and the card and
+            licence of the first.
     """
     model = convert_to_litert(
         signatures, quantize=None if quantize == "none" else quantize

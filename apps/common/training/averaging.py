@@ -34,7 +34,7 @@ def average_models(folders, load):
         model = load(folder)
         model.check_single("an average")
         first = first or model
-        if model.kind != first.kind:
+        if model.identity != first.identity:
             raise UserError(
                 f"{folder} has another configuration or vocabulary than {folders[0]}"
             )

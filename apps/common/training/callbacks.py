@@ -34,7 +34,10 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
 
 
 class SaveEveryEpoch(keras.callbacks.Callback):
-    """Write a checkpoint at the end of every epoch. Must be the last callback."""
+    """Write a checkpoint at the end of every epoch.
+
+    Must follow the validation and the report.
+    """
 
     def __init__(self, checkpoints):
         super().__init__()

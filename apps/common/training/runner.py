@@ -10,7 +10,7 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import MODEL
 from keras_attention_apps.common.files import check_folder
 from keras_attention_apps.common.files import holds
-from keras_attention_apps.common.hosts import of_first_host
+from keras_attention_apps.common.hosts import broadcast_figures
 from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.hosts import wait_for_hosts
 from keras_attention_apps.common.inputs import Inputs
@@ -157,7 +157,7 @@ class Runner:
             ema_momentum: Momentum of the moving average of the weights; 0 for none.
         """
         self._compile(schedule, ema_momentum)
-        callbacks = self._callbacks(title, lambda: of_first_host(validate()))
+        callbacks = self._callbacks(title, lambda: broadcast_figures(validate()))
         if callbacks is None:
             return
         # Keras counts the epochs of each phase from 1.

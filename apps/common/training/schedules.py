@@ -8,8 +8,8 @@ from keras import ops
 def ema_momentum(chosen, steps_per_epoch, longest):
     """Return the momentum of the EMA of the weights.
 
-    By default it averages over two epochs, or `longest` steps if these are fewer: in a
-    short training, a longer average would still contain the first steps.
+    By default it averages over two epochs, but at most `longest` steps: in a short
+    training, a longer average would still contain the first steps.
 
     Args:
         chosen: The momentum that the user chose, or `None`.

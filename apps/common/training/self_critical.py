@@ -42,7 +42,7 @@ class SelfCritical:
         seed: Seed of the order and the samples.
 
     Raises:
-        ValueError: If `baseline` is anything else.
+        ValueError: If `baseline` is neither.
 
     Reference:
         [Rennie et al., 2017](https://arxiv.org/abs/1612.00563), whose baseline is
@@ -103,7 +103,7 @@ class SelfCritical:
         """Return the maximum number of tokens of a sample, END included."""
         raise NotImplementedError
 
-    def width(self, longest):
+    def padded_length(self, longest):
         """Return the length to which samples of at most `longest` tokens are padded."""
         raise NotImplementedError
 
@@ -155,7 +155,7 @@ class SelfCritical:
             inputs, items, self._sample, seed_generator=self._generator
         )
         rewards = self._rewards(token_ids, items)
-        token_ids = token_ids[..., : self.width(lengths.max())]
+        token_ids = token_ids[..., : self.padded_length(lengths.max())]
         is_after = np.arange(token_ids.shape[-1]) >= lengths[..., None]
         starts = np.full((*lengths.shape, 1), START)
         sampled = np.concatenate([starts, np.where(is_after, PAD, token_ids)], axis=-1)

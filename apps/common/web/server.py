@@ -90,14 +90,15 @@ def serve(program, build, config):
                 file=sys.stderr,
             )
         # An interrupt cancels the connections of open pages, which is no error.
-        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+        logging.getLogger("uvicorn.error").addFilter(_is_reported)
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         print(f"{program}: http://{host}:{port} (Ctrl-C ends it)", flush=True)
         server.run(sockets=[listener])
 
 
-def _is_no_cancellation(record):
+def _is_reported(record):
+    """Return whether a log record is reported; that of a cancellation is not."""
     error = record.exc_info and record.exc_info[1]
     message = record.getMessage()
     return not (

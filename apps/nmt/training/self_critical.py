@@ -41,7 +41,7 @@ class SelfCriticalTranslations(SelfCritical):
     def max_length(self, inputs):
         return self.translator.longest(inputs["source"].shape[1])
 
-    def width(self, longest):
+    def padded_length(self, longest):
         return self.batches.rounded(longest)
 
     def reward_of(self, item, token_ids):
