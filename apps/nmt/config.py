@@ -118,7 +118,10 @@ class ModelConfig:
 
     @property
     def extra_ids(self):
-        """Number of extended ids: the most words of several subwords in a sentence."""
+        """Number of extended ids.
+
+        It is the maximum number of words in a sentence that have several subwords.
+        """
         return self.max_length // 2 if self.copy else 0
 
     def fewest_weights(self, vocabulary_size):
@@ -163,8 +166,8 @@ class TranslationTrainingOptions:
     source: Path | None = None
     #: Target text: a file with one translation per line.
     target: Path | None = None
-    #: Source text of the validation set. By default 1,000 training pairs, or a tenth of
-    #: them if these are fewer, are held out.
+    #: Source text of the validation set. By default, a tenth of the training pairs is
+    #: held out, at most 1,000. With --data, the folder must have files such as val.en.
     valid_source: Path | None = None
     #: Target text of the validation set.
     valid_target: Path | None = None
@@ -216,8 +219,8 @@ class TranslationTrainingOptions:
     #: beta_2 of AdamW; by default that of the recipe.
     beta_2: Share | None = None
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
-    #: By default it averages over two epochs, or 1,000 steps if these are fewer. In
-    #: self-critical training it is at most 0.98.
+    #: By default it averages over two epochs, but at most 1,000 steps. In self-critical
+    #: training it is at most 0.98.
     ema_momentum: Share | None = None
     #: Checkpoint averaging: number of epochs whose weights are averaged after the first
     #: phase (0 disables it). The average is kept if no epoch is better.
@@ -295,7 +298,7 @@ RECIPES = {
 
 
 def with_recipe(config, attention):
-    """Return a configuration whose omitted options have their defaults."""
+    """Return a configuration in which values of the recipe replace `None`."""
     missing = {
         field.name: RECIPES[attention][field.name]
         for field in dataclasses.fields(config)
@@ -329,7 +332,8 @@ class TranslationSearchConfig(SearchConfig):
     #: default 0, or that of a LiteRT file.
     min_length_ratio: MinLengthRatio | None = None
     #: Maximum length of a translation relative to its source, in subwords. By default
-    #: that of the model, plus a margin, or that of a LiteRT file.
+    #: the length ratio of the model, applied to a source with 5 more subwords; for a
+    #: LiteRT file, that of the file.
     max_length_ratio: LengthRatio | None = None
 
 

@@ -62,7 +62,7 @@ class Translator(BaseTranslator, Task):
 
     def member_network(self, other):
         if self.extra_ids or other.extra_ids:
-            raise UserError("a translator that copies words is in no ensemble")
+            raise UserError("a translator with copying cannot be in an ensemble")
         if self.attends != other.attends:
             raise UserError(
                 "all translators of an ensemble must have attention, or none of them"

@@ -5,6 +5,7 @@ from keras_attention_apps.common.runtimes import Runtimes
 RUNTIMES = Runtimes(
     keras="keras_attention_apps.nmt.inference:Translator",
     litert="keras_attention_apps.nmt.litert:LiteTranslator",
-    # One more line than this is read before the first is translated.
+    # To count them, nmt translate reads up to this many lines, and one more, before it
+    # translates the first.
     few=1000,
 )

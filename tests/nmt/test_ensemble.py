@@ -57,5 +57,5 @@ def test_translators_that_do_not_fit(translator, other, subwords, unspaced_subwo
     with pytest.raises(UserError, match=r"same max_length. Received: \d+ and 11"):
         Translator.ensemble([translator, shorter])
     copying = untrained(subwords, "bahdanau", copy=True)
-    with pytest.raises(UserError, match="copies words is in no ensemble"):
+    with pytest.raises(UserError, match="copying cannot be in an ensemble"):
         Translator.ensemble([translator, copying])

@@ -46,7 +46,7 @@ def check_bad(code, out, err, name):
     assert lines[0] and lines[3] and lines[4] and lines[5]
     bad, long = err.splitlines()
     assert bad.startswith("nmt: error: ") and f"{name}, line 3, is not UTF-8" in bad
-    assert long.startswith("nmt: warning: ") and f"{name}, line 5, is too long" in long
+    assert long.startswith("nmt: warning: ") and f"{name}, line 5: too long" in long
 
 
 def test_no_line_of_a_file_is_lost(model_folder, tmp_path, capsys):
@@ -317,7 +317,7 @@ def test_the_path_of_plots_is_checked_before_the_model(tmp_path, capsys):
     folder.touch()
 
     assert translate("--input", lines, "--plot", "x.png", model="nowhere") == 2
-    assert "otherwise a folder. Rec" in capsys.readouterr().err
+    assert "a folder otherwise. Rec" in capsys.readouterr().err
     assert translate("x", "y", "--plot", folder, model="nowhere") == 2
     assert "Received a file: " in capsys.readouterr().err
     assert translate("x", "y", "--plot", folder / "new", model="nowhere") == 2

@@ -99,8 +99,8 @@ def _check_plot(config):
     is_file = config.plot.suffix.lower() in FIGURE_SUFFIXES and not config.plot.is_dir()
     if is_file != _is_plotted_alone(config):
         raise UserError(
-            "--plot must be a .png, .jpg, .pdf or .svg file, or an existing folder, "
-            "for one sentence that is an argument; otherwise a folder. Received: "
+            "--plot must be a .png, .jpg, .pdf or .svg file or an existing folder for "
+            "a single sentence argument, and a folder otherwise. Received: "
             f"{str(config.plot)!r}"
         )
     if is_file:
@@ -181,9 +181,9 @@ def _warn(name, translation):
     """Print a warning if a sentence is translated in part, or without some phrases."""
     if translation.cut:
         count = len(translation.source_words)
-        translated = "1 word is" if count == 1 else f"{count} words are"
+        words = "word was" if count == 1 else f"{count} words were"
         print(
-            f"nmt: warning: {name}, is too long: {translated} translated",
+            f"nmt: warning: {name}: too long; only its first {words} translated",
             file=sys.stderr,
         )
     if translation.omitted:

@@ -254,7 +254,7 @@ class TranslationNetwork(keras.Model):
     def _copying_losses(self, x, targets, y_pred):
         """Return the loss of every token, `(B, T)`, of a network that copies.
 
-        Label smoothing is that of the words of the vocabulary.
+        Labels are smoothed over the vocabulary, not over extended ids.
         """
         hidden = y_pred["hidden"]
         logits = self.logits(hidden)

@@ -32,7 +32,10 @@ def load_embeddings(path, pieces, network):
 
 
 def vectors_of(path, pieces, dimension):
-    """Return the vectors of subwords, which are found, and the repeated lines."""
+    """Return the vectors of subwords, a mask of those found, and the repeated lines.
+
+    The last one is the number of lines that repeat an entry.
+    """
     words = [piece.removeprefix(WORD_BEGIN) for piece in pieces]
     loaded = read_vectors(path, [*pieces, *words], dimension)
     vectors, found = (np.split(x, 2) for x in (loaded.vectors, loaded.found))

@@ -10,7 +10,7 @@ from keras_attention_apps.common.web.markup import table
 from keras_attention_apps.common.web.markup import words
 
 # Name of the end of the sentence among the words that are attended to.
-END = "end"
+END_LABEL = "end"
 # Width of the widest line in pixels.
 WIDEST = 7
 # Columns of an alignment in percent: source words, lines, target words.
@@ -52,7 +52,7 @@ def alignment_figure(translation, title, number):
         f'<figure class="ka-figure ka-alignment" style="--rows:{rows};'
         f'--source:{first_source};--target:{first_target}">'
         f'<p class="ka-text" dir="auto">{text}</p>{cut}<div class="ka-rows">'
-        f'<ol aria-label="Source words">{items}<li class="ka-end">{END}</li></ol>'
+        f'<ol aria-label="Source words">{items}<li class="ka-end">{END_LABEL}</li></ol>'
         f"{choices}</div><figcaption><b>{html.escape(title)}</b>: the wider a line, "
         "the more a word looked there</figcaption></figure>"
     )
