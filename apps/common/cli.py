@@ -21,18 +21,22 @@ def reason(error):
     return message or type(error).__name__
 
 
-# In a file name, control characters could change the state of a terminal.
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-_CONTROLS |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
+# In a file name, control characters could change the state of a terminal. Surrogates
+# that stand for no byte cannot be encoded.
+_ESCAPED = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+_ESCAPED |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
+_ESCAPED |= {
+    code: f"\\u{code:04x}" for code in (*range(0xD800, 0xDC80), *range(0xDD00, 0xE000))
+}
 
 
 def printable(value):
-    """Return a value as text for one line, with control characters escaped.
+    """Return a value as text for one line; what cannot be printed is escaped.
 
     >>> print(printable("a\\x1b[31m\\tb.jpg"))
     a\\x1b[31m\\tb.jpg
     """
-    return str(value).translate(_CONTROLS)
+    return str(value).translate(_ESCAPED)
 
 
 class Terminated(KeyboardInterrupt):

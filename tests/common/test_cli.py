@@ -61,6 +61,8 @@ def test_control_characters_in_file_names_are_escaped(capsys):
         "captioner: error: no \\x1b[2Jphoto\\x9b\\n.jpg\n"
     )
     assert printable("größe 犬\udce9") == "größe 犬\udce9"
+    # These stand for no byte, and cannot be encoded.
+    assert printable("\ud800 \udfff") == r"\ud800 \udfff"
 
 
 def test_an_interruption_has_exit_code_130():
