@@ -3,6 +3,8 @@
 import importlib
 import operator
 
+from keras_attention_apps.common.cli import UserError
+
 
 def lazy_attributes(package, modules):
     """Return `__all__` and `__getattr__` of a package that imports its names lazily.
@@ -21,6 +23,20 @@ def lazy_attributes(package, modules):
 
 
 def imported(name):
-    """Return the object of a `"module:name"`."""
+    """Return the object of a `"module:name"`.
+
+    Raises:
+        UserError: If Keras has no such backend.
+    """
     module, _, attribute = name.partition(":")
-    return operator.attrgetter(attribute)(importlib.import_module(module))
+    try:
+        found = importlib.import_module(module)
+    except ValueError as error:
+        # Keras reads the name of its backend when it is imported.
+        if not str(error).startswith("Unable to import backend"):
+            raise
+        raise UserError(
+            "expected a backend of Keras: set KERAS_BACKEND=tensorflow, jax or torch. "
+            f"{error}"
+        ) from error
+    return operator.attrgetter(attribute)(found)

@@ -1,6 +1,9 @@
 """Which runtime a program chooses; the models are stand-ins."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import pytest
 from keras_attention_apps.common import runtimes
@@ -55,6 +58,19 @@ def chosen(model, runtime="auto", count=1, threads=None, search=(), **options):
     config = RuntimeConfig(runtime, threads)
     loaded = RUNTIMES.load(model, config, count=count, search=dict(search), **options)
     return "litert" if isinstance(loaded, Lite) else loaded[0]
+
+
+def test_an_unknown_backend_is_one_line():
+    command = [sys.executable, "-m", "keras_attention_apps.nmt.main", "train"]
+    ended = subprocess.run(
+        [*command, "--output", "nowhere"],
+        env={**os.environ, "KERAS_BACKEND": "abacus"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert "set KERAS_BACKEND=" in line and line.endswith("abacus")
 
 
 def test_few_inputs_run_on_litert():
