@@ -7,6 +7,7 @@ from typing import Literal
 
 import tyro
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.reading import MAX_BYTES
 from keras_attention_apps.common.schema import BeamSize
 from keras_attention_apps.common.schema import LengthPenalty
@@ -58,7 +59,7 @@ def parsed(commands, argv, read_config, **program):
 def _expanded(value):
     """Return a value with `~` expanded in all its paths."""
     if isinstance(value, Path):
-        return value.expanduser()
+        return expanded(value)
     if isinstance(value, tuple):
         return tuple(map(_expanded, value))
     if dataclasses.is_dataclass(value):

@@ -93,6 +93,18 @@ def write_sums(folder):
     (folder / SUMS).write_text("".join(lines), encoding="utf-8", newline="\n")
 
 
+def summed_names(folder):
+    """Return the set of the names in a folder of which `write_sums` wrote the digests.
+
+    `SUMS` is among them. The set is empty if there is no such file.
+    """
+    try:
+        lines = (folder / SUMS).read_text("utf-8").splitlines()
+    except (OSError, ValueError):
+        return set()
+    return {SUMS, *(line.partition("  ")[2].partition("/")[0] for line in lines)}
+
+
 def _digest(content):
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

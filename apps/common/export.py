@@ -4,11 +4,13 @@ import dataclasses
 
 import keras
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.digests import summed_names
 from keras_attention_apps.common.digests import write_sums
 from keras_attention_apps.common.files import SAVED_MODEL
 from keras_attention_apps.common.files import atomic_folder
 from keras_attention_apps.common.files import check_file
 from keras_attention_apps.common.files import check_folder
+from keras_attention_apps.common.files import holds
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.presets import is_litert
 
@@ -41,8 +43,16 @@ def check_export(path, output_format):
             )
         check_file(path)
     else:
-        check_folder(path, SAVED_MODEL)
+        check_folder(path, _own_names)
     return to_litert
+
+
+def _own_names(folder):
+    """Return the set of the names of an older export in a folder.
+
+    SavedModels of other programs have no digests.
+    """
+    return summed_names(folder) if holds(folder, SAVED_MODEL) else set()
 
 
 def export_task(config, model, inputs, load, write_lite, write_saved_model):
@@ -133,7 +143,7 @@ def write_archive(archive, directory, write_errors):
     Raises:
         UserError: In place of one of `write_errors`.
     """
-    with atomic_folder(directory, SAVED_MODEL) as temporary:
+    with atomic_folder(directory, _own_names) as temporary:
         try:
             archive.write_out(str(temporary), verbose=False)
         except write_errors as error:

@@ -9,9 +9,10 @@ import shutil
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.reading import STANDARD_INPUT
 from keras_attention_apps.common.reading import read_file
 
-# Files that identify a folder of a kind, which may be replaced as a whole.
+# Files that a folder of a model contains, and a SavedModel.
 MODEL = ("config.json", "model.weights.h5")
 SAVED_MODEL = ("saved_model.pb", "variables")
 
@@ -30,8 +31,9 @@ def atomic_path(path):
     """Yield a temporary path for a file, which is renamed to `path` on success.
 
     After an error the temporary file is removed, and an older file at `path` is
-    unchanged. The temporary name keeps the suffixes, since libraries choose a format by
-    them. Links are followed; pipes and devices are written to directly.
+    unchanged. A new one has its permissions. The temporary name keeps the suffixes,
+    since libraries choose a format by them. Links are followed; pipes and devices are
+    written to directly.
 
     Raises:
         UserError: If no file can be written there; see `check_file`.
@@ -44,25 +46,29 @@ def atomic_path(path):
     try:
         with naming(path):
             yield temporary
+        if path.exists():
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def atomic_folder(path, kind=()):
+def atomic_folder(path, own_names=None):
     """Yield a new temporary folder, which is renamed to `path` on success.
 
-    An older folder is replaced as a whole; otherwise as `atomic_path`.
+    An older output is replaced as a whole, but other files in its folder are kept.
+    Otherwise as `atomic_path`.
 
     Args:
         path: Name of the folder.
-        kind: Names of files that identify a folder of this kind.
+        own_names: See `check_folder`.
 
     Raises:
-        UserError: If `path` is a file, or a folder of another kind; see `check_folder`.
+        UserError: If `path` is a file, or a folder with other contents; see
+            `check_folder`.
     """
-    check_folder(path, kind)
+    older = check_folder(path, own_names)
     path, temporary = _with_temporary(path)
     aside = temporary.with_name(temporary.name.replace(".part", ".old", 1))
     # A killed process with the same id, as in another container, may have left one.
@@ -71,6 +77,7 @@ def atomic_folder(path, kind=()):
         temporary.mkdir()
         with naming(path):
             yield temporary
+        kept = _names(path) - older - _names(temporary)
         if path.exists():
             path.rename(aside)
         try:
@@ -79,6 +86,8 @@ def atomic_folder(path, kind=()):
             if aside.exists():
                 aside.rename(path)
             raise
+        for name in kept:
+            (aside / name).rename(path / name)
         shutil.rmtree(aside, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -100,7 +109,12 @@ def naming(path):
 
 def check_file(path):
     """Raise a `UserError` if no file can be written there."""
-    if Path(path).resolve().is_dir():
+    if str(path) == STANDARD_INPUT:
+        raise UserError(
+            f"expected the name of a file to write. Received: {str(path)!r}. Omit the "
+            "option to print the results"
+        )
+    if resolved(path).is_dir():
         raise UserError(
             f"expected the name of a file to write. Received a folder: {str(path)!r}"
         )
@@ -111,29 +125,72 @@ def check_file(path):
             "expected the name of a file, or of a pipe or a device. Received "
             f"{str(path)!r}, which is a link to a file: use the name of that file"
         )
-    if not is_special(path):
-        _check_parents(path)
+    if is_special(path):
+        return
+    if Path(path).exists() and not os.access(path, os.W_OK):
+        raise UserError(
+            "expected the name of a file to write. Received one that is read-only: "
+            f"{str(path)!r}"
+        )
+    _check_parents(path)
 
 
-def check_folder(path, kind=()):
+def check_folder(path, own_names=None):
     """Raise a `UserError` if a path must not be replaced by a new folder.
 
-    An empty folder may be replaced, and one that contains all the names of its kind.
+    An empty folder may be replaced, and one with an older output.
+
+    Args:
+        path: Name of the folder.
+        own_names: Function that returns the set of the names in a folder that belong to
+            an older output; it is empty if there is none.
+
+    Returns:
+        The set of the names in the folder that belong to an older output.
     """
-    path = Path(path).resolve()
+    path = resolved(path)
     if path.exists() and not path.is_dir():
         raise UserError(
             f"expected the name of a folder to write. Received a file: {str(path)!r}"
         )
     _check_parents(path)
-    names = {file.name for file in path.iterdir()} if path.exists() else set()
-    ours = bool(kind) and names.issuperset(kind)
-    if path in (Path.cwd(), *Path.cwd().parents) or (names and not ours):
-        older = ", or of one that was written by the same command" if kind else ""
+    older = own_names(path) if own_names else set()
+    if path in (Path.cwd(), *Path.cwd().parents) or (_names(path) and not older):
+        also = ", or of one that was written by the same command" if own_names else ""
         raise UserError(
-            f"expected the name of a new folder{older}. Received a folder with other "
+            f"expected the name of a new folder{also}. Received a folder with other "
             f"contents: {str(path)!r}"
         )
+    return older
+
+
+def expanded(path):
+    """Return a path with a leading `~` expanded.
+
+    Raises:
+        UserError: If it names an unknown user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(
+            "expected a path whose ~ is the home folder of a user. "
+            f"Received: {str(path)!r}"
+        ) from error
+
+
+def resolved(path):
+    """Return an absolute path without links.
+
+    Raises:
+        OSError: If links form a loop. `Path.resolve` raises a `RuntimeError`.
+    """
+    try:
+        return Path(os.path.realpath(path, strict=True))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
+        return Path(os.path.realpath(path))
 
 
 def is_special(path):
@@ -143,7 +200,7 @@ def is_special(path):
 
 def _check_parents(path):
     """Raise a `UserError` if the folder of a path cannot be created or written to."""
-    nearest = Path(path).resolve().parent
+    nearest = resolved(path).parent
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
     if not nearest.is_dir():
@@ -201,9 +258,14 @@ class WeightsInMemory(io.BytesIO):
         return ".weights.h5"
 
 
+def _names(folder):
+    """Return the set of the names in a folder, which need not exist."""
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
 def _with_temporary(path):
     """Return the resolved path and a temporary path beside it; create the folder."""
-    path = Path(path).resolve()
+    path = resolved(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path, path.with_name(f".part-{os.getpid()}-{path.name[-_KEPT_CHARACTERS:]}")
 

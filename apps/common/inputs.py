@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.files import is_special
+from keras_attention_apps.common.reading import STANDARD_INPUT
 
 
 class Inputs:
@@ -14,11 +16,12 @@ class Inputs:
     of a name make no difference.
 
     Args:
-        *paths: Files and folders, which need not exist; `None` is left out.
+        *paths: Files and folders, which need not exist, or `-` for the standard input;
+            `None` is left out.
     """
 
     def __init__(self, *paths):
-        paths = [Path(path).expanduser() for path in paths if path is not None]
+        paths = [_named(path) for path in paths if path is not None]
         self._paths = set(map(os.path.realpath, paths))
         self._files = {found for path in paths if (found := _file_of(path))}
         self._folders = {path for path in self._paths if os.path.isdir(path)}
@@ -49,6 +52,11 @@ class Inputs:
             raise UserError(
                 f"expected an output that is not an input. Received: {str(output)!r}"
             )
+
+
+def _named(path):
+    """Return the path of an input; the standard input may be a file."""
+    return expanded("/dev/stdin" if str(path) == STANDARD_INPUT else path)
 
 
 def _is_in(folder, path):

@@ -6,9 +6,12 @@ from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import reason
+from keras_attention_apps.common.digests import FILES
 from keras_attention_apps.common.digests import read_sealed
 from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.files import holds
+from keras_attention_apps.common.files import read_json
 from keras_attention_apps.common.schema import from_json
 
 # Configuration of a model, in its folder.
@@ -38,7 +41,7 @@ def find_preset(name_or_path, presets):
     Raises:
         UserError: If there is neither such a preset nor such a folder.
     """
-    path = Path(name_or_path).expanduser()
+    path = expanded(name_or_path)
     is_name = str(name_or_path) == path.name
     for folder in (presets / path, path) if is_name else (path,):
         if (folder / CONFIG).is_file():
@@ -53,20 +56,20 @@ def find_preset(name_or_path, presets):
 
 
 def split_names(name_or_path):
-    """Return the names that a name such as `"a+b"` joins.
+    """Split a name such as `"a+b"` into the names of its models, a list.
 
-    Any other name, and that of an existing file or folder, is the only one.
+    The name of a single model, or of an existing file or folder, is not split.
     """
     name = str(name_or_path)
-    exists = Path(name).expanduser().exists()
+    exists = expanded(name).exists()
     return [name_or_path] if exists or "+" not in name else name.split("+")
 
 
 def member_names(name_or_path, *, presets, noun):
-    """Return the names of the models of an ensemble; a single model is the only one.
+    """Return the names of the models of an ensemble, or that of a single model.
 
     An ensemble is a name such as `"a+b"`, or a folder whose configuration lists the
-    names of its models: presets, or folders inside this folder or elsewhere.
+    names of its models. These are presets, or folders, inside this folder or elsewhere.
 
     Args:
         name_or_path: See `find_preset`.
@@ -107,7 +110,7 @@ def find_litert(name_or_path, presets):
     Raises:
         UserError: If there is none.
     """
-    path = Path(name_or_path).expanduser()
+    path = expanded(name_or_path)
     if is_litert(path):
         return path
     is_joined = len(split_names(name_or_path)) > 1
@@ -146,6 +149,20 @@ def loading(model, noun):
         yield
     except _ERRORS as error:
         raise UserError(f"{model} is not a complete {noun}: {reason(error)}") from error
+
+
+def model_names(folder):
+    """Return the set of the names in a folder that belong to a saved model.
+
+    It is empty if the folder has no model of this project. Other libraries also write
+    files with the names of `MODEL`, but no configuration with a `"model"`.
+    """
+    try:
+        content = read_json(folder / CONFIG)
+    except (OSError, ValueError):
+        return set()
+    is_model = isinstance(content, dict) and "model" in content and holds(folder, MODEL)
+    return {*MODEL, LITERT, *content.get(FILES, ())} if is_model else set()
 
 
 def read_config(name_or_path, *, presets, kind, noun):

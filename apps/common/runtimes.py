@@ -3,11 +3,11 @@
 import contextlib
 import dataclasses
 import sys
-from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.litert.runtime import available
@@ -115,7 +115,7 @@ class Runtimes:
         """Return a name of the same model that is valid in every working directory."""
         presets, names = imported(self.litert).presets, []
         for name in split_names(model):
-            path = Path(name).expanduser()
+            path = expanded(name)
             if not is_litert(name):
                 with contextlib.suppress(UserError):
                     path = find_preset(name, presets)

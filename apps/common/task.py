@@ -7,7 +7,6 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import check_file_digest
 from keras_attention_apps.common.digests import read_sealed
 from keras_attention_apps.common.digests import write_sealed
-from keras_attention_apps.common.files import MODEL
 from keras_attention_apps.common.files import atomic_folder
 from keras_attention_apps.common.network.compiling import compiles
 from keras_attention_apps.common.network.compiling import computing_in
@@ -209,11 +208,11 @@ class Task:
         """Write the model as a folder that `from_preset` loads.
 
         Args:
-            folder: Folder to write; an older model there is replaced as a whole.
+            folder: Folder to write; the files of an older model there are replaced.
             **about: More entries of its `config.json`, such as how it was trained.
         """
         self.check_single("saving")
-        with atomic_folder(folder, MODEL) as temporary:
+        with atomic_folder(folder, presets.model_names) as temporary:
             self.tokenizer.save(temporary)
             self.write_parts(temporary)
             parts = [name for name in self.part_files if (temporary / name).exists()]

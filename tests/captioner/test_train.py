@@ -107,7 +107,7 @@ def test_a_finished_training_has_nothing_left_to_do(trained, squares, capsys):
 
 def test_another_configuration_is_refused(trained, squares, capsys):
     assert main(command(squares, trained, epochs=3)) == 2
-    assert "another value of epochs: 2, and not 3" in capsys.readouterr().err
+    assert "another training: epochs was 2, and is now 3" in capsys.readouterr().err
 
 
 def test_little_data_is_reported_and_other_data_does_not_resume(
@@ -128,7 +128,7 @@ def test_little_data_is_reported_and_other_data_does_not_resume(
     captions.write_text(text)
     assert main(command(data, output, **changes)) == 2
     err = capsys.readouterr().err
-    assert "another value of text: '12 and 1 photographs, digest" in err
+    assert "another training: text was '12 and 1 photographs, digest" in err
 
 
 def test_few_captions_are_learned_word_by_word(
@@ -262,7 +262,7 @@ def test_boxes_are_those_of_single_words_and_of_one_training(
 
     with_boxes(squares, data, {"square": [0, 0, 1, 1]})
     assert main(command(data, output, supervision=0.5)) == 2
-    assert "holds a training with another value of boxes: " in capsys.readouterr().err
+    assert "holds another training: boxes was " in capsys.readouterr().err
 
 
 def test_boxes_do_not_matter_without_supervision(
@@ -310,7 +310,10 @@ def test_a_training_that_was_moved_resumes(trained, squares, tmp_path, capsys):
 
     sizes = {**SIZES, "units": 17}
     assert main(command(squares, moved, sizes)) == 2
-    assert "another value of model.units: 13, and not 17." in capsys.readouterr().err
+    assert (
+        "another training: model.units was 13, and is now 17."
+        in capsys.readouterr().err
+    )
 
 
 def test_a_finished_training_without_its_model_is_an_error(

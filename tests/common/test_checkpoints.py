@@ -9,6 +9,7 @@ from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.training.callbacks import ValidateDecoded
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.checkpoints import Progress
+from keras_attention_apps.common.training.checkpoints import check_checkpoints
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -56,6 +57,30 @@ def test_the_last_two_checkpoints_are_kept(tmp_path):
     names = sorted(path.name for path in tmp_path.iterdir())
     weights = [f"phase-0-epoch-{epoch}.weights.h5" for epoch in (2, 3)]
     assert names == [*weights, "previous.json", "progress.json"]
+
+
+def test_only_checkpoints_are_removed(tmp_path):
+    (tmp_path / "mine.weights.h5").write_text("mine")
+    Checkpoints(tmp_path, {}).save(small_model(), {})
+
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["mine.weights.h5", "phase-0-epoch-1.weights.h5", "progress.json"]
+
+
+@pytest.mark.parametrize("name", ["previous.json", "mine.weights.h5", "thesis.tex"])
+def test_a_folder_with_other_contents_is_refused(tmp_path, name):
+    folder = tmp_path / "checkpoints"
+    check_checkpoints(folder)
+    folder.mkdir()
+    for left in (".part-7-progress.json", "phase-0-epoch-0.weights.h5", "a.model"):
+        (folder / left).touch()
+    check_checkpoints(folder, ["a.model"])
+
+    (folder / name).touch()
+    with pytest.raises(UserError, match=f"other contents: .*{name}"):
+        check_checkpoints(folder, ["a.model"])
+    (folder / "progress.json").touch()
+    check_checkpoints(folder)
 
 
 @pytest.fixture
@@ -209,7 +234,7 @@ def test_a_phase_that_dies_in_its_first_epoch_starts_again_as_it_did(tmp_path):
 def test_another_configuration_is_refused_by_name_and_values(tmp_path):
     Checkpoints(tmp_path, {"units": 16}).next_phase()
 
-    with pytest.raises(UserError, match=r"another value of units: 16, and not 32"):
+    with pytest.raises(UserError, match="training: units was 16, and is now 32"):
         Checkpoints(tmp_path, {"units": 32})
 
 
@@ -227,7 +252,7 @@ def test_a_training_resumes_although_options_were_added(tmp_path):
 
     config = {"units": 16, "width": 3, "model": {"depth": 2, "height": 5}}
     assert Checkpoints(tmp_path, config).resumed
-    with pytest.raises(UserError, match=r"another value of model.depth: 2, and not 4"):
+    with pytest.raises(UserError, match=r"model\.depth was 2, and is now 4"):
         Checkpoints(tmp_path, {**config, "model": {"depth": 4, "height": 5}})
 
 

@@ -4,6 +4,9 @@ import keras
 import pytest
 from keras_attention_apps.captioner import main as captioner
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.digests import summed_names
+from keras_attention_apps.common.digests import write_sums
+from keras_attention_apps.common.export import check_export
 from keras_attention_apps.common.export import write_archive
 from keras_attention_apps.nmt import main as nmt
 from programs import error_of
@@ -40,6 +43,20 @@ def test_a_served_model_that_the_disk_is_too_small_for_is_one_line(tmp_path, ful
     for name, digest in digests.items():
         content = (tmp_path / "served" / name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == digest
+
+
+def test_only_an_export_is_replaced_by_an_export(tmp_path):
+    served = tmp_path / "served"
+    (served / "variables").mkdir(parents=True)
+    for name in ("saved_model.pb", "variables/variables.index"):
+        (served / name).write_text("a model")
+    with pytest.raises(UserError, match=r"other contents: .*served"):
+        check_export(served, None)
+
+    write_sums(served)
+    (served / "notes.txt").write_text("mine")
+    assert check_export(served, None) is False
+    assert summed_names(served) == {"saved_model.pb", "variables", "SHA256SUMS"}
 
 
 @of_both_programs

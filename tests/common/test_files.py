@@ -11,12 +11,19 @@ from keras_attention_apps.common.files import atomic_folder
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.files import check_file
 from keras_attention_apps.common.files import check_folder
+from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.files import read_json
 from keras_attention_apps.common.files import recover_folder
 from keras_attention_apps.common.files import remove_folder
 from keras_attention_apps.common.files import write_json
 
 KIND = ("config.json", "weights")
+
+
+def own_names(folder):
+    """Return the names of a folder of `KIND`."""
+    is_ours = all((folder / name).exists() for name in KIND)
+    return {*KIND, "stale"} if is_ours else set()
 
 
 def test_a_file_appears_complete_and_nothing_else_stays(tmp_path):
@@ -43,11 +50,28 @@ def test_after_an_error_the_old_file_is_unchanged(tmp_path):
 def test_a_folder_replaces_the_whole_old_one(tmp_path):
     write_folder(tmp_path / "model", *KIND, "stale")
 
-    with atomic_folder(tmp_path / "model", KIND) as temporary:
+    with atomic_folder(tmp_path / "model", own_names) as temporary:
         write_folder(temporary, "fresh")
 
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
     assert [p.name for p in (tmp_path / "model").iterdir()] == ["fresh"]
+
+
+def test_other_files_of_a_replaced_folder_are_kept(tmp_path):
+    model = tmp_path / "model"
+    write_folder(model, *KIND, "notes.txt")
+    (model / "photographs").mkdir()
+    write_folder(model / "photographs", "dog.jpg")
+
+    with atomic_folder(model, own_names) as temporary:
+        write_folder(temporary, KIND[0])
+        (temporary / "notes.txt").write_text("new")
+
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+    names = [KIND[0], "notes.txt", "photographs"]
+    assert sorted(p.name for p in model.iterdir()) == names
+    assert (model / "photographs" / "dog.jpg").is_file()
+    assert (model / "notes.txt").read_text() == "new"
 
 
 def test_after_an_error_the_old_folder_is_unchanged(tmp_path):
@@ -55,7 +79,7 @@ def test_after_an_error_the_old_folder_is_unchanged(tmp_path):
 
     with (
         pytest.raises(RuntimeError),
-        atomic_folder(tmp_path / "model", KIND) as temporary,
+        atomic_folder(tmp_path / "model", own_names) as temporary,
     ):
         write_folder(temporary, "half")
         raise RuntimeError
@@ -68,7 +92,7 @@ def test_incomplete_files_of_a_killed_process_are_rewritten(tmp_path):
     left = tmp_path / f".part-{os.getpid()}-model"
     write_folder(left, "half")
 
-    with atomic_folder(tmp_path / "model", KIND) as temporary:
+    with atomic_folder(tmp_path / "model", own_names) as temporary:
         write_folder(temporary, "whole")
 
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
@@ -93,10 +117,10 @@ def test_a_replaced_folder_is_restored_after_a_kill(tmp_path):
 def test_a_folder_of_another_kind_is_not_touched(tmp_path, names):
     write_folder(tmp_path / "mine", *names)
 
-    for kind in (KIND, ()):
+    for names_of in (own_names, None):
         with (
             pytest.raises(UserError, match=r"other contents: .*mine"),
-            atomic_folder(tmp_path / "mine", kind),
+            atomic_folder(tmp_path / "mine", names_of),
         ):
             pytest.fail("it must be refused before anything is done")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == names
@@ -112,7 +136,7 @@ def test_an_empty_folder_is_replaced_but_not_the_one_we_are_in(tmp_path, monkeyp
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     for path in (".", "", "..", "/"):
-        with pytest.raises(UserError, match="a new folder"), atomic_folder(path, KIND):
+        with pytest.raises(UserError, match="a new folder"), atomic_folder(path):
             pytest.fail("it must be refused before anything is done")
 
 
@@ -122,7 +146,7 @@ def test_a_file_and_a_folder_do_not_replace_each_other(tmp_path):
 
     with (
         pytest.raises(UserError, match="Received a file"),
-        atomic_folder(tmp_path / "file", KIND),
+        atomic_folder(tmp_path / "file", own_names),
     ):
         pytest.fail("it must be refused before anything is done")
     for path in (tmp_path / "folder", tmp_path / "new" / ".." / "folder", ".", ""):
@@ -144,6 +168,49 @@ def test_unwritable_outputs_are_refused_beforehand(tmp_path, monkeypatch):
             check(tmp_path / "new" / "name")
     check_file(os.devnull)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_is_read_only_is_not_replaced(tmp_path, monkeypatch):
+    file = tmp_path / "a.txt"
+    file.write_text("old")
+    # Root may write to every file.
+    monkeypatch.setattr("os.access", lambda path, _: Path(path) != file)
+    with (
+        pytest.raises(UserError, match=r"one that is read-only: .*a\.txt'"),
+        atomic_path(file),
+    ):
+        pytest.fail("it must be refused before anything is done")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no permissions of groups here")
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_a_new_file_has_the_permissions_of_the_old_one(tmp_path, mode):
+    file = tmp_path / "a.txt"
+    file.write_text("old")
+    file.chmod(mode)
+    with atomic_path(file) as temporary:
+        temporary.write_text("new")
+    assert file.stat().st_mode & 0o777 == mode
+
+
+def test_a_hyphen_is_no_file_to_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"Received: '-'\. Omit the option to print"):
+        check_file(Path("-"))
+
+
+def test_a_loop_of_links_is_an_error_of_the_system(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for check in (check_file, check_folder):
+        for path in (tmp_path / "loop", tmp_path / "loop" / "name"):
+            with pytest.raises(OSError, match=r"symbolic links: .*loop"):
+                check(path)
+
+
+def test_an_unknown_user_has_no_home_folder():
+    assert expanded("~") == Path.home()
+    with pytest.raises(UserError, match="Received: '~no-such-user/x'"):
+        expanded("~no-such-user/x")
 
 
 def test_a_folder_is_removed_from_its_name_first(tmp_path, monkeypatch):
@@ -175,7 +242,10 @@ def test_the_old_folder_returns_if_the_new_one_cannot_take_its_name(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(OSError, match="No space left"), atomic_folder(folder, KIND):
+    with (
+        pytest.raises(OSError, match="No space left"),
+        atomic_folder(folder, own_names),
+    ):
         pass
     assert sorted(x.name for x in folder.iterdir()) == before
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]

@@ -1,6 +1,8 @@
 """An output that is an input, under whatever name."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,20 @@ def test_a_missing_input_is_compared_by_its_name(folder):
 
 def test_a_device_may_be_input_and_output(folder):
     Inputs(os.devnull).check(Path(os.devnull))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdin"), reason="no such name here")
+@pytest.mark.parametrize("written", NAMES)
+def test_a_file_on_the_standard_input(folder, written):
+    code = (
+        "from keras_attention_apps.common.inputs import Inputs; import sys; "
+        "Inputs('-').check('other.txt', sys.argv[1])"
+    )
+    with open("soft") as file:
+        command = [sys.executable, "-c", code, written]
+        ended = subprocess.run(command, stdin=file, capture_output=True, text=True)
+    expected = f"an output that is not an input. Received: {str(Path(written))!r}"
+    assert expected in ended.stderr
 
 
 MODEL_FILES = ("config.json", "model.weights.h5", "vocabulary.json", "subwords.model")

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from pathlib import Path
 
 import h5py
@@ -16,6 +17,7 @@ from keras_attention_apps.common.presets import find_litert
 from keras_attention_apps.common.presets import find_preset
 from keras_attention_apps.common.presets import loading
 from keras_attention_apps.common.presets import member_names
+from keras_attention_apps.common.presets import model_names
 from keras_attention_apps.common.presets import read_config
 
 ROOT = Path(__file__).parents[2]
@@ -234,6 +236,29 @@ def test_a_file_that_crashes_the_hdf5_library_is_one_line(
     check_weights(path, fewest=40, is_verified=True)
     with pytest.raises(UserError, match=f"^model.weights.h5 is damaged: it {message}$"):
         check_weights(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ({"model": {}}, set()),
+        ({"model": {}, "sha256": {"vocabulary.json": ""}}, {"vocabulary.json"}),
+    ],
+)
+def test_the_files_of_a_model_may_be_replaced(tmp_path, content, names):
+    assert model_names(tmp_path) == set()
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    assert model_names(tmp_path) == set()
+    (tmp_path / "model.weights.h5").touch()
+    always = {"config.json", "model.weights.h5", "model.tflite"}
+    assert model_names(tmp_path) == always | names
+
+
+@pytest.mark.parametrize("content", ['{"class_name": "Backbone"}', '["model"]', "{"])
+def test_the_model_of_another_library_must_not_be_replaced(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    (tmp_path / "model.weights.h5").touch()
+    assert model_names(tmp_path) == set()
 
 
 def test_all_that_is_installed_is_small():

@@ -113,7 +113,7 @@ def test_a_finished_training_without_its_model_is_an_error(
 
 def test_another_configuration_is_refused(trained, corpus, capsys):
     assert main(command(corpus, trained, epochs=4)) == 2
-    assert "another value of epochs: 3, and not 4" in capsys.readouterr().err
+    assert "another training: epochs was 3, and is now 4" in capsys.readouterr().err
 
 
 @pytest.mark.exhaustive
@@ -247,7 +247,8 @@ def test_a_training_starts_from_another_model(
     untrained(unspaced_subwords, "bahdanau", length_ratio=3.0).save(base)
     assert main(["train", *flags]) == 2
     assert (
-        "another value of from_preset's subwords: 'digest " in capsys.readouterr().err
+        "another training: from_preset's subwords was 'digest "
+        in capsys.readouterr().err
     )
 
 

@@ -25,7 +25,7 @@ def test_the_links_of_a_guide_belong_to_the_training(few, tmp_path, capsys, begi
     assert "2 for validation; 50 links; " in capsys.readouterr().out
     guide.write_text("0-0\n" * 10)
     assert main(run) == 2
-    assert "another value of links of the guide: '50 links" in capsys.readouterr().err
+    assert "another training: guide_links was '50 links" in capsys.readouterr().err
 
     assert main([*run, "--model.attention", "none"]) == 2
     assert "guide needs a model with attention" in capsys.readouterr().err
@@ -47,7 +47,7 @@ def test_word_vectors_are_the_first_embeddings(few, tmp_path, capsys, begin):
         capsys.readouterr().err,
     )
     assert main(small(few, tmp_path / "run")) == 2
-    assert "another value of embeddings: 'vectors.txt'" in capsys.readouterr().err
+    assert "another training: embeddings was 'vectors.txt'" in capsys.readouterr().err
     with pytest.raises(UserError, match="embeddings must not be set with from_preset"):
         training.train(TrainConfig(output=tmp_path, embeddings=path, from_preset="x"))
 
@@ -98,7 +98,7 @@ def test_pairs_that_are_left_out_are_counted(few, tmp_path, capsys, begin):
     assert "; 1 left out with an empty side; 1 left out with more than 8 sub" in out
     changes = {"model.max-length": 2}
     assert main(small(few, tmp_path / "other", **changes)) == 2
-    assert "no pair has at most max_length=2" in capsys.readouterr().err
+    assert "every pair has more than max_length=2 subwords" in capsys.readouterr().err
 
 
 def test_another_text_is_refused(corpus, tmp_path, capsys, begin):
@@ -111,8 +111,8 @@ def test_another_text_is_refused(corpus, tmp_path, capsys, begin):
     assert main(command(data, output)) == 2
 
     err = capsys.readouterr().err
-    assert "another value of text: '100 pairs, 8 for validation, digest " in err
-    assert "and not '101 pairs, 8 for validation, digest " in err
+    assert "another training: text was '100 pairs, 8 for validation, digest " in err
+    assert "and is now '101 pairs, 8 for validation, digest " in err
 
 
 def test_pairs_are_held_out_where_there_is_no_validation(

@@ -38,6 +38,7 @@ from keras_attention_apps.captioner.training.summary import report_phrases
 from keras_attention_apps.captioner.training.summary import report_unknown
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import recover_folder
+from keras_attention_apps.common.files import resolved
 from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.network.replicas import predict_rows
@@ -75,11 +76,11 @@ BATCH_IMAGES = 16
 def train(config: TrainConfig):
     """Train a captioner; see `TrainConfig`. Returns the folder of the best model."""
     config = dataclasses.replace(
-        config, data=config.data.resolve(), output=config.output.resolve()
+        config, data=resolved(config.data), output=resolved(config.output)
     )
     if config.regions:
         config = dataclasses.replace(
-            config, regions=config.regions.resolve(), fine_tune_epochs=0
+            config, regions=resolved(config.regions), fine_tune_epochs=0
         )
     check_embeddings(config)
     check_sampling(config, recurrent=config.model.decoder == "recurrent")

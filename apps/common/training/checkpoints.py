@@ -160,9 +160,28 @@ class Checkpoints:
             {**dataclasses.asdict(self.progress), "config": self._config},
             files=filter(None, [self.progress.weights]),
         )
-        for file in self.directory.glob("*.weights.h5"):
-            if file.name not in kept:
+        for file in self.directory.iterdir():
+            if WEIGHTS.fullmatch(file.name) and file.name not in kept:
                 file.unlink()
+
+
+def check_checkpoints(directory, files=()):
+    """Raise a `UserError` if a folder has contents, but no checkpoints.
+
+    A training that was killed before its first checkpoint was complete has left
+    temporary files, weights and `files` at most.
+    """
+    names = sorted(path.name for path in directory.glob("*"))
+    others = [
+        name
+        for name in names
+        if not (name.startswith(".") or name in files or WEIGHTS.fullmatch(name))
+    ]
+    if others and PROGRESS not in names:
+        raise UserError(
+            "expected a new folder, or the checkpoints of a training. Received a "
+            f"folder with other contents: {str(directory / others[0])!r}"
+        )
 
 
 def _seed_states(model):
@@ -217,9 +236,8 @@ def _check_config(directory, saved, config):
     for name, before, now in _changes(saved, config):
         if name not in CHANGEABLE:
             raise UserError(
-                f"{directory} holds a training with another value of {name}: "
-                f"{before!r}, and not {now!r}. Choose another output folder, or remove "
-                "that one"
+                f"{directory} holds another training: {name} was {before!r}, and is "
+                f"now {now!r}. Choose another output folder, or remove that one"
             )
 
 

@@ -17,23 +17,27 @@ from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.network.replicas import AdamW
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.presets import BEST
+from keras_attention_apps.common.presets import model_names
 from keras_attention_apps.common.training.callbacks import ReportEveryEpoch
 from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
 from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
 from keras_attention_apps.common.training.callbacks import ValidateDecoded
 from keras_attention_apps.common.training.checkpoints import PROGRESS
+from keras_attention_apps.common.training.checkpoints import check_checkpoints
 from keras_attention_apps.common.training.report import check_report
 
 # Folder of the checkpoints in the output of a training.
 CHECKPOINTS = "checkpoints"
 
 
-def check_output(output, tensorboard=False, inputs=(), folders=(BEST, CHECKPOINTS)):
+def check_output(
+    output, tensorboard=False, inputs=(), folders=(BEST, CHECKPOINTS), files=()
+):
     """Raise a `UserError` if a training must not write to a folder.
 
     The folder must not be a model itself, unless it holds a training, and must not have
-    other files in place of the best model and the report. What the training reads must
-    not be replaced.
+    other files in place of the best model, the checkpoints and the report. What the
+    training reads must not be replaced.
 
     Args:
         output: Folder of the training.
@@ -41,6 +45,8 @@ def check_output(output, tensorboard=False, inputs=(), folders=(BEST, CHECKPOINT
             installed.
         inputs: Files and folders that the training reads; `None` is left out.
         folders: Folders of the output that are replaced.
+        files: Names of files that are written to the folder of the checkpoints before
+            the first checkpoint.
     """
     if tensorboard and not importlib.util.find_spec("tensorboard"):
         raise UserError(
@@ -55,7 +61,14 @@ def check_output(output, tensorboard=False, inputs=(), folders=(BEST, CHECKPOINT
     inputs = Inputs(*inputs)
     inputs.check(output, whole=False)
     inputs.check(*(output / folder for folder in folders))
-    check_folder(output / BEST, MODEL)
+    for folder in folders:
+        if (output / folder).is_file():
+            raise UserError(
+                f"expected an output folder whose {folder}, if any, is a folder. "
+                f"Received a file: {str(output / folder)!r}"
+            )
+    check_folder(output / BEST, model_names)
+    check_checkpoints(output / CHECKPOINTS, files)
     check_report(output)
 
 

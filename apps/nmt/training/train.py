@@ -13,6 +13,7 @@ from keras_attention_apps.common.files import holds
 from keras_attention_apps.common.files import recover_folder
 from keras_attention_apps.common.files import remove_folder
 from keras_attention_apps.common.files import remove_leftovers
+from keras_attention_apps.common.files import resolved
 from keras_attention_apps.common.hosts import is_first_host
 from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.hosts import wait_for_hosts
@@ -56,7 +57,7 @@ from keras_attention_apps.nmt.training.samples import TranslationSamples
 from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
 
 # Subfolder of the output folder for the models to average.
-EPOCHS = "epochs"
+SAVED_EPOCHS = "epochs"
 # Maximum number of pairs that are held out for validation.
 HELD_OUT = 1000
 # Maximum number of steps over which the EMA of the weights averages.
@@ -86,7 +87,7 @@ def train(config: TrainConfig):
     config = dataclasses.replace(
         config,
         model=with_recipe(config.model, config.model.attention),
-        output=config.output.resolve(),
+        output=resolved(config.output),
     )
     if config.guide and config.model.attention == "none":
         raise UserError("guide needs a model with attention. Received: attention=none")
@@ -97,7 +98,8 @@ def train(config: TrainConfig):
         config.output,
         config.tensorboard,
         [*inputs, config.guide, config.embeddings, config.data, config.from_preset],
-        (BEST, CHECKPOINTS, EPOCHS),
+        (BEST, CHECKPOINTS, SAVED_EPOCHS),
+        files=(SUBWORDS,),
     )
     check_epochs(config.epochs, config.self_critical_epochs)
     training, validation = read_texts(config)
@@ -187,7 +189,7 @@ def _train(config, training, validation, devices):
     depends_on["embeddings"] = config.embeddings and config.embeddings.name
     depends_on |= {
         "text": text_fingerprint(training, validation),
-        "links of the guide": guide_fingerprint(training),
+        "guide_links": guide_fingerprint(training),
     }
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
     on_first_host(recover_folder, config.output / BEST)
@@ -213,11 +215,11 @@ def _train(config, training, validation, devices):
     phases.runner.run((phases.fit, phases.average, phases.self_critical))
     # A finished training never averages again.
     wait_for_hosts("training")
-    _remove_epochs(phases.epochs)
+    _remove_epochs(phases.epochs_folder)
     return phases.runner.best
 
 
-def _epochs(folder):
+def _saved_epochs(folder):
     """Return the folders of the saved epochs, in order."""
     return [
         path
@@ -231,7 +233,7 @@ def _remove_epochs(folder):
     """Remove the saved epochs, and their folder if nothing else is in it."""
     if not is_first_host():
         return
-    for epoch in _epochs(folder):
+    for epoch in _saved_epochs(folder):
         remove_folder(epoch)
     remove_leftovers(folder, "epoch-[0-9]*")
     with contextlib.suppress(OSError):
@@ -240,14 +242,16 @@ def _remove_epochs(folder):
 
 def _subwords(config, training, checkpoints):
     """Return the subwords of the interrupted training, or learn new ones."""
-    if checkpoints.resumed and holds(config.output, [SUBWORDS]):
-        return Subwords.load(config.output)
+    # Earlier versions wrote them to the output folder itself.
+    for folder in (checkpoints.directory, config.output):
+        if checkpoints.resumed and holds(folder, [SUBWORDS]):
+            return Subwords.load(folder)
     subwords = Subwords.train(
         [*training.source, *training.target],
         config.vocabulary_size,
         character_coverage=config.character_coverage,
     )
-    on_first_host(subwords.save, config.output)
+    on_first_host(subwords.save, checkpoints.directory)
     return subwords
 
 
@@ -264,7 +268,7 @@ class _Phases:
         # JAX compiles every shape, so shapes are rounded up.
         self.multiple = 8 if keras.backend.backend() == "jax" else 1
         self.devices = devices
-        self.epochs = config.output / EPOCHS
+        self.epochs_folder = config.output / SAVED_EPOCHS
         self.metric = config.validation_metric
         if self.metric == "bleu" and not has_four_words(validation.target):
             self.metric = "chrf"
@@ -307,7 +311,7 @@ class _Phases:
         self._report(batches)
         if not self.checkpoints.resumed:
             # Epochs of another training must not be averaged.
-            _remove_epochs(self.epochs)
+            _remove_epochs(self.epochs_folder)
         if not config.epochs:
             return
         start_sampling(self.network, config, len(batches) * config.epochs)
@@ -324,7 +328,7 @@ class _Phases:
     def average(self):
         """Average the weights of several epochs, and keep the average if it is best."""
         wait_for_hosts("epochs to average")
-        folders = _epochs(self.epochs)
+        folders = _saved_epochs(self.epochs_folder)
         if len(folders) > 1:
             history = self.checkpoints.progress.history
             averaged = average_models(folders, Translator.from_preset)
@@ -392,8 +396,8 @@ class _Phases:
         )
         if not len(batches):
             raise UserError(
-                f"no pair has at most max_length={config.model.max_length} subwords on "
-                "each side"
+                "every pair has more than "
+                f"max_length={config.model.max_length} subwords on one side"
             )
         return batches
 
@@ -447,16 +451,16 @@ class _Phases:
         """Save the model of this epoch, and remove the epochs that are not averaged."""
         config, history = self.config, self.checkpoints.progress.history
         ranks = [self.rank(figures) for figures in (*history, scores)]
-        order = range(len(ranks))
+        ranked = list(range(len(ranks)))
         if config.average_of == "best":
-            order = sorted(order, key=lambda epoch: (ranks[epoch], epoch))
-        chosen = {f"epoch-{i + 1:04}" for i in list(order)[-config.average :]}
+            ranked.sort(key=lambda epoch: (ranks[epoch], epoch))
+        chosen = {f"epoch-{i + 1:04}" for i in ranked[-config.average :]}
         name = f"epoch-{len(ranks):04}"
         if not is_first_host():
             return
         if name in chosen:
-            on_first_host(self.translator.save, self.epochs / name)
-        for folder in _epochs(self.epochs):
+            on_first_host(self.translator.save, self.epochs_folder / name)
+        for folder in _saved_epochs(self.epochs_folder):
             if folder.name not in chosen:
                 remove_folder(folder)
 
