@@ -141,9 +141,31 @@ def test_options_are_replaced_while_there_are_no_parts(parts, tmp_path):
         parts.begin({"model": "tiny", "maps": False})
 
 
-def test_damaged_options_are_named(parts, tmp_path):
+@pytest.mark.parametrize("content", [b"", b"PAR1", b'{"id": "x', b"[]\n", b"\xff\n"])
+def test_a_damaged_part_is_named(parts, tmp_path, content):
+    if parts.suffix == ".jsonl" and not content:
+        pytest.skip("a file without lines has no rows")
+    parts.write(batch("x"))
+    (part,) = tmp_path.glob("*/part-*")
+    part.write_bytes(content)
+    with pytest.raises(UserError, match=f"cannot read '.*{part.name}'"):
+        parts.finished()
+
+
+def test_a_part_of_another_program_is_named(tmp_path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parts = Parts(tmp_path / "out.parquet", COLUMNS)
+    parts.begin({})
+    table = pa.table({"id": ["x"], "price": [3]})
+    parquet.write_table(table, tmp_path / "out.parquet" / "part-1.parquet")
+    with pytest.raises(UserError, match=r"cannot read '.*part-1\.parquet'"):
+        parts.finished()
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_damaged_options_are_named(parts, tmp_path, content):
     (options,) = tmp_path.glob("*/_options.json")
-    options.write_text("{")
+    options.write_text(content)
     with pytest.raises(UserError, match=r"_options\.json' is damaged"):
         parts.begin({"model": "tiny", "maps": False})
 

@@ -44,6 +44,16 @@ def test_sentences_in_bytes_and_unreadable_ones(translate_batch):
     assert nothing == "expected a string or bytes. Received: NoneType"
 
 
+def test_only_a_row_with_an_error_keeps_it(translate_batch):
+    errors = ["unread", None, float("nan"), ""]
+
+    found = translate_batch({"text": ["dog"] * 4, "error": np.array(errors, object)})
+
+    assert found["error"].tolist() == ["unread", None, None, None]
+    first, *others = found["translation"]
+    assert first is None and None not in others
+
+
 @pytest.fixture
 def local(monkeypatch):
     """Let commands run without Ray, until they start it."""

@@ -110,7 +110,8 @@ class ModelBatch:
             Dict of the columns of the batch and those of the result. The column of the
             inputs is left out if it contains bytes. Where an input cannot be read,
             `error` has the reason, and the other columns of the result are empty;
-            elsewhere it is `None`. A row of the batch that has an `error` keeps it.
+            elsewhere it is `None`. A row of the batch that has an `error`, a string
+            that is not empty, keeps it.
 
         Raises:
             UserError: If the batch has no such column.
@@ -121,7 +122,9 @@ class ModelBatch:
                 f"{', '.join(batch)}"
             )
         values = list(batch[self.column])
-        errors = list(batch.get("error", [None] * len(values)))
+        errors = batch.get("error", [None] * len(values))
+        # A missing string is NaN in a column of pandas.
+        errors = [x if x and isinstance(x, str) else None for x in errors]
         pairs = zip(values, errors, strict=True)
         with at_most(self.max_bytes):
             found = iter(self.rows([x for x, error in pairs if error is None]))

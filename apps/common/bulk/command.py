@@ -90,7 +90,7 @@ def run_command(
         )
     print(
         f"{program}: wrote {totals.rows:,} rows to {parts.name}, {totals.errors:,} of "
-        f"them with an error; {totals.earlier:,} rows are of earlier runs",
+        f"them with an error; {totals.earlier:,} rows were written by earlier runs",
         file=sys.stderr,
     )
     return 2 if totals.errors else 0

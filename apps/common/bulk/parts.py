@@ -81,6 +81,8 @@ class Parts:
         try:
             with self.filesystem.open_input_stream(name) as file:
                 before = parse_json(file.read())
+            if not isinstance(before, dict):
+                raise ValueError("it is not an object")
         except ValueError as error:
             raise UserError(
                 f"{name!r} is damaged ({reason(error)}): choose another output"
@@ -162,11 +164,28 @@ class Parts:
         )
 
     def _read(self, name):
+        """Return the table of a part.
+
+        Raises:
+            UserError: If it cannot be read, or was written by another program.
+        """
+        try:
+            return self._decode(name)
+        # Readers of damaged files fail with many types of exceptions.
+        except Exception as error:
+            raise UserError(
+                f"cannot read '{self.folder}/{name}': {reason(error)}. If it is "
+                "damaged, remove it"
+            ) from error
+
+    def _decode(self, name):
         with self.filesystem.open_input_file(f"{self.folder}/{name}") as file:
             if self.suffix == ".parquet":
                 parquet = require("pyarrow.parquet")
                 return parquet.read_table(file, columns=list(self.columns))
             rows = [parse_json(line) for line in file.read().splitlines()]
+        if not all(isinstance(row, dict) for row in rows):
+            raise ValueError("a line is not an object")
         return self._table({x: [row.get(x) for row in rows] for x in self.columns})
 
     def _encode(self, table):
