@@ -157,7 +157,8 @@ def replaced(model, changes, runtime_options):
         runtime_options: Names of the options that do not change its weights.
 
     Raises:
-        UserError: If there is no such option, or it would change the weights.
+        UserError: If there is no such option, it would change the weights, or its value
+            is invalid.
     """
     for name, value in changes.items():
         if not hasattr(model, name):
@@ -167,10 +168,10 @@ def replaced(model, changes, runtime_options):
             )
         if name not in runtime_options and value != getattr(model, name):
             raise UserError(
-                f"the model to start from has {name}={getattr(model, name)!r}, which "
-                f"cannot be changed. Received: {value!r}"
+                f"the weights fix {name}={getattr(model, name)!r}. "
+                f"Received: {name}={value!r}"
             )
-    return dataclasses.replace(model, **changes)
+    return from_json(type(model), {**dataclasses.asdict(model), **changes})
 
 
 @dataclasses.dataclass(frozen=True)

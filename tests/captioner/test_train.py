@@ -499,7 +499,7 @@ def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_
 def test_a_model_to_start_from_keeps_its_sizes(squares, model_folder, tmp_path, capsys):
     changes = {"from-preset": model_folder, "model.units": 17}
     assert main(command(squares, tmp_path / "run", sizes={}, **changes)) == 2
-    assert "units=13, which cannot be changed. Received: 17" in capsys.readouterr().err
+    assert "the weights fix units=13. Received: units=17" in capsys.readouterr().err
 
     changes = {"from-preset": model_folder, "backbone-weights": "mine.weights.h5"}
     assert main(command(squares, tmp_path / "run", **changes)) == 2

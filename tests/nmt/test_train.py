@@ -259,7 +259,7 @@ def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, c
         return capsys.readouterr().err
 
     message = train("--model.units", "17")
-    assert "units=14, which cannot be changed. Received: 17" in message
+    assert "the weights fix units=14. Received: units=17" in message
     assert "which has its own vocabulary. Received: 400 and" in train(
         "--vocabulary-size=400"
     )
