@@ -11,6 +11,7 @@ from keras_attention_apps.captioner.images.reading import read_array
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hypotheses import check_batch_size
 from keras_attention_apps.common.hypotheses import check_n_best
+from keras_attention_apps.common.hypotheses import check_several
 from keras_attention_apps.common.hypotheses import hypotheses
 
 PRESETS = Path(__file__).parent / "presets"
@@ -147,9 +148,10 @@ class BaseCaptioner:
             `Caption`s, best first, or the `ImageError` of an image that cannot be read.
 
         Raises:
-            UserError: If an option is out of range, or regions are given to a model
-                that computes them from images.
+            UserError: If an option is out of range, `images` is a single path, or
+                regions are given to a model that computes them from images.
         """
+        check_several(images)
         if regions is not None and self.grid is not None:
             raise UserError(
                 "regions must not be given to a model that computes them from images. "

@@ -4,6 +4,7 @@ Shapes: B rows, K hypotheses, T tokens, S positions that are attended to.
 """
 
 import dataclasses
+import os
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
@@ -80,6 +81,17 @@ def check_n_best(n_best, search):
     if not 1 <= n_best <= beam_size:
         raise UserError(
             f"n_best must be between 1 and beam_size, {beam_size}. Received: {n_best}"
+        )
+
+
+def check_several(inputs):
+    """Raise a `UserError` for a single input in place of several.
+
+    The items of a string are its characters.
+    """
+    if isinstance(inputs, (str, bytes, os.PathLike)):
+        raise UserError(
+            f"expected several inputs, such as a list. Received one: {inputs!r:.60}"
         )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from keras_attention_apps.common.hypotheses import check_batch_size
 from keras_attention_apps.common.hypotheses import check_n_best
+from keras_attention_apps.common.hypotheses import check_several
 from keras_attention_apps.common.tokens import END
 from keras_attention_apps.nmt.data.copying import Copying
 from keras_attention_apps.nmt.data.glossary import Glossary
@@ -172,8 +173,10 @@ class BaseTranslator:
             For each sentence, in order, the list of its `Translation`s, best first.
 
         Raises:
-            ValueError: If `n_best` or `batch_size` is out of range.
+            ValueError: If `n_best` or `batch_size` is out of range, or `sentences` is a
+                string.
         """
+        check_several(sentences)
         if isinstance(glossary, dict):
             glossary = Glossary(glossary)
         search = self.search_options(**search)

@@ -237,10 +237,29 @@ def test_the_image_size_may_differ_from_training(
 
 
 def test_options_that_change_the_weights_are_refused(model_folder):
-    with pytest.raises(UserError, match=r"units=13, which cannot .* Received: 14"):
+    with pytest.raises(UserError, match=r"weights fix units=13\. Received: units=14"):
         Captioner.from_preset(model_folder, units=14)
     with pytest.raises(ValueError, match=r"options of a model.*Received: 'colour'"):
         Captioner.from_preset(model_folder, colour=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inference": "foo"}, "inference must be one of .* Received: 'foo'"),
+        ({"attention": "foo"}, "attention must be one of .* Received: 'foo'"),
+        ({"max_length": 0}, "max_length must be between 1 and .* Received: 0"),
+        ({"image_size": "224"}, "image_size must be an integer. Received: '224'"),
+    ],
+)
+def test_options_with_invalid_values_are_refused(model_folder, options, message):
+    with pytest.raises(UserError, match=message):
+        Captioner.from_preset(model_folder, **options)
+
+
+def test_a_single_image_is_not_several(captioner):
+    with pytest.raises(UserError, match=r"such as a list. Received one: 'a\.jpg'"):
+        next(captioner.caption_each("a.jpg"))
 
 
 def test_saving_over_a_model_replaces_it(captioner, model_folder, tmp_path):

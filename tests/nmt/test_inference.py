@@ -32,6 +32,16 @@ def test_translations_come_in_order_whatever_the_batches(translator):
         np.testing.assert_allclose(total, 1, atol=1e-5)
 
 
+def test_a_single_sentence_is_not_several(translator):
+    with pytest.raises(UserError, match=r"such as a list\. Received one: 'the dog'"):
+        next(translator.translate_each("the dog"))
+
+
+def test_invalid_options_of_a_model_are_refused(model_folder):
+    with pytest.raises(UserError, match=r"dropout must be .*0\.99\. Received: 2"):
+        Translator.from_preset(model_folder, dropout=2)
+
+
 def test_words_of_scripts_without_spaces_are_aligned(unspaced_subwords, monkeypatch):
     translator = untrained(unspaced_subwords, "bahdanau")
     text = "我们看见了 iPhone 手机，很好！"
