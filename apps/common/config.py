@@ -242,6 +242,6 @@ class ExportOptions:
     output: Positional[Path]
     #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
     format: Format | None = None
-    #: Precision of the weights in a LiteRT file: float16; int8, with eight bits for the
-    #: matrices of dense layers; or none, which leaves them unchanged.
-    quantize: Quantize = "float16"
+    #: Precision of the weights in a LiteRT file: float16, the default; int8, with eight
+    #: bits for the matrices of dense layers; or none, which leaves them unchanged.
+    quantize: Quantize | None = None

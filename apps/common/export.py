@@ -68,6 +68,12 @@ def export_task(config, model, inputs, load, write_lite, write_saved_model):
     """
     require_tensorflow()
     to_litert = check_export(config.output, config.format)
+    options = {} if config.quantize is None else {"quantize": config.quantize}
+    if options and not to_litert:
+        raise UserError(
+            "--quantize needs a LiteRT file, whose name ends in .tflite. "
+            f"Received: {config.quantize} for {str(config.output)!r}"
+        )
     # An older LiteRT file in the folder of the model may be replaced.
     Inputs(*(path for path in inputs if not is_litert(path))).check(config.output)
     task = load()
@@ -77,8 +83,8 @@ def export_task(config, model, inputs, load, write_lite, write_saved_model):
             task,
             config.output,
             search=search,
-            quantize=config.quantize,
             name_or_path=model,
+            **options,
         )
     else:
         write_saved_model(task, task.search_model(**search), config.output)

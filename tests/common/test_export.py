@@ -67,6 +67,13 @@ def test_a_served_model_has_no_size_of_batches(program, tmp_path, capsys):
 
 
 @of_both_programs
+def test_a_precision_needs_a_litert_file(program, tmp_path, capsys):
+    arguments = ["export", tmp_path / "served", "--quantize", "int8"]
+    error = error_of(program.main, arguments, capsys)
+    assert "--quantize needs a LiteRT file" in error and "Received: int8 for" in error
+
+
+@of_both_programs
 def test_export_on_other_backends_is_an_error(program, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     assert "TensorFlow" in error_of(program.main, ["export", tmp_path / "x"], capsys)
