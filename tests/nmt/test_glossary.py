@@ -71,6 +71,23 @@ def test_a_wrong_file_is_one_clear_line(tmp_path, content, message):
         Glossary.from_file(file)
 
 
+@pytest.mark.parametrize(
+    ("target", "translation", "percentage"),
+    [
+        ("Hund", "Ein Hund, hier.", 100),
+        ("Hund", "Hundert Leute", 0),
+        ("Hund", "ein hund", 0),
+        ("der alte Hund", "Hier ist der  alte Hund.", 100),
+        ("der alte Hund", "Hier ist der alte, alte Hund.", 0),
+        ("狗", "一只狗在跑", 100),
+        ("Hund", "", 0),
+    ],
+)
+def test_translations_contain_phrases_as_whole_words(target, translation, percentage):
+    glossary = Glossary({"dog": target})
+    assert glossary.coverage(["a dog"], [translation]) == (percentage, 1)
+
+
 def test_phrases_become_tokens_within_a_sentence(subwords, unspaced_subwords):
     for phrase in ("le chien rouge", "xyz"):
         token_ids = encode_phrase(subwords, phrase)

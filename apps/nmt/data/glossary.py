@@ -108,12 +108,14 @@ class Glossary:
     def coverage(self, sentences, translations):
         """Return the percentage of target phrases that translations contain.
 
+        As in `find`, a phrase matches whole words.
+
         Returns:
             percentage: 100 if no phrase applies.
             count: Number of phrases that apply.
         """
         found = [
-            target in clean(translation)
+            _contains(_words(translation), _words(target))
             for sentence, translation in zip(sentences, translations, strict=True)
             for target in self.find(sentence)
         ]
@@ -144,6 +146,12 @@ def _words(text):
                 words.append(character)
                 continues = is_letter
     return words
+
+
+def _contains(words, phrase):
+    """Return whether the words of a phrase are among those of a text, in a row."""
+    size = len(phrase)
+    return any(words[i : i + size] == phrase for i in range(len(words) - size + 1))
 
 
 def _is_letter(character):
