@@ -83,6 +83,15 @@ def check_standard_input(expected):
         raise UserError(f"expected {expected}. Received: a closed standard input")
 
 
+def check_read_once(*paths):
+    """Raise a `UserError` if several inputs are the standard input."""
+    if [str(path) for path in paths].count(STANDARD_INPUT) > 1:
+        raise UserError(
+            "expected - for one input at most, since the standard input is read only "
+            "once. Received: several"
+        )
+
+
 @contextlib.contextmanager
 def opened(path):
     """Open a regular file, or the standard input as `-`, for reading of bytes.

@@ -79,6 +79,23 @@ def test_no_line_of_the_standard_input_is_lost(model_folder, capsys, monkeypatch
     check_bad(code, *capsys.readouterr(), "standard input")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "translate --glossary -",
+        "translate --input - --glossary -",
+        "evaluate --source - --target -",
+        "train --output run --source - --target -",
+    ],
+)
+def test_the_standard_input_is_one_input_at_most(
+    command, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert "for one input at most" in error_of(main, command.split(), capsys)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_line_that_is_typed_is_answered_before_the_next_is_read(
     model_folder, monkeypatch
 ):

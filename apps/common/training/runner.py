@@ -18,6 +18,7 @@ from keras_attention_apps.common.network.replicas import AdamW
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.presets import model_names
+from keras_attention_apps.common.reading import check_read_once
 from keras_attention_apps.common.training.callbacks import ReportEveryEpoch
 from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
 from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
@@ -58,6 +59,7 @@ def check_output(
             "expected the name of a new folder, or of one that holds a training. "
             f"Received the folder of a model: {str(output)!r}"
         )
+    check_read_once(*inputs)
     inputs = Inputs(*inputs)
     inputs.check(output, whole=False)
     inputs.check(*(output / folder for folder in folders))

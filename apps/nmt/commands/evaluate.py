@@ -8,6 +8,7 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.files import check_file
 from keras_attention_apps.common.inputs import Inputs
+from keras_attention_apps.common.reading import check_read_once
 from keras_attention_apps.nmt.data.dataset import check_files
 from keras_attention_apps.nmt.data.dataset import find_files
 from keras_attention_apps.nmt.data.dataset import read_links
@@ -29,6 +30,7 @@ def evaluate(config):
     source, target = _files(config)
     chosen = config.model
     inputs = source, target, config.alignments, config.glossary
+    check_read_once(*inputs)
     Inputs(*inputs, *RUNTIMES.files(chosen.name)).check(config.output)
     glossary = config.glossary and Glossary.from_file(config.glossary)
     sources, references = read_parallel(source, target)

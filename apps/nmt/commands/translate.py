@@ -16,7 +16,9 @@ from keras_attention_apps.common.files import check_file
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.inputs import Inputs
+from keras_attention_apps.common.reading import STANDARD_INPUT
 from keras_attention_apps.common.reading import check_input
+from keras_attention_apps.common.reading import check_read_once
 from keras_attention_apps.common.reading import check_standard_input
 from keras_attention_apps.common.reading import opened
 from keras_attention_apps.nmt.data.dataset import decode_line
@@ -79,14 +81,14 @@ def _check(config):
     """Raise a `UserError` for invalid options, or combinations of them."""
     if config.sentences and config.input is not None:
         raise UserError("expected either sentences or --input, not both")
-    if config.input is not None:
-        check_input(config.input)
-    if not config.sentences and config.input is None:
+    lines = config.input
+    if lines is not None:
+        check_input(lines)
+    elif not config.sentences:
         check_standard_input("sentences, --input, or lines on the standard input")
-    model = RUNTIMES.files(config.model.name)
-    inputs = [*model, config.input, config.glossary]
-    if not config.sentences and config.input is None:
-        inputs.append("/dev/stdin")
+        lines = STANDARD_INPUT
+    check_read_once(lines, config.glossary)
+    inputs = [*RUNTIMES.files(config.model.name), lines, config.glossary]
     if config.output is not None:
         check_file(config.output)
         Inputs(*inputs).check(config.output)
