@@ -56,12 +56,12 @@ def evaluate(tmp_path, model_folder, capsys):
 def test_an_evaluation_prints_the_error_rate(
     copied, evaluate, monkeypatch, loaded_once
 ):
-    def align(self, sources, targets, **options):
-        assert (sources, targets) == (SOURCES, TARGETS)
+    def align(self, sources, targets, *, batch_size):
+        assert (sources, targets, batch_size) == (SOURCES, TARGETS, 2)
         return FOUND
 
     monkeypatch.setattr(Translator, "align", align)
-    code, printed = evaluate()
+    code, printed = evaluate("--batch-size=2")
 
     assert code == 0
     assert f"aer      {AER:6.2f}  4 sure and 2 possible links" in printed.out

@@ -66,9 +66,10 @@ def evaluate(config):
         with atomic_path(config.output) as temporary:
             temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
     if links is not None:
-        scores["aer"] = alignment_error_rate(
-            translator.align(sources, references), links
+        aligned = translator.align(
+            sources, references, batch_size=config.search.batch_size
         )
+        scores["aer"] = alignment_error_rate(aligned, links)
         kinds = np.concatenate(links)[:, 2]
         print(
             f"aer      {scores['aer']:6.2f}  {np.sum(kinds == SURE)} sure and "
