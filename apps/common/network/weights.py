@@ -17,8 +17,8 @@ from keras_attention_apps.common.reading import byte_limit
 from keras_attention_apps.common.reading import check_bytes
 from keras_attention_apps.common.reading import check_input
 
-# Script that reads a file in another process, and how long that may take: at least this
-# number of seconds, and not less than with this number of bytes a second.
+# Script that reads a file in another process. Its time limit is a constant number of
+# seconds, plus the time of reading the file at this rate.
 _READER = Path(__file__).with_name("read_hdf5.py")
 _SECONDS = 60
 _BYTES_PER_SECOND = 10_000_000
