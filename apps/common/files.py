@@ -46,7 +46,8 @@ def atomic_path(path):
     try:
         with naming(path):
             yield temporary
-        if path.exists():
+        # Some file systems have no permissions.
+        with contextlib.suppress(OSError):
             shutil.copymode(path, temporary)
         os.replace(temporary, path)
     finally:

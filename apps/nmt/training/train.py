@@ -78,11 +78,13 @@ NAMES = {
 
 def train(config: TrainConfig):
     """Train a translator; see `TrainConfig`. Returns the folder of the best model."""
-    if config.from_preset and config.vocabulary_size is not None:
-        raise UserError(
-            "vocabulary_size must not be set with from_preset, which has its own "
-            f"vocabulary. Received: {config.vocabulary_size} and {config.from_preset!r}"
-        )
+    for name in ("vocabulary_size", "character_coverage"):
+        value = getattr(config, name)
+        if config.from_preset and value != getattr(TrainConfig, name):
+            raise UserError(
+                f"{name} must not be set with from_preset, which has its own "
+                f"vocabulary. Received: {value} and {config.from_preset!r}"
+            )
     config = with_recipe(config, config.model.attention)
     config = dataclasses.replace(
         config,
