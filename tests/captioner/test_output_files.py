@@ -66,7 +66,7 @@ def test_a_folder_of_one_image_is_still_a_folder(
     assert capsys.readouterr().out.startswith(f"{album / 'red-0.png'}\t")
     photograph = (album / "red-0.png").read_bytes()
     assert main([*command, str(album)]) == 2
-    assert "must not lie among the images" in capsys.readouterr().err
+    assert "a folder other than that of the images" in capsys.readouterr().err
     assert (album / "red-0.png").read_bytes() == photograph
 
 

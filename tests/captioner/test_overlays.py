@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from keras_attention_apps.captioner.commands.overlays import find_overlays
 from keras_attention_apps.captioner.main import main
+from keras_attention_apps.common.cli import UserError
 from PIL import Image
 
 
@@ -41,6 +42,21 @@ def test_an_image_that_is_named_twice_has_one_overlay(tmp_path, monkeypatch):
     found = find_overlays(tmp_path / "maps", paths, paths)
 
     assert [path.name for path in found.values()] == ["dog.png", "dog.png", "cat.png"]
+
+
+@pytest.mark.parametrize("names", [["a.jpg"], ["a.jpg", "b.jpg"]])
+def test_overlays_are_not_written_to_the_folder_of_the_images(
+    tmp_path, monkeypatch, names
+):
+    monkeypatch.chdir(tmp_path)
+    paths = [Path(name) for name in names]
+
+    with pytest.raises(UserError, match=r"other than that of the images. .*: '\.'"):
+        find_overlays(Path("."), paths, paths)
+    # The working folder is not that of the standard input.
+    assert find_overlays(Path("."), [Path("-")], [Path("-")])
+    beside = Path("a-attention.png")
+    assert find_overlays(beside, paths[:1], paths[:1]) == {paths[0]: beside}
 
 
 @pytest.mark.parametrize("given", ["-", "descriptor"])

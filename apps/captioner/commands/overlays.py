@@ -5,6 +5,7 @@ import itertools
 import os
 from pathlib import Path
 
+from keras_attention_apps.captioner.images.open_files import is_open
 from keras_attention_apps.captioner.images.reading import read_image
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.figures import FIGURE_SUFFIXES
@@ -46,12 +47,14 @@ def find_overlays(overlay, given, paths):
                 "--overlay must be a folder where several images, or a folder of "
                 f"them, are captioned. Received: {str(overlay)!r}"
             )
+        folders += [path.parent for path in paths if not is_open(path)]
         found = {path: overlay / f"{name}.png" for path, name in _names(paths).items()}
     for target in found.values():
         check_file(target)
         if os.path.realpath(target.parent) in map(os.path.realpath, folders):
             raise UserError(
-                f"--overlay must not lie among the images. Received: {str(overlay)!r}"
+                "--overlay must be a folder other than that of the images. Received: "
+                f"{str(overlay)!r}"
             )
     return found
 

@@ -34,11 +34,12 @@ class OpenFile(os.PathLike):
             return self._content
 
 
+def is_open(path):
+    """Return whether a path is that of an open file, whose content differs by run."""
+    return str(path) == STANDARD_INPUT or str(path).startswith(OPEN_FILES)
+
+
 def with_open_files(paths):
     """Return paths, with one `OpenFile` in place of each path of an open file."""
-    found = {
-        path: OpenFile(path)
-        for path in paths
-        if str(path) == STANDARD_INPUT or str(path).startswith(OPEN_FILES)
-    }
+    found = {path: OpenFile(path) for path in paths if is_open(path)}
     return [found.get(path, path) for path in paths]
