@@ -1,4 +1,4 @@
-"""A lock that keeps two processes from writing to one folder."""
+"""Locks that keep two processes from writing to one folder or one file."""
 
 import contextlib
 import errno
@@ -21,20 +21,43 @@ def locked(folder):
         UserError: If another process has the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LOCK
-    with open(path, "ab") as file:
-        if not _lock(file) or not _is_there(file, path):
+    try:
+        with _held(folder / LOCK, "folder", folder):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+@contextlib.contextmanager
+def locked_file(path):
+    """Lock a file against other processes, by a hidden file beside it; see `locked`.
+
+    The file itself may be replaced, and need not exist. Links are followed.
+
+    Raises:
+        UserError: If another process has the lock.
+    """
+    target = path.resolve()
+    with _held(target.with_name(f".{target.name}{LOCK}"), "file", path):
+        yield
+
+
+@contextlib.contextmanager
+def _held(lock, kind, name):
+    """Hold the lock of an output; `kind` and `name` describe it in errors."""
+    with open(lock, "ab") as file:
+        if not _lock(file) or not _is_there(file, lock):
             raise UserError(
-                "expected an output folder to which no other process writes. "
-                f"Received: {str(folder)!r}"
+                f"expected an output {kind} to which no other process writes. "
+                f"Received: {str(name)!r}"
             )
         try:
             yield
         finally:
             # Windows does not remove an open file.
             with contextlib.suppress(OSError):
-                path.unlink()
-                folder.rmdir()
+                lock.unlink()
 
 
 def _is_there(file, path):

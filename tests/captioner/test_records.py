@@ -34,6 +34,22 @@ def test_an_output_has_one_caption_or_several_in_each_line(tmp_path, first, seco
     assert lines_of(tmp_path / "captions.jsonl")[:1] == lines
 
 
+def test_an_output_belongs_to_one_process(tmp_path):
+    path = tmp_path / "captions.jsonl"
+    with Records(path, "model") as records:
+        records.add("a.jpg", {"error": "damaged"})
+        with pytest.raises(UserError, match=r"no other process .*captions.jsonl'"):
+            written(path, {"caption": "a dog"})
+    [line] = written(path, {"caption": "a dog"})
+    assert line["caption"] == "a dog"
+
+    path.write_text("My notes\n")
+    for _ in range(2):
+        with pytest.raises(UserError, match="JSON object"):
+            written(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_an_output_has_captions_of_one_search(tmp_path):
     path = tmp_path / "captions.jsonl"
     [line] = written(path, {"caption": "a dog"}, options="--beam-size 3")

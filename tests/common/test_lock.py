@@ -1,6 +1,9 @@
+import os
+
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.lock import locked
+from keras_attention_apps.common.lock import locked_file
 
 
 def test_a_second_training_is_refused(tmp_path):
@@ -28,3 +31,16 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     monkeypatch.setattr("keras_attention_apps.common.lock._lock_now", fail)
     with locked(tmp_path):
         pass
+
+
+def test_a_file_is_locked_by_any_of_its_names_even_if_it_is_replaced(tmp_path):
+    output, link = tmp_path / "captions.jsonl", tmp_path / "link"
+    link.symlink_to(output)
+    for _ in range(2):
+        with locked_file(output):
+            (tmp_path / "new").touch()
+            os.replace(tmp_path / "new", output)
+            message = r"output file .* no other process .*link'"
+            with pytest.raises(UserError, match=message), locked_file(link):
+                pytest.fail("the file is locked")
+    assert {path.name for path in tmp_path.iterdir()} == {"captions.jsonl", "link"}

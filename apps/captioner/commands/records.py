@@ -9,6 +9,7 @@ from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.files import naming
 from keras_attention_apps.common.files import parse_json
 from keras_attention_apps.common.files import to_json
+from keras_attention_apps.common.lock import locked_file
 
 # The beginning of every line.
 BEGINNING = b'{"photo": "'
@@ -32,8 +33,8 @@ class Records:
         min_score: Minimum mean log-probability of a caption, if there is one.
 
     Raises:
-        UserError: If the file has other contents, or captions of another model or with
-            other options.
+        UserError: If another process writes to the file, or it has other contents, or
+            captions of another model or with other options.
     """
 
     def __init__(self, path, model, options="", min_score=None):
@@ -52,6 +53,15 @@ class Records:
 
     def __enter__(self):
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(locked_file(self.path))
+            self._resume()
+            self._file = stack.enter_context(open(self.path, "ab"))
+            self._stack = stack.pop_all()
+        return self
+
+    def _resume(self):
+        """Read the lines of an earlier run, and remove those that do not stay."""
         size, outdated = 0, False
         with open(self.path, "a+b") as file:
             file.seek(0)
@@ -64,8 +74,6 @@ class Records:
             file.truncate(size)
         if outdated:
             self._remove_outdated()
-        self._file = open(self.path, "ab")
-        return self
 
     def _read(self, line, number):
         """Read a line of an earlier run, and return whether it stays."""
@@ -138,7 +146,7 @@ class Records:
 
     def __exit__(self, *error):
         with naming(self.path):
-            self._file.close()
+            self._stack.close()
 
 
 def _names(entry):
