@@ -34,6 +34,17 @@ def test_an_output_has_one_caption_or_several_in_each_line(tmp_path, first, seco
     assert lines_of(tmp_path / "captions.jsonl")[:1] == lines
 
 
+@pytest.mark.parametrize("name", ["-", "/dev/stdin", "/dev/fd/7"])
+def test_an_image_of_an_open_file_is_never_counted_as_captioned(tmp_path, name):
+    path = tmp_path / "captions.jsonl"
+    for count in (1, 2):
+        with Records(path, "model") as records:
+            assert name not in records
+            records.add(name, {"caption": "a dog"})
+            assert name not in records and "./-" not in records
+        assert [line["photo"] for line in lines_of(path)] == [name] * count
+
+
 def test_an_output_belongs_to_one_process(tmp_path):
     path = tmp_path / "captions.jsonl"
     with Records(path, "model") as records:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 
+from keras_attention_apps.captioner.images.open_files import is_open
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.files import naming
@@ -48,8 +49,11 @@ class Records:
         self._names = None
 
     def __contains__(self, path):
-        """Return whether an image has a line that stays."""
-        return os.path.abspath(path) in self._captioned
+        """Return whether an image has a line that stays.
+
+        An open file, such as the standard input, may be another image in every run.
+        """
+        return not is_open(path) and os.path.abspath(path) in self._captioned
 
     def __enter__(self):
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +104,7 @@ class Records:
             )
         stays = self._stays(entry)
         if stays:
-            self._captioned.add(os.path.abspath(photo))
+            self._add(photo)
             self._names = _names(entry) or self._names
         return stays
 
@@ -137,12 +141,16 @@ class Records:
                     f"{', '.join(sorted(names))}. Choose another output"
                 )
             self._names = names
-            self._captioned.add(os.path.abspath(path))
+            self._add(path)
         own = {"photo": str(path), "model": self.model, "options": self.options}
         entry = {**own, **described}
         with naming(self.path):
             self._file.write(f"{to_json(entry)}\n".encode())
             self._file.flush()
+
+    def _add(self, path):
+        if not is_open(path):
+            self._captioned.add(os.path.abspath(path))
 
     def __exit__(self, *error):
         with naming(self.path):
