@@ -328,11 +328,12 @@ class CaptionConfig:
     #: with --regions. By default, the file of an image is in the folder of the image.
     regions: Path | None = None
     #: Write to this file instead of standard output: one JSON object per line, with
-    #: photo, model, options (those that differ from the defaults) and caption or error.
-    #: If the file exists, the images that have captions in it are skipped, so the same
-    #: command in the same working directory resumes an interrupted run; another model
-    #: or other options are an error. Images with an error are tried again, and those
-    #: without a caption if --min-score is lower now.
+    #: photo, model, options (those that differ from the defaults), caption and
+    #: mean_log_probability, or error. If the file exists, the images that have captions
+    #: in it are skipped, so the same command in the same working directory resumes an
+    #: interrupted run; another model or other options are an error. Images with an
+    #: error are tried again, and so are those for which another --min-score leaves out
+    #: the caption, or no longer does.
     output: Path | None = None
     #: Overlays of the attention for every word: name of the file to write, or, for
     #: several images, of a folder other than those of the images.

@@ -138,6 +138,7 @@ def test_several_captions_of_an_image(photographs, model_folder, capsys, tmp_pat
     captions = [[f"{x['score']:.4f}", x["caption"]] for x in entries]
     assert captions == [rest for _, *rest in lines]
     assert len(entries[1]["attention"]) == len(entries[1]["words"])
-    brief = [{name: x[name] for name in ("caption", "score")} for x in entries]
+    names = ("caption", "score", "mean_log_probability")
+    brief = [{name: x[name] for name in names} for x in entries]
     origin = {"photo": path, "model": str(model_folder), "options": "--n-best 3"}
     assert written == {**origin, "captions": brief}

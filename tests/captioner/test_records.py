@@ -34,6 +34,24 @@ def test_an_output_has_one_caption_or_several_in_each_line(tmp_path, first, seco
     assert lines_of(tmp_path / "captions.jsonl")[:1] == lines
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        '"captions": 5',
+        '"captions": ["x"]',
+        '"caption": null, "mean_log_probability": "abc"',
+        '"caption": "a dog", "mean_log_probability": []',
+    ],
+)
+def test_a_line_of_another_program_is_an_error_of_one_line(tmp_path, rest):
+    path = tmp_path / "captions.jsonl"
+    path.write_text(f'{{"photo": "a.jpg", "model": "model", {rest}}}\n')
+
+    message = r"captions.jsonl, line 1: expected .* Received: b'\{\"photo\": \"a.jpg"
+    with pytest.raises(UserError, match=message):
+        written(path)
+
+
 @pytest.mark.parametrize("name", ["-", "/dev/stdin", "/dev/fd/7"])
 def test_an_image_of_an_open_file_is_never_counted_as_captioned(tmp_path, name):
     path = tmp_path / "captions.jsonl"
@@ -122,7 +140,7 @@ def test_an_image_without_a_caption_is_tried_again_if_it_would_have_one(
         # Earlier versions did not write it.
         left_out,
         {"error": "damaged"},
-        {"caption": "a dog"},
+        {"caption": "a dog", "mean_log_probability": -0.5},
         min_score=-0.5,
     )
     assert len(lines) == 5
@@ -132,6 +150,39 @@ def test_an_image_without_a_caption_is_tried_again_if_it_would_have_one(
     assert finished == [True, False, False, False, True]
     assert lines_of(path) == [lines[0], lines[4]]
     assert written(path) == [lines[4]]
+
+
+def test_captions_below_a_higher_threshold_are_tried_again(tmp_path):
+    path, options = tmp_path / "captions.jsonl", {"min_score": -0.5}
+    low, high = (
+        {"caption": "a dog", "mean_log_probability": score} for score in (-0.7, -0.5)
+    )
+    # Earlier versions did not write the score.
+    lines = written(path, low, high, {"caption": "a cat"})
+
+    assert written(path) == lines
+    assert written(path, **options) == [lines[1]]
+    several = tmp_path / "several.jsonl"
+    first, _ = written(several, {"captions": [high]}, {"captions": [high, low]})
+    assert written(several, **options) == [first]
+
+
+def test_a_higher_threshold_removes_captions_from_an_output(
+    loaded_once, photographs, model_folder, tmp_path, capsys
+):
+    output, model = tmp_path / "captions.jsonl", str(model_folder)
+    command = ["caption", str(photographs / "red-0.png"), "--model", model]
+    command += ["--output", str(output)]
+    assert main(command) == 0
+    [before] = lines_of(output)
+    score = before["mean_log_probability"]
+    # The score of the line itself is not below it.
+    assert main([*command, "--min-score", str(score)]) == 0
+    assert lines_of(output) == [before]
+
+    assert main([*command, "--min-score", str(score + 0.0001)]) == 0
+    [after] = lines_of(output)
+    assert after == {**before, "caption": None}
 
 
 def test_a_lower_threshold_adds_captions_to_an_output(

@@ -170,18 +170,23 @@ def _probable(config, path, captions):
     """Return the captions that are probable enough; warn where there is none."""
     if config.min_score is None or isinstance(captions, ImageError):
         return captions
-    kept = [x for x in captions if x.mean_log_probability >= config.min_score]
+    kept = [one for one in captions if _score(one) >= config.min_score]
     if not kept:
         _warn(
             f"{str(path)!r} has no caption with a mean log-probability of at least "
-            f"{config.min_score}; that of the best one is {_best(captions):.4f}"
+            f"{config.min_score}; that of the best one is {_best(captions)}"
         )
     return kept
 
 
 def _best(captions):
     """Return the highest mean log-probability of some captions."""
-    return max(one.mean_log_probability for one in captions)
+    return max(map(_score, captions))
+
+
+def _score(one):
+    """Return the mean log-probability of a caption, with the digits of the output."""
+    return round(one.mean_log_probability, 4)
 
 
 def _warn(message):
@@ -228,13 +233,14 @@ def _entry(config, captions, kept, details):
     """
     if isinstance(captions, UserError):
         return {"error": str(captions)}
+    # By the mean log-probability, a later run with another minimum decides whether the
+    # image has a caption.
     if not kept:
-        # With this score, a later run decides whether the image would have a caption.
         empty = {"captions": []} if config.n_best > 1 else {"caption": None}
         return {**empty, "mean_log_probability": _best(captions)}
     entries = []
     for one in kept:
-        entry = {"caption": one.text}
+        entry = {"caption": one.text, "mean_log_probability": _score(one)}
         if details:
             entry = one.details()
         elif config.n_best > 1:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 
 from keras_attention_apps.captioner.images.open_files import is_open
@@ -16,14 +17,15 @@ from keras_attention_apps.common.lock import locked_file
 BEGINNING = b'{"photo": "'
 # What errors call an empty list of options.
 DEFAULT = "the default options"
+SCORE = "mean_log_probability"
 
 
 class Records:
     """A file of JSON lines that resumes after an interruption.
 
     A context manager. An incomplete last line is removed, and so are lines with an
-    error, and those without a caption if the image may have one now: these images are
-    tried again.
+    error, those with a caption below the minimum score, and those without a caption if
+    the image may have one now: these images are tried again.
 
     Args:
         path: The file; created if it does not exist.
@@ -43,7 +45,7 @@ class Records:
         # Shell completion appends a slash to the name of a folder.
         self.model = model.rstrip("/" + os.sep)
         self.options = options
-        self.min_score = min_score
+        self.min_score = -math.inf if min_score is None else min_score
         self._captioned = set()
         # The keys of a line, which depend on the options.
         self._names = None
@@ -81,16 +83,18 @@ class Records:
 
     def _read(self, line, number):
         """Read a line of an earlier run, and return whether it stays."""
-        entry = None
-        with contextlib.suppress(ValueError):
-            entry = parse_json(line)
-        photo = entry.get("photo") if isinstance(entry, dict) else None
         where = f"{self.path}, line {number}: expected"
-        if not isinstance(photo, str) or not line.endswith(b"\n"):
+        try:
+            entry = parse_json(line)
+            photo, names = os.fspath(entry["photo"]), _names(entry)
+            stays = self._stays(entry)
+            if not line.endswith(b"\n"):
+                raise ValueError("the line is incomplete")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(
                 f"{where} a JSON object with the key 'photo', as written by an "
                 f"earlier run. Received: {line[:60]!r}"
-            )
+            ) from error
         if entry.get("model") != self.model:
             raise UserError(
                 f"{where} captions of {self.model!r}. Received: those of "
@@ -102,21 +106,23 @@ class Records:
                 f"{where} captions with {self.options or DEFAULT}. Received: those "
                 f"with {found or DEFAULT}. Choose another output"
             )
-        stays = self._stays(entry)
         if stays:
             self._add(photo)
-            self._names = _names(entry) or self._names
+            self._names = names or self._names
         return stays
 
     def _stays(self, entry):
-        """Return whether a line has captions, or would be left without one again."""
+        """Return whether a new run would give a line the same captions, or none again.
+
+        Earlier versions did not write the scores.
+        """
         if "error" in entry:
             return False
-        if _names(entry):
-            return True
-        # Earlier versions did not write the score of what they left out.
-        best = entry.get("mean_log_probability", 0)
-        return self.min_score is not None and best < self.min_score
+        captions = _captions(entry)
+        if captions:
+            scores = [one.get(SCORE, -math.inf) for one in captions]
+            return min(scores) >= self.min_score
+        return entry.get(SCORE, 0) < self.min_score
 
     def _remove_outdated(self):
         with (
@@ -157,9 +163,17 @@ class Records:
             self._stack.close()
 
 
+def _captions(entry):
+    """Return the captions of a line, as dicts; an empty list if it has none."""
+    captions = entry.get("captions", [entry])
+    return [one for one in captions if one.get("caption") is not None]
+
+
 def _names(entry):
-    """Return the keys of a line and of its captions; `None` if it has no caption."""
-    first = next(iter(entry.get("captions", [entry])), {})
-    if first.get("caption") is None:
-        return None
-    return {*entry, *first} - {"photo", "model", "options"}
+    """Return the keys of a line and of its captions; `None` if it has no caption.
+
+    Without that of the score, which earlier versions did not write.
+    """
+    for first in _captions(entry):
+        return {*entry, *first} - {"photo", "model", "options", SCORE}
+    return None
