@@ -174,8 +174,9 @@ class RuntimeConfig:
 
     #: litert: the LiteRT file of the model, which starts in half a second. keras:
     #: Keras, which computes in batches and uses GPUs. auto: litert if the model has a
-    #: LiteRT file that was exported with the search options of this command; but keras
-    #: for evaluation, for more than 10,000 images and for more than 1,000 sentences.
+    #: LiteRT file that was exported with its own options and with the search options of
+    #: this command; but keras for evaluation, for more than 10,000 images and for more
+    #: than 1,000 sentences.
     runtime: Literal["auto", "litert", "keras"] = "auto"
     #: Number of threads of LiteRT. By default one per processor; on Ray, one per actor.
     threads: Positive | None = None

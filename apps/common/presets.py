@@ -186,7 +186,12 @@ def read_config(name_or_path, *, presets, kind, noun):
 def read_folder_config(folder, *, kind, noun):
     """Return the configuration of a single model; see `read_config`."""
     with loading(folder, noun):
-        content = read_sealed(folder / CONFIG)
-        if "model" not in content:
-            raise UserError(f'{CONFIG} has no "model"')
-        return from_json(kind, content["model"])
+        return from_json(kind, read_options(folder))
+
+
+def read_options(folder):
+    """Return the options of a single model as a dict, as they are in its folder."""
+    content = read_sealed(folder / CONFIG)
+    if not isinstance(content.get("model"), dict):
+        raise UserError(f'{CONFIG} has no object "model"')
+    return content["model"]

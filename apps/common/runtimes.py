@@ -15,6 +15,7 @@ from keras_attention_apps.common.presets import LITERT
 from keras_attention_apps.common.presets import find_preset
 from keras_attention_apps.common.presets import is_litert
 from keras_attention_apps.common.presets import member_names
+from keras_attention_apps.common.presets import read_options
 from keras_attention_apps.common.presets import split_names
 
 # Values of options that leave a model as it is.
@@ -43,8 +44,9 @@ class Runtimes:
         Args:
             model: Name of a preset, folder, or LiteRT file.
             config: The `RuntimeConfig`. `"auto"` chooses LiteRT for few inputs, if the
-                model has a LiteRT file with the same search options as Keras would use:
-                those given, and defaults for the rest.
+                model has a LiteRT file of the same configuration, and with the same
+                search options as Keras would use: those given, and defaults for the
+                rest.
             count: Number of inputs. `None` for a service: the LiteRT file is used with
                 its own defaults, unless an option that was given differs.
             search: Options of the beam search that were given.
@@ -135,7 +137,7 @@ class Runtimes:
         return False
 
     def _load_litert(self, model, threads):
-        """Return the model on LiteRT, or `None` if there is no intact file."""
+        """Return the model on LiteRT, or `None` if there is no intact file of it."""
         if len(split_names(model)) > 1:
             return None
         lite = imported(self.litert)
@@ -143,7 +145,18 @@ class Runtimes:
         if not ((folder / LITERT).is_file() and available()):
             return None
         try:
-            return lite.from_preset(model, threads=threads)
+            found = lite.from_preset(model, threads=threads)
+            return found if _has_configuration(found, model) else None
         except UserError as error:
             print(f"Warning: {printable(error)}. Keras runs the model", file=sys.stderr)
             return None
+
+
+def _has_configuration(lite, model):
+    """Return whether a LiteRT file has the options of the model in its folder.
+
+    The folder of an earlier version may lack some. A file may have another image size.
+    """
+    first, *_ = member_names(model, presets=lite.presets, noun=lite.noun)
+    options = read_options(find_preset(first, lite.presets))
+    return lite.options | options == options | lite.options

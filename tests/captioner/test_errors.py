@@ -108,10 +108,10 @@ def test_unreadable_images_give_one_line_each_and_exit_code_2(
 @pytest.mark.parametrize(
     "file, content, problem",
     [
-        ("config.json", "{}", 'config.json has no "model"'),
+        ("config.json", "{}", 'config.json has no object "model"'),
         ("config.json", "[]", "config.json is not an object"),
         ("config.json", "[" * 200_000, "nested too deeply"),
-        ("config.json", '{"model": []}', "expected an object with options"),
+        ("config.json", '{"model": []}', 'config.json has no object "model"'),
         ("config.json", '{"model": {"image_size": 1e9}}', "image_size must be an int"),
         ("config.json", '{"model": {"image_size": 1000000000}}', "and 4096. Received"),
         ("config.json", '{"model": {"units": 65536}}', "expected at least 17,"),

@@ -225,6 +225,7 @@ def test_a_file_that_lacks_something(exported, tmp_path, lost):
         ({"grid": {}}, "grid must be a list"),
         ({"maps": ["everything"]}, "maps must be a list of one of weights"),
         ({"search": {"beam_size": "5"}}, "beam_size must be an integer"),
+        ({"model": 5}, "model must be an object. Received: 5"),
     ],
 )
 def test_metadata_are_validated(exported, tmp_path, metadata, problem):

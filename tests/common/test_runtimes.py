@@ -27,7 +27,7 @@ class Keras:
 class Lite:
     """A stand-in for a `LiteTask` with the default options of the search."""
 
-    presets = None
+    presets, noun, options = None, "captioner", None
     search_type = BeamConfig
     search = dataclasses.asdict(BeamConfig())
 
@@ -48,9 +48,10 @@ def presets(tmp_path, monkeypatch):
     monkeypatch.setattr(runtimes, "imported", {"Keras": Keras, "Lite": Lite}.get)
     monkeypatch.setattr(runtimes, "available", lambda: True)
     monkeypatch.setattr(Lite, "presets", tmp_path)
+    monkeypatch.setattr(Lite, "options", {"image_size": 224, "inference": "argmax"})
     for name in ("both", "weights"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").touch()
+        (tmp_path / name / "config.json").write_text('{"model": {"image_size": 224}}')
     (tmp_path / "both" / "model.tflite").touch()
 
 
@@ -100,6 +101,14 @@ def test_results_do_not_depend_on_the_number_of_inputs(monkeypatch):
     with pytest.raises(UserError, match=r"between 1 and beam_size, 5\. Received: 8"):
         chosen("both", n_best=8)
     assert chosen("both", "litert", n_best=8) == "litert"
+
+
+def test_a_litert_file_of_other_options_is_not_that_of_its_folder(monkeypatch, capsys):
+    monkeypatch.setattr(Lite, "options", {"image_size": 96, "inference": "argmax"})
+
+    assert chosen("both") == chosen("both", count=None) == "keras"
+    assert chosen("both", "litert") == "litert"
+    assert capsys.readouterr().err == ""
 
 
 def test_a_service_has_the_defaults_of_its_litert_file(monkeypatch):

@@ -344,7 +344,7 @@ def test_the_path_of_plots_is_checked_before_the_model(tmp_path, capsys):
 @pytest.mark.parametrize(
     "file, content, problem",
     [
-        ("config.json", "{}", 'config.json has no "model"'),
+        ("config.json", "{}", 'config.json has no object "model"'),
         ("config.json", '{"model": {}}', "embedding_units is missing"),
         ("config.json", '{"model": {"backbone": "x"}}', "no option 'backbone'"),
         ("config.json", '{"model": {"units": 1000000000}}', "and 65536. Received"),

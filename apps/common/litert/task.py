@@ -29,6 +29,7 @@ class LiteTask:
         tokenizer: The tokenizer.
         extra_ids: Number of ids beyond the vocabulary.
         search: Dict of the options of the beam search.
+        options: Dict of the options of the model, as in its configuration.
 
     Raises:
         UserError: If the file cannot be read, or the package of LiteRT is missing.
@@ -56,6 +57,9 @@ class LiteTask:
             raise UserError("search is missing")
         search = from_json(self.search_type, metadata["search"])
         self.search = dataclasses.asdict(search)
+        self.options = metadata.get("model", {})
+        if not isinstance(self.options, dict):
+            raise UserError(f"model must be an object. Received: {self.options!r:.60}")
 
     def _run_search(self, run, signature, n_best, **inputs):
         """Run a search on one input, and return its best hypotheses, best first.
