@@ -15,6 +15,8 @@ from keras_attention_apps.common.hypotheses import check_several
 from keras_attention_apps.common.hypotheses import hypotheses
 
 PRESETS = Path(__file__).parent / "presets"
+# Attention maps that a search can return.
+MAPS = ("weights", "probabilities")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +162,7 @@ class BaseCaptioner:
         search = self.search_options(**search)
         check_n_best(n_best, search)
         check_batch_size(batch_size)
+        check_maps(maps)
         yield from self._caption_each(images, n_best, batch_size, maps, regions, search)
 
     def _caption_each(self, images, n_best, batch_size, maps, regions, search):
@@ -219,3 +222,9 @@ class BaseCaptioner:
             boxes=boxes,
             sentinel=sentinel,
         )
+
+
+def check_maps(maps):
+    """Raise a `UserError` if there are no such attention maps."""
+    if maps not in MAPS:
+        raise UserError(f"maps must be {' or '.join(MAPS)}. Received: {maps!r}")

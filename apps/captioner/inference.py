@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import numpy as np
 from keras_attention_apps.captioner.captions import BaseCaptioner
+from keras_attention_apps.captioner.captions import check_maps
 from keras_attention_apps.captioner.config import RUNTIME_OPTIONS
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.data.regions import padded
@@ -272,6 +273,7 @@ class Captioner(BaseCaptioner, Task):
                 `length ** length_penalty`.
             **beam: Further options of `keras_attention.beam_search`.
         """
+        check_maps(maps)
         beam = {"length_penalty": length_penalty, "early_stopping": True, **beam}
         search = functools.partial(beam_search, **beam)
         # A caption has at least one word, and END.

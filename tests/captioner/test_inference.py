@@ -182,6 +182,16 @@ def test_a_batch_has_at_least_one_image(captioner, photograph):
         captioner.caption(photograph, batch_size=0)
 
 
+def test_maps_that_do_not_exist_are_refused(captioner, photograph):
+    message = "maps must be weights or probabilities. Received: 'probabilites'"
+    for function in (
+        lambda maps: captioner.caption(photograph, maps=maps),
+        lambda maps: captioner.search_model(maps=maps),
+    ):
+        with pytest.raises(UserError, match=message):
+            function("probabilites")
+
+
 def test_no_images_no_captions(captioner):
     assert captioner.caption([]) == []
 

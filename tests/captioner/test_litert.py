@@ -90,6 +90,8 @@ def test_options_of_the_search_are_fixed(exported, photographs):
         lite.caption(photographs[0], beam_size=3)
     with pytest.raises(UserError, match=r"n_best must be between 1 and beam_size, 4"):
         list(lite.caption_each([], n_best=5))
+    with pytest.raises(UserError, match="maps must be weights or probabilities"):
+        lite.caption(photographs[0], maps="map")
 
 
 # Runs in a process of its own, whose imported modules are checked.
