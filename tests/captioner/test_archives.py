@@ -65,7 +65,7 @@ def test_files_that_macos_and_img2dataset_add_are_ignored(tmp_path):
     files = {"a__jpg": b"x", "a__txt": b"A dog\x0con \xe2\x80\xa8 grass"}
     shard(
         tmp_path / "train-0.tar",
-        **{".DS_Store": b"x", "._a__jpg": b"x"},
+        **{".DS_Store": b"x", "._a__jpg": b"x", ".": b"x"},
         **files,
         a__json=b'{"caption": "A dog", "width": 3, "boxes": {"dog": []}}',
     )

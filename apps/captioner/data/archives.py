@@ -82,8 +82,9 @@ def archived_samples(archive):
                 file = ArchivedFile(
                     archive, member.name, member.offset_data, member.size
                 )
-                # Archives made on a Mac bring a hidden `._name` beside every file.
-                if not member.isfile() or file.name.startswith("."):
+                # Archives made on a Mac bring a hidden `._name` beside every file. A
+                # damaged one may have a file without a name.
+                if not member.isfile() or not file.stem:
                     continue
                 its_key = str(PurePosixPath(member.name).with_name(file.stem))
                 if key not in (None, its_key):
