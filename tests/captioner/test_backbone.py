@@ -40,3 +40,9 @@ def test_receptive_fields_of_the_small_cnn_are_centred():
 
     changed = (regions != regions[0]).any(axis=-1)
     assert changed.tolist() == [False, False, True, True, True, True]
+
+
+@pytest.mark.parametrize("name", ["__class__", "keras", "mobilenet_v2", "Mobile"])
+def test_a_backbone_is_a_public_model(name):
+    with pytest.raises(UserError, match=f"one of ConvNeXtBase, .*Received: '{name}'"):
+        Backbone(name, 32)

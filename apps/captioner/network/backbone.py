@@ -220,16 +220,17 @@ def find_application(name):
     if name in EFFICIENTNETS_LITE:
         build = getattr(efficientnet_lite, name)
         return build, efficientnet_lite.preprocess_input
-    build = getattr(keras.applications, name, None)
-    if callable(build):
-        return build, sys.modules[build.__module__].preprocess_input
-    known = sorted(
-        name
+    applications = {
+        name: value
         for name, value in vars(keras.applications).items()
         if callable(value) and name[0].isupper()
-    )
+    }
+    if name in applications:
+        build = applications[name]
+        return build, sys.modules[build.__module__].preprocess_input
     raise UserError(
         f"backbone must be SmallCNN, one of {', '.join(EFFICIENTNETS_LITE)}, the path "
         "of a .keras file, hub: and a preset of KerasHub, or a model of "
-        f"keras.applications, one of {', '.join(known)}. Received: {name!r}"
+        f"keras.applications, one of {', '.join(sorted(applications))}. "
+        f"Received: {name!r}"
     )
