@@ -37,6 +37,15 @@ def test_images_stay_in_the_shards_of_webdataset(tmp_path):
     assert (image.path.read_bytes(), image.captions) == (b"x", ("A cow",))
 
 
+@pytest.mark.parametrize("suffix", ["jfif", "jp2", "TIF"])
+def test_shards_have_images_of_every_format_that_can_be_read(tmp_path, suffix):
+    files = {f"a__{suffix}": b"x", "a__txt": b"A dog"}
+    shard(tmp_path / "train-0.tar", **files)
+
+    [image] = read_dataset(tmp_path, "train")
+    assert image.path.name == f"a.{suffix}"
+
+
 def test_shards_without_splits_are_drawn_by_name(tmp_path):
     for number in range(2):
         files = {}

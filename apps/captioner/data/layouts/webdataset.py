@@ -12,8 +12,7 @@ from keras_attention_apps.captioner.data.layouts.listing import Listing
 from keras_attention_apps.captioner.data.layouts.metadata import CAPTION_NAMES
 from keras_attention_apps.captioner.data.layouts.metadata import boxes_of
 from keras_attention_apps.captioner.data.layouts.metadata import captions_of
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+from keras_attention_apps.captioner.images.reading import image_suffixes
 
 
 def read_webdataset(root):
@@ -30,7 +29,7 @@ def read_webdataset(root):
 
 def _read_sample(where, files, split, listing):
     """Add an image with the captions that share its name."""
-    images = [file for file in files if file.suffix in IMAGE_SUFFIXES]
+    images = [file for file in files if file.suffix in image_suffixes()]
     if len(images) != 1:
         found = list_some(file.name for file in files)
         raise unexpected(where, "one image", found)
