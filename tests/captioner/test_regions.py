@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -206,6 +207,27 @@ def test_files_of_all_images_are_checked(squares, detected, tmp_path, capsys):
     assert main(command(squares, tmp_path / "run", **options)) == 2
     error = capsys.readouterr().err
     assert "1 of 16 images" in error and "must have the depth 5" in error
+
+
+def test_a_training_does_not_resume_with_other_regions(
+    squares, detected, tmp_path, capsys, monkeypatch
+):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(keras.Model, "fit", interrupt)
+    shutil.copytree(detected, tmp_path / "regions")
+    options = {"regions": tmp_path / "regions", "frozen-views": 1}
+    for _ in range(2):
+        assert main(command(squares, tmp_path / "run", **options)) == 130
+    # A file of the same size.
+    file = tmp_path / "regions" / "red-8.npz"
+    features, boxes = np.load(file).values()
+    write(file, features + 1, boxes)
+
+    assert main(command(squares, tmp_path / "run", **options)) == 2
+    message = "another value of region_files: '12 and 4 photographs, digest"
+    assert message in capsys.readouterr().err
 
 
 def test_a_model_of_a_grid_takes_no_regions(squares, model_folder, detected, capsys):

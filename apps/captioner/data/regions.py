@@ -88,6 +88,15 @@ def read_regions(source, folder=None, *, depth=None, most=None):
     return _checked(features, boxes, depth, most, repr(str(path)))
 
 
+def checksums(image, folder):
+    """Return the names and the checksums of the arrays in the regions of an image.
+
+    They are read from the end of the file, without its contents.
+    """
+    with zipfile.ZipFile(regions_file(image, folder)) as archive:
+        return [(member.filename, member.CRC) for member in archive.infolist()]
+
+
 def _load(path):
     """Return the arrays of a file."""
     # On Python 3.11, parsing the header of an array may fail with a SystemError if

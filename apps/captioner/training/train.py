@@ -15,6 +15,7 @@ from keras_attention_apps.captioner.data.batches import random_views
 from keras_attention_apps.captioner.data.dataset import read_dataset
 from keras_attention_apps.captioner.data.dataset import readable
 from keras_attention_apps.captioner.data.regions import RegionFeatures
+from keras_attention_apps.captioner.data.regions import checksums
 from keras_attention_apps.captioner.data.text import SPECIAL
 from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
@@ -138,6 +139,10 @@ def _train(config, devices):
         count = sum(len(image.teacher_captions) for image in training)
         print(f"{count} captions of other models")
     text_of, boxes_of = attrgetter("path.name", "captions"), attrgetter("boxes")
+
+    def regions_of(image):
+        return checksums(image.path.name, config.regions)
+
     checkpoints = Checkpoints(
         config.output / CHECKPOINTS,
         {
@@ -147,6 +152,8 @@ def _train(config, devices):
             "teacher_captions": fingerprint(attrgetter("teacher_captions"), training),
             "text": fingerprint(text_of, training, validation),
             "boxes": fingerprint(boxes_of, training) if config.supervision else None,
+            "region_files": config.regions
+            and fingerprint(regions_of, training, validation),
         },
     )
     on_first_host(recover_folder, config.output / BEST)
