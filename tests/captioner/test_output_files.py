@@ -264,6 +264,20 @@ def test_evaluation_prints_scores_and_writes_coco_results(
     assert all(isinstance(entry["caption"], str) for entry in reported)
 
 
+def test_cider_of_a_single_image_is_not_printed(
+    without_java, squares, model_folder, tmp_path, capsys
+):
+    data = tmp_path / "data"
+    shutil.copytree(squares, data)
+    (data / "devImages.txt").write_text("red-32.png")
+    command = ["evaluate", "--data", str(data), "--model", str(model_folder)]
+    assert main(command) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    cider = [line for line in lines if line.startswith("cider")]
+    assert cider == ["cider    needs several images"]
+
+
 def test_an_evaluation_does_not_replace_its_data(
     without_java, squares, model_folder, tmp_path, capsys
 ):

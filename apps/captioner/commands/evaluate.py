@@ -54,6 +54,9 @@ def evaluate(config):
     texts = [caption.text for caption in captions]
     references = [image.captions for image in images]
     scores = caption_scores(texts, references, meteor=True)
+    if len(images) == 1:
+        # The IDF of every n-gram is 0, and so would be CIDEr.
+        del scores["cider"]
     print(
         f"{chosen.name} on {len(images)} images of {config.split}, "
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
@@ -62,13 +65,16 @@ def evaluate(config):
         print(f"{name:8} {score:6.2f}")
     if "meteor" not in scores:
         print("meteor   needs Java, which was not found")
+    if "cider" not in scores:
+        print("cider    needs several images")
     attention = _print_attention(captions)
-    _print_confidence(captions, references)
+    if "cider" in scores:
+        _print_confidence(captions, references)
     hits, count = pointing(captions, [image.boxes for image in images])
     if count:
         attention["pointing"] = 100 * hits / count
         share = f"{attention['pointing']:6.2f} % of {count} words with a box"
-        print(f"pointing {share} look at it")
+        print(f"pointing {share} look at their object")
     if config.output:
         results = [
             {"image_id": image.image_id, "caption": text}
@@ -82,12 +88,14 @@ def _print_attention(captions):
     """Print figures of the attention, and return them as a dict."""
     attention = attention_figures([caption.weights for caption in captions])
     changes, entropy = attention["changes"], attention["entropy"]
-    print(f"changes  {changes:6.2f} % of the words look at another region")
-    print(f"entropy  {entropy:6.2f} nats of the attention of a word")
+    moved = "of the words look at another region than the word before"
+    print(f"changes  {changes:6.2f} % {moved}")
+    print(f"entropy  {entropy:6.2f} nats, the mean of the attention of a word")
     shares = [x for caption in captions for x in caption.sentinel or ()]
     if shares:
         attention["sentinel"] = 100 * float(np.mean(shares))
-        print(f"sentinel {attention['sentinel']:6.2f} % of the attention of a word")
+        share = f"{attention['sentinel']:6.2f} % of the attention of a word"
+        print(f"sentinel {share} is on the sentinel")
         words = [f"{word} {100 * x:.0f} %" for word, x in sentinel_of_words(captions)]
         if len(words) > 1:
             count = min(len(words) // 2, SENTINEL_WORDS)
