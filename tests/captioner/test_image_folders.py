@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.images.reading import find_images
-from keras_attention_apps.captioner.images.reading import find_unreadable
+from keras_attention_apps.captioner.images.reading import find_unsupported
 from keras_attention_apps.captioner.images.reading import image_to_array
 from PIL import Image
 
@@ -132,15 +132,15 @@ class TestFindImages:
         assert find_images([tmp_path]) == [tmp_path / "a.jpg"]
 
 
-class TestFindUnreadable:
+class TestFindUnsupported:
     def test_images_of_other_formats(self, tmp_path):
         for name in ("b.HEIC", "a.heic", ".c.heic", "d.jpg"):
             (tmp_path / name).touch()
 
-        found = find_unreadable(str(tmp_path))
+        found = find_unsupported(str(tmp_path))
 
         assert found == [tmp_path / "a.heic", tmp_path / "b.HEIC"]
 
     def test_path_that_is_no_folder(self, tmp_path):
-        assert find_unreadable(tmp_path / "missing") == []
-        assert find_unreadable("a" * 300) == []
+        assert find_unsupported(tmp_path / "missing") == []
+        assert find_unsupported("a" * 300) == []

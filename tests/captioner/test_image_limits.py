@@ -1,5 +1,6 @@
 """Limits of images: size, expansion, scans, and memory at the same time."""
 
+import io
 import threading
 
 import numpy as np
@@ -93,6 +94,17 @@ def test_a_large_photograph_is_decoded_at_half_its_size(kind, monkeypatch):
     assert np.abs(read_array(data, 16).astype(int) - whole).max() < 8
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
+@pytest.mark.parametrize("draft", [False, True])
+def test_a_given_photograph_is_not_reduced(kind, draft, monkeypatch):
+    monkeypatch.setattr(limits, "HALVED_PIXELS", 1)
+    data = encode(noise(101, 83), kind)
+    image, expected = (Image.open(io.BytesIO(data)) for _ in range(2))
+
+    assert read_image(image, draft=draft).size == image.size == (101, 83)
+    np.testing.assert_array_equal(image, expected)
+
+
 def test_a_rectangle_of_fractions_is_cropped():
     image = Image.fromarray(noise(40, 20))
     expected = image_to_array(image, 7, (10, 5, 20, 15))
@@ -121,7 +133,7 @@ def test_memory_is_shared_and_given_back():
 
 
 def test_memory_of_a_broken_image_is_given_back():
-    fails(encode(noise(), "PNG")[:60], "expected a whole image")
+    fails(encode(noise(), "PNG")[:60], "the image cannot be decoded")
     assert limits.MEMORY_BUDGET.used == 0
 
 

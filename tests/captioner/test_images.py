@@ -76,6 +76,13 @@ class TestSources:
         np.testing.assert_array_equal(image, noise())
         np.testing.assert_array_equal(read_image(turned), turned)
 
+    def test_given_pillow_image_of_floats_is_unchanged(self):
+        image = Image.fromarray(np.full((2, 3), 0.2, "float32"))
+        before = dict(image.info)
+
+        assert greys(image)[0] == 51
+        assert (image.info, image.mode) == (before, "F")
+
     @pytest.mark.parametrize(
         "source", [None, 3, ["a.png"], np.float32(1)], ids=lambda value: str(value)
     )

@@ -12,7 +12,7 @@ from keras_attention_apps.captioner.commands.records import Records
 from keras_attention_apps.captioner.images.open_files import with_open_files
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.images.reading import find_images
-from keras_attention_apps.captioner.images.reading import find_unreadable
+from keras_attention_apps.captioner.images.reading import find_unsupported
 from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.cli import UserError
@@ -134,7 +134,7 @@ def _find(given):
     for path in given:
         try:
             paths += find_images([path])
-            left_out = find_unreadable(path)
+            left_out = find_unsupported(path)
             if left_out:
                 _warn(
                     f"{len(left_out)} of the files in {str(path)!r} are images of "

@@ -51,8 +51,7 @@ def decode_images(encoded, size):
             lambda: _decoded(encoded, halved, size),
             lambda: (black, tf.constant(True)),
         )
-        damaged = "expected a whole image, got a damaged one"
-        return square, tf.where(is_whole, problem, damaged)
+        return square, tf.where(is_whole, problem, "the image cannot be decoded")
 
     signature = (
         tf.TensorSpec((size, size, 3), tf.uint8),

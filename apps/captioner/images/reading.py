@@ -18,15 +18,29 @@ from PIL import UnidentifiedImageError
 
 # Fewer than Pillow supports: its reader of EPS, for example, runs Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-# Maximum memory in bytes per pixel while an image is decoded and converted: for the
-# light formats, for the others, and for the coefficients of a progressive JPEG.
-_LIGHT_BYTES, _OTHER_BYTES, _COEFFICIENT_BYTES = 8, 16, 6
+# Formats that need less memory than others.
 _LIGHT_FORMATS = ("BMP", "GIF", "PNG", "PPM", "TIFF")
+# Maximum bytes per pixel while an image of these formats is decoded and converted.
+_LIGHT_BYTES = 8
+# Maximum bytes per pixel while an image of another format is decoded and converted.
+_OTHER_BYTES = 16
+# Bytes per pixel of the coefficients of a progressive JPEG.
+_COEFFICIENT_BYTES = 6
 # Pixels of the parts in which a large image is converted.
 _PART = 2**22
 
 # Suffixes of common image formats that are not supported.
-UNREAD = (".arw", ".cr2", ".dng", ".heic", ".heif", ".jxl", ".nef", ".psd", ".svg")
+UNSUPPORTED_SUFFIXES = (
+    ".arw",
+    ".cr2",
+    ".dng",
+    ".heic",
+    ".heif",
+    ".jxl",
+    ".nef",
+    ".psd",
+    ".svg",
+)
 
 _ORIENTATION = 0x0112
 # For each EXIF orientation, the operation that makes an image upright.
@@ -98,15 +112,17 @@ def read_array(source, size, box=None):
 @contextlib.contextmanager
 def _decoded(source, draft=False, max_pixels=None):
     """Yield an image as an upright RGB image, in memory that is reserved for it."""
+    is_given = isinstance(source, Image.Image)
     # Several threads may read the same image object or open file.
-    shared = isinstance(source, Image.Image) or hasattr(source, "read")
+    shared = is_given or hasattr(source, "read")
     with contextlib.ExitStack() as stack:
         with _errors_of(source):
             stack.enter_context(_pixel_limit())
             if shared:
                 stack.enter_context(_source_lock)
             image = _open(source, max_pixels)
-            stack.enter_context(limits.MEMORY_BUDGET.reserve(_reduce(image, draft)))
+            memory = _reduce(image, draft, is_given)
+            stack.enter_context(limits.MEMORY_BUDGET.reserve(memory))
             # Each step reuses the name, so that the image of the step before is freed.
             image = _upright(image)
             image = _to_rgb(image)
@@ -138,17 +154,19 @@ def _errors_of_pillow():
         raise ImageError(_reason(error)) from error
 
 
-def _reduce(image, draft):
+def _reduce(image, draft, is_given):
     """Choose a smaller size to decode, if the format supports one.
+
+    An image object that was given is left as it is.
 
     Returns:
         The bytes of memory that the image then needs, at most, until it is resized.
     """
     pixels = image.width * image.height
-    is_large = pixels > limits.HALVED_PIXELS
+    is_large = pixels > limits.HALVED_PIXELS and not is_given
     # A progressive JPEG keeps all its coefficients, whatever size is decoded.
     kept = pixels * _COEFFICIENT_BYTES if "progressive" in image.info else 0
-    if draft:
+    if draft and not is_given:
         image.draft("RGB", (1, 1))
     elif is_large and image.format == "JPEG2000":
         image.reduce = 1
@@ -218,8 +236,8 @@ def image_suffixes():
     return {suffix for suffix, name in known.items() if name in FORMATS}
 
 
-def find_unreadable(folder):
-    """Return the images directly inside a folder whose format cannot be read.
+def find_unsupported(folder):
+    """Return the images directly inside a folder whose format is not supported.
 
     Args:
         folder: Path; for anything but a folder, the list is empty.
@@ -232,7 +250,8 @@ def find_unreadable(folder):
     return sorted(
         entry
         for entry in pathlib.Path(folder).iterdir()
-        if entry.suffix.lower() in UNREAD and not entry.name.startswith(".")
+        if entry.suffix.lower() in UNSUPPORTED_SUFFIXES
+        and not entry.name.startswith(".")
     )
 
 
@@ -378,16 +397,17 @@ def _upright(image):
 
 def _to_rgb(image):
     """Return an image in mode RGB, converted in parts so that none is copied whole."""
+    maximum = 65535
     if image.mode == "F":
-        maximum = max(_finite(part).max() for _, part in _parts(image))
-        image.info["maximum"] = 1 if maximum <= 1 else 255
+        most = max(_finite(part).max() for _, part in _parts(image))
+        maximum = 1 if most <= 1 else 255
     if image.width * image.height <= _PART:
-        return _part_to_rgb(image)
+        return _part_to_rgb(image, maximum)
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     rgb = Image.new("RGB", image.size)
     for top, part in _parts(image):
-        rgb.paste(_part_to_rgb(part), (0, top))
+        rgb.paste(_part_to_rgb(part, maximum), (0, top))
     return rgb
 
 
@@ -399,16 +419,17 @@ def _parts(image):
         yield top, image.crop((0, top, image.width, bottom))
 
 
-def _part_to_rgb(image):
+def _part_to_rgb(image, maximum):
+    """Return a part in mode RGB; `maximum` is that of the integer and float modes."""
     if image.mode.startswith("I"):
         values = np.asarray(image)
-        grey = _to_8_bits(values, 65535)
+        grey = _to_8_bits(values, maximum)
         # Pillow would compare a transparent grey of 16 bits with values of 8 bits.
         if "transparency" in image.info:
             grey[values == image.info["transparency"]] = 255
         image = Image.fromarray(grey)
     elif image.mode == "F":
-        image = Image.fromarray(_to_8_bits(_finite(image), image.info["maximum"]))
+        image = Image.fromarray(_to_8_bits(_finite(image), maximum))
     with _errors_of_pillow():
         if image.has_transparency_data:
             white = Image.new("RGBA", image.size, "white")
@@ -439,4 +460,4 @@ def _reason(error):
         case OSError(strerror=str(reason)):
             return reason
         case _:
-            return f"expected a whole image, got {_type(error)}: {error}"
+            return f"the image cannot be decoded ({_type(error)}: {error})"
