@@ -85,7 +85,7 @@ def test_training_reads_them(squares, tmp_path, monkeypatch, capsys):
     options |= {"model.backbone": "SmallCNN", "backbone-weights": "none"}
     arguments = [*training(options), "--teacher-captions", *map(str, files)]
     assert main(arguments) == 130
-    assert "2 captions of other models" in capsys.readouterr().out
+    assert "2 teacher captions" in capsys.readouterr().out
 
     (phases,) = seen
     encode = phases.captioner.tokenizer.encode

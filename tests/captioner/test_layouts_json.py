@@ -69,7 +69,7 @@ A = karpathy_image("a.jpg", "train", "A .")
         ("{\n", ": expected JSON, but found a mistake (Expecting property name"),
         ([], ": expected an object with the key 'images', but found []"),
         ({"info": 1}, ": expected the key 'images', but found only info"),
-        ({"images": 3}, ": expected list as 'images', but found 3"),
+        ({"images": 3}, ": expected a list as 'images', but found 3"),
         (
             {"images": [A, {"split": "train", "sentences": []}]},
             ": images[1]: expected the key 'filename', but found only sentences, split",
@@ -93,11 +93,11 @@ A = karpathy_image("a.jpg", "train", "A .")
         ),
         (
             {"images": [A | {"filepath": 5}]},
-            ": images[0]: expected str as 'filepath', but found 5",
+            ": images[0]: expected a text as 'filepath', but found 5",
         ),
         (
             {"images": [A | {"cocoid": None}]},
-            ": images[0]: expected int | str as 'cocoid', but found None",
+            ": images[0]: expected a number or a text as 'cocoid', but found None",
         ),
     ],
 )
@@ -161,8 +161,8 @@ def test_coco_without_a_test_file_is_an_error(tmp_path):
             ": annotations[0]: expected the key 'caption', but found only image_id",
         ),
         (
-            {"images": [], "annotations": [{"image_id": [3], "caption": "A."}]},
-            ": annotations[0]: expected int | str as 'image_id', but found [3]",
+            {"images": [], "annotations": [{"image_id": {}, "caption": "A."}]},
+            ": annotations[0]: expected a number or a text as 'image_id', but found {}",
         ),
         (
             {"images": [{"file_name": "a.jpg"}], "annotations": []},

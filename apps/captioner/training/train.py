@@ -65,13 +65,14 @@ VALIDATION_BATCH = 50
 # Maximum number of steps over which the EMA of the weights averages.
 MAX_EMA_STEPS = 500
 
-# For fewer captions, every word is in the vocabulary.
+# Default of min_count: MIN_COUNT from FEW_CAPTIONS captions on, otherwise 1.
 FEW_CAPTIONS = 5000
 MIN_COUNT = 5
-# Minimum number of steps of an epoch, if there are that many images: on 300 images, the
-# first phase reached CIDEr 8 in epochs of 19 steps, and 28 in epochs of 100 steps.
-MIN_STEPS = 100
+# Default of batch_images: BATCH_IMAGES, or fewer, so that an epoch has MIN_STEPS steps.
+# On 300 images, the first phase reached CIDEr 8 in epochs of 19 steps, and 28 in epochs
+# of 100 steps.
 BATCH_IMAGES = 16
+MIN_STEPS = 100
 
 
 def train(config: TrainConfig):
@@ -109,11 +110,11 @@ def _train(config, devices):
     )
     config = with_regions(config, [*training, *validation])
     texts = [text for image in training for text in image.captions]
-    few_images = min(BATCH_IMAGES, -(-len(training) // MIN_STEPS))
+    default_batch = min(BATCH_IMAGES, -(-len(training) // MIN_STEPS))
     config = dataclasses.replace(
         config,
         min_count=config.min_count or (MIN_COUNT if len(texts) >= FEW_CAPTIONS else 1),
-        batch_images=config.batch_images or few_images,
+        batch_images=config.batch_images or default_batch,
     )
     vocabulary = Vocabulary.from_captions(texts, config.min_count)
     start = None
@@ -122,8 +123,8 @@ def _train(config, devices):
         vocabulary = start.tokenizer.extended(vocabulary)
     if len(vocabulary) == len(SPECIAL):
         raise UserError(
-            "min_count must leave words in the vocabulary, but no word in "
-            f"{config.data} is so frequent. Received: {config.min_count}"
+            f"no word in {config.data} occurs {config.min_count} times, so the "
+            "vocabulary would be empty. Choose a smaller --min-count"
         )
     about = (
         f"{len(training)} images with {len(texts)} captions, {len(vocabulary)} "
@@ -137,7 +138,7 @@ def _train(config, devices):
     if config.teacher_captions:
         training = with_teacher_captions(training, config.teacher_captions)
         count = sum(len(image.teacher_captions) for image in training)
-        print(f"{count} captions of other models")
+        print(f"{count} teacher captions")
     text_of, boxes_of = attrgetter("path.name", "captions"), attrgetter("boxes")
 
     def regions_of(image):
@@ -274,7 +275,7 @@ class _Phases:
         )
 
     def train_decoder(self):
-        """Phase 1: the CNN is frozen, its features are computed once."""
+        """Phase 1: the CNN is frozen, and its features are computed once."""
         config = self.config
         if not config.epochs:
             return
@@ -416,8 +417,9 @@ class _Phases:
             epoch=progress.epoch,
         )
         # The probability grows in the first phase, and then stays at its maximum.
-        grows = not (progress.phase and config.epochs)
-        start_sampling(self.network, config, grows * len(batches) * epochs)
+        is_first = progress.phase == 0 or not config.epochs
+        growing_steps = len(batches) * epochs if is_first else 0
+        start_sampling(self.network, config, growing_steps)
         self._fit(
             title, batches, validation, epochs=epochs, learning_rate=learning_rate
         )

@@ -124,20 +124,22 @@ class Listing:
         for image in self._images.values():
             parts.setdefault(image.split, []).append(image)
         if set(parts) <= {None}:
-            parts = self._draw(parts.get(None, []), validation_share, split)
+            parts = self._drawn_splits(parts.get(None, []), validation_share, split)
         elif None in parts:
             found = f"none of {_whole_name(parts[None][0].path)}"
             raise unexpected(self.where, "a split for every image", found)
         elif self._draws_dev and "train" in parts and "dev" not in parts:
-            train = self._draw(parts["train"], validation_share, split, test="train")
-            parts |= {"train": train["train"], "dev": train["dev"]}
+            drawn = self._drawn_splits(
+                parts["train"], validation_share, split, test="train"
+            )
+            parts |= {"train": drawn["train"], "dev": drawn["dev"]}
         if split not in parts:
             raise self._missing_split(split, parts)
         paths = {x: [image.path for image in images] for x, images in parts.items()}
         others = {other: found for other, found in paths.items() if other != split}
         return _captioned(parts[split]), others
 
-    def _draw(self, images, validation_share, split, test="test"):
+    def _drawn_splits(self, images, validation_share, split, test="test"):
         """Return a dict from splits to the images that are drawn for them.
 
         Args:
@@ -150,7 +152,7 @@ class Listing:
             expected = "at least two images, of which one is for validation"
             raise unexpected(self.where, expected, len(images))
         texts = [self._drawn_by(image.path) for image in images]
-        splits = _draw_splits(texts, validation_share)
+        splits = _splits_of(texts, validation_share)
         drawn = {name: [] for name in SPLITS.values()}
         for image, text in zip(images, texts, strict=True):
             drawn[test if splits[text] == "test" else splits[text]].append(image)
@@ -186,7 +188,7 @@ def _whole_name(path):
     return path.as_posix()
 
 
-def _draw_splits(names, validation_share):
+def _splits_of(names, validation_share):
     """Return a dict from names to splits, drawn by a hash of the name.
 
     The hash depends on the name alone, so that adding images never moves the others.
@@ -194,23 +196,23 @@ def _draw_splits(names, validation_share):
     never moves an image from one to the other. With a share above 0, dev has at least
     one of two or more images. If train would be empty, it gets the images of test.
     """
-    draws = {name: _draw(name) for name in names}
-    first = min(draws.values(), default=0)
+    hashes = {name: _hash_of(name) for name in names}
+    first = min(hashes.values(), default=0)
     limit = validation_share
-    if validation_share and len(draws) > 1:
+    if validation_share and len(hashes) > 1:
         limit = max(limit, math.nextafter(first, 1))
     splits = {
         name: "dev"
-        if draw < limit
-        else ("test" if draw >= 1 - validation_share else "train")
-        for name, draw in draws.items()
+        if number < limit
+        else ("test" if number >= 1 - validation_share else "train")
+        for name, number in hashes.items()
     }
     if "train" not in splits.values():
         return {name: split.replace("test", "train") for name, split in splits.items()}
     return splits
 
 
-def _draw(name):
+def _hash_of(name):
     """Return the hash of a name as a number from 0 to 1."""
     name = name.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(name).digest()[:6]) / 2**48
