@@ -139,25 +139,39 @@ def _train(config, devices):
         training = with_teacher_captions(training, config.teacher_captions)
         count = sum(len(image.teacher_captions) for image in training)
         print(f"{count} teacher captions")
+    checkpoints = Checkpoints(
+        config.output / CHECKPOINTS, _settings(config, training, validation)
+    )
+    on_first_host(recover_folder, config.output / BEST)
+    captioner = _new_captioner(config, vocabulary, start)
+    phases = _Phases(
+        config, captioner, training, validation, checkpoints, devices, about
+    )
+    phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_critical))
+    return phases.runner.best
+
+
+def _settings(config, training, validation):
+    """Return a dict of the options and the data, which a resumed training must have."""
     text_of, boxes_of = attrgetter("path.name", "captions"), attrgetter("boxes")
 
     def regions_of(image):
         return checksums(image.path.name, config.regions)
 
-    checkpoints = Checkpoints(
-        config.output / CHECKPOINTS,
-        {
-            **dataclasses.asdict(config),
-            # A training resumes if the file was moved, but not if it was renamed.
-            "embeddings": config.embeddings and config.embeddings.name,
-            "teacher_captions": fingerprint(attrgetter("teacher_captions"), training),
-            "text": fingerprint(text_of, training, validation),
-            "boxes": fingerprint(boxes_of, training) if config.supervision else None,
-            "region_files": config.regions
-            and fingerprint(regions_of, training, validation),
-        },
-    )
-    on_first_host(recover_folder, config.output / BEST)
+    return {
+        **dataclasses.asdict(config),
+        # A training resumes if the file was moved, but not if it was renamed.
+        "embeddings": config.embeddings and config.embeddings.name,
+        "teacher_captions": fingerprint(attrgetter("teacher_captions"), training),
+        "text": fingerprint(text_of, training, validation),
+        "boxes": fingerprint(boxes_of, training) if config.supervision else None,
+        "region_files": config.regions
+        and fingerprint(regions_of, training, validation),
+    }
+
+
+def _new_captioner(config, vocabulary, start):
+    """Return the captioner to train, with the weights of `start` if there is one."""
     encoder = start.network.backbone.encoder if start else None
     network = _build(config, len(vocabulary), encoder)
     report_encoder(network.backbone)
@@ -168,11 +182,7 @@ def _train(config, devices):
         captioner.copy_weights(start)
     if config.embeddings:
         load_embeddings(config.embeddings, vocabulary.words, network)
-    phases = _Phases(
-        config, captioner, training, validation, checkpoints, devices, about
-    )
-    phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_critical))
-    return phases.runner.best
+    return captioner
 
 
 def _from_preset(config):
