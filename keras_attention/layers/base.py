@@ -322,12 +322,13 @@ def standardize_attention_mask(attention_mask, query_shape, positions, num_heads
 
 
 def stay_frozen(layer):
-    """Freeze parts that were created after their layer was frozen."""
-    if not layer.trainable:
-        # On TensorFlow, setting the current value does nothing, so it is set to `True`
-        # first.
-        layer.trainable = True
-        layer.trainable = False
+    """Freeze what a layer, or a layer inside it, created after it was frozen."""
+    for one in layer._flatten_layers():
+        if not one.trainable:
+            # On TensorFlow, setting the current value does nothing, so it is set to
+            # `True` first.
+            one.trainable = True
+            one.trainable = False
 
 
 def set_dtype_policy(part, policy):

@@ -223,6 +223,7 @@ class AdditiveScore(ProjectedScore):
             use_bias=self.use_bias,
             **fresh_options(options_of(self.options, "kernel", "bias")),
             dtype=self.dtype_policy,
+            trainable=self.trainable,
             name="key_projection",
         )
 

@@ -25,6 +25,9 @@ from decoder.reference import decoder_of
 from keras_attention import AdditiveAttention
 from keras_attention import AttentionCell
 from keras_attention import AttentionDecoder
+from keras_attention import LuongAttention
+from keras_attention import SelfAttention
+from keras_attention import SoftmaxWeighting
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -148,6 +151,39 @@ def test_a_frozen_cell_alone_has_no_trainable_weights():
 
     assert len(cell.weights) == 4 + 2 * 3 + 2
     assert not any(variable.trainable for variable in cell.weights)
+
+
+ATTENTIONS = {
+    "additive": lambda **options: AdditiveAttention(UNITS, **options),
+    "local-p": lambda **options: LuongAttention(window="local-p", **options),
+    "heads": lambda **options: SelfAttention(
+        2, 2, weighting=SoftmaxWeighting(learn_temperature=True), **options
+    ),
+}
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_frozen_attention_does_not_train_in_a_decoder(name, is_built, rng, tmp_path):
+    attention = ATTENTIONS[name](trainable=is_built)
+    cell = AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention)
+    inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
+    outputs = AttentionDecoder(cell, name="decoder")(inputs, value)
+    model = keras.Model([inputs, value], outputs["output"])
+    attention.trainable = False
+
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+
+    for frozen in (model, restored):
+        assert len(frozen.trainable_weights) == 3
+    attention = restored.get_layer("decoder").cell.attention
+    before = attention.get_weights()
+    restored.compile("sgd", "mse")
+    x = draw(rng, INPUTS, VALUE)
+    restored.fit(x, np.ones((*INPUTS[:-1], STATE_UNITS)), verbose=0)
+    for old, new in zip(before, attention.get_weights(), strict=True):
+        np.testing.assert_array_equal(new, old)
 
 
 @pytest.mark.parametrize("layer", [AttentionCell, AttentionDecoder])

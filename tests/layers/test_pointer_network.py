@@ -114,6 +114,14 @@ def test_a_frozen_pointer_has_no_trainable_weights():
     assert len(model.weights) == 3 and model.trainable_weights == []
 
 
+def test_a_frozen_attention_does_not_train_with_a_dict(query, value):
+    pointer = PointerNetwork(AdditiveAttention(4, trainable=False))
+
+    pointer(query, pointer.memory(value))
+
+    assert len(pointer.weights) == 3 and pointer.trainable_weights == []
+
+
 @pytest.mark.exhaustive
 def test_learns_to_sort(rng):
     """The network of the paper sorts numbers, and beam search reads the order."""

@@ -11,6 +11,7 @@ from keras_attention import AdditiveScore
 from keras_attention import Attention
 from keras_attention import DotScore
 from keras_attention import GeneralScore
+from keras_attention import LocalPredictiveWindow
 from keras_attention import LocationScore
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -41,3 +42,21 @@ def test_a_score_comes_back_from_its_config(name, rng):
     expected, found = (ops.convert_to_numpy(x(query, value)) for x in layers)
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert keras.saving.serialize_keras_object(layers[0])["config"]["score"]
+
+
+PARTS = {
+    "additive": {"score": lambda **frozen: AdditiveScore(11, **frozen)},
+    "general": {"score": GeneralScore},
+    "location": {"score": lambda **frozen: LocationScore(13, **frozen)},
+    "window": {"score": DotScore, "window": LocalPredictiveWindow},
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_frozen_part_does_not_train(name, rng):
+    parts = {place: part(trainable=False) for place, part in PARTS[name].items()}
+    layer = Attention(**parts)
+
+    layer(*rng.normal(size=(2, BATCH, POSITIONS, DEPTH)))
+
+    assert layer.weights and layer.trainable_weights == []
