@@ -17,6 +17,7 @@ from keras_attention.quantization import QuantizableLayer
 from keras_attention.typing import Config
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
+from keras_attention.validation import check_mask
 from keras_attention.validation import check_rank
 from keras_attention.validation import check_shape
 
@@ -170,5 +171,4 @@ def _check(logits, weights, source_ids, features, targets, source_mask):
         check_shape("state, context and inputs", x, (*leading, None))
     if targets is not None:
         check_shape("targets", targets, leading)
-    if source_mask is not None:
-        check_shape("source_mask", source_mask, tuple(source_ids.shape))
+    check_mask("source_mask", source_mask, tuple(source_ids.shape))

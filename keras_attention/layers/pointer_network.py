@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.base import check_calling_form
+from keras_attention.layers.base import standardize_attention_mask
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.self_attention_checks import check_independent_queries
@@ -21,6 +22,7 @@ from keras_attention.typing import Config
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import check_mask
 from keras_attention.validation import check_rank
 
 
@@ -119,13 +121,13 @@ class PointerNetwork(QuantizableLayer):
         attention_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
+        check_rank("query", query.shape, (2, 3), "(batch, [queries,] depth)")
         masks = {"query_mask": query_mask, "attention_mask": attention_mask}
-        masks = {name: mask for name, mask in masks.items() if mask is not None}
         if isinstance(value, Mapping):
-            weights = self._step(query, value, value_mask, masks, training)
+            weights = self._step(query, value, value_mask, **masks, training=training)
         else:
-            if value_mask is not None:
-                masks["value_mask"] = value_mask
+            masks["value_mask"] = value_mask
+            masks = {name: mask for name, mask in masks.items() if mask is not None}
             _, weights = self.attention(
                 query, value, **masks, return_attention_scores=True, training=training
             )
@@ -133,10 +135,9 @@ class PointerNetwork(QuantizableLayer):
                 weights = ops.mean(weights, axis=1)
         return log_of_weights(weights)
 
-    def _step(self, query, memory, value_mask, masks, training):
+    def _step(self, query, memory, value_mask, *, query_mask, attention_mask, training):
         """Return the weights `(B, [T,] S)` of independent queries to a memory."""
         step = self.attention.step
-        check_rank("query", query.shape, (2, 3), "(batch, [queries,] depth)")
         if step.state_names:
             raise ValueError(
                 "value must be a tensor for an attention with a state, which one step "
@@ -150,16 +151,16 @@ class PointerNetwork(QuantizableLayer):
                 "value_mask belongs to the memory: pointer.memory(value, "
                 "value_mask=...). Received: value_mask with a dict"
             )
+        check_mask("query_mask", query_mask, query.shape[:-1])
+        mask = standardize_attention_mask(
+            attention_mask, query.shape, memory["values"].shape[-2]
+        )
         single = len(query.shape) == 2
         if single:
             query = query[:, None]
-            masks = {name: mask[:, None] for name, mask in masks.items()}
+            query_mask = None if query_mask is None else query_mask[:, None]
         outputs, _ = step(
-            query,
-            memory,
-            query_mask=masks.get("query_mask"),
-            mask=masks.get("attention_mask"),
-            training=training,
+            query, memory, query_mask=query_mask, mask=mask, training=training
         )
         weights = outputs["weights"]
         return weights[:, 0] if single else weights

@@ -16,6 +16,7 @@ from keras_attention.typing import Nested
 from keras_attention.typing import Step
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import check_mask
 from keras_attention.validation import check_positive_integer
 
 
@@ -104,8 +105,8 @@ class BeamSearchQueue:
         coverage_mask: Tensor | None = None,
         limit: Tensor | None = None,
     ) -> Tensors:
+        # Inside a compiled function, the values are not known.
         if limit is not None:
-            # Inside a compiled function, the values are not known.
             check_limit(limit)
         rows = {"memory": memory, "state": state}
         by_row = {"coverage_mask": coverage_mask, "limit": limit}
@@ -115,6 +116,7 @@ class BeamSearchQueue:
             for name, x in by_row.items()
             if x is not None
         }
+        check_mask("coverage_mask", rows.get("coverage_mask"), (None, None))
         counts = sorted({x.shape[0] for x in tree.flatten(rows)})
         if len(counts) != 1:
             raise ValueError(

@@ -9,6 +9,7 @@ from keras_attention.search.constraints import is_possible
 from keras_attention.search.nested import check_rows
 from keras_attention.search.nested import gather
 from keras_attention.validation import check_choice
+from keras_attention.validation import check_mask
 from keras_attention.validation import check_penalty
 
 # Lower bound of the coverage of a position, so that its logarithm stays finite.
@@ -44,7 +45,7 @@ class Ranking:
                 f"{max_length} tokens is finite in float32. Received: {length_penalty}"
             )
         if coverage_mask is not None:
-            coverage_mask = ops.cast(coverage_mask, "bool")
+            coverage_mask = ops.convert_to_tensor(coverage_mask)
         self.coverage_mask = coverage_mask
 
     def undivided(self, log_probs, coverage, length):
@@ -64,7 +65,8 @@ class Ranking:
         coverage = ops.minimum(ops.maximum(coverage, MIN_COVERAGE), 1.0)
         logs = ops.log(coverage)
         if self.coverage_mask is not None:
-            logs = ops.where(self.coverage_mask[:, None], logs, 0.0)
+            counts = ops.cast(self.coverage_mask, "bool")
+            logs = ops.where(counts[:, None], logs, 0.0)
         penalty = self.coverage_penalty * ops.sum(logs, axis=-1)
         return log_probs + self.divisor(length) * penalty
 
@@ -77,7 +79,7 @@ class Ranking:
         return length**self.length_penalty
 
     def check_coverage_mask(self, weights, batch_size):
-        """Raise `ValueError` if the mask does not have the shape of the positions."""
+        """Raise `ValueError` for a mask of another shape, or an additive mask."""
         if self.coverage_mask is None:
             return
         shape = tuple(self.coverage_mask.shape)
@@ -89,6 +91,7 @@ class Ranking:
                 f"{positions} positions. Received: {shape}"
             )
         check_rows("coverage_mask", self.coverage_mask, batch_size)
+        check_mask("coverage_mask", self.coverage_mask, shape)
 
     def _is_representable(self, length):
         """Return whether the divisor of this length is finite in float32."""

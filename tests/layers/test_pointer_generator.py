@@ -201,6 +201,7 @@ def test_compiled_training_is_finite_and_reaches_the_weights(inputs):
         ({"state": np.zeros((B, U))}, r"state, .*Received: \(2, 11\)"),
         ({"targets": np.zeros((B, T + 1))}, r"targets .*Received: \(2, 4\)"),
         ({"source_mask": np.zeros((S, B))}, r"source_mask .*Received: \(5, 2\)"),
+        ({"source_mask": np.full((B, S), -1e9)}, "source_mask must be boolean"),
         ({"logits": np.zeros(N)}, r"logits .*Received: \(7,\)"),
     ],
 )

@@ -90,6 +90,47 @@ def test_wrong_arguments_are_named(query, value):
 
 
 @pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        (
+            {"attention_mask": np.full((B, T, S), -1e9)},
+            "attention_mask must be boolean",
+        ),
+        ({"attention_mask": np.ones((B, S + 1))}, r"attention_mask .*: \(2, 6\)"),
+        ({"query_mask": np.full((B, T), -1e9)}, "query_mask must be boolean"),
+        ({"query_mask": np.ones((B, S))}, r"query_mask .*Received: \(2, 5\)"),
+    ],
+)
+@pytest.mark.parametrize("name", ["additive", "heads"])
+def test_wrong_masks_are_errors_with_a_dict_too(name, masks, message, query, value):
+    pointer = PointerNetwork(ATTENTIONS[name]())
+    pointer(query, value)
+
+    for source in (value, pointer.memory(value)):
+        with pytest.raises(ValueError, match=message):
+            pointer(query, source, **masks)
+
+
+@pytest.mark.parametrize("name", ["additive", "heads"])
+def test_a_mask_for_all_rows_fits_a_dict_too(name, query, value):
+    pointer = PointerNetwork(ATTENTIONS[name]())
+    left = np.tri(T, S, dtype="bool")
+    expected = pointer(query, value, attention_mask=left)
+
+    found = pointer(query, pointer.memory(value), attention_mask=left)
+
+    np.testing.assert_allclose(numpy(found), numpy(expected), atol=1e-5)
+
+
+def test_a_query_of_another_rank_is_an_error():
+    pointer = PointerNetwork(SelfAttention(2, 4, attention_axes=(1,)))
+    grid = np.ones((2, 3, 5, 7), "float32")
+
+    with pytest.raises(ValueError, match=r"query must have .*Received: \(2, 3, 5, 7\)"):
+        pointer(grid, grid)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"causal": True}, "must neither be causal"),

@@ -222,6 +222,11 @@ def test_limits_may_be_a_list():
         (0, {}, "batch_size must be a positive integer. Received: 0"),
         (3, {"memory": np.zeros((5, 2))}, r"number of rows.* Received: \[5, 7\]"),
         (3, {"coverage_mask": np.zeros((6, 2))}, r"rows.* Received: \[6, 7\]"),
+        (
+            3,
+            {"coverage_mask": np.full((7, 2), -1e9)},
+            "coverage_mask must be bool",
+        ),
         (3, {"limit": np.arange(7)}, "limit must be a positive integer. Rec.*0 1 2"),
     ],
 )

@@ -394,6 +394,7 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
         (run_beam, {"coverage_mask": ((True,) * 5,) * 2}, r"7 positions. .*: \(2, 5\)"),
         (run_beam, {"coverage_mask": (True,) * 7}, r"coverage_mask must .*: \(7,\)"),
         (run_beam, {"coverage_mask": ((True,) * 7,)}, "mask must have 2 rows.*: 1"),
+        (run_beam, {"coverage_mask": ((-1e9,) * 7,) * 2}, "coverage_mask must be bool"),
         (run_covered, {"prefix": ((3, 4),) * 3}, "of Prefix must have 2 rows.*: 3"),
         (run_greedy, {"prefix": ((3, 4),)}, "of Prefix must have 2 rows.*: 1"),
         (
