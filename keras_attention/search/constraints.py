@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_attention.lengths import join_axes
+from keras_attention.search.limits import known_limit
 from keras_attention.search.nested import check_rows
 from keras_attention.typing import Nested
 from keras_attention.typing import Tensor
@@ -62,7 +63,7 @@ class Constraint:
     ...     def __init__(self, token, times):
     ...         self.token, self.times = token, times
     ...
-    ...     def begin(self, *, batch_size, end, max_length):
+    ...     def begin(self, *, batch_size, end, max_length, limit):
     ...         return keras.ops.zeros((batch_size,), dtype="int32")
     ...
     ...     def mask(self, log_probs, state, step):
@@ -85,13 +86,22 @@ class Constraint:
     #: Whether the constraint applies after those that do not override.
     overrides = False
 
-    def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
+    def begin(
+        self,
+        *,
+        batch_size: int | Tensor,
+        end: int,
+        max_length: int,
+        limit: int | Tensor,
+    ) -> Nested:
         """Return the initial state, nested tensors `(B, ...)`; `{}` for none.
 
         Args:
             batch_size: Number of rows B; a tensor in a graph that takes any batch.
             end: The end token.
             max_length: Maximum number of tokens, `end` included.
+            limit: Maximum number of tokens of this call, at most `max_length`: a
+                number, or one for every row, `(B,)`.
 
         Raises:
             ValueError: If the search cannot meet the constraint.
@@ -180,9 +190,9 @@ class MinLength(Constraint):
     `MinLength(ops.cast(0.8 * source_lengths, "int32"))`.
 
     Args:
-        min_length: Integer, not negative and at most `max_length` of the search, or one
-            for every row, `(B,)`. In a graph, larger values leave all hypotheses
-            unfinished.
+        min_length: Integer, not negative and at most `max_length` and `limit` of the
+            search, or one for every row, `(B,)`. In a graph, larger values leave all
+            hypotheses unfinished.
 
     Raises:
         ValueError: If `min_length` is no integer, or, in the search, out of range or
@@ -201,15 +211,22 @@ class MinLength(Constraint):
             check_integer("min_length", min_length)
         self.min_length = min_length
 
-    def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
-        values = values_of(self.min_length)
-        if values is not None and not np.all((values >= 0) & (values <= max_length)):
-            raise ValueError(
-                f"min_length must be between 0 and max_length, {max_length}. "
-                f"Received: {self.min_length}"
-            )
+    def begin(
+        self,
+        *,
+        batch_size: int | Tensor,
+        end: int,
+        max_length: int,
+        limit: int | Tensor,
+    ) -> Nested:
         if hasattr(self.min_length, "shape") and len(self.min_length.shape):
             check_rows("min_length", self.min_length, batch_size)
+        values, longest = values_of(self.min_length), known_limit(limit, max_length)
+        if values is not None and not np.all((values >= 0) & (values <= longest)):
+            raise ValueError(
+                f"min_length must be between 0 and max_length or limit, {longest}. "
+                f"Received: {self.min_length}"
+            )
         return {}
 
     def mask(
@@ -239,7 +256,14 @@ class NoRepeatNgrams(Constraint):
         check_positive_integer("n of NoRepeatNgrams", n)
         self.n = n
 
-    def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
+    def begin(
+        self,
+        *,
+        batch_size: int | Tensor,
+        end: int,
+        max_length: int,
+        limit: int | Tensor,
+    ) -> Nested:
         # The newest token comes last; -1 stands for tokens that do not exist yet.
         return ops.full((batch_size, max_length), -1, dtype="int32")
 
@@ -294,7 +318,14 @@ class Prefix(Constraint):
         if values is not None:
             self.highest = int(np.max(values.astype("int64"), initial=-1))
 
-    def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
+    def begin(
+        self,
+        *,
+        batch_size: int | Tensor,
+        end: int,
+        max_length: int,
+        limit: int | Tensor,
+    ) -> Nested:
         if self.length > max_length:
             raise ValueError(
                 f"token_ids of Prefix must have at most {max_length} tokens. "

@@ -11,6 +11,7 @@ from keras_attention.search.constraints import Constraint
 from keras_attention.search.constraints import SearchStep
 from keras_attention.search.constraints import check_integer
 from keras_attention.search.constraints import mark
+from keras_attention.search.limits import known_limit
 from keras_attention.search.nested import check_rows
 from keras_attention.typing import Nested
 from keras_attention.typing import Tensor
@@ -27,6 +28,7 @@ class RequiredPhrases(Constraint):
     The phrases are guaranteed: as soon as the remaining tokens are just enough for the
     phrases that are missing and the end token, only tokens that continue a phrase are
     allowed. Until then, a hypothesis may begin a phrase at any time, or abandon it.
+    After a `Prefix`, phrases that do not fit into the rest are missing.
 
     `beam_search` divides its beam by the progress of hypotheses, the number of their
     tokens that belong to phrases. It takes the best continuation for every number, from
@@ -44,14 +46,16 @@ class RequiredPhrases(Constraint):
             negative ones pad phrases at their ends. Or nested lists: for every row, a
             list of phrases, each a list of tokens.
         not_followed_by: List of tokens that do not follow a phrase directly when it
-            appears for the first time, such as subwords that continue a word.
+            appears for the first time, such as subwords that continue a word. They may
+            if they continue a longer phrase, or if no other token fits.
 
     Raises:
         ValueError: If `token_ids` are not integers `(B, C, P)`, padding comes before a
             token, or `not_followed_by` is not a list of tokens; in the search, if they
             have another number of rows, `end` or a token outside of the vocabulary is
-            among them, or the phrases of a row and `end` exceed `max_length`. In a
-            graph, the length is not checked, and phrases that do not fit are missing.
+            among them, or the phrases of a row and `end` exceed `max_length` or
+            `limit`. Values in a graph are not checked, and phrases that do not fit are
+            missing.
 
     Example:
 
@@ -111,7 +115,14 @@ class RequiredPhrases(Constraint):
         for token in self.not_followed_by:
             check_integer("every token of not_followed_by", token)
 
-    def begin(self, *, batch_size: int | Tensor, end: int, max_length: int) -> Nested:
+    def begin(
+        self,
+        *,
+        batch_size: int | Tensor,
+        end: int,
+        max_length: int,
+        limit: int | Tensor,
+    ) -> Nested:
         check_rows("token_ids of RequiredPhrases", self.token_ids, batch_size)
         if self.values is not None:
             if (self.values == end).any():
@@ -120,11 +131,13 @@ class RequiredPhrases(Constraint):
                     f"Received: {self.values.tolist()}"
                 )
             counts = (self.values >= 0).sum(axis=(1, 2))
-            if (counts > max_length - 1).any():
+            limits = np.broadcast_to(known_limit(limit, max_length), counts.shape)
+            too_many = np.flatnonzero(counts >= limits)
+            if too_many.size:
+                row = too_many[0]
                 raise ValueError(
-                    "the phrases of a row must have fewer tokens than max_length, "
-                    f"{max_length}. Received: {counts.max()} tokens in row "
-                    f"{counts.argmax()}"
+                    "the phrases of a row must have fewer tokens than max_length or "
+                    f"limit, {limits[row]}. Received: {counts[row]} tokens in row {row}"
                 )
         return {
             # active[c, p]: the last p + 1 tokens are the first ones of phrase c.
@@ -150,6 +163,13 @@ class RequiredPhrases(Constraint):
         most = ops.max(matches, axis=(2, 3), initial=0)
         needed = ops.where(-spare < most, -spare, most)[..., None, None]
         continues = (matches > 0) & (matches >= needed)
+        if self.not_followed_by:
+            excluded = ops.convert_to_tensor(self.not_followed_by, dtype="int32")
+            begins = (matches == 1) & ops.any(
+                self.token_ids[..., None] == excluded, axis=-1
+            )[:, None]
+            avoids = (newly_met & ~forcing)[..., None, None]
+            continues = continues & ~(begins & avoids)
         token_ids = ops.broadcast_to(self.token_ids[:, None], ops.shape(matches))
         continues = mark(_flat(token_ids), _flat(continues), size)
 

@@ -42,7 +42,6 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
     check_integer("start", start)
     check_integer("end", end)
     limit = max_length if limit is None else limit
-    limit = limit if isinstance(limit, int) else ops.reshape(limit, (-1, 1))
     constraints = in_order(constraints)
     batch_size = batch_of(state)
     state = {
@@ -50,7 +49,9 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
         "length": ops.zeros((batch_size,), dtype="int32"),
         "finite": ops.ones((batch_size,), dtype="bool"),
         "constraints": [
-            constraint.begin(batch_size=batch_size, end=end, max_length=max_length)
+            constraint.begin(
+                batch_size=batch_size, end=end, max_length=max_length, limit=limit
+            )
             for constraint in constraints
         ],
     }
@@ -66,7 +67,8 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
         _check_token("start", start, size)
         _check_token("end", end, size)
         vocabulary = ops.arange(size, dtype="int32")
-        remaining = limit - length
+        limits = limit if isinstance(limit, int) else ops.reshape(limit, (-1, 1))
+        remaining = limits - length
         now = SearchStep(token_ids, length, remaining, log_probs, vocabulary, end)
         states = []
         for constraint, own in zip(constraints, state["constraints"], strict=True):

@@ -198,7 +198,7 @@ def test_long_ngrams_never_come_twice():
 class NoRepeatedToken(Constraint):
     """The same as `NoRepeatNgrams(1)`, by a state that marks all tokens so far."""
 
-    def begin(self, *, batch_size, end, max_length):
+    def begin(self, *, batch_size, end, max_length, limit):
         return {"seen": ops.zeros((batch_size, VOCABULARY), dtype="bool")}
 
     def mask(self, log_probs, state, step):
@@ -270,7 +270,7 @@ def test_a_minimum_length_may_differ_from_row_to_row(search):
 @pytest.mark.parametrize(
     ("min_length", "message"),
     [
-        (np.array([2, 9]), r"between 0 and max_length, 5. .*: \[2 9\]"),
+        (np.array([2, 9]), r"between 0 and max_length or limit, 5. .*: \[2 9\]"),
         (np.array([2, 3, 4]), "min_length must have 2 rows.*: 3"),
         (np.array([[2], [3]]), r"one for every row.*int64 of shape \(2, 1\)"),
         (np.array([2.5, 3.0]), "must be an integer, or one.*float64"),
@@ -279,6 +279,16 @@ def test_a_minimum_length_may_differ_from_row_to_row(search):
 def test_wrong_minimum_lengths_are_named(min_length, message):
     with pytest.raises(ValueError, match=message):
         searched(greedy_search, [MinLength(min_length)])
+
+
+@pytest.mark.parametrize("limit", [2, np.array([4, 2])])
+def test_a_minimum_length_above_a_limit_is_an_error(limit):
+    state = to_tensors(random_state(3))
+    options = {"start": START, "end": END, "max_length": LENGTH, "limit": limit}
+    with pytest.raises(ValueError, match=r"between 0 and max_length or limit, .*: 3"):
+        greedy_search(
+            make_step(random_table(3)), state, constraints=[MinLength(3)], **options
+        )
 
 
 class EndsInTime(Constraint):

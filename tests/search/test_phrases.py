@@ -267,6 +267,38 @@ def test_some_tokens_do_not_follow_a_phrase_directly():
     assert 1 in following([1])
 
 
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_phrase_does_not_follow_another_directly_while_tokens_remain(name):
+    search, own = SEARCHES[name]
+    state = to_tensors(random_state(3, 1, SMALL))
+    options = {"start": START, "end": END, "max_length": LENGTH, **own}
+
+    def found(phrases, not_followed_by):
+        required = RequiredPhrases([phrases], not_followed_by=not_followed_by)
+        step = make_step(random_table(3, SMALL))
+        found = search(step, state, constraints=[required], **options)
+        tokens = list(filter(None, hypotheses(to_numpy(found), 0)))
+        assert tokens and all(contains(x, p) for x in tokens for p in phrases)
+        return tokens
+
+    for tokens in found([[0], [3]], [3]):
+        assert tokens[tokens.index(0) + 1] != 3
+    # The phrases have as many tokens as there are.
+    assert {tokens[-1] for tokens in found([[0], [3], [1, 1, 1]], [0, 1, 3])} == {END}
+
+
+def test_a_longer_phrase_continues_after_a_shorter_one():
+    required = RequiredPhrases([[[0], [0, 3, 1]]], not_followed_by=[3])
+    state = to_tensors(random_state(3, 1, SMALL))
+    options = {"start": START, "end": END, "max_length": LENGTH}
+
+    found = beam_search(
+        make_step(random_table(3, SMALL)), state, constraints=[required], **options
+    )
+
+    assert any(tokens[:3] == (0, 3, 1) for tokens in hypotheses(to_numpy(found), 0))
+
+
 @pytest.mark.parametrize("name", ["greedy", "beam"])
 def test_a_token_that_the_model_rules_out_leaves_no_hypothesis(name):
     search, own = SEARCHES[name]
@@ -374,7 +406,7 @@ def test_phrases_of_a_queue_follow_their_rows():
         (np.array([[[-1, 3]]]), {}, r"padding after the tokens.*\[\[\[-1, 3\]\]\]"),
         ([[[3, END]]], {}, f"must not contain end, {END}"),
         ([[[4]]], {}, r"between 0 and 3. Received: \[4\]"),
-        ([[[3, 0] * 3]], {}, "fewer tokens than max_length, 6. .*: 6 tokens in row 0"),
+        ([[[3, 0] * 3]], {}, r"max_length or limit, 6\. .*: 6 tokens in row 0"),
         ([[[3]], []], {}, "of RequiredPhrases must have 1 rows.*: 2"),
         ([[[3]]], {"not_followed_by": 3}, "not_followed_by must be a list.*: 3"),
         ([[[3]]], {"not_followed_by": [9]}, r"between 0 and 3. Received: \[9\]"),
@@ -391,6 +423,13 @@ def test_wrong_phrases_are_named(phrases, options, message):
             max_length=LENGTH,
             constraints=[RequiredPhrases(phrases, **options)],
         )
+
+
+@pytest.mark.parametrize("limit", [3, np.array([5, 3])])
+def test_phrases_that_exceed_a_limit_are_an_error(limit):
+    phrases = [[[3]], [[3, 3, 0]]]
+    with pytest.raises(ValueError, match=r"or limit, 3. Received: 3 tokens in row 1"):
+        searched("beam", phrases, limit=limit)
 
 
 def test_two_constraints_with_a_progress_are_refused():
