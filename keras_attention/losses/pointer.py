@@ -35,7 +35,7 @@ def pointer_crossentropy(
     impossible: a masked position, or an extra id that its source does not have. Label
     smoothing leaves such classes out. Log-probabilities below -69.1 (a probability of
     1e-30) count as -69.1 and have no gradient, so an impossible target has a finite
-    loss.
+    loss. A target outside of 0 to C - 1 is impossible, too.
 
     Args:
         token_ids: Targets, integers `(..., T)`: positions, or ids of the extended
@@ -72,8 +72,10 @@ def pointer_crossentropy(
     token_ids = ops.cast(masked(token_ids, mask), "int32")
     possible = log_probs > IMPOSSIBLE / 2
     log_probs = ops.maximum(log_probs, MIN_LOG_PROB)
+    exists = (token_ids >= 0) & (token_ids < ops.shape(log_probs)[-1])
+    token_ids = ops.where(exists, token_ids, 0)
     targets = ops.take_along_axis(log_probs, token_ids[..., None], axis=-1)
-    losses = -targets[..., 0]
+    losses = -ops.where(exists, targets[..., 0], MIN_LOG_PROB)
     if label_smoothing:
         count = ops.sum(ops.cast(possible, log_probs.dtype), axis=-1)
         total = ops.sum(ops.where(possible, log_probs, 0.0), axis=-1)

@@ -68,14 +68,14 @@ def target_log_probs(
     """Return the log-probabilities of target tokens alone, `(B, T)`.
 
     Equal to the entries of `extended_log_probs` for the tokens `targets` `(B, T)`, but
-    without an array of the size `(B, T, N + X)`.
+    without an array of the size `(B, T, N + X)`. Other tokens are `IMPOSSIBLE`.
     """
     size = logits.shape[-1]
     source_ids, source_mask = _mask_ids(source_ids, size + extra_ids, source_mask)
     generate, copy, shares = _mixture(logits, switch, weights, source_mask)
     logits = at_least_float32(logits)
     targets = ops.cast(targets, "int32")[..., None]
-    in_vocabulary = targets < size
+    in_vocabulary = (targets >= 0) & (targets < size)
     chosen = ops.take_along_axis(logits, ops.where(in_vocabulary, targets, 0), axis=-1)
     vocabulary = chosen - ops.logsumexp(logits, axis=-1, keepdims=True)
     vocabulary = ops.where(in_vocabulary, vocabulary + generate, IMPOSSIBLE)

@@ -72,6 +72,9 @@ def test_targets_alone_have_the_same_log_probabilities(inputs):
     for token in range(N + X):
         alone = layer(**inputs, targets=np.full((B, T), token))
         np.testing.assert_allclose(numpy(alone), log_probs[..., token], rtol=1e-5)
+    for token in (-1, N + X):
+        alone = layer(**inputs, targets=np.full((B, T), token))
+        np.testing.assert_array_equal(numpy(alone), np.full((B, T), -1e9))
 
 
 def test_a_single_step_is_a_step_of_the_pass(inputs):

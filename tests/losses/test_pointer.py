@@ -46,6 +46,19 @@ def test_impossible_targets_have_a_finite_loss_and_no_gradient(gradients):
     assert (found[:, :, :2] != 0).all()
 
 
+@pytest.mark.parametrize("target", [-1, 3, 7])
+def test_a_target_that_does_not_exist_is_impossible(target, gradients):
+    targets = np.array([[1, target], [0, 1]])
+
+    losses = numpy(pointer_crossentropy(targets, LOG_PROBS))
+    (found,) = gradients(
+        lambda x: ops.sum(pointer_crossentropy(targets, x)), [LOG_PROBS]
+    )
+
+    assert losses[0, 1] == pytest.approx(-np.log(1e-30))
+    assert losses[0, 0] == pytest.approx(np.log(4)) and not found[0, 1].any()
+
+
 def test_masked_targets_do_not_count_whatever_they_hold(gradients):
     log_probs, targets = LOG_PROBS.copy(), TARGETS.copy()
     mask = np.array([[True, False], [True, True]])
