@@ -6,10 +6,16 @@ import keras
 def serialize_part(part):
     """Return the config of a layer, without its build config: its owner builds it.
 
+    Several layers may share the part. When Keras saves a model, every config of an
+    object after the first contains its id. Layers that are loaded from configs with the
+    same id share the part again.
+
     Anything else, such as `None` for no layer, is returned unchanged.
     """
     if not isinstance(part, keras.layers.Layer):
         return part
+    # The first call registers the object, so the second config contains the id.
+    keras.saving.serialize_keras_object(part)
     config = keras.saving.serialize_keras_object(part)
     config.pop("build_config", None)
     return config
@@ -33,17 +39,6 @@ def serialize_seed(seed):
     if isinstance(seed, keras.random.SeedGenerator):
         return keras.saving.serialize_keras_object(seed)
     return seed
-
-
-def serialize_shared_part(part):
-    """Return the config of a part that several layers may share.
-
-    When Keras saves a model, every config of an object after the first contains its id.
-    Layers that are loaded from configs with the same id share the part again.
-    """
-    # The first call registers the object, so the second config contains the id.
-    serialize_part(part)
-    return serialize_part(part)
 
 
 def deserialize_parts(config):

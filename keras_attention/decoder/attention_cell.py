@@ -472,7 +472,7 @@ class AttentionCell(QuantizableLayer):
         attention = [serialize_part(attention) for attention in self.attentions]
         return {
             **super().get_config(),
-            "cell": keras.saving.serialize_keras_object(self.cell),
+            "cell": serialize_part(self.cell),
             "attention": attention if self.has_several else attention[0],
             "order": self.order,
             "input_in_query": self.input_in_query,

@@ -332,7 +332,7 @@ class AttentionDecoder(QuantizableLayer):
     def get_config(self) -> Config:
         return {
             **super().get_config(),
-            "cell": keras.saving.serialize_keras_object(self.cell),
+            "cell": serialize_part(self.cell),
             "sampling": serialize_part(self.sampling),
         }
 

@@ -18,7 +18,7 @@ from keras_attention.lengths import join_axes
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.ops.sampling import sample_by_inversion
 from keras_attention.serialization import deserialize_parts
-from keras_attention.serialization import serialize_shared_part
+from keras_attention.serialization import serialize_part
 from keras_attention.typing import Config
 from keras_attention.typing import Nested
 from keras_attention.typing import Seed
@@ -281,7 +281,7 @@ class InverseSigmoidRate(keras.optimizers.schedules.LearningRateSchedule):
 def _serialize(borrowed):
     """Return the config of a layer or of a registered function, otherwise `None`."""
     if isinstance(borrowed, keras.layers.Layer):
-        return serialize_shared_part(borrowed)
+        return serialize_part(borrowed)
     if not hasattr(borrowed, "__name__"):
         return None
     name = keras.saving.get_registered_name(borrowed)

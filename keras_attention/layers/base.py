@@ -196,6 +196,13 @@ class AttentionPart(QuantizableLayer):
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
 
+    def check_shared(self, *shapes: Any) -> None:
+        """Raise `ValueError` if the weights do not fit another layer.
+
+        Args:
+            *shapes: Those that `build` would receive.
+        """
+
     def initial_state(self, memory: Tensors, queries: int) -> Tensors:
         """Return the state before the first query, tensors `(B, queries, ...)`.
 
@@ -319,6 +326,14 @@ def standardize_attention_mask(attention_mask, query_shape, positions, num_heads
     if num_heads and len(attention_mask.shape) == 3:
         return attention_mask[:, None]
     return attention_mask
+
+
+def build_part(part, *shapes):
+    """Build a part, or check that it fits if it is shared and built already."""
+    if part.built:
+        part.check_shared(*shapes)
+    else:
+        part.build(*shapes)
 
 
 def stay_frozen(layer):

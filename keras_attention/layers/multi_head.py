@@ -10,6 +10,7 @@ from keras import tree
 
 from keras_attention.layers.base import BaseMemory
 from keras_attention.layers.base import BaseStep
+from keras_attention.layers.base import build_part
 from keras_attention.layers.dropout import WeightDropout
 from keras_attention.layers.head_weights import check_for_heads
 from keras_attention.layers.head_weights import draw_for_scores
@@ -34,7 +35,6 @@ from keras_attention.ops.relative_positions import offsets_between
 from keras_attention.ops.relative_positions import positions_of_steps
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
-from keras_attention.serialization import serialize_shared_part
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -124,7 +124,7 @@ class MultiHeadMemory(BaseMemory):
             "key_dim": self.key_dim,
             "value_dim": self.value_dim,
             "projection": dict(self.projection),
-            "positions": serialize_shared_part(self.positions),
+            "positions": serialize_part(self.positions),
             "norm": self.norm,
         }
 
@@ -212,10 +212,7 @@ class MultiHeadStep(BaseStep):
         self.query_projection.build((None, query_shape[-1]))
         if self.positions is not None:
             shapes = (None, self.num_heads, None, self.key_dim), memory_shape["values"]
-            if self.positions.built:
-                self.positions.check_shared(*shapes)
-            else:
-                self.positions.build(*shapes)
+            build_part(self.positions, *shapes)
         if self.query_norm is not None:
             self.query_norm.build((None, None, None, self.key_dim))
         joined = self.num_heads * memory_shape["values"][-1]
@@ -226,9 +223,8 @@ class MultiHeadStep(BaseStep):
             depth = self.context_depth(query_shape[-1], memory_shape)
             self.output_projection = _projection(self, "output_projection", depth)
             self.output_projection.build((None, joined))
-        if not self.weighting.built:
-            heads = [self.num_heads] if self.weighting.takes_heads else []
-            self.weighting.build((None, *heads, None, None))
+        heads = [self.num_heads] if self.weighting.takes_heads else []
+        build_part(self.weighting, (None, *heads, None, None))
         self.built = True
 
     def call(
@@ -447,7 +443,7 @@ class MultiHeadStep(BaseStep):
             "dropout": self.weight_dropout.rate,
             "seed": serialize_seed(self.weight_dropout.seed),
             "projection": dict(self.projection),
-            "positions": serialize_shared_part(self.positions),
+            "positions": serialize_part(self.positions),
             "window_size": self.window_size,
             "norm": self.norm,
             "use_gate": self.use_gate,

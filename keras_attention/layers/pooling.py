@@ -10,6 +10,7 @@ import keras
 from keras import ops
 from keras import tree
 
+from keras_attention.layers.base import build_part
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.projections import project_rows
 from keras_attention.layers.projections import serialize_options
@@ -152,8 +153,7 @@ class AttentionPooling(QuantizableLayer):
             shape=(self.units or depth, self.hops),
             **weight_arguments(self.options, "kernel"),
         )
-        if not self.weighting.built:
-            self.weighting.build((None, self.hops, None))
+        build_part(self.weighting, (None, self.hops, None))
         stay_frozen(self)
         self.built = True
 

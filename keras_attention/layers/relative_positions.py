@@ -60,9 +60,6 @@ class RelativePositions(AttentionPart):
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.built = True
 
-    def check_shared(self, query_shape: Shape, value_shape: Shape) -> None:
-        """Raise `ValueError` if the weights do not fit another layer's shapes."""
-
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Return rotated queries or keys `(B, N, T, D)`.
 
@@ -170,6 +167,12 @@ class RotaryPositions(RelativePositions):
             raise ValueError(
                 "Rotary positions must rotate two features or more of a head. Received:"
                 f" key_dim={key_dim}, fraction={self.fraction}"
+            )
+        if depth == 2 and self.scaling == "ntk" and self.scaling_factor > 1:
+            raise ValueError(
+                "scaling='ntk' leaves the first pair of features as it is, so four "
+                f"features or more must be rotated. Received: key_dim={key_dim}, "
+                f"fraction={self.fraction}"
             )
         return depth
 
@@ -282,7 +285,8 @@ class T5Positions(RelativePositions):
         )
         self.built = True
 
-    def check_shared(self, query_shape: Shape, value_shape: Shape) -> None:
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, _ = shapes
         if query_shape[1] != self.biases.shape[1]:
             raise ValueError(
                 "layers that share T5Positions must have the same number of heads, "
@@ -364,7 +368,8 @@ class ShawPositions(RelativePositions):
             self.of_values = self._table("of_values", value_shape[-1])
         self.built = True
 
-    def check_shared(self, query_shape: Shape, value_shape: Shape) -> None:
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, value_shape = shapes
         shared = [self.of_keys, *([self.of_values] if self.use_values else [])]
         expected = [table.shape[-1] for table in shared]
         found = [query_shape[-1], value_shape[-1]][: len(expected)]

@@ -339,9 +339,8 @@ class ScorePair(Score):
     def __init__(self, score: Score, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.first = score
-        config = {**serialize_part(score), "config": {**score.get_config()}}
-        config["config"]["name"] = f"{score.name}_copy"
-        self.second = keras.saving.deserialize_keras_object(config)
+        config = {**score.get_config(), "name": f"{score.name}_copy"}
+        self.second = type(score).from_config(config)
         self.takes_coverage = score.takes_coverage
         self.uses_keys = score.uses_keys
 

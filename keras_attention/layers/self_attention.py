@@ -34,7 +34,6 @@ from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.relative_positions import positions_of_steps
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
-from keras_attention.serialization import serialize_shared_part
 from keras_attention.typing import Config
 from keras_attention.typing import Initializer
 from keras_attention.typing import Nested
@@ -485,7 +484,7 @@ class SelfAttention(BaseAttention):
             "dropout": self.step.weight_dropout.rate,
             "scale": self.scale,
             "seed": serialize_seed(self.step.weight_dropout.seed),
-            "positions": serialize_shared_part(self.positions),
+            "positions": serialize_part(self.positions),
             "num_key_value_heads": self.num_key_value_heads,
             "window_size": self.window_size,
             "attention_axes": self.axes.axes,

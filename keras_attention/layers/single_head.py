@@ -11,6 +11,7 @@ from keras import tree
 
 from keras_attention.layers.base import BaseMemory
 from keras_attention.layers.base import BaseStep
+from keras_attention.layers.base import build_part
 from keras_attention.layers.base import set_dtype_policy
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.causal import CausalMask
@@ -204,8 +205,8 @@ class AttentionStep(BaseStep):
             (self.weighting, ((query_shape[0], None, None),)),
             (self.coverage, ((query_shape[0], None, None),)),
         ):
-            if part is not None and not part.built:
-                part.build(*shapes)
+            if part is not None:
+                build_part(part, *shapes)
         stay_frozen(self)
         self.built = True
 

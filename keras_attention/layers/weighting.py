@@ -89,10 +89,20 @@ class TemperatureWeighting(Weighting):
         if self.learn_temperature:
             self.log_temperature = self.add_weight(
                 name="log_temperature",
-                shape=(scores_shape[1] or 1, *[1] * len(scores_shape[2:])),
+                shape=_temperatures(scores_shape),
                 initializer=keras.initializers.Constant(math.log(self.temperature)),
             )
         self.built = True
+
+    def check_shared(self, *shapes: Shape) -> None:
+        if not self.learn_temperature:
+            return
+        expected, found = tuple(self.log_temperature.shape), _temperatures(*shapes)
+        if expected != found and {*expected, *found} != {1}:
+            raise ValueError(
+                "layers that share a learned temperature must have the same number of "
+                f"heads or hops. Received: temperatures {expected} and {found}"
+            )
 
     def divided(self, scores: Tensor) -> Tensor:
         """Return the scores divided by the temperature."""
@@ -109,3 +119,8 @@ class TemperatureWeighting(Weighting):
             "temperature": self.temperature,
             "learn_temperature": self.learn_temperature,
         }
+
+
+def _temperatures(scores_shape):
+    """Return the shape of the temperatures for scores `(B, N or T, ...)`."""
+    return (scores_shape[1] or 1, *[1] * len(scores_shape[2:]))

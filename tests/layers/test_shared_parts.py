@@ -1,0 +1,97 @@
+"""Parts and attentions that several layers share."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_attention import AdditiveAttention
+from keras_attention import AdditiveScore
+from keras_attention import Attention
+from keras_attention import AttentionCell
+from keras_attention import AttentionDecoder
+from keras_attention import AttentionPooling
+from keras_attention import DotScore
+from keras_attention import PointerNetwork
+from keras_attention import RecurrentEncoder
+from keras_attention import SelfAttention
+from keras_attention import SoftmaxWeighting
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+B, T, S, DEPTH = 2, 3, 5, 7
+
+
+def share_attention(query, value):
+    attention = AdditiveAttention(11)
+    cell = AttentionCell(keras.layers.GRUCell(DEPTH), attention)
+    states = AttentionDecoder(cell)(query, value)["output"]
+    return PointerNetwork(attention)(states, value), attention(query, value)
+
+
+def attend_twice(query, value):
+    attention = AdditiveAttention(11)
+    cell = AttentionCell(keras.layers.GRUCell(DEPTH), [attention, attention])
+    return AttentionDecoder(cell)(query, value)["output"]
+
+
+def share_weighting(query, value):
+    weighting = SoftmaxWeighting(learn_temperature=True)
+    query = AdditiveAttention(11, weighting=weighting)(query, value)
+    return SelfAttention(1, 4, weighting=weighting)(query)
+
+
+def share_score(query, value):
+    score = AdditiveScore(11)
+    return Attention(score)(Attention(score)(query, value), value)
+
+
+def share_cell(query, value):
+    cell = keras.layers.GRUCell(DEPTH)
+    query = RecurrentEncoder(cell)(query)
+    value = RecurrentEncoder(cell)(value)
+    decoder = AttentionDecoder(
+        AttentionCell(cell, Attention(DotScore()), order="current")
+    )
+    return decoder(query, value)["output"]
+
+
+MODELS = [share_attention, attend_twice, share_weighting, share_score, share_cell]
+
+
+@pytest.mark.parametrize("build", MODELS)
+def test_layers_that_are_loaded_share_their_part_again(build, rng, tmp_path):
+    inputs = [keras.Input((T, DEPTH)), keras.Input((S, DEPTH))]
+    model = keras.Model(inputs, build(*inputs))
+    for weight in model.trainable_weights:
+        weight.assign(rng.normal(size=weight.shape))
+    model.save(tmp_path / "model.keras")
+
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+
+    assert len(loaded.weights) == len(model.weights)
+    data = [rng.normal(size=(B, n, DEPTH)).astype("float32") for n in (T, S)]
+    for found, expected in zip(
+        *(keras.tree.flatten(x(data)) for x in (loaded, model)), strict=True
+    ):
+        found, expected = ops.convert_to_numpy(found), ops.convert_to_numpy(expected)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda shared: AdditiveAttention(4, weighting=shared),
+        lambda shared: SelfAttention(4, 2, weighting=shared),
+        lambda shared: AttentionPooling(hops=8, weighting=shared),
+    ],
+    ids=["one head", "heads", "hops"],
+)
+def test_a_shared_temperature_must_fit(first):
+    weighting = SoftmaxWeighting(learn_temperature=True)
+    value = np.zeros((B, S, DEPTH), "float32")
+    layer = first(weighting)
+    layer(value) if isinstance(layer, AttentionPooling) else layer(value, value)
+
+    with pytest.raises(ValueError, match=r"same number of heads or hops.*\(8, 1, 1\)"):
+        SelfAttention(8, 2, weighting=weighting)(value)
