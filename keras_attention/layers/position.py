@@ -21,6 +21,7 @@ from keras_attention.typing import Tensor
 from keras_attention.typing import WeightConstraint
 from keras_attention.validation import check_choice
 from keras_attention.validation import check_positive_integer
+from keras_attention.validation import may_be_equal
 
 KINDS = ("sinusoidal", "learned")
 
@@ -142,6 +143,11 @@ class PositionEncoding(keras.layers.Layer):
             raise ValueError(
                 "start must be an integer, or an integer tensor, one number or "
                 f"(batch,). Received: {start!r}"
+            )
+        if len(given.shape) and not may_be_equal(given.shape, shape[:1]):
+            raise ValueError(
+                f"start must have one position for each of {shape[0]} rows. "
+                f"Received: {tuple(given.shape)}"
             )
         if isinstance(start, int) and start < 0:
             raise ValueError(f"start must not be negative. Received: {start}")

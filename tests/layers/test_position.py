@@ -329,6 +329,8 @@ def test_argument_that_does_not_fit_is_named(arguments, message):
             "start must be an integer, or .* Received",
         ),
         ((DEPTH,), 0, r"inputs must have the shape .*Received: \(7,\)"),
+        ((BATCH, STEPS, DEPTH), np.arange(3), r"each of 2 rows\. Received: \(3,\)"),
+        ((1, STEPS, DEPTH), np.arange(3), r"each of 1 rows\. Received: \(3,\)"),
     ],
 )
 def test_position_that_does_not_exist_is_named(kind, shape, start, message):

@@ -222,6 +222,14 @@ def test_rotary_positions_need_a_pair_of_features():
         layer.build(SEQUENCE)
 
 
+def test_ntk_scaling_needs_two_pairs_of_features():
+    positions = RotaryPositions(scaling="ntk", scaling_factor=2.0)
+    layer = SelfAttention(HEADS, 2, positions=positions)
+
+    with pytest.raises(ValueError, match=r"four features or more.*: key_dim=2, frac"):
+        layer(np.zeros(SEQUENCE, "float32"))
+
+
 def test_one_query_of_another_sequence_has_no_position():
     layer = build("rotary")
 
