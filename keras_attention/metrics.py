@@ -3,6 +3,7 @@
 Shapes: B batch, T target steps, S positions.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Self
 
@@ -30,7 +31,10 @@ class _Quotient(keras.metrics.Metric):
         """Add the counts of every row, `(B, ...)`."""
         if sample_weight is not None:
             weight = broadcast_sample_weights(sample_weight, part)
-            part, whole = weight * part, weight * whole
+            # A row of weight zero may hold NaN.
+            part, whole = (
+                ops.where(weight == 0, 0.0, weight * x) for x in (part, whole)
+            )
         self.part.assign_add(ops.sum(part))
         self.whole.assign_add(ops.sum(whole))
 
@@ -53,7 +57,7 @@ class AlignmentErrorRate(_Quotient):
     over a whole corpus. `A` links every target word to the source position with the
     largest weight; a word whose weights are all zero has no link. `S` are the sure and
     `P` the possible links of the reference, sure links included. Zero is best; the rate
-    of an empty corpus is zero.
+    of an empty corpus is zero, and that of weights with NaN is NaN.
 
     Give a `sample_weight` of zero to padding and to tokens without a reference, such as
     the end of a sentence. In `compile`, metrics with sample weights are
@@ -157,7 +161,10 @@ class PointingAccuracy(_Quotient):
 
 
 def _reference_and_links(y_true, y_pred):
-    """Return the reference, and the largest weight of every row as a one-hot."""
+    """Return the reference, and the largest weight of every row as a one-hot.
+
+    The result is NaN for a row that contains NaN.
+    """
     y_true, weights = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
     if not may_be_equal(y_true.shape, weights.shape):
         raise ValueError(
@@ -169,4 +176,5 @@ def _reference_and_links(y_true, y_pred):
     positions = ops.arange(ops.shape(weights)[-1], dtype="int32")
     largest = ops.cast(ops.argmax(weights, axis=-1), positions.dtype)
     links = ops.logical_and(positions == largest[..., None], weights > 0)
-    return y_true, ops.cast(links, "float32")
+    is_number = ops.all(ops.equal(weights, weights), axis=-1, keepdims=True)
+    return y_true, ops.where(is_number, ops.cast(links, "float32"), math.nan)

@@ -130,12 +130,11 @@ def test_pointing_follows_its_definition(reference, weights, rng):
 def test_attention_that_looks_nowhere_links_nothing(reference, weights):
     # Were the first position taken instead, it would hit.
     reference[0, 1] = reference[1, 0] = [2, 0, 0, 0, 0]
-    weights[0, 1], weights[1, 0] = 0, np.nan
+    weights[0, 1] = weights[1, 0] = 0
 
     rate = value_of(AlignmentErrorRate(), (reference, weights))
     accuracy = value_of(PointingAccuracy(), (reference > 0, weights))
 
-    weights[0, 1] = weights[1, 0] = 0
     links = (weights == weights.max(-1, keepdims=True)) & (weights > 0)
     right = (links & (reference == 2)).sum() + (links & (reference >= 1)).sum()
     expected = 1 - right / (links.sum() + (reference == 2).sum())
@@ -326,3 +325,14 @@ def test_sample_weights_of_maps_alone_may_have_one_more_axis():
 def test_sample_weights_of_another_shape_are_named(metric_class, weights, reference):
     with pytest.raises(ValueError, match=r"sample_weight must have .* Received: \(3,"):
         metric_class().update_state(reference, weights, np.ones(STEPS))
+
+
+@every_metric
+def test_weights_of_nan_are_not_hidden(metric_class):
+    reference = np.array([[[2, 0], [2, 0]]])
+    weights = np.array([[[0.7, 0.3], [np.nan, 0.5]]])
+
+    assert np.isnan(value_of(metric_class(), (reference, weights)))
+    valid = np.array([[True, False]])
+    found = value_of(metric_class(), (reference, weights, valid))
+    assert found == (0 if metric_class is AlignmentErrorRate else 1)
