@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,13 @@ import numpy as np
 MAX_ASPECT_RATIO = 4
 # Standard deviation of the Gaussian that smooths maps, relative to a region.
 SMOOTHING = 0.5
+# Rounding errors of weights and of floating-point images.
+TOLERANCE = 1e-6
 
 
 def attention_overlay(
     image: Any,
-    words: Sequence[str],
+    words: Iterable[str],
     weights: Any,
     *,
     boxes: Any = None,
@@ -54,15 +55,28 @@ def attention_overlay(
     from matplotlib.figure import Figure
 
     image = np.asarray(image)
-    if image.ndim != 3 or image.shape[-1] != 3:
+    if image.ndim != 3 or image.shape[-1] != 3 or not image.size:
         raise ValueError(
             f"image must have the shape (height, width, 3). Received: {image.shape}"
+        )
+    if np.issubdtype(image.dtype, np.floating) and not image.max() <= 1 + TOLERANCE:
+        raise ValueError(
+            "an image of floating-point numbers must not exceed 1. "
+            f"Received: {image.dtype} up to {image.max()}"
+        )
+    if not isinstance(columns, int) or columns < 1:
+        raise ValueError(f"columns must be a positive integer. Received: {columns!r}")
+    words, weights = list(map(str, words)), _to_array(weights)
+    # NaN fails this comparison, too.
+    if not (-TOLERANCE <= weights.min(initial=0) <= weights.max(initial=0) < math.inf):
+        raise ValueError(
+            "weights must be finite and not negative. "
+            f"Received: {weights.min()} to {weights.max()}"
         )
     image_height, image_width = image.shape[:2]
     if boxes is None:
         maps = _as_maps(weights, len(words))
     else:
-        weights = _to_array(weights)
         boxes = _as_boxes(boxes, weights.shape, len(words))
         maps = [box_map(weight, boxes, image_height, image_width) for weight in weights]
     rows = math.ceil((len(words) + 1) / columns)
@@ -132,7 +146,9 @@ def attention_heatmap(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    source_words, target_words = list(source_words), list(target_words)
+    source_words, target_words = (
+        list(map(str, words)) for words in (source_words, target_words)
+    )
     weights = _as_grid(weights, len(target_words), len(source_words))
     # Cells shrink with the number of words, down to the smallest legible labels.
     cell = float(np.clip(5.0 / max(weights.shape), 0.16, 0.36))
@@ -173,7 +189,6 @@ def attention_heatmap(
 
 
 def _as_maps(weights, count):
-    weights = _to_array(weights)
     if weights.ndim == 2:
         side = math.isqrt(weights.shape[1])
         if side * side == weights.shape[1]:
@@ -261,7 +276,7 @@ def _as_grid(weights, rows, columns):
             f"Received: {weights.shape}"
         )
     # NaN fails this comparison, too.
-    if not (weights.min() >= 0 and weights.max() <= 1 + 1e-6):
+    if not (weights.min() >= -TOLERANCE and weights.max() <= 1 + TOLERANCE):
         raise ValueError(
             "weights must lie between 0 and 1. "
             f"Received: {weights.min()} to {weights.max()}"

@@ -205,12 +205,39 @@ def test_width_is_that_of_the_figure(image):
     assert figure.get_figwidth() == 7
 
 
-@pytest.mark.parametrize("shape", [(31, 71), (31, 71, 4), (1, 31, 71, 3)])
+@pytest.mark.parametrize("shape", [(31, 71), (31, 71, 4), (1, 31, 71, 3), (0, 71, 3)])
 def test_image_of_the_wrong_shape_is_named(shape):
     message = f"image must have the shape (height, width, 3). Received: {shape}"
 
     with pytest.raises(ValueError, match=re.escape(message)):
         attention_overlay(np.zeros(shape), ["w"], one_hot((0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"image": np.full((5, 7, 3), 255.0)},
+            "must not exceed 1.*: float64",
+        ),
+        ({"columns": 0}, r"columns must be a positive integer\. Received: 0"),
+        ({"weights": [[[np.nan]]]}, "weights must be finite and not negative.*nan"),
+        ({"weights": [[[-0.5]]]}, r"weights must be finite and not negative.*-0\.5"),
+    ],
+)
+def test_other_wrong_arguments_are_named(image, changes, message):
+    arguments = {"image": image, "words": ["w"], "weights": [[[1.0]]], **changes}
+
+    with pytest.raises(ValueError, match=message):
+        attention_overlay(**arguments)
+
+
+def test_words_may_be_any_iterable(image):
+    maps = one_hot((0, 0), (1, 1))
+
+    figure = attention_overlay(image, (word for word in ("a", 7)), maps)
+
+    assert [axis.get_title() for axis in figure.axes[:3]] == ["image", "a", "7"]
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (2, 3, 5), (3,), (3, 3, 5, 1)])
@@ -382,6 +409,10 @@ def test_heatmap_without_words_is_refused():
         ValueError, match=re.escape("at least one") + ".*" + r"\(0, 5\)"
     ):
         attention_heatmap(np.zeros((0, 5)), SOURCE, [])
+
+
+def test_rounding_errors_of_weights_are_drawn():
+    attention_heatmap([[-1e-9, 1 + 1e-9]], [1, 2], ["b"])
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, np.nan, np.inf])
