@@ -8,10 +8,33 @@ import numpy as np
 from keras import ops
 
 
+def check_number(name, value, expected, holds):
+    """Raise `ValueError` unless an argument is a number for which `holds` is true.
+
+    Args:
+        expected: Description of such numbers, for the message.
+        holds: Function of the number.
+    """
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (is_number and holds(value)):
+        raise ValueError(f"{name} must be {expected}. Received: {value!r}")
+
+
 def check_positive(name, value):
-    """Raise `ValueError` unless an argument is positive."""
-    if not value > 0:
-        raise ValueError(f"{name} must be positive. Received: {value!r}")
+    """Raise `ValueError` unless an argument is a positive number."""
+    expected = "positive and finite"
+    check_number(name, value, expected, lambda x: 0 < x < math.inf)
+
+
+def check_share(name, value):
+    """Raise `ValueError` unless an argument is a number from 0 to 1."""
+    check_number(name, value, "between 0 and 1", lambda x: 0 <= x <= 1)
+
+
+def check_boolean(name, value):
+    """Raise `ValueError` unless an argument is a boolean."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be a boolean. Received: {value!r}")
 
 
 def check_positive_integer(name, value, *, optional=False):
@@ -27,8 +50,8 @@ def check_positive_integer(name, value, *, optional=False):
 
 def check_penalty(name, value):
     """Raise `ValueError` unless the value is a finite number and not negative."""
-    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be finite and not negative. Received: {value!r}")
+    expected = "finite and not negative"
+    check_number(name, value, expected, lambda x: 0 <= x < math.inf)
 
 
 def check_choice(name, value, choices):

@@ -18,13 +18,16 @@ from keras_attention.lengths import join_axes
 from keras_attention.ops.precision import exact_dtype
 from keras_attention.ops.sampling import sample_by_inversion
 from keras_attention.serialization import deserialize_parts
+from keras_attention.serialization import seed_and_generator
 from keras_attention.serialization import serialize_part
+from keras_attention.serialization import serialize_seed
 from keras_attention.typing import Config
 from keras_attention.typing import Nested
 from keras_attention.typing import Seed
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import check_number
 
 Embed: TypeAlias = Callable[[Tensor], Tensor] | None
 Predict: TypeAlias = Callable[[Tensor, Tensors], Tensor] | None
@@ -63,7 +66,7 @@ class ScheduledSampling(keras.layers.Layer):
             `keras.optimizers.schedules.LearningRateSchedule` of the number of training
             passes so far: `InverseSigmoidRate(k)`, or for a rate that grows linearly
             `PolynomialDecay(0.0, passes, 0.25)`.
-        seed: Integer, or `None`.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`.
 
     Attributes:
         passes: Variable that counts the training passes; saved with the model.
@@ -100,14 +103,11 @@ class ScheduledSampling(keras.layers.Layer):
         # Noise keeps its precision in every dtype policy.
         super().__init__(autocast=False, **kwargs)
         scheduled = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
-        if not scheduled and not 0 <= rate <= 1:
-            raise ValueError(
-                "rate must be a number from 0 to 1 or a LearningRateSchedule. "
-                f"Received: {rate!r}"
-            )
+        if not scheduled:
+            expected = "a number from 0 to 1 or a LearningRateSchedule"
+            check_number("rate", rate, expected, lambda x: 0 <= x <= 1)
         self.rate = rate
-        self.seed = seed
-        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.seed, self.seed_generator = seed_and_generator(seed)
         self.passes = self.add_weight(
             name="passes",
             shape=(),
@@ -233,7 +233,7 @@ class ScheduledSampling(keras.layers.Layer):
             "embed": embed,
             "predict": predict,
             "rate": keras.saving.serialize_keras_object(self.rate),
-            "seed": self.seed,
+            "seed": serialize_seed(self.seed),
         }
 
     @classmethod
@@ -266,8 +266,7 @@ class InverseSigmoidRate(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, k: float) -> None:
-        if not k >= 1:
-            raise ValueError(f"k must be at least 1. Received: {k!r}")
+        check_number("k", k, "at least 1 and finite", lambda x: 1 <= x < math.inf)
         self.k = k
 
     def __call__(self, step: Tensor) -> Tensor:

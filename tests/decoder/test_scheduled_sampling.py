@@ -228,6 +228,15 @@ def test_repeats_under_a_seed():
         assert (first[0][name] != other[0][name]).any()
 
 
+def test_a_generator_is_its_own_seed():
+    generator = keras.random.SeedGenerator(3)
+    sampling = ScheduledSampling(None, None, seed=generator)
+
+    assert sampling.seed_generator is generator
+    copy = ScheduledSampling.from_config(sampling.get_config())
+    assert copy.seed.initial_seed == 3
+
+
 def test_rate_follows_its_schedule_pass_by_pass():
     sampling = ScheduledSampling(len, len, LINEAR)
 
