@@ -29,6 +29,7 @@ from keras_attention.typing import Shapes
 from keras_attention.typing import Tensor
 from keras_attention.validation import check_mask
 from keras_attention.validation import check_rank
+from keras_attention.validation import may_be_equal
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -136,7 +137,7 @@ class RecurrentEncoder(QuantizableLayer):
         # Keras fills `mask` if there is one tensor, `inputs_mask` if there are several.
         mask = inputs_mask if mask is None else mask
         _check_inputs(inputs.shape, mask)
-        states = self._states(initial_state, ops.shape(inputs)[0])
+        states = self._states(initial_state, inputs)
         inputs = ops.swapaxes(inputs, 0, 1)
         if mask is not None:
             mask = ops.swapaxes(ops.cast(mask, "bool"), 0, 1)[..., None]
@@ -167,16 +168,19 @@ class RecurrentEncoder(QuantizableLayer):
         states = tree.map_structure(lambda x: ops.cast(x, self.compute_dtype), states)
         return (annotations, *(x for state in states for x in state))
 
-    def _states(self, initial_state, batch):
+    def _states(self, initial_state, inputs):
         """Return the list of states before the first step of every cell."""
+        batch = ops.shape(inputs)[0]
         states = [first_state(cell, batch) for cell in self._cells]
         if initial_state is not None:
-            given, expected = tree.flatten(initial_state), tree.flatten(states)
-            units = [[x.shape[-1] for x in some] for some in (given, expected)]
-            if units[0] != units[1]:
+            given = tree.flatten(initial_state)
+            found = [tuple(x.shape) for x in given]
+            expected = [(inputs.shape[0], x.shape[-1]) for x in tree.flatten(states)]
+            fits = len(found) == len(expected)
+            if not fits or not all(map(may_be_equal, found, expected)):
                 raise ValueError(
-                    "initial_state must be a list of tensors (batch, units), for the "
-                    f"units {units[1]}. Received units: {units[0]}"
+                    "initial_state must be a list of tensors (batch, units), of the "
+                    f"shapes {expected}. Received: {found}"
                 )
             states = tree.pack_sequence_as(states, given)
         return [

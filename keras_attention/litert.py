@@ -64,6 +64,12 @@ def convert_to_litert(
         raise ValueError(
             "signatures must contain at least one signature. Received: none"
         )
+    for name, signature in signatures.items():
+        if not isinstance(signature, (list, tuple)) or len(signature) != 2:
+            raise ValueError(
+                f"signature {name!r} must be a pair of a function and a dict of "
+                f"tf.TensorSpecs. Received: {signature!r}"
+            )
     if quantize not in QUANTIZATIONS:
         raise ValueError(
             f"quantize must be one of {QUANTIZATIONS}. Received: {quantize!r}"

@@ -145,6 +145,11 @@ def _read(lines, wanted, dimension):
     """
     vectors, repeated, size = {}, 0, None
     for number, line in enumerate(lines, start=1):
+        if isinstance(line, str):
+            raise ValueError(
+                "Lines must be bytes, as those of a file opened in binary mode. "
+                f"Received: {line[:60]!r}"
+            )
         line = line.strip(b"\r\n \t")
         if size is None:
             line = line.removeprefix(codecs.BOM_UTF8)

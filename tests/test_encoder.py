@@ -1,3 +1,5 @@
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -286,8 +288,10 @@ def test_wrong_arguments():
         encoder(inputs, mask=MASK[..., None])
     with pytest.raises(ValueError, match=r"mask must .* \(3, 5\). .*: \(3, 1\)"):
         encoder(inputs, mask=MASK[:, :1])
-    with pytest.raises(ValueError, match=r"Received units: \[2\]"):
-        encoder(inputs, [np.zeros((BATCH, 2), "float32")])
+    for shape in ((BATCH, 2), (UNITS,), (1, UNITS)):
+        state = np.zeros(shape, "float32")
+        with pytest.raises(ValueError, match=rf"Received: \[{re.escape(str(shape))}\]"):
+            encoder(inputs, [state])
 
 
 def test_a_frozen_encoder_has_no_trainable_weights():

@@ -187,6 +187,8 @@ def test_bad_arguments():
         convert_to_litert({})
     with pytest.raises(ValueError, match=r"quantize must be one of .*'int4'"):
         convert_to_litert({"one": (len, {})}, quantize="int4")
+    with pytest.raises(ValueError, match=r"'one' must be a pair .*built-in function"):
+        convert_to_litert({"one": len})
 
 
 def test_another_backend_is_named(monkeypatch):

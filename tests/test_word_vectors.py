@@ -105,6 +105,7 @@ def test_missing_words_have_the_mean_and_deviation_of_the_others(rng):
         ([b"dog 1 1e39"], "Line 1 .* 2 finite numbers"),
         ([b"dog 1 x2"], "Line 1 .* 2 finite numbers"),
         ([b"dog 1 \xff"], "Line 1 .* 2 finite numbers"),
+        (["dog 1 2"], "Lines must be bytes.* Received: 'dog 1 2'"),
     ],
 )
 def test_wrong_files(lines, message):

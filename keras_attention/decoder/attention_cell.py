@@ -53,6 +53,7 @@ from keras_attention.typing import Nested
 from keras_attention.typing import Shapes
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_rank
 
 
@@ -206,6 +207,7 @@ class AttentionCell(QuantizableLayer):
         self.attention = attentions
         self.order = order
         self.input_in_query = input_in_query
+        check_boolean("input_feeding", input_feeding)
         self.input_feeding = input_feeding
         self.attentional_vector = attentional_vector
         self.gate = gate

@@ -4,6 +4,7 @@ Shapes: B batch, T target steps, S positions, D step input, U cell units, V cont
 extra axis K after B holds several sequences that attend to the same memory.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -37,6 +38,7 @@ from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
 from keras_attention.validation import check_mask
 from keras_attention.validation import check_rank
+from keras_attention.validation import check_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -300,6 +302,8 @@ class AttentionDecoder(QuantizableLayer):
         )
         if given is not None:
             check_state("initial_state", given, self.cell.cell, len(leading) + 1)
+            for x in tree.flatten(given["cell"]):
+                check_shape("initial_state", x, (*inputs.shape[:-2], x.shape[-1]))
             cell_state = _cast_like(given["cell"], state["cell"])
             state = {**given, "cell": cell_state}
         return self.cell.complete_state(state, memory)
@@ -418,6 +422,11 @@ def _check_inputs(shape, mask=None):
 
 
 def _check_value(shapes, cell):
+    if isinstance(shapes, Mapping):
+        raise ValueError(
+            "value must be a tensor (batch, positions, depth): a decoder computes the "
+            f"memory itself. Received: a dict with {', '.join(shapes)}"
+        )
     is_list = isinstance(shapes[0], (list, tuple))
     if is_list and not cell.has_several:
         raise ValueError(

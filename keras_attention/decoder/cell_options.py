@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_choice
 from keras_attention.validation import check_positive_integer
 
@@ -15,6 +16,7 @@ def check_order(order, input_in_query):
         order, input_in_query: As in `AttentionCell`.
     """
     check_choice("order", order, ORDERS)
+    check_boolean("input_in_query", input_in_query)
     if input_in_query and order != "previous":
         raise ValueError(
             "input_in_query needs order='previous': the current state depends on the "

@@ -16,6 +16,7 @@ from keras_attention.typing import Nested
 from keras_attention.typing import Seed
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
+from keras_attention.validation import check_number
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -42,8 +43,7 @@ class WeightDropout(AttentionPart):
 
     def __init__(self, rate: float = 0.0, *, seed: Seed = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not 0 <= rate < 1:
-            raise ValueError(f"dropout must be in [0, 1). Received: {rate!r}")
+        check_number("dropout", rate, "in [0, 1)", lambda x: 0 <= x < 1)
         self.rate = rate
         # Without dropout there is no state to save.
         self.seed, self.seed_generator = seed, None

@@ -51,20 +51,22 @@ class LuongAttention(ComposedAttention):
                                                                            (local-p)
 
     The window spans `floor(center) - half_width` to `floor(center) + half_width`.
-    Positions count from zero; `first` and `length` are the first position and the
-    length of the source without its padding. The weights of local-p are not normalised
-    again, so they sum to less than one. If a window lies wholly outside of the source,
-    its query has no valid position.
+    Positions count from zero. For local-p, `first` and `length` are the first position
+    and the length of the source without its padding. Local-m and location scores count
+    padding as positions, so it has to come after the source. The weights of local-p are
+    not normalised again, so they sum to less than one. If a window lies wholly outside
+    of the source, its query has no valid position.
 
     Masking and call: see `AdditiveAttention`.
 
     Args:
         score: `"dot"`, `"scaled-dot"`, `"general"`, `"concat"` or `"location"`.
-        units: Depth of the hidden layer of `"concat"`. Required there.
+        units: Depth of the hidden layer of `"concat"`; other scores ignore it.
         positions: Maximum number of positions, for `"location"`, whose kernel has one
-            column per position. Required there.
+            column per position; other scores ignore it.
         window: `"global"`, `"local-m"` or `"local-p"`.
-        half_width: Positions on either side of a window's centre, D in the paper.
+        half_width: Positions on either side of a window's centre, D in the paper;
+            `"global"` ignores it.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, `"mocha"`, or a `Weighting`.
         causal, dropout, seed: See `AdditiveAttention`.
@@ -118,6 +120,9 @@ class LuongAttention(ComposedAttention):
         score = getattr(score, "__name__", score)
         check_choice("score", score, SCORES)
         check_choice("window", window, WINDOWS)
+        check_positive_integer("units", units, optional=score != "concat")
+        check_positive_integer("positions", positions, optional=score != "location")
+        check_positive_integer("half_width", half_width)
         options = weight_options(locals())
         super().__init__(
             _build_score(score, units, positions, coverage, use_bias, options, dtype),
@@ -166,9 +171,7 @@ def _build_score(score, units, positions, coverage, use_bias, options, dtype):
     if score == "general":
         return GeneralScore(**common)
     if score == "location":
-        check_positive_integer("positions", positions)
         return LocationScore(positions, **common)
-    check_positive_integer("units", units)
     # W [query; key] is the sum of two projections.
     kernel = options_of(options, "kernel")
     scale = {name.replace("kernel", "scale"): x for name, x in kernel.items()}

@@ -30,6 +30,7 @@ from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
 from keras_attention.typing import WeightConstraint
 from keras_attention.validation import check_mask
+from keras_attention.validation import check_penalty
 from keras_attention.validation import check_positive_integer
 
 
@@ -118,8 +119,7 @@ class AttentionPooling(QuantizableLayer):
         super().__init__(**kwargs)
         check_positive_integer("units", units, optional=True)
         check_positive_integer("hops", hops)
-        if not penalty >= 0:
-            raise ValueError(f"penalty must not be negative. Received: {penalty!r}")
+        check_penalty("penalty", penalty)
         self.units = units
         self.hops = hops
         self.penalty = penalty

@@ -4,7 +4,7 @@ Shapes: B batch, T queries, S positions, N heads, D depth of a key, V depth of a
 in a head, K largest distance.
 """
 
-import numbers
+import math
 from typing import Any
 
 import keras
@@ -29,6 +29,8 @@ from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
 from keras_attention.typing import WeightConstraint
 from keras_attention.validation import check_choice
+from keras_attention.validation import check_number
+from keras_attention.validation import check_positive
 from keras_attention.validation import check_positive_integer
 
 SCALINGS = ("linear", "ntk")
@@ -137,11 +139,14 @@ class RotaryPositions(RelativePositions):
         scaling_factor: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        _check_number("max_wavelength", max_wavelength, "above 0", lambda x: x > 0)
-        _check_number("fraction", fraction, "in (0, 1]", lambda x: 0 < x <= 1)
+        check_positive("max_wavelength", max_wavelength)
+        check_number("fraction", fraction, "a number in (0, 1]", lambda x: 0 < x <= 1)
         check_choice("scaling", scaling, SCALINGS)
-        _check_number(
-            "scaling_factor", scaling_factor, "of at least 1", lambda x: x >= 1
+        check_number(
+            "scaling_factor",
+            scaling_factor,
+            "a finite number of at least 1",
+            lambda x: 1 <= x < math.inf,
         )
         super().__init__(**kwargs)
         self.max_wavelength = max_wavelength
@@ -431,9 +436,3 @@ def get_positions(identifier, causal, dtype=None):
         )
     options = {"bidirectional": not causal} if identifier == "t5" else {}
     return POSITIONS[identifier](**options, dtype=dtype, name="positions")
-
-
-def _check_number(name, value, expected, holds):
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (is_number and holds(value)):
-        raise ValueError(f"{name} must be a number {expected}. Received: {value!r}")

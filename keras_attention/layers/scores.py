@@ -25,6 +25,7 @@ from keras_attention.serialization import serialize_part
 from keras_attention.typing import Config
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
+from keras_attention.validation import check_boolean
 
 
 class Score(AttentionPart):
@@ -74,6 +75,7 @@ class DotScore(Score):
 
     def __init__(self, scaled: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_boolean("scaled", scaled)
         self.scaled = scaled
 
     def build(self, query_shape: Shape, keys_shape: Shape) -> None:
@@ -115,6 +117,7 @@ class ProjectedScore(Score):
     def __init__(self, *, use_bias: bool = False, **kwargs: Any) -> None:
         options = take_options(kwargs, self.initializers)
         super().__init__(**kwargs)
+        check_boolean("use_bias", use_bias)
         self.use_bias = use_bias
         self.options = options
 
@@ -206,6 +209,8 @@ class AdditiveScore(ProjectedScore):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_boolean("coverage", coverage)
+        check_boolean("normalize", normalize)
         self.units = units
         self.takes_coverage = coverage
         self.normalize = normalize

@@ -1,10 +1,12 @@
 """Checks of the arguments and of the calls of `SelfAttention`."""
 
-import numbers
+import math
 
 from keras_attention.layers.base import check_shapes
 from keras_attention.layers.multi_head import NORMS
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_choice
+from keras_attention.validation import check_number
 from keras_attention.validation import check_positive_integer
 
 
@@ -27,9 +29,11 @@ def check_arguments(arguments):
         )
     if arguments["query_key_norm"] is not None:
         check_choice("query_key_norm", arguments["query_key_norm"], NORMS)
-    scale = arguments["scale"]
-    if not isinstance(scale, (numbers.Real, type(None))):
-        raise ValueError(f"scale must be a number or None. Received: {scale!r}")
+    if arguments["scale"] is not None:
+        expected = "a finite number or None"
+        check_number("scale", arguments["scale"], expected, math.isfinite)
+    for name in ("causal", "use_output_projection", "use_bias", "use_gate"):
+        check_boolean(name, arguments[name])
 
 
 def check_independent_queries(layer, situation):

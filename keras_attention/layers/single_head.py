@@ -35,6 +35,7 @@ from keras_attention.typing import Shape
 from keras_attention.typing import Shapes
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import check_boolean
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -132,6 +133,7 @@ class AttentionStep(BaseStep):
             if score.takes_coverage
             else None
         )
+        check_boolean("causal", causal)
         self.causal = causal
         self.causal_mask = CausalMask(dtype=self.dtype_policy, name="causal_mask")
         self.weight_dropout = WeightDropout(

@@ -15,6 +15,7 @@ from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Config
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_positive
 
 
@@ -81,6 +82,7 @@ class TemperatureWeighting(Weighting):
     ) -> None:
         super().__init__(**kwargs)
         check_positive("temperature", temperature)
+        check_boolean("learn_temperature", learn_temperature)
         self.temperature = temperature
         self.learn_temperature = learn_temperature
         self.has_temperature = learn_temperature or temperature != 1.0

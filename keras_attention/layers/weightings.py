@@ -3,6 +3,7 @@
 Shapes: B batch, T queries, S scores of a query.
 """
 
+import math
 from typing import Any
 
 import keras
@@ -37,8 +38,11 @@ from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
 from keras_attention.validation import check_choice
+from keras_attention.validation import check_number
+from keras_attention.validation import check_penalty
 from keras_attention.validation import check_positive
 from keras_attention.validation import check_positive_integer
+from keras_attention.validation import check_share
 
 
 class _DeterministicWeighting(TemperatureWeighting):
@@ -159,10 +163,7 @@ class HardWeighting(TemperatureWeighting):
         super().__init__(temperature, learn_temperature, **kwargs)
         check_choice("estimator", estimator, ("score-function", "straight-through"))
         check_choice("inference", inference, ("argmax", "expectation"))
-        if not 0 <= soft_probability <= 1:
-            raise ValueError(
-                f"soft_probability must be from 0 to 1. Received: {soft_probability!r}"
-            )
+        check_share("soft_probability", soft_probability)
         check_positive("relaxation", relaxation)
         self.estimator = estimator
         self.inference = inference
@@ -270,8 +271,8 @@ class MonotonicWeighting(Weighting):
         super().__init__(**kwargs)
         check_choice("mode", mode, ("recursive", "parallel", "hard"))
         check_choice("inference", inference, ("expectation", "hard"))
-        if not noise >= 0:
-            raise ValueError(f"noise must not be negative. Received: {noise!r}")
+        check_penalty("noise", noise)
+        check_number("score_bias", score_bias, "a finite number", math.isfinite)
         self.mode = mode
         self.inference = inference
         self.noise = noise

@@ -13,6 +13,7 @@ from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Tensor
 from keras_attention.validation import check_mask
+from keras_attention.validation import check_shape
 
 # Number of logits of one block: 16 MB, which stay in the cache.
 BLOCK_ENTRIES = 1 << 22
@@ -58,7 +59,7 @@ def linear_crossentropy(
 
     Raises:
         ValueError: If `label_smoothing` is not in `[0, 1)`, `token_ids` does not have
-            the shape of `inputs` without the last axis, or the mask does not fit.
+            the shape of `inputs` without the last axis, or another shape does not fit.
 
     Example:
 
@@ -75,10 +76,12 @@ def linear_crossentropy(
     check_label_smoothing(label_smoothing)
     inputs = ops.convert_to_tensor(inputs)
     token_ids = ops.cast(token_ids, "int32")
+    token_shape = tuple(token_ids.shape)
     check_token_ids("token_ids", token_ids, "inputs", inputs)
     table = ops.convert_to_tensor(embeddings)
     embeddings = ops.cast(table, inputs.dtype)
     depth = inputs.shape[-1]
+    check_shape("embeddings", table, (None, depth))
     shape = ops.shape(token_ids)
     if mask is not None:
         check_mask("mask", mask, token_ids.shape, broadcasts=True)
@@ -91,6 +94,8 @@ def linear_crossentropy(
     counts = counts / ops.maximum(ops.sum(counts), 1.0)
     if weights is not None:
         weights = ops.stop_gradient(ops.cast(weights, counts.dtype))
+        leading = len(shape) - len(weights.shape)
+        check_shape("weights", weights, token_shape[leading:], broadcasts=True)
         weights = masked(ops.broadcast_to(weights, shape), mask)
         counts = counts * ops.reshape(weights, (-1,))
     # Gathered from the table in its own dtype, so that the gradients of a frequent

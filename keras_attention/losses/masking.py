@@ -3,6 +3,7 @@
 from keras import ops
 
 from keras_attention.validation import check_mask
+from keras_attention.validation import check_number
 from keras_attention.validation import may_be_equal
 
 
@@ -24,7 +25,4 @@ def check_token_ids(name, token_ids, rows_name, rows):
 
 
 def check_label_smoothing(label_smoothing):
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(
-            f"label_smoothing must lie in [0, 1). Received: {label_smoothing}"
-        )
+    check_number("label_smoothing", label_smoothing, "in [0, 1)", lambda x: 0 <= x < 1)

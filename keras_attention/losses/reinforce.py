@@ -15,6 +15,8 @@ from keras_attention.typing import Config
 from keras_attention.typing import Nested
 from keras_attention.typing import Tensor
 from keras_attention.validation import check_rank
+from keras_attention.validation import check_shape
+from keras_attention.validation import check_share
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -111,8 +113,7 @@ class ReinforceLoss(keras.layers.Layer):
         momentum: float = 0.9,
         **kwargs: Any,
     ) -> None:
-        if not 0 <= momentum <= 1:
-            raise ValueError(f"momentum must lie in [0, 1]. Received: {momentum}")
+        check_share("momentum", momentum)
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
         self.reward_weight = reward_weight
@@ -147,6 +148,9 @@ class ReinforceLoss(keras.layers.Layer):
         log_likelihood = _total("log_likelihood", log_likelihood, mask)
         log_probability = _total("log_probability", log_probability, mask)
         entropy = _total("entropy", entropy, mask)
+        rows = {"log_probability": log_probability, "entropy": entropy}
+        for name, x in rows.items():
+            check_shape(name, x, log_likelihood.shape)
         baseline = ops.cast(self.baseline, log_likelihood.dtype)
         advantage = ops.stop_gradient(log_likelihood - baseline)
         if training:

@@ -34,6 +34,7 @@ from keras_attention.typing import Nested
 from keras_attention.typing import Step
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_positive_integer
 
 
@@ -195,6 +196,7 @@ class Beam:
         self.state = spread(state, beam_size)
         self.start, self.end = start, end
         self.max_length, self.beam_size = max_length, beam_size
+        check_boolean("early_stopping", early_stopping)
         self.early_stopping = early_stopping
 
     def begin(self) -> Tensors:

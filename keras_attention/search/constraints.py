@@ -299,7 +299,7 @@ class Prefix(Constraint):
     def __init__(self, token_ids: Tensor) -> None:
         # Keras on JAX may turn a list of integers into floats.
         if not hasattr(token_ids, "dtype"):
-            token_ids = np.asarray(token_ids)
+            token_ids = _as_array(token_ids)
         dtype = keras.backend.standardize_dtype(token_ids.dtype)
         values = values_of(token_ids)
         self.token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
@@ -350,6 +350,16 @@ class Prefix(Constraint):
         forced = ops.take_along_axis(token_ids, place, axis=1)[..., None]
         only = self.forbid(step.log_probs, step.vocabulary != forced)
         return ops.where(forced < 0, log_probs, only), state
+
+
+def _as_array(token_ids):
+    try:
+        return np.asarray(token_ids)
+    except ValueError:
+        raise ValueError(
+            "token_ids of Prefix must have the shape (batch, tokens), where negative "
+            f"tokens pad shorter rows. Received: {token_ids!r}"
+        ) from None
 
 
 def check_integer(name, value):

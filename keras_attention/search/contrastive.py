@@ -1,7 +1,6 @@
 """Contrastive search."""
 
 import math
-import numbers
 from collections.abc import Callable
 from collections.abc import Iterable
 
@@ -26,6 +25,7 @@ from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
 from keras_attention.validation import check_positive_integer
 from keras_attention.validation import check_rank
+from keras_attention.validation import check_share
 
 
 @checks_keywords
@@ -94,10 +94,7 @@ def contrastive_search(
     check_positive_integer("top_k", top_k)
     check_positive_integer("max_length", max_length)
     alpha = degeneration_penalty
-    if not isinstance(alpha, numbers.Real) or not 0 <= alpha <= 1:
-        raise ValueError(
-            f"degeneration_penalty must be between 0 and 1. Received: {alpha!r}"
-        )
+    check_share("degeneration_penalty", alpha)
     limit = checked_limit(limit, max_length, batch_of(state))
     options = {"start": start, "end": end, "max_length": max_length}
     step, state = constrain(step, state, constraints, limit=limit, **options)

@@ -21,7 +21,9 @@ from keras_attention.typing import Seed
 from keras_attention.typing import Step
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import check_number
 from keras_attention.validation import check_positive_integer
+from keras_attention.validation import check_share
 
 # The lowest temperature that is positive in float32 on every backend.
 MIN_TEMPERATURE = 1e-37
@@ -128,14 +130,13 @@ def sample_search(
     """
     check_positive_integer("samples", samples)
     check_positive_integer("max_length", max_length)
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive. Received: {temperature}")
+    check_number("temperature", temperature, "positive", lambda x: x > 0)
     if top_k is not None:
         check_positive_integer("top_k", top_k)
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p must be above 0 and at most 1. Received: {top_p}")
-    if min_p is not None and not 0 <= min_p <= 1:
-        raise ValueError(f"min_p must be between 0 and 1. Received: {min_p}")
+    if top_p is not None:
+        check_number("top_p", top_p, "above 0 and at most 1", lambda x: 0 < x <= 1)
+    if min_p is not None:
+        check_share("min_p", min_p)
     temperature = max(temperature, MIN_TEMPERATURE)
     draws = keras.random.uniform(
         (max_length, batch_of(state), samples, 1), dtype="float32", seed=seed

@@ -221,3 +221,19 @@ def test_one_attention_takes_one_value():
 
     with pytest.raises(ValueError, match=message):
         new_decoder()(zeros(*INPUTS), [zeros(*VALUE)])
+
+
+def test_a_decoder_takes_no_memory():
+    decoder = new_decoder()
+    memory = decoder.cell.attention.memory(zeros(*VALUE))
+
+    with pytest.raises(ValueError, match=r"value must be a tensor .*: a dict with"):
+        decoder(zeros(*INPUTS), memory)
+
+
+def test_an_initial_state_has_the_batch_size_of_the_inputs():
+    decoder = new_decoder("gru")
+    state = {"cell": [zeros(BATCH + 1, STATE_UNITS)]}
+
+    with pytest.raises(ValueError, match=r"initial_state must have .*Received: \(3, "):
+        decoder(zeros(*INPUTS), zeros(*VALUE), state)

@@ -200,7 +200,7 @@ def test_wrong_options_are_named(options, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RotaryPositions(0), r"max_wavelength must .* above 0. Received: 0"),
+        (lambda: RotaryPositions(0), r"max_wavelength must be positive.*: 0"),
         (lambda: RotaryPositions(fraction=2), r"fraction must .* Received: 2"),
         (lambda: RotaryPositions(fraction="all"), r"fraction must .* Received: 'all'"),
         (lambda: RotaryPositions(scaling="yarn"), r"scaling must .* Received: 'yarn'"),

@@ -231,3 +231,19 @@ def test_small_gradients_do_not_vanish_in_half_precision(rng, gradients):
     sums = terms @ np.abs(embeddings), terms.T @ inputs
     for found, expected, terms in zip(half, exact, sums, strict=True):
         assert (np.abs(found - expected) <= error * terms).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"embeddings": np.ones((WORDS, 4))}, r"embeddings .*\(None, 5\)\. .*, 4\)"),
+        ({"weights": np.ones((3, 2))}, r"weights .*\(2, 3\)\. Received: \(3, 2\)"),
+        ({"weights": np.ones(2)}, r"weights .*\(3,\)\. Received: \(2,\)"),
+        ({"weights": np.ones((1, 2, 3))}, r"weights .*Received: \(1, 2, 3\)"),
+    ],
+)
+def test_other_shapes_that_do_not_fit_are_named(options, message):
+    arguments = {"embeddings": np.ones((WORDS, 5)), **options}
+
+    with pytest.raises(ValueError, match=message):
+        linear_crossentropy(np.zeros((2, 3), "int32"), np.ones((2, 3, 5)), **arguments)

@@ -271,7 +271,7 @@ def test_rewards_keep_their_precision(dtype):
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.5])
 def test_momentum_beyond_its_range_is_named(momentum):
-    with pytest.raises(ValueError, match=rf"\[0, 1\].*{momentum}"):
+    with pytest.raises(ValueError, match=f"between 0 and 1.*{momentum}"):
         ReinforceLoss(momentum=momentum)
 
 
@@ -281,6 +281,15 @@ def test_reinforce_names_the_argument_of_the_wrong_shape(episodes, position):
     name = ("log_likelihood", "log_probability", "entropy")[position]
 
     with pytest.raises(ValueError, match=rf"{name} must .* Received: \(2, 3, 1\)"):
+        ReinforceLoss()(*episodes)
+
+
+@pytest.mark.parametrize("position", [1, 2])
+def test_reinforce_names_the_argument_of_another_batch(episodes, position):
+    episodes[position] = episodes[position][:1]
+    name = ("log_probability", "entropy")[position - 1]
+
+    with pytest.raises(ValueError, match=rf"{name} must .*\(2,\)\. Received: \(1,\)"):
         ReinforceLoss()(*episodes)
 
 

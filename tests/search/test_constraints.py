@@ -281,6 +281,11 @@ def test_wrong_minimum_lengths_are_named(min_length, message):
         searched(greedy_search, [MinLength(min_length)])
 
 
+def test_rows_of_a_prefix_have_one_length():
+    with pytest.raises(ValueError, match=r"of Prefix must have .*\[\[1\], \[2, 3\]\]"):
+        Prefix([[1], [2, 3]])
+
+
 @pytest.mark.parametrize("limit", [2, np.array([4, 2])])
 def test_a_minimum_length_above_a_limit_is_an_error(limit):
     state = to_tensors(random_state(3))
