@@ -18,7 +18,7 @@ def run(title):
     parts = re.split(r"^#+ (.*)\n", text, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     names = {"__name__": "page"}
-    for section in (sections["Coming from other layers"], sections[title]):
+    for section in (sections["Migration"], sections[title]):
         for code in re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.M):
             exec(compile(code, title, "exec"), names)
     return names

@@ -226,7 +226,7 @@ def test_a_training_does_not_resume_with_other_regions(
     write(file, features + 1, boxes)
 
     assert main(command(squares, tmp_path / "run", **options)) == 2
-    message = "another value of region_files: '12 and 4 photographs, digest"
+    message = "region_files was '12 and 4 photographs, digest"
     assert message in capsys.readouterr().err
 
 

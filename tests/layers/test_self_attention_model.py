@@ -326,7 +326,7 @@ def test_sizes_must_be_positive_integers(name, size):
             {"output_dim": 3, "use_output_projection": False},
             "output_dim must be None.*Received: 3",
         ),
-        ({"scale": "x"}, r"scale must be a number or None\. Received: 'x'"),
+        ({"scale": "x"}, r"scale must be a finite number or None\. Received: 'x'"),
         ({"weighting": ["softmax"]}, "weighting must be one of"),
     ],
 )
