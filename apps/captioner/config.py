@@ -332,13 +332,13 @@ class CaptionConfig:
     #: mean_log_probability, or error. If the file exists, the images that have captions
     #: in it are skipped, so the same command in the same working directory resumes an
     #: interrupted run; another model or other options are an error. Images with an
-    #: error are tried again, and so are those for which another --min-score leaves out
-    #: the caption, or no longer does.
+    #: error are tried again, and so are those without a caption if --min-score is lower
+    #: now. If it is higher, captions below it are removed.
     output: Path | None = None
-    #: Overlays of the attention for every word: name of the file to write, or, for
-    #: several images, of a folder other than those of the images.
+    #: Output file for the overlay of the attention; for several images, an output
+    #: folder, which must not be that of the images.
     overlay: Path | None = None
-    #: Minimum mean log-probability of a caption, such as -0.8. Captions below it are
+    #: Minimum mean_log_probability of a caption, such as -0.8. Captions below it are
     #: left out; a warning names each image that has no caption left. In JSON, such an
     #: image has the caption null and the mean_log_probability of its best caption. To
     #: choose it, see the CIDEr of the most probable captions in captioner evaluate.
@@ -403,8 +403,8 @@ class EvaluateConfig:
     Also print how often the attention moves to another region from one word to the
     next, the entropy of the attention, and the CIDEr of the most probable captions;
     with adaptive attention, the weight of the sentinel; for data with boxes, the
-    pointing accuracy: the share of words that name an object and have their largest
-    attention weight on it.
+    pointing accuracy: of the words that name an object with a box, the share whose
+    largest attention weight is on that object.
 
     For example: captioner evaluate --data flickr8k --split dev --output dev.json
     """

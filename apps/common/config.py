@@ -128,9 +128,9 @@ class TrainingOptions:
 
 @dataclasses.dataclass(frozen=True)
 class AverageConfig:
-    """Average the weights of several models, such as epochs of one training.
+    """Average the weights of several models that were trained from the same one.
 
-    Each model is a folder, such as OUTPUT/checkpoints/epoch-0012 of a training.
+    Each model is a folder, such as OUTPUT/model of a training.
     """
 
     #: Output folder.
@@ -174,9 +174,9 @@ class RuntimeConfig:
 
     #: litert: the LiteRT file of the model, which starts in half a second. keras:
     #: Keras, which computes in batches and uses GPUs. auto: litert if the model has a
-    #: LiteRT file that was exported with its own options and with the search options of
-    #: this command; but keras for evaluation, for more than 10,000 images and for more
-    #: than 1,000 sentences.
+    #: LiteRT file with the options of the model and the search options of this command;
+    #: but keras for evaluation, for more than 10,000 images and for more than 1,000
+    #: sentences.
     runtime: Literal["auto", "litert", "keras"] = "auto"
     #: Number of threads of LiteRT. By default one per processor; on Ray, one per actor.
     threads: Positive | None = None
@@ -244,5 +244,6 @@ class ExportOptions:
     #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
     format: Format | None = None
     #: Precision of the weights in a LiteRT file: float16, the default; int8, with eight
-    #: bits for the matrices of dense layers; or none, which leaves them unchanged.
+    #: bits for dense layers and the embeddings that share their matrices, and float16
+    #: for convolutions; or none, which leaves them unchanged.
     quantize: Quantize | None = None

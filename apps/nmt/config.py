@@ -255,8 +255,7 @@ class TrainConfig(TrainingOptions, TranslationTrainingOptions):
     recipe of the attention sets the epochs, the batch size and the learning rate unless
     you give them. The same command resumes an interrupted training.
 
-    For example: nmt train --source train.en --target train.de --valid-source val.en
-    --valid-target val.de --output my-model
+    For example: nmt train --data multi30k --pair en-de --output my-model
     """
 
 
