@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import stat
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
@@ -31,9 +32,9 @@ def atomic_path(path):
     """Yield a temporary path for a file, which is renamed to `path` on success.
 
     After an error the temporary file is removed, and an older file at `path` is
-    unchanged. A new one has its permissions. The temporary name keeps the suffixes,
-    since libraries choose a format by them. Links are followed; pipes and devices are
-    written to directly.
+    unchanged. The temporary one has its permissions from the beginning. The temporary
+    name keeps the suffixes, since libraries choose a format by them. Links are
+    followed; pipes and devices are written to directly.
 
     Raises:
         UserError: If no file can be written there; see `check_file`.
@@ -45,10 +46,10 @@ def atomic_path(path):
     path, temporary = _with_temporary(path)
     try:
         with naming(path):
+            if path.exists():
+                temporary.touch(mode=0o600)
+                _copy_mode(path, temporary)
             yield temporary
-        # Some file systems have no permissions.
-        with contextlib.suppress(OSError):
-            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -58,8 +59,10 @@ def atomic_path(path):
 def atomic_folder(path, own_names=None):
     """Yield a new temporary folder, which is renamed to `path` on success.
 
-    An older output is replaced as a whole, but other files in its folder are kept.
-    Otherwise as `atomic_path`.
+    An older output is replaced as a whole. Other files in its folder are kept, unless
+    the new output has a file of this name. If one of them cannot be moved, it stays in
+    a hidden folder beside `path`, from where `recover_folder` moves it. Otherwise as
+    `atomic_path`.
 
     Args:
         path: Name of the folder.
@@ -68,6 +71,7 @@ def atomic_folder(path, own_names=None):
     Raises:
         UserError: If `path` is a file, or a folder with other contents; see
             `check_folder`.
+        OSError: If a file that is kept cannot be moved.
     """
     older = check_folder(path, own_names)
     path, temporary = _with_temporary(path)
@@ -75,7 +79,9 @@ def atomic_folder(path, own_names=None):
     # A killed process with the same id, as in another container, may have left one.
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir()
+        temporary.mkdir(mode=0o700 if path.exists() else 0o777)
+        if path.exists():
+            _copy_mode(path, temporary, also=stat.S_IRWXU)
         with naming(path):
             yield temporary
         kept = _names(path) - older - _names(temporary)
@@ -87,8 +93,7 @@ def atomic_folder(path, own_names=None):
             if aside.exists():
                 aside.rename(path)
             raise
-        for name in kept:
-            (aside / name).rename(path / name)
+        _move(kept, aside, path)
         shutil.rmtree(aside, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -112,8 +117,7 @@ def check_file(path):
     """Raise a `UserError` if no file can be written there."""
     if str(path) == STANDARD_INPUT:
         raise UserError(
-            f"expected the name of a file to write. Received: {str(path)!r}. Omit the "
-            "option to print the results"
+            f"expected the name of a file to write. Received: {str(path)!r}"
         )
     if resolved(path).is_dir():
         raise UserError(
@@ -240,14 +244,25 @@ def remove_leftovers(folder, pattern):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def recover_folder(path):
-    """Restore a folder that a killed process was replacing.
+def recover_folder(path, own_names):
+    """Restore a folder that a killed process was replacing, and the files kept in it.
 
     Incomplete folders of killed processes beside it are removed.
+
+    Args:
+        path: Name of the folder.
+        own_names: See `check_folder`.
+
+    Raises:
+        OSError: If a file that is kept cannot be moved to the folder.
     """
     aside = sorted(path.parent.glob(f".old-[0-9]*-{path.name}"), key=os.path.getmtime)
     if aside and not path.exists():
-        aside[-1].rename(path)
+        aside.pop().rename(path)
+    for folder in reversed(aside):
+        # An output that was partly removed is known by the names of the new one.
+        older = own_names(folder) | own_names(path)
+        _move(_names(folder) - older - _names(path), folder, path)
     remove_leftovers(path.parent, path.name)
 
 
@@ -262,6 +277,29 @@ class WeightsInMemory(io.BytesIO):
 def _names(folder):
     """Return the set of the names in a folder, which need not exist."""
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def _move(names, source, target):
+    """Move files from one folder to another; those that cannot be moved stay.
+
+    Raises:
+        OSError: That of the first file that stays, after the others were moved.
+    """
+    errors = []
+    for name in sorted(names):
+        try:
+            (source / name).rename(target / name)
+        except OSError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _copy_mode(path, temporary, also=0):
+    """Give a temporary file or folder the permissions of another one, and `also`."""
+    # Some file systems have no permissions.
+    with contextlib.suppress(OSError):
+        temporary.chmod(stat.S_IMODE(path.stat().st_mode) | also)
 
 
 def _with_temporary(path):

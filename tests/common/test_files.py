@@ -105,12 +105,63 @@ def test_a_replaced_folder_is_restored_after_a_kill(tmp_path):
     write_folder(tmp_path / ".part-34-models", "of another")
 
     for _ in range(2):
-        recover_folder(tmp_path / "model")
+        recover_folder(tmp_path / "model", own_names)
 
         names = sorted(p.name for p in tmp_path.iterdir())
         assert names == [".part-34-models", "model"]
         assert sorted(p.name for p in (tmp_path / "model").iterdir()) == sorted(KIND)
-        write_folder(tmp_path / ".old-12-model", "half removed")
+        write_folder(tmp_path / ".old-12-model", "stale")
+
+
+def test_files_that_a_killed_process_kept_return_to_the_new_folder(
+    tmp_path, monkeypatch
+):
+    model, rename = tmp_path / "model", Path.rename
+    write_folder(model, *KIND, "stale", "notes.txt", "photographs")
+
+    def die(self, target):
+        if self.name == "notes.txt":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", die)
+        with pytest.raises(KeyboardInterrupt), atomic_folder(model, own_names) as new:
+            write_folder(new, *KIND)
+            (new / "photographs").write_text("new")
+    assert not (model / "notes.txt").exists()
+
+    recover_folder(model, own_names)
+    names = sorted([*KIND, "notes.txt", "photographs"])
+    assert sorted(p.name for p in model.iterdir()) == names
+    assert (model / "photographs").read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_file_that_cannot_be_moved_is_not_lost_and_the_others_are_kept(
+    tmp_path, monkeypatch
+):
+    model, rename = tmp_path / "model", Path.rename
+    write_folder(model, *KIND, "a.txt", "b.txt", "c.txt")
+
+    def fail(self, target):
+        if self.name == "b.txt":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return rename(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", fail)
+        refused = pytest.raises(PermissionError, match=r"\.old-.*b\.txt")
+        with refused, atomic_folder(model, own_names) as new:
+            write_folder(new, *KIND)
+        with refused:
+            recover_folder(model, own_names)
+    names = [*KIND, "a.txt", "c.txt"]
+    assert sorted(p.name for p in model.iterdir()) == sorted(names)
+
+    recover_folder(model, own_names)
+    assert sorted(p.name for p in model.iterdir()) == sorted([*names, "b.txt"])
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
 @pytest.mark.parametrize("names", [["photo.jpg"], ["config.json"]])
@@ -189,13 +240,26 @@ def test_a_new_file_has_the_permissions_of_the_old_one(tmp_path, mode):
     file.write_text("old")
     file.chmod(mode)
     with atomic_path(file) as temporary:
+        assert temporary.stat().st_mode & 0o777 == mode
         temporary.write_text("new")
     assert file.stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no permissions of groups here")
+@pytest.mark.parametrize("mode", [0o700, 0o750])
+def test_a_new_folder_has_the_permissions_of_the_old_one(tmp_path, mode):
+    folder = tmp_path / "model"
+    write_folder(folder, *KIND)
+    folder.chmod(mode)
+    with atomic_folder(folder, own_names) as temporary:
+        assert temporary.stat().st_mode & 0o777 == mode
+        write_folder(temporary, "fresh")
+    assert folder.stat().st_mode & 0o777 == mode
+
+
 def test_a_hyphen_is_no_file_to_write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"Received: '-'\. Omit the option to print"):
+    with pytest.raises(UserError, match=r"a file to write\. Received: '-'$"):
         check_file(Path("-"))
 
 

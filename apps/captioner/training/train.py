@@ -44,6 +44,7 @@ from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.presets import BEST
+from keras_attention_apps.common.presets import model_names
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.embeddings import check_embeddings
@@ -142,7 +143,7 @@ def _train(config, devices):
     checkpoints = Checkpoints(
         config.output / CHECKPOINTS, _settings(config, training, validation)
     )
-    on_first_host(recover_folder, config.output / BEST)
+    on_first_host(recover_folder, config.output / BEST, model_names)
     captioner = _new_captioner(config, vocabulary, start)
     phases = _Phases(
         config, captioner, training, validation, checkpoints, devices, about

@@ -19,6 +19,7 @@ from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.hosts import wait_for_hosts
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.presets import BEST
+from keras_attention_apps.common.presets import model_names
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average_models
 from keras_attention_apps.common.training.checkpoints import Checkpoints
@@ -194,7 +195,7 @@ def _train(config, training, validation, devices):
         "guide_links": guide_fingerprint(training),
     }
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
-    on_first_host(recover_folder, config.output / BEST)
+    on_first_host(recover_folder, config.output / BEST, model_names)
     subwords = start.tokenizer if start else _subwords(config, training, checkpoints)
     model = config.model
     if model.length_ratio is None:
