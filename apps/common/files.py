@@ -19,7 +19,7 @@ SAVED_MODEL = ("saved_model.pb", "variables")
 
 # A temporary name contains at most this many characters of the final name, because
 # systems limit the length of names.
-_KEPT_CHARACTERS = 50
+KEPT_CHARACTERS = 50
 
 # Error numbers of failed writes; Windows lacks some.
 _WRITE_ERRORS = {
@@ -306,7 +306,7 @@ def _with_temporary(path):
     """Return the resolved path and a temporary path beside it; create the folder."""
     path = resolved(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path, path.with_name(f".part-{os.getpid()}-{path.name[-_KEPT_CHARACTERS:]}")
+    return path, path.with_name(f".part-{os.getpid()}-{path.name[-KEPT_CHARACTERS:]}")
 
 
 def to_json(value, **layout):

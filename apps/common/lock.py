@@ -2,11 +2,15 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.files import KEPT_CHARACTERS
+from keras_attention_apps.common.files import resolved
 
 LOCK = ".lock"
+_IS_WINDOWS = os.name == "nt"
 
 
 @contextlib.contextmanager
@@ -15,10 +19,12 @@ def locked(folder):
 
     The operating system releases the lock when the process ends, however it ends. On a
     file system without locks, nothing is locked. At the end the lock is removed, and so
-    is an empty folder.
+    is an empty folder. A killed process leaves an empty file, the lock, which the next
+    one takes and removes.
 
     Raises:
         UserError: If another process has the lock.
+        OSError: If the lock cannot be created.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -37,27 +43,52 @@ def locked_file(path):
 
     Raises:
         UserError: If another process has the lock.
+        OSError: If the lock cannot be created.
     """
-    target = path.resolve()
-    with _held(target.with_name(f".{target.name}{LOCK}"), "file", path):
+    target = resolved(path)
+    name = target.name
+    if len(name) > KEPT_CHARACTERS:
+        digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
+        name = f"{digest}-{name[-KEPT_CHARACTERS:]}"
+    with _held(target.with_name(f".{name}{LOCK}"), "file", path):
         yield
 
 
 @contextlib.contextmanager
 def _held(lock, kind, name):
     """Hold the lock of an output; `kind` and `name` describe it in errors."""
-    with open(lock, "ab") as file:
-        if not _lock(file) or not _is_there(file, lock):
-            raise UserError(
-                f"expected an output {kind} to which no other process writes. "
-                f"Received: {str(name)!r}"
-            )
-        try:
-            yield
-        finally:
-            # Windows does not remove an open file.
-            with contextlib.suppress(OSError):
-                lock.unlink()
+    is_ours = False
+    try:
+        with _opened(lock, name) as file:
+            is_ours = _lock(file) and _is_there(file, lock)
+            if not is_ours:
+                raise UserError(
+                    f"expected an output {kind} to which no other process writes. "
+                    f"Received: {str(name)!r}"
+                )
+            try:
+                yield
+            finally:
+                # Once it is closed, it may be the lock of another process.
+                if not _IS_WINDOWS:
+                    _remove(lock)
+    finally:
+        # Windows removes no open file, and so none of another process.
+        if is_ours and _IS_WINDOWS:
+            _remove(lock)
+
+
+def _opened(lock, name):
+    """Open the lock of an output, whose name is that in errors."""
+    try:
+        return open(lock, "ab")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(name)) from error
+
+
+def _remove(lock):
+    with contextlib.suppress(OSError):
+        lock.unlink()
 
 
 def _is_there(file, path):

@@ -1,6 +1,10 @@
+import contextlib
 import os
+import re
+from pathlib import Path
 
 import pytest
+from keras_attention_apps.common import lock
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.lock import locked
 from keras_attention_apps.common.lock import locked_file
@@ -44,3 +48,45 @@ def test_a_file_is_locked_by_any_of_its_names_even_if_it_is_replaced(tmp_path):
             with pytest.raises(UserError, match=message), locked_file(link):
                 pytest.fail("the file is locked")
     assert {path.name for path in tmp_path.iterdir()} == {"captions.jsonl", "link"}
+
+
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
+    first, second = (tmp_path / f"{letter}{'a' * 248}.jsonl" for letter in "xy")
+    with locked_file(first):
+        with locked_file(second):
+            pass
+        with pytest.raises(UserError, match="no other process"), locked_file(first):
+            pytest.fail("the file is locked")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_the_lock_names_the_output(tmp_path):
+    dangling, loop = tmp_path / "dangling", tmp_path / "loop"
+    dangling.symlink_to(tmp_path / "missing" / "captions.jsonl")
+    loop.symlink_to(loop)
+    for path in (dangling, loop, tmp_path / "missing" / "new.jsonl"):
+        message = re.escape(f": {str(path)!r}") + "$"
+        with pytest.raises(OSError, match=message), locked_file(path):
+            pytest.fail("there is no such folder")
+
+
+def test_on_windows_the_lock_is_removed_after_it_is_closed(tmp_path, monkeypatch):
+    opened, unlink = [], Path.unlink
+
+    def opening(*args):
+        opened.append(open(*args))  # noqa: SIM115
+        return opened[-1]
+
+    def removed(self):
+        if not all(file.closed for file in opened):
+            raise PermissionError("it is open")
+        unlink(self)
+
+    monkeypatch.setattr(lock, "_IS_WINDOWS", True)
+    monkeypatch.setattr(lock, "open", opening, raising=False)
+    monkeypatch.setattr(Path, "unlink", removed)
+    for error in (None, ValueError):
+        with contextlib.suppress(ValueError), locked_file(tmp_path / "captions.jsonl"):
+            if error:
+                raise error
+        assert list(tmp_path.iterdir()) == []
