@@ -88,7 +88,7 @@ def test_an_output_is_resumed_with_images_whose_captions_are_left_out(
     assert None not in [x["caption"] for x in lines]
     assert main([*first, *least]) == 0
     lines = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [x["caption"] for x in lines] == [None] * 2
+    assert [x["caption"] for x in lines] == [None] * len(photographs)
 
 
 def test_min_score_must_not_be_positive(photographs, capsys):

@@ -152,19 +152,53 @@ def test_an_image_without_a_caption_is_tried_again_if_it_would_have_one(
     assert written(path) == [lines[4]]
 
 
-def test_captions_below_a_higher_threshold_are_tried_again(tmp_path):
-    path, options = tmp_path / "captions.jsonl", {"min_score": -0.5}
-    low, high = (
-        {"caption": "a dog", "mean_log_probability": score} for score in (-0.7, -0.5)
-    )
-    # Earlier versions did not write the score.
-    lines = written(path, low, high, {"caption": "a cat"})
+def scored(mean, **details):
+    return {"caption": "a dog", "mean_log_probability": mean, **details}
 
-    assert written(path) == lines
-    assert written(path, **options) == [lines[1]]
-    several = tmp_path / "several.jsonl"
-    first, _ = written(several, {"captions": [high]}, {"captions": [high, low]})
-    assert written(several, **options) == [first]
+
+def test_a_higher_threshold_removes_captions_with_lower_scores(tmp_path):
+    path = tmp_path / "captions.jsonl"
+    # Earlier versions did not write the score.
+    low, high, unknown = written(path, scored(-0.7), scored(-0.5), {"caption": "a cat"})
+    assert written(path) == [low, high, unknown]
+
+    with Records(path, "model", min_score=-0.5) as records:
+        assert all(f"{number}.jpg" in records for number in range(3))
+    removed = {**low, "caption": None}
+    assert lines_of(path) == [removed, high, unknown]
+
+    # A lower threshold tries this image alone again.
+    with Records(path, "model", min_score=-0.6) as records:
+        assert "0.jpg" in records
+    with Records(path, "model", min_score=-0.7) as records:
+        assert "0.jpg" not in records
+    assert lines_of(path) == [high, unknown]
+
+
+def test_a_removed_caption_leaves_no_details(tmp_path):
+    path = tmp_path / "captions.jsonl"
+    [line] = written(path, scored(-0.7, words=["a", "dog"], attention=[[0.5], [0.5]]))
+
+    own = {name: line[name] for name in ("photo", "model", "options")}
+    expected = {**own, "caption": None, "mean_log_probability": -0.7}
+    assert written(path, min_score=-0.08) == [expected]
+
+
+def test_a_higher_threshold_removes_some_of_several_captions(tmp_path):
+    path = tmp_path / "captions.jsonl"
+    several = [scored(-0.5, score=-0.3), scored(-0.7, score=-0.4)]
+    unknown = {"caption": "a cat", "score": -0.9}
+    lines = written(
+        path, {"captions": several}, {"captions": several[1:]}, {"captions": [unknown]}
+    )
+
+    assert written(path, min_score=-0.7) == lines
+    first = {**lines[0], "captions": several[:1]}
+    second = {**lines[1], "captions": [], "mean_log_probability": -0.7}
+    assert written(path, min_score=-0.6) == [first, second, lines[2]]
+    first = {**first, "captions": [], "mean_log_probability": -0.5}
+    assert written(path, min_score=-0.1) == [first, second, lines[2]]
+    assert written(path, min_score=-0.5) == [second, lines[2]]
 
 
 def test_a_higher_threshold_removes_captions_from_an_output(

@@ -18,14 +18,16 @@ BEGINNING = b'{"photo": "'
 # What errors call an empty list of options.
 DEFAULT = "the default options"
 SCORE = "mean_log_probability"
+# The keys of every line.
+OWN = ("photo", "model", "options")
 
 
 class Records:
     """A file of JSON lines that resumes after an interruption.
 
     A context manager. An incomplete last line is removed, and so are lines with an
-    error, those with a caption below the minimum score, and those without a caption if
-    the image may have one now: these images are tried again.
+    error, and those without a caption if the image may have one now: these images are
+    tried again. A caption with a score below the minimum is removed from its line.
 
     Args:
         path: The file; created if it does not exist.
@@ -67,7 +69,7 @@ class Records:
         return self
 
     def _resume(self):
-        """Read the lines of an earlier run, and remove those that do not stay."""
+        """Read the lines of an earlier run, and update those that do not stay."""
         size, outdated = 0, False
         with open(self.path, "a+b") as file:
             file.seek(0)
@@ -79,15 +81,16 @@ class Records:
                 size += len(line)
             file.truncate(size)
         if outdated:
-            self._remove_outdated()
+            self._update()
 
     def _read(self, line, number):
-        """Read a line of an earlier run, and return whether it stays."""
+        """Read a line of an earlier run, and return whether it stays as it is."""
         where = f"{self.path}, line {number}: expected"
         try:
             entry = parse_json(line)
-            photo, names = os.fspath(entry["photo"]), _names(entry)
-            stays = self._stays(entry)
+            photo, kept = entry["photo"], self._kept(entry)
+            if not isinstance(photo, str):
+                raise TypeError("the photo has no name")
             if not line.endswith(b"\n"):
                 raise ValueError("the line is incomplete")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -106,31 +109,43 @@ class Records:
                 f"{where} captions with {self.options or DEFAULT}. Received: those "
                 f"with {found or DEFAULT}. Choose another output"
             )
-        if stays:
-            self._add(photo)
-            self._names = names or self._names
-        return stays
+        if kept:
+            self._mark_captioned(photo)
+            self._names = _names(kept) or self._names
+        return kept is entry
 
-    def _stays(self, entry):
-        """Return whether a new run would give a line the same captions, or none again.
+    def _kept(self, entry):
+        """Return a line without captions below the minimum score; `None` to remove it.
 
-        Earlier versions did not write the scores.
+        It is removed if a new run may give it a caption. Earlier versions did not write
+        the scores.
         """
         if "error" in entry:
-            return False
+            return None
         captions = _captions(entry)
-        if captions:
-            scores = [one.get(SCORE, -math.inf) for one in captions]
-            return min(scores) >= self.min_score
-        return entry.get(SCORE, 0) < self.min_score
+        if not captions:
+            return entry if entry.get(SCORE, math.inf) < self.min_score else None
+        below = [one for one in captions if one.get(SCORE, math.inf) < self.min_score]
+        if not below:
+            return entry
+        if len(below) < len(captions):
+            return {**entry, "captions": [one for one in captions if one not in below]}
+        own = {name: x for name, x in entry.items() if name in OWN}
+        empty = {"captions": []} if "captions" in entry else {"caption": None}
+        return {**own, **empty, SCORE: max(one[SCORE] for one in below)}
 
-    def _remove_outdated(self):
+    def _update(self):
+        """Replace the file by one with the lines that stay, as they stay."""
         with (
             atomic_path(self.path) as temporary,
             open(self.path, "rb") as file,
-            open(temporary, "wb") as kept,
+            open(temporary, "wb") as new,
         ):
-            kept.writelines(x for x in file if self._stays(json.loads(x)))
+            for line in file:
+                entry = json.loads(line)
+                kept = self._kept(entry)
+                if kept:
+                    new.write(line if kept is entry else _line(kept))
 
     def add(self, path, described):
         """Write the line of an image.
@@ -147,20 +162,23 @@ class Records:
                     f"{', '.join(sorted(names))}. Choose another output"
                 )
             self._names = names
-            self._add(path)
+            self._mark_captioned(path)
         own = {"photo": str(path), "model": self.model, "options": self.options}
-        entry = {**own, **described}
         with naming(self.path):
-            self._file.write(f"{to_json(entry)}\n".encode())
+            self._file.write(_line({**own, **described}))
             self._file.flush()
 
-    def _add(self, path):
+    def _mark_captioned(self, path):
         if not is_open(path):
             self._captioned.add(os.path.abspath(path))
 
     def __exit__(self, *error):
         with naming(self.path):
             self._stack.close()
+
+
+def _line(entry):
+    return f"{to_json(entry)}\n".encode()
 
 
 def _captions(entry):
@@ -174,6 +192,5 @@ def _names(entry):
 
     Without that of the score, which earlier versions did not write.
     """
-    for first in _captions(entry):
-        return {*entry, *first} - {"photo", "model", "options", SCORE}
-    return None
+    first = next(iter(_captions(entry)), None)
+    return None if first is None else {*entry, *first} - {*OWN, SCORE}
