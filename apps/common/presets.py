@@ -161,8 +161,11 @@ def model_names(folder):
         content = read_json(folder / CONFIG)
     except (OSError, ValueError):
         return set()
-    is_model = isinstance(content, dict) and "model" in content and holds(folder, MODEL)
-    return {*MODEL, LITERT, *content.get(FILES, ())} if is_model else set()
+    if not (isinstance(content, dict) and isinstance(content.get("model"), dict)):
+        return set()
+    files = content.get(FILES, {})
+    is_model = isinstance(files, dict) and holds(folder, MODEL)
+    return {*MODEL, LITERT, *files} if is_model else set()
 
 
 def read_config(name_or_path, *, presets, kind, noun):

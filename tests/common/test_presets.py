@@ -254,7 +254,19 @@ def test_the_files_of_a_model_may_be_replaced(tmp_path, content, names):
     assert model_names(tmp_path) == always | names
 
 
-@pytest.mark.parametrize("content", ['{"class_name": "Backbone"}', '["model"]', "{"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"class_name": "Backbone"}',
+        '["model"]',
+        "{",
+        '{"model": "Backbone"}',
+        *(
+            f'{{"model": {{}}, "sha256": {files}}}'
+            for files in ("null", "3", "[[1]]", "[{}]", '["a"]')
+        ),
+    ],
+)
 def test_the_model_of_another_library_must_not_be_replaced(tmp_path, content):
     (tmp_path / "config.json").write_text(content)
     (tmp_path / "model.weights.h5").touch()
