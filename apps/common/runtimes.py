@@ -137,7 +137,10 @@ class Runtimes:
         return False
 
     def _load_litert(self, model, threads):
-        """Return the model on LiteRT, or `None` if there is no intact file of it."""
+        """Return the model on LiteRT, or `None` if there is no intact file of it.
+
+        A file that is damaged, or has other options than its folder, is a warning.
+        """
         if len(split_names(model)) > 1:
             return None
         lite = imported(self.litert)
@@ -146,17 +149,27 @@ class Runtimes:
             return None
         try:
             found = lite.from_preset(model, threads=threads)
-            return found if _has_configuration(found, model) else None
+            _check_options(found, model, folder / LITERT)
+            return found
         except UserError as error:
             print(f"Warning: {printable(error)}. Keras runs the model", file=sys.stderr)
             return None
 
 
-def _has_configuration(lite, model):
-    """Return whether a LiteRT file has the options of the model in its folder.
+def _check_options(lite, model, file):
+    """Raise a `UserError` if a LiteRT file and its folder have different options.
 
-    The folder of an earlier version may lack some. A file may have another image size.
+    Those of an ensemble are the options of its first model. Options that only one of
+    them has are not compared, since earlier versions had fewer. A folder whose options
+    cannot be read, such as an ensemble without its models, has only the file to run.
     """
-    first, *_ = member_names(model, presets=lite.presets, noun=lite.noun)
-    options = read_options(find_preset(first, lite.presets))
-    return lite.options | options == options | lite.options
+    try:
+        first, *_ = member_names(model, presets=lite.presets, noun=lite.noun)
+        options = read_options(find_preset(first, lite.presets))
+    except (UserError, OSError):
+        return
+    for name, value in lite.options.items():
+        if options.get(name, value) != value:
+            raise UserError(
+                f"{file} has {name}={value}, and its folder {options[name]}"
+            )

@@ -106,8 +106,24 @@ def test_results_do_not_depend_on_the_number_of_inputs(monkeypatch):
 def test_a_litert_file_of_other_options_is_not_that_of_its_folder(monkeypatch, capsys):
     monkeypatch.setattr(Lite, "options", {"image_size": 96, "inference": "argmax"})
 
-    assert chosen("both") == chosen("both", count=None) == "keras"
+    for count in (1, None):
+        assert chosen("both", count=count) == "keras"
+        warning = capsys.readouterr().err
+        assert warning.startswith("Warning: ") and warning.endswith(
+            "model.tflite has image_size=96, and its folder 224. Keras runs the model\n"
+        )
     assert chosen("both", "litert") == "litert"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "content", ['{"ensemble": ["weights", "elsewhere"]}', "{", '{"model": 5}']
+)
+def test_a_folder_whose_options_cannot_be_read_runs_on_its_litert_file(
+    tmp_path, capsys, content
+):
+    (tmp_path / "both" / "config.json").write_text(content)
+    assert chosen("both") == chosen("both", count=None) == "litert"
     assert capsys.readouterr().err == ""
 
 
