@@ -46,6 +46,16 @@ def test_shards_have_images_of_every_format_that_can_be_read(tmp_path, suffix):
     assert image.path.name == f"a.{suffix}"
 
 
+def test_masks_beside_a_photograph_are_not_its_image(tmp_path):
+    files = {"a__pgm": b"mask", "a__jpg": b"x", "a__ppm": b"mask", "a__txt": b"A dog"}
+    shard(tmp_path / "train-0.tar", **files)
+    [image] = read_dataset(tmp_path, "train")
+    assert image.path.name == "a.jpg"
+
+    shard(tmp_path / "train-0.tar", **files, a__png=b"y")
+    fails(tmp_path, with_message="one image, but found a.jpg, a.pgm, a.png, a.ppm, a.")
+
+
 def test_shards_without_splits_are_drawn_by_name(tmp_path):
     for number in range(2):
         files = {}

@@ -1,6 +1,7 @@
 """Read image files and arrays as upright RGB images."""
 
 import contextlib
+import functools
 import io
 import os
 import pathlib
@@ -229,11 +230,12 @@ def find_images(paths):
     return found
 
 
+@functools.cache
 def image_suffixes():
     """Return the set of the suffixes of images that can be read, in lower case."""
     Image.init()
     known = Image.registered_extensions()
-    return {suffix for suffix, name in known.items() if name in FORMATS}
+    return frozenset(suffix for suffix, name in known.items() if name in FORMATS)
 
 
 def find_unsupported(folder):

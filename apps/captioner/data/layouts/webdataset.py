@@ -14,6 +14,10 @@ from keras_attention_apps.captioner.data.layouts.metadata import boxes_of
 from keras_attention_apps.captioner.data.layouts.metadata import captions_of
 from keras_attention_apps.captioner.images.reading import image_suffixes
 
+# The image of a sample has one of these suffixes if other images, such as masks, are
+# beside it.
+COMMON_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
 
 def read_webdataset(root):
     shards = sorted(path for path in root.glob("*.tar") if path.name[0] != ".")
@@ -30,6 +34,8 @@ def read_webdataset(root):
 def _read_sample(where, files, split, listing):
     """Add an image with the captions that share its name."""
     images = [file for file in files if file.suffix in image_suffixes()]
+    if len(images) > 1:
+        images = [file for file in images if file.suffix in COMMON_SUFFIXES]
     if len(images) != 1:
         found = list_some(file.name for file in files)
         raise unexpected(where, "one image", found)
