@@ -19,7 +19,12 @@ from keras_attention_apps.common.presets import read_options
 from keras_attention_apps.common.presets import split_names
 
 # Values of options that leave a model as it is.
-DEFAULT_VALUES = (None, False, "float32")
+_DEFAULT_VALUES = (None, False, "float32")
+
+
+def changes_in(options):
+    """Return the options of a model, a dict, without those that leave it as it is."""
+    return {name: x for name, x in options.items() if x not in _DEFAULT_VALUES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Runtimes:
             UserError: If the options contradict one another, or the model cannot be
                 loaded.
         """
-        changes = {name: x for name, x in options.items() if x not in DEFAULT_VALUES}
+        changes = changes_in(options)
         runtime, threads = config.runtime, config.threads
         if not is_litert(model) and runtime != "litert":
             # Checked before Keras loads the model, which takes seconds. A LiteRT file

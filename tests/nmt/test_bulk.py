@@ -1,5 +1,7 @@
 """Translations of large collections: the callable and its options."""
 
+import json
+
 import numpy as np
 import pytest
 from keras_attention_apps.common.bulk import command
@@ -85,6 +87,16 @@ def test_a_job_is_not_resumed_with_another_input(
     text.write_text("dog\n")
     assert translate("--id-column", "number") == 2
     assert "id_column='id' instead of 'number'" in capsys.readouterr().err
+    assert translate("--precision", "mixed_bfloat16") == 2
+    assert "'precision': 'mixed_bfloat16'" in capsys.readouterr().err
+
+    recorded = tmp_path / "out.jsonl" / "_options.json"
+    content = json.loads(recorded.read_text())
+    assert content["options"] == {}
+    # As some versions recorded it.
+    content["options"] = {"precision": "float32"}
+    recorded.write_text(json.dumps(content))
+    assert translate() == 0
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from keras_attention_apps.common.files import to_json
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.inputs import Inputs
-from keras_attention_apps.common.runtimes import DEFAULT_VALUES
+from keras_attention_apps.common.runtimes import changes_in
 from tqdm import tqdm
 
 
@@ -114,8 +114,7 @@ def _options(config, search):
     """
     defaults = dataclasses.asdict(CaptionBeamConfig())
     given = {name: x for name, x in search.items() if x != defaults[name]}
-    changes = config.model.options
-    given |= {name: x for name, x in changes.items() if x not in DEFAULT_VALUES}
+    given |= changes_in(config.model.options)
     if config.n_best > 1:
         given["n_best"] = config.n_best
     if config.regions:

@@ -8,6 +8,7 @@ from keras_attention_apps.common.bulk.locations import require
 from keras_attention_apps.common.bulk.parts import Parts
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.presets import is_litert
+from keras_attention_apps.common.runtimes import changes_in
 from tqdm import tqdm
 
 
@@ -76,6 +77,7 @@ def run_command(
     columns = {"column": bulk.column, "id_column": bulk.id_column}
     names = ("model", "maps", "search", "options")
     recorded = {**{name: arguments[name] for name in names}, **columns}
+    recorded["options"] = changes_in(recorded["options"])
     if describe_input is not None:
         recorded |= describe_input()
     with parts.locked(), tqdm(unit="row") as bar:

@@ -17,6 +17,7 @@ from keras_attention_apps.common.cli import reason
 from keras_attention_apps.common.files import parse_json
 from keras_attention_apps.common.files import to_json
 from keras_attention_apps.common.lock import locked
+from keras_attention_apps.common.runtimes import changes_in
 
 # File with the options on which the results depend. Readers of Parquet skip names that
 # start with an underscore or a dot.
@@ -93,6 +94,9 @@ class Parts:
                     f"{self.name!r} has parts, but no {OPTIONS}: choose another output"
                 ) from None
             before = None
+        if before and isinstance(before.get("options"), dict):
+            # Some versions recorded options that leave the model as it is.
+            before["options"] = changes_in(before["options"])
         if before == options:
             return
         if self._names():
