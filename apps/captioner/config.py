@@ -20,6 +20,7 @@ from keras_attention_apps.common.config import SearchConfig
 from keras_attention_apps.common.config import ServerConfig
 from keras_attention_apps.common.config import TrainingOptions
 from keras_attention_apps.common.schema import MAX_UNITS
+from keras_attention_apps.common.schema import BeamSize
 from keras_attention_apps.common.schema import Dropout
 from keras_attention_apps.common.schema import Layers
 from keras_attention_apps.common.schema import Length
@@ -216,7 +217,7 @@ class CaptionTrainingOptions:
     #: Validation metric that selects the best epoch.
     validation_metric: Literal["bleu-4", "cider"] = "cider"
     #: Beam width in validation.
-    validation_beam_size: Positive = 3
+    validation_beam_size: BeamSize = 3
     #: Patience: epochs without improvement before a phase stops early.
     patience: Positive = 4
     #: Folder for the cached features of the CNN; by default inside Keras' home folder.

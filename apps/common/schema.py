@@ -42,7 +42,7 @@ Share = Annotated[float, Range(0, 1)]
 Weight = Annotated[float, Range(0)]
 # A rate of 1 would drop everything.
 Dropout = Annotated[float, Range(0, 0.99)]
-# Hypotheses kept at each step: more would not fit in the memory.
+# Hypotheses kept at each step. A larger one is most likely a mistake.
 BeamSize = Annotated[int, Range(1, 1000)]
 # The range that NumPy and Keras accept.
 Seed = Annotated[int, Range(0, 2**32 - 1)]
@@ -153,25 +153,32 @@ def replaced(model, changes, runtime_options):
 
     Args:
         model: The configuration, a dataclass.
-        changes: Dict from names of options to values.
+        changes: Dict from names of options to values, which may be NumPy scalars; those
+            that are `None` are not given.
         runtime_options: Names of the options that do not change its weights.
 
     Raises:
         UserError: If there is no such option, it would change the weights, or its value
             is invalid.
     """
+    given = {}
     for name, value in changes.items():
         if not hasattr(model, name):
             raise UserError(
                 f"expected options of a model, such as {', '.join(runtime_options)}. "
                 f"Received: {name!r}"
             )
+        if value is None:
+            continue
+        # A scalar of NumPy, which is not imported here: commands start faster without.
+        value = value.item() if hasattr(value, "item") else value
+        given[name] = value
         if name not in runtime_options and value != getattr(model, name):
             raise UserError(
                 f"the weights fix {name}={getattr(model, name)!r}. "
                 f"Received: {name}={value!r}"
             )
-    return from_json(type(model), {**dataclasses.asdict(model), **changes})
+    return from_json(type(model), {**dataclasses.asdict(model), **given})
 
 
 @dataclasses.dataclass(frozen=True)

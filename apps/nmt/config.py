@@ -18,6 +18,7 @@ from keras_attention_apps.common.config import SearchConfig
 from keras_attention_apps.common.config import ServerConfig
 from keras_attention_apps.common.config import TrainingOptions
 from keras_attention_apps.common.schema import MAX_UNITS
+from keras_attention_apps.common.schema import BeamSize
 from keras_attention_apps.common.schema import Dropout
 from keras_attention_apps.common.schema import Layers
 from keras_attention_apps.common.schema import Length
@@ -238,7 +239,7 @@ class TranslationTrainingOptions:
     #: words that BLEU needs.
     validation_metric: Literal["bleu", "chrf"] = "bleu"
     #: Beam width in validation.
-    validation_beam_size: Positive = 1
+    validation_beam_size: BeamSize = 1
     #: Patience: epochs without improvement before a phase stops early.
     patience: Positive = 10
 

@@ -41,6 +41,10 @@ pytestmark = pytest.mark.usefixtures("loaded_once")
             ["train", "--data", ".", "--output", "o", "--model.dropout", "1.5"],
             "dropout must be between 0 and 0.99. Received: 1.5",
         ),
+        (
+            ["train", "--data", ".", "--output", "o", "--validation-beam-size", "5000"],
+            "validation_beam_size must be between 1 and 1000. Received: 5000",
+        ),
     ],
 )
 def test_a_wrong_command_gets_one_clear_line(

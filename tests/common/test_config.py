@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 import tyro
 from keras_attention_apps.common.cli import UserError
@@ -18,6 +19,7 @@ from keras_attention_apps.common.schema import Share
 from keras_attention_apps.common.schema import Weight
 from keras_attention_apps.common.schema import check_ranges
 from keras_attention_apps.common.schema import from_json
+from keras_attention_apps.common.schema import replaced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +106,23 @@ def test_options_of_a_file_become_a_dataclass():
 def test_every_option_of_a_file_is_checked(options, message):
     with pytest.raises(UserError, match=message):
         from_json(Stored, options)
+
+
+def test_options_of_a_model_are_replaced():
+    def change(**changes):
+        return replaced(Stored(3, ratio=0.5), changes, ("ratio", "kind", "bias"))
+
+    assert change(ratio=np.float32(0.25), units=np.int64(3)) == Stored(3, ratio=0.25)
+    assert change(bias=np.bool_(False), kind=None, units=None) == Stored(
+        3, bias=False, ratio=0.5
+    )
+    # The value in the error has the type of the configuration.
+    with pytest.raises(UserError, match=r"fix units=3\. Received: units=4$"):
+        change(units=np.int64(4))
+    with pytest.raises(UserError, match=r"at least 0\. Received: -1\.0"):
+        change(ratio=np.float64(-1))
+    with pytest.raises(UserError, match=r"kind, bias\. Received: 'depth'"):
+        change(depth=None)
 
 
 @dataclasses.dataclass(frozen=True)
