@@ -23,7 +23,8 @@ def caption_scores(captions, references, *, meteor=False):
 
     Returns:
         Dict of scores in percent: `"bleu-1"` to `"bleu-4"`, `"cider"`, `"rouge-l"` and
-        possibly `"meteor"`.
+        possibly `"meteor"`. CIDEr is left out for a single image, where it is 0: so is
+        the IDF of every n-gram.
     """
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
@@ -34,10 +35,12 @@ def caption_scores(captions, references, *, meteor=False):
     # The scorers print their lengths.
     with contextlib.redirect_stdout(io.StringIO()):
         bleu, _ = Bleu(4).compute_score(truth, plain, verbose=0)
-        cider, _ = Cider().compute_score(truth, plain)
         rouge, _ = Rouge().compute_score(truth, plain)
     scores = {f"bleu-{n}": 100 * score for n, score in enumerate(bleu, start=1)}
-    scores |= {"cider": 100 * float(cider), "rouge-l": 100 * float(rouge)}
+    if len(captions) > 1:
+        cider, _ = Cider().compute_score(truth, plain)
+        scores["cider"] = 100 * float(cider)
+    scores["rouge-l"] = 100 * float(rouge)
     if meteor and shutil.which("java"):
         from pycocoevalcap.meteor.meteor import Meteor
 

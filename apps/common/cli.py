@@ -14,8 +14,13 @@ class UserError(ValueError):
 
 
 def reason(error):
-    """Return the message of an exception as one line, or else its type."""
-    message = " ".join(str(error).split())
+    """Return the message of an exception as one line, or else its type.
+
+    The number of an error of the system is left out. Spaces remain, which may belong to
+    the name of a file.
+    """
+    message = re.sub(r"^\[(Errno|WinError) -?\d+\] ", "", str(error))
+    message = re.sub(r"\s*\n\s*", " ", message.strip())
     if isinstance(error, KeyError):
         return f"there is no {message}"
     return message or type(error).__name__
@@ -101,7 +106,7 @@ def run(program, main):
         sys.stdout = io.StringIO()
         return 141
     except (UserError, OSError) as error:
-        message = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+        message = reason(error) if isinstance(error, OSError) else error
         print(f"{program}: error: {printable(message)}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:

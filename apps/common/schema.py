@@ -96,7 +96,7 @@ def from_json(kind, options):
         if name not in hints:
             raise UserError(f"there is no option {name!r:.60}")
         if not _fits(hints[name], value):
-            expected = _described(hints[name])
+            expected = described(hints[name])
             raise UserError(f"{name} must be {expected}. Received: {value!r:.60}")
     found = kind(**options)
     check_ranges(found)
@@ -120,13 +120,13 @@ def _fits(hint, value):
     return type(value) is hint or (hint is float and type(value) is int)
 
 
-def _described(hint):
+def described(hint):
     """Return the name of a type in JSON."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is Literal:
         return f"one of {', '.join(parts)}"
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return " or ".join(map(_described, parts))
+        return " or ".join(map(described, parts))
     names = {
         bool: "true or false",
         int: "an integer",
@@ -137,7 +137,7 @@ def _described(hint):
         type(None): "null",
     }
     expected = names[typing.get_origin(hint) or hint]
-    return f"{expected} of {_described(parts[-1])}" if parts else expected
+    return f"{expected} of {described(parts[-1])}" if parts else expected
 
 
 def _ranges(hint):

@@ -54,6 +54,12 @@ def test_changes_and_entropy_worked_by_hand():
     assert figures["entropy"] == pytest.approx((quarter + np.log(2)) / 4)
 
 
+def test_cider_needs_several_images():
+    scores = caption_scores(["the brown dog"], REFERENCES[:1])
+    assert [*scores] == ["bleu-1", "bleu-2", "bleu-3", "bleu-4", "rouge-l"]
+    assert "cider" in caption_scores(["the brown dog", "men"], REFERENCES)
+
+
 def test_cider_prefers_the_rarer_words():
     references = [["a dog runs"], ["a cat sleeps"], ["a bird flies"]]
     common = caption_scores(["a", "a", "a"], references)["cider"]

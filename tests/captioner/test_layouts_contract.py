@@ -140,7 +140,8 @@ def coco_content(ids, image_ids):
         (
             "captions_train.json",
             coco_content([1], [True]),
-            "annotations[0]: expected a number or a text as 'image_id', but found True",
+            "annotations[0]: expected an integer or a string as 'image_id', "
+            "but found True",
         ),
         (
             "dataset.json",

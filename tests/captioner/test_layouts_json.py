@@ -11,6 +11,8 @@ from captioner.datasets import names_of
 from captioner.datasets import photograph
 from captioner.datasets import write
 from keras_attention_apps.captioner.data.dataset import read_dataset
+from keras_attention_apps.captioner.data.layouts.files import DataError
+from keras_attention_apps.captioner.data.layouts.files import get
 from keras_attention_apps.captioner.data.layouts.listing import CaptionedImage
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
@@ -93,11 +95,11 @@ A = karpathy_image("a.jpg", "train", "A .")
         ),
         (
             {"images": [A | {"filepath": 5}]},
-            ": images[0]: expected a text as 'filepath', but found 5",
+            ": images[0]: expected a string as 'filepath', but found 5",
         ),
         (
             {"images": [A | {"cocoid": None}]},
-            ": images[0]: expected a number or a text as 'cocoid', but found None",
+            ": images[0]: expected an integer or a string as 'cocoid', but found None",
         ),
     ],
 )
@@ -162,7 +164,8 @@ def test_coco_without_a_test_file_is_an_error(tmp_path):
         ),
         (
             {"images": [], "annotations": [{"image_id": {}, "caption": "A."}]},
-            ": annotations[0]: expected a number or a text as 'image_id', but found {}",
+            ": annotations[0]: expected an integer or a string as 'image_id', "
+            "but found {}",
         ),
         (
             {"images": [{"file_name": "a.jpg"}], "annotations": []},
@@ -185,3 +188,12 @@ def test_json_may_begin_with_a_byte_order_mark(tmp_path):
     content = json.dumps({"images": [image]}).encode("utf-8-sig")
     write(tmp_path / "dataset_flickr8k.json", content)
     assert names_of(read_dataset(tmp_path, "train")) == ["a.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [(str, "a string"), (int, "an integer"), (list, "a list")],
+)
+def test_every_type_of_json_has_a_name_in_errors(kind, expected):
+    with pytest.raises(DataError, match=rf"a\.json: expected {expected} as 'key', but"):
+        get({"key": None}, "key", kind, "a.json")

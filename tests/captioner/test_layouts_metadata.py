@@ -137,7 +137,7 @@ def test_blank_lines_and_columns_of_boxes_are_ignored(tmp_path):
         (
             "metadata.jsonl",
             '{"file_name": "a.jpg", "captions": [3]}',
-            "a text or a list of texts",
+            "a string or a list of strings",
         ),
         ("metadata.jsonl", '["a.jpg"]', "line 1: expected an object"),
     ],

@@ -6,6 +6,7 @@ import sys
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import printable
+from keras_attention_apps.common.cli import reason
 from keras_attention_apps.common.cli import run
 
 
@@ -33,6 +34,21 @@ def test_a_package_that_is_not_installed_is_one_line(capsys):
     ours = ModuleNotFoundError("No module", name="keras_attention_apps.gone")
     with pytest.raises(ModuleNotFoundError):
         run("nmt", fail_with(ours))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(2, "No such file", "a  b.jpg"), "No such file: 'a  b.jpg'"),
+        (OSError("[WinError 5] Access is denied: 'a'"), "Access is denied: 'a'"),
+        (OSError(" two\n  lines\n"), "two lines"),
+        (OSError(), "OSError"),
+    ],
+)
+def test_an_error_of_the_system_is_one_line_without_its_number(error, message, capsys):
+    assert reason(error) == message
+    assert run("nmt", fail_with(error)) == 2
+    assert capsys.readouterr().err == f"nmt: error: {message}\n"
 
 
 def test_a_bug_keeps_its_traceback():

@@ -54,9 +54,6 @@ def evaluate(config):
     texts = [caption.text for caption in captions]
     references = [image.captions for image in images]
     scores = caption_scores(texts, references, meteor=True)
-    if len(images) == 1:
-        # The IDF of every n-gram is 0, and so would be CIDEr.
-        del scores["cider"]
     print(
         f"{chosen.name} on {len(images)} images of {config.split}, "
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"

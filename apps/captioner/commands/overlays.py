@@ -17,45 +17,46 @@ from keras_attention_apps.common.files import check_file
 MAX_SIDE = 480
 
 
-def find_overlays(overlay, given, paths):
+def find_overlays(overlay, given, images):
     """Return the file of each image's overlay; different images have different ones.
 
     Args:
         overlay: For a single image the name of a file, otherwise that of a folder.
         given: Images and folders as the user named them.
-        paths: All images.
+        images: The paths of all images: those named, and those in the folders.
 
     Returns:
         Dict from the path of each image to that of its overlay.
 
     Raises:
-        UserError: If `overlay` is not as above, or lies in a folder of images, where
-            the next run would caption it.
+        UserError: If `overlay` is not as above, or is a folder of images: the same
+            command, with the folder or a pattern such as `*.png`, would caption the
+            overlays, too.
     """
     folders = [path for path in given if os.path.isdir(path)]
     is_file = overlay.suffix.lower() in FIGURE_SUFFIXES and not overlay.is_dir()
-    if len(paths) == 1 and not folders and not overlay.is_dir():
+    if len(images) == 1 and not folders and not overlay.is_dir():
         if not is_file:
             raise UserError(
                 "--overlay must be a .png, .jpg, .pdf or .svg file for one image, "
                 f"or an existing folder. Received: {str(overlay)!r}"
             )
-        found = {paths[0]: overlay}
+        found = {images[0]: overlay}
     else:
         if is_file or overlay.is_file():
             raise UserError(
                 "--overlay must be a folder where several images, or a folder of "
                 f"them, are captioned. Received: {str(overlay)!r}"
             )
-        folders += [path.parent for path in paths if not is_open(path)]
-        found = {path: overlay / f"{name}.png" for path, name in _names(paths).items()}
-    for target in found.values():
-        check_file(target)
-        if os.path.realpath(target.parent) in map(os.path.realpath, folders):
+        folders += [path.parent for path in images if not is_open(path)]
+        if os.path.realpath(overlay) in map(os.path.realpath, folders):
             raise UserError(
                 "--overlay must be a folder other than that of the images. Received: "
                 f"{str(overlay)!r}"
             )
+        found = {path: overlay / f"{name}.png" for path, name in _names(images).items()}
+    for target in found.values():
+        check_file(target)
     return found
 
 

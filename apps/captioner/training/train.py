@@ -249,7 +249,7 @@ class _Phases:
         self.validation = validation
         self.metric = config.validation_metric
         if self.metric == "cider" and len(validation) == 1:
-            # The IDF of every n-gram is 0, and so is CIDEr; BLEU-4 is mostly 0, too.
+            # BLEU-4 is mostly 0, too.
             print("CIDEr needs several images: the best epoch is chosen by ROUGE-L")
             self.metric = "rouge-l"
         self.token_ids = [

@@ -8,13 +8,12 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.encodings import as_utf8
 from keras_attention_apps.common.files import parse_json
+from keras_attention_apps.common.schema import described
 
 TEXT_FOLDERS = ("Flickr8k_text", "annotations")
 # Files that the clients of Kaggle and Hugging Face add to a data set.
 NO_CAPTIONS = ("dataset-metadata.json", "dataset_info.json", "dataset_infos.json")
 NO_CAPTIONS += ("dataset_dict.json",)
-# The types of a value in JSON that a layout may expect, and their names in errors.
-KINDS = {str: "a text", list: "a list", int | str: "a number or a text"}
 
 
 class DataError(UserError):
@@ -153,12 +152,13 @@ def _check_different(names, where, kind):
 
 
 def get(entry, key, kind, where):
-    """Return the value of a key that an object must have, of one of the `KINDS`."""
+    """Return the value of a key that an object must have, of a type such as `str`."""
     if not isinstance(entry, dict):
         raise unexpected(where, f"an object with the key {key!r}", f"{entry!r:.60}")
     if key not in entry:
         raise unexpected(where, f"the key {key!r}", f"only {list_some(entry)}")
     # In Python, `True` is an integer.
     if not isinstance(entry[key], kind) or isinstance(entry[key], bool):
-        raise unexpected(where, f"{KINDS[kind]} as {key!r}", f"{entry[key]!r:.60}")
+        expected = f"{described(kind)} as {key!r}"
+        raise unexpected(where, expected, f"{entry[key]!r:.60}")
     return entry[key]

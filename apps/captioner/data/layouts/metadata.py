@@ -50,7 +50,7 @@ def _split_of(entry, folder_split, where):
 
 
 def captions_of(entry, where, listing, split):
-    """Return the captions of a JSON object or a row: a text or a list of texts.
+    """Return the captions of a JSON object or a row: a string or a list of strings.
 
     If there are several keys, the first of `CAPTION_NAMES` is used. Different values of
     the others are recorded as dropped.
@@ -62,7 +62,7 @@ def captions_of(entry, where, listing, split):
     found = entry[names[0]]
     captions = [found] if isinstance(found, str) else found
     if not isinstance(captions, list) or not all(isinstance(x, str) for x in captions):
-        expected = f"a text or a list of texts as {names[0]!r}"
+        expected = f"a string or a list of strings as {names[0]!r}"
         raise unexpected(where, expected, f"{found!r:.60}")
     for name in names[1:]:
         if entry[name] and entry[name] not in (found, captions):
