@@ -3,13 +3,13 @@
 import dataclasses
 import operator
 from collections.abc import Iterable
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_attention.lengths import join_axes
-from keras_attention.search.limits import known_limit
 from keras_attention.search.nested import check_rows
 from keras_attention.typing import Nested
 from keras_attention.typing import Tensor
@@ -21,6 +21,30 @@ from keras_attention.validation import values_of
 IMPOSSIBLE = -1e9
 # Less than IMPOSSIBLE, so that a search prefers impossible tokens to forbidden ones.
 FORBIDDEN = 2 * IMPOSSIBLE
+
+
+@dataclasses.dataclass
+class SearchSettings:
+    """Settings of one search, as a constraint sees them.
+
+    Attributes:
+        batch_size: Number of rows B; a tensor in a graph that takes any batch.
+        end: The end token.
+        max_length: Maximum number of tokens, `end` included.
+        limit: Maximum number of tokens of this call, at most `max_length`: a number, or
+            one for every row, `(B,)`.
+    """
+
+    batch_size: int | Tensor
+    end: int
+    max_length: int
+    limit: int | Tensor
+
+    @property
+    def known_limit(self) -> Any:
+        """The values of the limit; `max_length` in a graph, where they are unknown."""
+        values = values_of(self.limit)
+        return self.max_length if values is None else values
 
 
 @dataclasses.dataclass
@@ -63,8 +87,8 @@ class Constraint:
     ...     def __init__(self, token, times):
     ...         self.token, self.times = token, times
     ...
-    ...     def begin(self, *, batch_size, end, max_length, limit):
-    ...         return keras.ops.zeros((batch_size,), dtype="int32")
+    ...     def begin(self, search):
+    ...         return keras.ops.zeros((search.batch_size,), dtype="int32")
     ...
     ...     def mask(self, log_probs, state, step):
     ...         state = state + keras.ops.cast(step.token_ids == self.token, "int32")
@@ -86,22 +110,12 @@ class Constraint:
     #: Whether the constraint applies after those that do not override.
     overrides = False
 
-    def begin(
-        self,
-        *,
-        batch_size: int | Tensor,
-        end: int,
-        max_length: int,
-        limit: int | Tensor,
-    ) -> Nested:
+    def begin(self, search: SearchSettings) -> Nested:
         """Return the initial state, nested tensors `(B, ...)`; `{}` for none.
 
         Args:
-            batch_size: Number of rows B; a tensor in a graph that takes any batch.
-            end: The end token.
-            max_length: Maximum number of tokens, `end` included.
-            limit: Maximum number of tokens of this call, at most `max_length`: a
-                number, or one for every row, `(B,)`.
+            search: `SearchSettings` with the attributes `batch_size`, `end`,
+                `max_length` and `limit`.
 
         Raises:
             ValueError: If the search cannot meet the constraint.
@@ -211,17 +225,10 @@ class MinLength(Constraint):
             check_integer("min_length", min_length)
         self.min_length = min_length
 
-    def begin(
-        self,
-        *,
-        batch_size: int | Tensor,
-        end: int,
-        max_length: int,
-        limit: int | Tensor,
-    ) -> Nested:
+    def begin(self, search: SearchSettings) -> Nested:
         if hasattr(self.min_length, "shape") and len(self.min_length.shape):
-            check_rows("min_length", self.min_length, batch_size)
-        values, longest = values_of(self.min_length), known_limit(limit, max_length)
+            check_rows("min_length", self.min_length, search.batch_size)
+        values, longest = values_of(self.min_length), search.known_limit
         if values is not None and not np.all((values >= 0) & (values <= longest)):
             raise ValueError(
                 f"min_length must be between 0 and max_length or limit, {longest}. "
@@ -256,16 +263,9 @@ class NoRepeatNgrams(Constraint):
         check_positive_integer("n of NoRepeatNgrams", n)
         self.n = n
 
-    def begin(
-        self,
-        *,
-        batch_size: int | Tensor,
-        end: int,
-        max_length: int,
-        limit: int | Tensor,
-    ) -> Nested:
+    def begin(self, search: SearchSettings) -> Nested:
         # The newest token comes last; -1 stands for tokens that do not exist yet.
-        return ops.full((batch_size, max_length), -1, dtype="int32")
+        return ops.full((search.batch_size, search.max_length), -1, dtype="int32")
 
     def mask(
         self, log_probs: Tensor, state: Nested, step: SearchStep
@@ -318,20 +318,13 @@ class Prefix(Constraint):
         if values is not None:
             self.highest = int(np.max(values.astype("int64"), initial=-1))
 
-    def begin(
-        self,
-        *,
-        batch_size: int | Tensor,
-        end: int,
-        max_length: int,
-        limit: int | Tensor,
-    ) -> Nested:
-        if self.length > max_length:
+    def begin(self, search: SearchSettings) -> Nested:
+        if self.length > search.max_length:
             raise ValueError(
-                f"token_ids of Prefix must have at most {max_length} tokens. "
+                f"token_ids of Prefix must have at most {search.max_length} tokens. "
                 f"Received: {tuple(self.token_ids.shape)}"
             )
-        check_rows("token_ids of Prefix", self.token_ids, batch_size)
+        check_rows("token_ids of Prefix", self.token_ids, search.batch_size)
         return {}
 
     def mask(

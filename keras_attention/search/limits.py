@@ -14,12 +14,6 @@ def check_limit(limit):
         raise ValueError(f"limit must be a positive integer. Received: {limit}")
 
 
-def known_limit(limit, max_length):
-    """Return the values of a limit, or `max_length` in a graph."""
-    values = values_of(limit)
-    return max_length if values is None else values
-
-
 def checked_limit(limit, max_length, batch_size):
     """Return a limit as int32, `()` or `(B,)`; `max_length` if it is `None`.
 

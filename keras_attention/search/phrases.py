@@ -8,10 +8,10 @@ from keras import ops
 
 from keras_attention.search.constraints import FORBIDDEN
 from keras_attention.search.constraints import Constraint
+from keras_attention.search.constraints import SearchSettings
 from keras_attention.search.constraints import SearchStep
 from keras_attention.search.constraints import check_integer
 from keras_attention.search.constraints import mark
-from keras_attention.search.limits import known_limit
 from keras_attention.search.nested import check_rows
 from keras_attention.typing import Nested
 from keras_attention.typing import Tensor
@@ -115,23 +115,16 @@ class RequiredPhrases(Constraint):
         for token in self.not_followed_by:
             check_integer("every token of not_followed_by", token)
 
-    def begin(
-        self,
-        *,
-        batch_size: int | Tensor,
-        end: int,
-        max_length: int,
-        limit: int | Tensor,
-    ) -> Nested:
-        check_rows("token_ids of RequiredPhrases", self.token_ids, batch_size)
+    def begin(self, search: SearchSettings) -> Nested:
+        check_rows("token_ids of RequiredPhrases", self.token_ids, search.batch_size)
         if self.values is not None:
-            if (self.values == end).any():
+            if (self.values == search.end).any():
                 raise ValueError(
-                    f"token_ids of RequiredPhrases must not contain end, {end}. "
+                    f"token_ids of RequiredPhrases must not contain end, {search.end}. "
                     f"Received: {self.values.tolist()}"
                 )
             counts = (self.values >= 0).sum(axis=(1, 2))
-            limits = np.broadcast_to(known_limit(limit, max_length), counts.shape)
+            limits = np.broadcast_to(search.known_limit, counts.shape)
             too_many = np.flatnonzero(counts >= limits)
             if too_many.size:
                 row = too_many[0]

@@ -14,6 +14,7 @@ from keras import ops
 from keras_attention.search.constraints import IMPOSSIBLE
 from keras_attention.search.constraints import Constraint
 from keras_attention.search.constraints import Prefix
+from keras_attention.search.constraints import SearchSettings
 from keras_attention.search.constraints import SearchStep
 from keras_attention.search.constraints import check_integer
 from keras_attention.search.nested import batch_of
@@ -49,9 +50,7 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
         "length": ops.zeros((batch_size,), dtype="int32"),
         "finite": ops.ones((batch_size,), dtype="bool"),
         "constraints": [
-            constraint.begin(
-                batch_size=batch_size, end=end, max_length=max_length, limit=limit
-            )
+            constraint.begin(SearchSettings(batch_size, end, max_length, limit))
             for constraint in constraints
         ],
     }

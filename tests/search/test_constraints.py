@@ -198,8 +198,8 @@ def test_long_ngrams_never_come_twice():
 class NoRepeatedToken(Constraint):
     """The same as `NoRepeatNgrams(1)`, by a state that marks all tokens so far."""
 
-    def begin(self, *, batch_size, end, max_length, limit):
-        return {"seen": ops.zeros((batch_size, VOCABULARY), dtype="bool")}
+    def begin(self, search):
+        return {"seen": ops.zeros((search.batch_size, VOCABULARY), dtype="bool")}
 
     def mask(self, log_probs, state, step):
         newest = ops.equal(step.token_ids[..., None], step.vocabulary)
