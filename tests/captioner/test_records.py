@@ -108,12 +108,16 @@ def test_lines_of_earlier_versions_have_any_options(tmp_path):
         written(path)
 
 
-def test_a_resumed_run_must_have_the_same_options(
-    loaded_once, photographs, model_folder, tmp_path, capsys
-):
-    output, model = tmp_path / "captions.jsonl", str(model_folder)
-    command = ["caption", str(photographs / "red-0.png"), "--model", model]
-    command += ["--output", str(output)]
+@pytest.fixture
+def captioning(loaded_once, photographs, model_folder, tmp_path):
+    """The arguments that caption one photograph, and the path of their output."""
+    output = tmp_path / "captions.jsonl"
+    command = ["caption", str(photographs / "red-0.png"), "--model", str(model_folder)]
+    return [*command, "--output", str(output)], output
+
+
+def test_a_resumed_run_must_have_the_same_options(captioning, capsys):
+    command, output = captioning
     assert main(command) == 0
     [line] = lines_of(output)
     assert line["options"] == ""
@@ -201,12 +205,8 @@ def test_a_higher_threshold_removes_some_of_several_captions(tmp_path):
     assert written(path, min_score=-0.5) == [second, lines[2]]
 
 
-def test_a_higher_threshold_removes_captions_from_an_output(
-    loaded_once, photographs, model_folder, tmp_path, capsys
-):
-    output, model = tmp_path / "captions.jsonl", str(model_folder)
-    command = ["caption", str(photographs / "red-0.png"), "--model", model]
-    command += ["--output", str(output)]
+def test_a_higher_threshold_removes_captions_from_an_output(captioning):
+    command, output = captioning
     assert main(command) == 0
     [before] = lines_of(output)
     score = before["mean_log_probability"]
@@ -219,12 +219,9 @@ def test_a_higher_threshold_removes_captions_from_an_output(
     assert after == {**before, "caption": None}
 
 
-def test_a_lower_threshold_adds_captions_to_an_output(
-    loaded_once, photographs, model_folder, tmp_path, capsys
-):
-    output, model = tmp_path / "captions.jsonl", str(model_folder)
-    command = ["caption", str(photographs / "red-0.png"), "--model", model]
-    command += ["--output", str(output), "--min-score"]
+def test_a_lower_threshold_adds_captions_to_an_output(captioning):
+    command, output = captioning
+    command = [*command, "--min-score"]
     assert main([*command, "-0.0001"]) == 0
     [before] = lines_of(output)
     assert before["caption"] is None and before["mean_log_probability"] < -0.0001

@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import os
 import re
@@ -113,22 +114,32 @@ def test_a_replaced_folder_is_restored_after_a_kill(tmp_path):
         write_folder(tmp_path / ".old-12-model", "stale")
 
 
-def test_files_that_a_killed_process_kept_return_to_the_new_folder(
-    tmp_path, monkeypatch
-):
-    model, rename = tmp_path / "model", Path.rename
-    write_folder(model, *KIND, "stale", "notes.txt", "photographs")
+@contextlib.contextmanager
+def failing_rename(monkeypatch, name, error):
+    """Raise an error where a file of this name is renamed."""
+    rename = Path.rename
 
-    def die(self, target):
-        if self.name == "notes.txt":
-            raise KeyboardInterrupt
+    def renamed(self, target):
+        if self.name == name:
+            raise error
         return rename(self, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "rename", die)
-        with pytest.raises(KeyboardInterrupt), atomic_folder(model, own_names) as new:
-            write_folder(new, *KIND)
-            (new / "photographs").write_text("new")
+        patched.setattr(Path, "rename", renamed)
+        yield
+
+
+def test_files_that_a_killed_process_kept_return_to_the_new_folder(
+    tmp_path, monkeypatch
+):
+    model = tmp_path / "model"
+    write_folder(model, *KIND, "stale", "notes.txt", "photographs")
+
+    killed = pytest.raises(KeyboardInterrupt)
+    stops = failing_rename(monkeypatch, "notes.txt", KeyboardInterrupt())
+    with killed, stops, atomic_folder(model, own_names) as new:
+        write_folder(new, *KIND)
+        (new / "photographs").write_text("new")
     assert not (model / "notes.txt").exists()
 
     recover_folder(model, own_names)
@@ -141,17 +152,12 @@ def test_files_that_a_killed_process_kept_return_to_the_new_folder(
 def test_a_file_that_cannot_be_moved_is_not_lost_and_the_others_are_kept(
     tmp_path, monkeypatch
 ):
-    model, rename = tmp_path / "model", Path.rename
+    model = tmp_path / "model"
     write_folder(model, *KIND, "a.txt", "b.txt", "c.txt")
 
-    def fail(self, target):
-        if self.name == "b.txt":
-            raise PermissionError(errno.EACCES, "Permission denied", str(self))
-        return rename(self, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "rename", fail)
-        refused = pytest.raises(PermissionError, match=r"\.old-.*b\.txt")
+    error = PermissionError(errno.EACCES, "Permission denied", "b.txt")
+    with failing_rename(monkeypatch, "b.txt", error):
+        refused = pytest.raises(PermissionError, match=r"b\.txt")
         with refused, atomic_folder(model, own_names) as new:
             write_folder(new, *KIND)
         with refused:
