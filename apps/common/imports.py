@@ -26,7 +26,7 @@ def imported(name):
     """Return the object of a `"module:name"`.
 
     Raises:
-        UserError: If Keras has no such backend.
+        UserError: If KERAS_BACKEND names no backend of Keras.
     """
     module, _, attribute = name.partition(":")
     try:

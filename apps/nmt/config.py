@@ -331,9 +331,9 @@ class TranslationSearchConfig(SearchConfig):
     #: Minimum length of a translation relative to its source, in subwords. By
     #: default 0, or that of a LiteRT file.
     min_length_ratio: MinLengthRatio | None = None
-    #: Maximum length of a translation relative to its source, in subwords. By default
-    #: the length ratio of the model, applied to a source with 5 more subwords; for a
-    #: LiteRT file, that of the file.
+    #: Maximum length of a translation relative to its source, in subwords. By default a
+    #: translation has about r * (source length + 5) subwords at most; r is the length
+    #: ratio of the model; for a LiteRT file, it is that of the file.
     max_length_ratio: LengthRatio | None = None
 
 

@@ -19,8 +19,9 @@ class TranslationBeamConfig(BeamConfig):
     #: Minimum length of a translation relative to its source, in subwords; never more
     #: than the maximum length of the model.
     min_length_ratio: MinLengthRatio = 0.0
-    #: Maximum length of a translation relative to its source, in subwords. By default
-    #: the length ratio of the model, applied to a source with 5 more subwords.
+    #: Maximum length of a translation relative to its source, in subwords. By default a
+    #: translation has about r * (source length + 5) subwords at most; r is the length
+    #: ratio of the model.
     max_length_ratio: LengthRatio | None = None
 
     def __post_init__(self):

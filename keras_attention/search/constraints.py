@@ -346,6 +346,7 @@ class Prefix(Constraint):
 
 
 def _as_array(token_ids):
+    """Return a prefix as an array; `ValueError` if its rows differ in length."""
     try:
         return np.asarray(token_ids)
     except ValueError:
