@@ -103,8 +103,8 @@ def opened(browser, address, *, width=1200, dark=False):
 def settled(page):
     """Wait until the events of a page that begin in this block have ended.
 
-    Gradio closes its stream after an event, and loses an event that begins in the same
-    milliseconds. Only tests are that fast.
+    Gradio closes its stream after the last event, and loses an event that begins in the
+    same milliseconds: on a busy machine, 1 of 60 clicks right after a result was lost.
     """
     running = set()
 

@@ -9,6 +9,7 @@ from web_pages import SAMPLE
 from web_pages import is_within
 from web_pages import opened
 from web_pages import served
+from web_pages import settled
 from web_pages import tab_to
 from web_pages import unnamed
 from web_pages import unreached
@@ -129,8 +130,9 @@ def test_the_keyboard_is_enough(browser, address):
 @pytest.mark.parametrize(("width", "dark"), [(400, False), (1280, True)])
 def test_nothing_is_cut_off_or_fetched_from_elsewhere(browser, address, width, dark):
     with opened(browser, address, width=width, dark=dark) as (page, elsewhere):
-        page.get_by_role("button", name="sample").click()
-        words_of(page)
+        with settled(page):
+            page.get_by_role("button", name="sample").click()
+            words_of(page)
         page.get_by_role("button", name="sheet").click()
         page.wait_for_selector(".ka-sheet")
 
@@ -144,8 +146,9 @@ def test_a_bad_upload_is_one_sentence_on_the_page(browser, address, tmp_path, be
     path.write_text("This is text.")
     with opened(browser, address) as (page, _):
         if before:
-            upload(page, SAMPLE)
-            words_of(page)
+            with settled(page):
+                upload(page, SAMPLE)
+                words_of(page)
         upload(page, path)
 
         alert = page.wait_for_selector("[role=alert].ka-alert")
