@@ -73,13 +73,26 @@ def with_content(model, copy, file, content):
     return copy
 
 
-def with_flipped_bit(model, copy, file, place):
-    """Copy a model with the lowest bit of one byte of a file flipped."""
-    shutil.copytree(model, copy)
-    content = bytearray((copy / file).read_bytes())
-    content[place] ^= 1
-    (copy / file).write_bytes(content)
-    return copy
+def check_flipped_bits(main, arguments, model, folder, capsys):
+    """Check that one flipped bit of any file of a model is an error of one line.
+
+    Args:
+        main: The program.
+        arguments: Those of its command without the model.
+        model: Folder of the model.
+        folder: Folder for damaged copies.
+        capsys: The fixture.
+    """
+    for file in model.iterdir():
+        for place in (5, -5):
+            damaged = folder / f"{file.name}{place}"
+            shutil.copytree(model, damaged)
+            content = bytearray(file.read_bytes())
+            content[place] ^= 1
+            (damaged / file.name).write_bytes(content)
+
+            error = error_of(main, [*arguments, "--model", damaged], capsys)
+            assert "is not a complete" in error, file.name
 
 
 def check_average(main, task, model, mean, capsys):

@@ -147,6 +147,16 @@ def tab_to(page, name):
     raise AssertionError(f"Tab does not reach {name}")
 
 
+def check_keyboard(page):
+    """Check that the Tab key reaches every control, also the options, and its name."""
+    tab_to(page, "Options")
+    page.keyboard.press("Enter")
+    page.get_by_label("Beam width").wait_for()
+
+    assert unreached(page) == []
+    assert unnamed(page) == []
+
+
 def unreached(page):
     """Return the visible controls that the Tab key does not reach, as HTML.
 

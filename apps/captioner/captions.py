@@ -135,15 +135,11 @@ class BaseCaptioner:
                 attention, whose weights sum to one minus that of the sentinel.
             regions: Folder with the files of detected regions, by default the folder of
                 each image; only for a model of detected regions.
-            **search: Options of the beam search:
-                `beam_size` (5), the number of hypotheses kept at each step, where 1 is
-                greedy search;
-                `length_penalty` (0.7): hypotheses are ranked by log-probability divided
-                by `length ** length_penalty`;
-                `beam_groups` (1) and `diversity_penalty` (0.5): groups and penalty of
-                diverse beam search;
-                `no_repeat_ngrams` (3): no caption repeats an n-gram of this length, and
-                0 disables it.
+            **search: Options of the beam search: `beam_size` (5), where 1 is greedy
+                search; `length_penalty` (0.7), which ranks hypotheses by
+                log-probability / length ** penalty; `no_repeat_ngrams` (3), the length
+                of n-grams that no caption repeats, where 0 disables n-gram blocking;
+                `beam_groups` (1) and `diversity_penalty` (0.5) of diverse beam search.
 
         Yields:
             Pairs of an image as it was given, in order, and the list of its

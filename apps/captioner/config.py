@@ -24,7 +24,6 @@ from keras_attention_apps.common.schema import BeamSize
 from keras_attention_apps.common.schema import Dropout
 from keras_attention_apps.common.schema import Layers
 from keras_attention_apps.common.schema import Length
-from keras_attention_apps.common.schema import LengthPenalty
 from keras_attention_apps.common.schema import Natural
 from keras_attention_apps.common.schema import Positive
 from keras_attention_apps.common.schema import Range
@@ -141,7 +140,7 @@ class CaptionTrainingOptions:
     #: dog.jpg a file dog.npz with the arrays features (R, D) and boxes (R, 4): left,
     #: top, right and bottom as fractions of width and height. Fine-tuning is skipped.
     regions: Path | None = None
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    model: ModelConfig = ModelConfig()
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
     #: CNN included, and its vocabulary, to which new words are added. Of the options of
     #: the model, these may differ from the preset: image-size, max-regions, estimator,
@@ -302,9 +301,6 @@ class ChosenModel:
 class CaptionSearchConfig(SearchConfig):
     """Options of the beam search, and the batch size."""
 
-    #: Length penalty: hypotheses are ranked by log-probability / length ** penalty. By
-    #: default 0.7, or that of a LiteRT file.
-    length_penalty: LengthPenalty | None = None
     #: N-gram blocking: no caption repeats an n-gram of this length (0 disables it). By
     #: default 3, or that of a LiteRT file.
     no_repeat_ngrams: Natural | None = None
@@ -323,8 +319,8 @@ class CaptionConfig:
 
     #: Images, or folders of images; folders inside them are not searched.
     images: Positional[tuple[Path, ...]]
-    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
+    model: Flags[ChosenModel] = ChosenModel()
+    runtime: Flags[RuntimeConfig] = RuntimeConfig()
     #: Folder with the files of detected regions, for a model that was trained
     #: with --regions. By default, the file of an image is in the folder of the image.
     regions: Path | None = None
@@ -353,30 +349,58 @@ class CaptionConfig:
     #: Compile the search with XLA, which takes some seconds and makes it faster. It
     #: pays off from about a thousand images on.
     jit_compile: bool = False
-    search: Flags[CaptionSearchConfig] = dataclasses.field(
-        default_factory=CaptionSearchConfig
-    )
-    bulk: Flags[BulkConfig] = dataclasses.field(default_factory=BulkConfig)
-    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
+    search: Flags[CaptionSearchConfig] = CaptionSearchConfig()
+    bulk: Flags[BulkConfig] = BulkConfig()
+    reading: Flags[ReadingConfig] = ReadingConfig()
 
 
 @dataclasses.dataclass(frozen=True)
-class WebConfig:
-    """Start a web interface that captions images and shows the attention of each word.
+class EvaluateConfig:
+    """Print BLEU, CIDEr, ROUGE-L and (if Java is installed) METEOR of a model.
 
-    Uploads are removed after three minutes. Python programs can call the same server;
-    see docs/captioner.md.
+    Also print how often the attention moves to another region from one word to the
+    next, the entropy of the attention, and the CIDEr of the most probable captions;
+    with adaptive attention, the weight of the sentinel; for data with boxes, the
+    pointing accuracy: of the words that name an object with a box, the share whose
+    largest attention weight is on that object.
 
-    For example: captioner web
+    For example: captioner evaluate --data flickr8k --split dev --output dev.json
     """
 
-    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    #: Model whose maps can be compared with those of --model: a preset, folder or file.
-    compare: str = "flickr8k-hard"
-    #: Maximum size of an image in megapixels; a larger one is not decoded.
-    max_megapixels: Annotated[int, Range(1, 170)] = 50
-    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
-    server: Flags[ServerConfig] = dataclasses.field(default_factory=ServerConfig)
+    #: Folder with images and captions, as for training.
+    data: Path
+    #: Split of the data: train, dev (also val, valid or validation) or test.
+    split: str = "dev"
+    model: Flags[ChosenModel] = ChosenModel()
+    runtime: Flags[RuntimeConfig] = RuntimeConfig()
+    #: Folder with the files of detected regions, for a model that was trained
+    #: with --regions. By default, the file of an image is in the folder of the image.
+    regions: Path | None = None
+    #: Maximum share of unreadable images, which are left out.
+    max_unreadable: Share = 0.01
+    #: Write the captions to this file in COCO's results format.
+    output: Path | None = None
+    search: Flags[CaptionSearchConfig] = CaptionSearchConfig()
+    reading: Flags[ReadingConfig] = ReadingConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportConfig(ExportOptions):
+    """Write a TensorFlow SavedModel, or a LiteRT file (.tflite).
+
+    A SavedModel takes encoded images and returns captions and attention. It contains
+    the decoding of the images and the beam search, accepts any batch size, and needs
+    only TensorFlow to be loaded. A LiteRT file takes the pixels of one image. It
+    contains the beam search and the vocabulary, needs neither TensorFlow nor Keras, and
+    can be given as --model.
+
+    For example: captioner export served-captioner
+    or: captioner export my-captioner.tflite
+    """
+
+    model: Flags[ChosenModel] = ChosenModel()
+    search: Flags[CaptionBeamConfig] = CaptionBeamConfig()
+    reading: Flags[ReadingConfig] = ReadingConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -398,53 +422,19 @@ class ScenesConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateConfig:
-    """Print BLEU, CIDEr, ROUGE-L and (if Java is installed) METEOR of a model.
+class WebConfig:
+    """Start a web interface that captions images and shows the attention of each word.
 
-    Also print how often the attention moves to another region from one word to the
-    next, the entropy of the attention, and the CIDEr of the most probable captions;
-    with adaptive attention, the weight of the sentinel; for data with boxes, the
-    pointing accuracy: of the words that name an object with a box, the share whose
-    largest attention weight is on that object.
+    Uploads are removed after three minutes. Python programs can call the same server;
+    see docs/captioner.md.
 
-    For example: captioner evaluate --data flickr8k --split dev --output dev.json
+    For example: captioner web
     """
 
-    #: Folder with images and captions, as for training.
-    data: Path
-    #: Split of the data: train, dev (also val, valid or validation) or test.
-    split: str = "dev"
-    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
-    #: Folder with the files of detected regions, for a model that was trained
-    #: with --regions. By default, the file of an image is in the folder of the image.
-    regions: Path | None = None
-    #: Maximum share of unreadable images, which are left out.
-    max_unreadable: Share = 0.01
-    #: Write the captions to this file in COCO's results format.
-    output: Path | None = None
-    search: Flags[CaptionSearchConfig] = dataclasses.field(
-        default_factory=CaptionSearchConfig
-    )
-    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportConfig(ExportOptions):
-    """Write a TensorFlow SavedModel, or a LiteRT file (.tflite).
-
-    A SavedModel takes encoded images and returns captions and attention. It contains
-    the decoding of the images and the beam search, accepts any batch size, and needs
-    only TensorFlow to be loaded. A LiteRT file takes the pixels of one image. It
-    contains the beam search and the vocabulary, needs neither TensorFlow nor Keras, and
-    can be given as --model.
-
-    For example: captioner export served-captioner
-    or: captioner export my-captioner.tflite
-    """
-
-    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    search: Flags[CaptionBeamConfig] = dataclasses.field(
-        default_factory=CaptionBeamConfig
-    )
-    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
+    model: Flags[ChosenModel] = ChosenModel()
+    #: Model whose maps can be compared with those of --model: a preset, folder or file.
+    compare: str = "flickr8k-hard"
+    #: Maximum size of an image in megapixels; a larger one is not decoded.
+    max_megapixels: Annotated[int, Range(1, 170)] = 50
+    runtime: Flags[RuntimeConfig] = RuntimeConfig()
+    server: Flags[ServerConfig] = ServerConfig()

@@ -160,10 +160,6 @@ class Captioner(BaseCaptioner, Task):
         return self.config.image_size
 
     @property
-    def max_length(self):
-        return self.config.max_length
-
-    @property
     def has_sentinel(self):
         return self.config.attention == "adaptive"
 

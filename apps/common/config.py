@@ -122,8 +122,8 @@ class TrainingOptions:
     seed: Seed = 0
     #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
     tensorboard: bool = False
-    devices: Flags[DevicesConfig] = dataclasses.field(default_factory=DevicesConfig)
-    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
+    devices: Flags[DevicesConfig] = DevicesConfig()
+    reading: Flags[ReadingConfig] = ReadingConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class AverageConfig:
     output: Positional[Path]
     #: Folders of the models.
     models: Positional[tuple[Path, ...]]
-    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
+    reading: Flags[ReadingConfig] = ReadingConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +148,7 @@ class SearchConfig:
     #: default 5, or that of a LiteRT file.
     beam_size: BeamSize | None = None
     #: Length penalty: hypotheses are ranked by log-probability / length ** penalty. By
-    #: default 1.0, or that of a LiteRT file.
+    #: default 0.7 for captions and 1 for translations, or that of a LiteRT file.
     length_penalty: LengthPenalty | None = None
     #: Diverse beam search: number of groups, a divisor of the beam width. Each group
     #: avoids the tokens of the groups before it, so the results of --n-best differ

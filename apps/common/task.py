@@ -195,6 +195,10 @@ class Task:
         if self.is_ensemble:
             raise UserError(f"{purpose} needs a single {self.noun}, not an ensemble")
 
+    @property
+    def max_length(self):
+        return self.config.max_length
+
     def search_options(self, **given):
         """Return all options of the beam search: those given, and the defaults."""
         return dataclasses.asdict(self.search_type(**given))

@@ -184,7 +184,7 @@ class TranslationTrainingOptions:
     #: Weight of the guided-alignment loss: the cross-entropy between the given links
     #: and the attention weights.
     guide_weight: Weight = 0.5
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    model: ModelConfig = ModelConfig()
     #: Fine-tune a preset, or the model in a folder: training starts from its weights
     #: and its vocabulary. Of the options of the model, the dropout rates,
     #: alignment-layer and length-ratio may differ from the preset.
@@ -357,8 +357,8 @@ class TranslateConfig:
     input: Path | None = None
     #: Output file, instead of the standard output.
     output: Path | None = None
-    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
+    model: Flags[ChosenModel] = ChosenModel()
+    runtime: Flags[RuntimeConfig] = RuntimeConfig()
     #: Glossary: a file with a source phrase, a tab and a target phrase in every line.
     #: Where the source phrase occurs in a sentence, the translation contains the target
     #: phrase. A source phrase in lower case matches any case. Needs the runtime keras.
@@ -381,29 +381,9 @@ class TranslateConfig:
     #: lengths, and makes the search up to five times as fast. It pays off for many
     #: thousand sentences, and for a long-running process.
     jit_compile: bool = False
-    search: Flags[TranslationSearchConfig] = dataclasses.field(
-        default_factory=TranslationSearchConfig
-    )
-    bulk: Flags[BulkConfig] = dataclasses.field(default_factory=BulkConfig)
-    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
-
-
-@dataclasses.dataclass(frozen=True)
-class WebConfig:
-    """Start a web interface that translates sentences and shows word alignments.
-
-    Uploads are removed after three minutes. Python programs can call the same server;
-    see docs/nmt.md.
-
-    For example: nmt web
-    """
-
-    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    #: Models whose alignments can be compared with that of --model: presets, folders or
-    #: files.
-    compare: tuple[str, ...] = ("multi30k-en-de-bahdanau", "multi30k-en-de-luong")
-    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
-    server: Flags[ServerConfig] = dataclasses.field(default_factory=ServerConfig)
+    search: Flags[TranslationSearchConfig] = TranslationSearchConfig()
+    bulk: Flags[BulkConfig] = BulkConfig()
+    reading: Flags[ReadingConfig] = ReadingConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -432,17 +412,15 @@ class EvaluateConfig:
     #: Words are separated by spaces and counted from 0. The decoder reads the reference
     #: translation (forced decoding). Needs the runtime keras.
     alignments: Path | None = None
-    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    runtime: Flags[RuntimeConfig] = dataclasses.field(default_factory=RuntimeConfig)
+    model: Flags[ChosenModel] = ChosenModel()
+    runtime: Flags[RuntimeConfig] = RuntimeConfig()
     #: Output file for the translations.
     output: Path | None = None
     #: Glossary, as for nmt translate. Also prints the percentage of its phrases that
     #: the translations contain.
     glossary: Path | None = None
-    search: Flags[TranslationSearchConfig] = dataclasses.field(
-        default_factory=TranslationSearchConfig
-    )
-    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
+    search: Flags[TranslationSearchConfig] = TranslationSearchConfig()
+    reading: Flags[ReadingConfig] = ReadingConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -459,8 +437,24 @@ class ExportConfig(ExportOptions):
     or: nmt export my-translator.tflite
     """
 
-    model: Flags[ChosenModel] = dataclasses.field(default_factory=ChosenModel)
-    search: Flags[TranslationBeamConfig] = dataclasses.field(
-        default_factory=TranslationBeamConfig
-    )
-    reading: Flags[ReadingConfig] = dataclasses.field(default_factory=ReadingConfig)
+    model: Flags[ChosenModel] = ChosenModel()
+    search: Flags[TranslationBeamConfig] = TranslationBeamConfig()
+    reading: Flags[ReadingConfig] = ReadingConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class WebConfig:
+    """Start a web interface that translates sentences and shows word alignments.
+
+    Uploads are removed after three minutes. Python programs can call the same server;
+    see docs/nmt.md.
+
+    For example: nmt web
+    """
+
+    model: Flags[ChosenModel] = ChosenModel()
+    #: Models whose alignments can be compared with that of --model: presets, folders or
+    #: files.
+    compare: tuple[str, ...] = ("multi30k-en-de-bahdanau", "multi30k-en-de-luong")
+    runtime: Flags[RuntimeConfig] = RuntimeConfig()
+    server: Flags[ServerConfig] = ServerConfig()

@@ -79,10 +79,6 @@ class Translator(BaseTranslator, Task):
         return self.config.extra_ids
 
     @property
-    def max_length(self):
-        return self.config.max_length
-
-    @property
     def length_ratio(self):
         return self.config.length_ratio
 

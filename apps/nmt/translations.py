@@ -159,15 +159,12 @@ class BaseTranslator:
                 a source phrase occurs in a sentence, its translations contain the
                 target phrase. Phrases that exceed the maximum length of the model
                 are left out, from the end.
-            **search: Options of the beam search:
-                `beam_size` (5), the number of hypotheses kept at each step, where 1 is
-                greedy search;
-                `length_penalty` (1.0): hypotheses are ranked by log-probability divided
-                by `length ** length_penalty`;
-                `beam_groups` (1) and `diversity_penalty` (0.5): groups and penalty of
-                diverse beam search;
-                `min_length_ratio` (0.0) and `max_length_ratio`: limits of the length
-                relative to the source, in subwords.
+            **search: Options of the beam search: `beam_size` (5), where 1 is greedy
+                search; `length_penalty` (1.0), which ranks hypotheses by
+                log-probability / length ** penalty; `min_length_ratio` (0.0) and
+                `max_length_ratio`, limits of the length relative to the source, in
+                subwords; `beam_groups` (1) and `diversity_penalty` (0.5) of diverse
+                beam search.
 
         Yields:
             For each sentence, in order, the list of its `Translation`s, best first.

@@ -6,13 +6,12 @@ import re
 
 import pytest
 from web_pages import SAMPLE
+from web_pages import check_keyboard
 from web_pages import is_within
 from web_pages import opened
 from web_pages import served
 from web_pages import settled
 from web_pages import tab_to
-from web_pages import unnamed
-from web_pages import unreached
 
 pytestmark = pytest.mark.browser
 
@@ -119,12 +118,7 @@ def test_the_keyboard_is_enough(browser, address):
         tab_to(page, "Use the sample photograph")
         page.keyboard.press("Enter")
         words_of(page)
-        tab_to(page, "Options")
-        page.keyboard.press("Enter")
-        page.get_by_label("Beam width").wait_for()
-
-        assert unreached(page) == []
-        assert unnamed(page) == []
+        check_keyboard(page)
 
 
 @pytest.mark.parametrize(("width", "dark"), [(400, False), (1280, True)])

@@ -1,13 +1,12 @@
 """The page of the translator in a browser, and its endpoint."""
 
 import pytest
+from web_pages import check_keyboard
 from web_pages import is_within
 from web_pages import opened
 from web_pages import served
 from web_pages import settled
 from web_pages import tab_to
-from web_pages import unnamed
-from web_pages import unreached
 
 pytestmark = pytest.mark.browser
 
@@ -159,12 +158,7 @@ def test_the_keyboard_is_enough(browser, address):
         tab_to(page, "Translate")
         page.keyboard.press("Enter")
         page.wait_for_selector(".ka-words")
-        tab_to(page, "Options")
-        page.keyboard.press("Enter")
-        page.get_by_label("Beam width").wait_for()
-
-        assert unreached(page) == []
-        assert unnamed(page) == []
+        check_keyboard(page)
 
 
 @pytest.mark.parametrize(("width", "dark"), [(400, True), (1280, False)])

@@ -11,6 +11,7 @@ from keras import ops
 from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.network.backbone import NoBackbone
+from keras_attention_apps.common.network.base import DecoderNetwork
 from keras_attention_apps.common.network.replicas import share_of_replica
 from keras_attention_apps.common.tokens import PAD
 
@@ -37,7 +38,7 @@ class LossOptions:
     entropy_weight: float = 0.002
 
 
-class CaptionNetwork(keras.Model):
+class CaptionNetwork(DecoderNetwork):
     """Base class of the networks: images or their features in, logits and maps out.
 
     Subclasses call `add_embeddings`, and implement `build`, `decode`, `begin` and
@@ -47,10 +48,7 @@ class CaptionNetwork(keras.Model):
         config: A `ModelConfig`.
         backbone_weights, encoder: See `Backbone`.
         backbone: The `Backbone` of another network, to share it; a new one if omitted.
-        sample_temperature: Softmax temperature for sampling captions in self-critical
-            training.
-        scheduled_sampling: Whether the decoder has `ScheduledSampling`, with a rate of
-            0 at first; for the recurrent decoder.
+        sample_temperature, scheduled_sampling: See `DecoderNetwork`.
         **loss_options: See `LossOptions`.
 
     Call arguments:
@@ -81,10 +79,12 @@ class CaptionNetwork(keras.Model):
         scheduled_sampling=False,
         **loss_options,
     ):
-        super().__init__(name="captioner")
-        self.config = config
-        self.sample_temperature = sample_temperature
-        self.scheduled_sampling = scheduled_sampling
+        super().__init__(
+            config,
+            sample_temperature=sample_temperature,
+            scheduled_sampling=scheduled_sampling,
+            name="captioner",
+        )
         self.loss_options = LossOptions(**loss_options)
         self.backbone = backbone or (
             NoBackbone(config.region_depth)
@@ -103,8 +103,6 @@ class CaptionNetwork(keras.Model):
             else keras.layers.Identity()
         )
         self.region_dropout = keras.layers.Dropout(config.dropout)
-        # Replaces the loss of Keras, a mean weighted by rows, padding included.
-        self.whole_loss = keras.metrics.Mean(name="loss")
         self.words_loss = keras.metrics.Mean(name="words_loss")
 
     def add_embeddings(self, vocabulary_size, initializer="uniform"):
@@ -179,15 +177,6 @@ class CaptionNetwork(keras.Model):
         """
         raise NotImplementedError
 
-    def begin(self, inputs, max_length):
-        """Return the memory of a search and its first state.
-
-        Args:
-            inputs: Dict with `"images"` or `"features"`, as for a call.
-            max_length: Maximum number of steps.
-        """
-        raise NotImplementedError
-
     def step(self, token_ids, state, memory, maps="weights"):
         """Run one step of a search; see `keras_attention.beam_search`.
 
@@ -255,7 +244,7 @@ class CaptionNetwork(keras.Model):
             supervised = attention_supervision(weights, x["regions"], mask)
             losses = losses + options.supervision * supervised
         loss = ops.sum(losses) / divisor
-        self.whole_loss.update_state(loss, sample_weight=words)
+        self.mean_loss.update_state(loss, sample_weight=words)
         return share_of_replica(words) * loss
 
     def _logits_of_samples(self, logits):

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 from keras import tree
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.network.base import DecoderNetwork
 from keras_attention_apps.common.network.replicas import share_of_replica
 from keras_attention_apps.common.tokens import PAD
 from keras_attention_apps.common.tokens import UNKNOWN
@@ -26,7 +27,7 @@ from keras_attention import sequence_crossentropy
 MIN_LOG_PROB = math.log(1e-30)
 
 
-class TranslationNetwork(keras.Model):
+class TranslationNetwork(DecoderNetwork):
     """Base class of the translation networks.
 
     Subclasses implement `encode`, `decode`, `start` and `advance`.
@@ -38,11 +39,8 @@ class TranslationNetwork(keras.Model):
         config: A complete `ModelConfig`.
         vocabulary_size: Number of subwords N.
         label_smoothing: Label smoothing of the training loss.
-        sample_temperature: Softmax temperature for sampling translations in
-            self-critical training.
         guide_weight: Weight of attention supervision.
-        scheduled_sampling: Whether the decoder has `ScheduledSampling`, with a rate of
-            0 at first; for recurrent decoders.
+        **options: See `DecoderNetwork`.
 
     Call arguments:
         inputs: Dict with token ids, padded with PAD: `"source"` `(B, S)`, and
@@ -68,16 +66,12 @@ class TranslationNetwork(keras.Model):
         vocabulary_size,
         *,
         label_smoothing=0.0,
-        sample_temperature=1.0,
         guide_weight=0.0,
-        scheduled_sampling=False,
+        **options,
     ):
-        super().__init__(name="translator")
-        self.config = config
-        self.guide_weight = guide_weight
-        self.scheduled_sampling = scheduled_sampling
+        super().__init__(config, name="translator", **options)
         self.label_smoothing = label_smoothing
-        self.sample_temperature = sample_temperature
+        self.guide_weight = guide_weight
         self.embedding = self._embeddings(vocabulary_size, "embedding")
         self.source_embedding = self.embedding
         if not config.share_embeddings:
@@ -86,8 +80,6 @@ class TranslationNetwork(keras.Model):
             )
         self.embedding_dropout = keras.layers.Dropout(config.dropout)
         self.output_dropout = keras.layers.Dropout(config.output_dropout)
-        # Replaces the loss of Keras, a mean weighted by rows, padding included.
-        self.token_loss = keras.metrics.Mean(name="loss")
         self.kinds = np.full(vocabulary_size, OUTSIDE, "int32")
         self.copying = None
         if config.copy:
@@ -174,12 +166,6 @@ class TranslationNetwork(keras.Model):
         raise NotImplementedError
 
     def begin(self, inputs, max_length):
-        """Return the memory of a search and its first state.
-
-        Args:
-            inputs: Dict with `"source"`, token ids `(B, S)`.
-            max_length: Maximum number of steps.
-        """
         memory, state = self.start(inputs, max_length)
         memory = {"decoder": memory}
         if self.copying:
@@ -191,7 +177,6 @@ class TranslationNetwork(keras.Model):
         raise NotImplementedError
 
     def step(self, token_ids, state, memory):
-        """Run one step of a search; see `keras_attention.beam_search`."""
         hidden, state, weights = self.advance(
             self._decoder_inputs(token_ids), state, memory["decoder"]
         )
@@ -248,7 +233,7 @@ class TranslationNetwork(keras.Model):
             guided = attention_supervision(y_pred["weights"], guide, mask)
             guided = ops.cast(ops.sum(guided), loss.dtype) / ops.maximum(tokens, 1.0)
             loss = loss + self.guide_weight * guided
-        self.token_loss.update_state(loss, sample_weight=tokens)
+        self.mean_loss.update_state(loss, sample_weight=tokens)
         return share_of_replica(tokens) * loss
 
     def _copying_losses(self, x, targets, y_pred):
