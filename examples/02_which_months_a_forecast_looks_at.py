@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Which months a forecast looks at
 #
-# A recurrent network that reads a time series has to carry everything that it will need
-# in its state. With attention it can go back: the decoder looks at the month that
+# A recurrent network that reads a time series has to carry in its state everything
+# that it will need. With attention it can go back: the decoder looks at the month that
 # matters when it needs it. We forecast the next twelve months of a product's sales from
 # the last three years, with and without attention, and then look at the lags that the
 # attention has found.
@@ -10,7 +10,7 @@
 # ## The data
 #
 # We generate sales of several thousand products, so that the best possible forecast is
-# known. Each product has a **season of its own**, which changes from year to year:
+# known. Each product has its own **seasonal pattern**, which changes from year to year:
 #
 # $$\text{season}_{y,m} = 0.9 \; \text{season}_{y-1,m} + \varepsilon_{y,m} \qquad
 #   \text{sales}_{y,m} = \text{season}_{y,m} + \text{noise}$$
@@ -61,9 +61,9 @@ def rmse(forecast):
 
 
 # %% [markdown]
-# Two marks to compare with. The simplest forecast repeats the last year. The best one
-# is a weighted sum of the same month in all three years; its weights follow from the
-# covariances of the process.
+# There are two reference forecasts. The simplest forecast repeats the last year. The
+# best one is a weighted sum of the same month in all three years; its weights follow
+# from the covariances of the process.
 
 # %%
 covariance = PERSISTENCE ** np.abs(np.subtract.outer([1, 2, 3], [1, 2, 3]))
@@ -136,7 +136,7 @@ def train(with_attention, epochs, seed):
 
 # %% [markdown]
 # Because the model without attention learns more slowly, it gets twice as many epochs.
-# Two seeds for each:
+# Each is trained with two seeds:
 
 # %%
 forecasts = {}

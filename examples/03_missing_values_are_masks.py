@@ -129,9 +129,9 @@ for model, inputs in [
 #
 # With Gaussian errors the best weighted mean is known: the weights are proportional to
 # $1 / \sigma^2$ of the readings that are present. We compare on new rows, for several
-# shares of missing cells. The networks have only seen 40 %. The dense network could
-# represent the best estimate, too. But it has to learn from examples what the softmax
-# over present cells does by construction.
+# shares of missing cells. The networks were trained with 40 % missing. The dense
+# network could represent the best estimate, too. But it has to learn from examples what
+# the softmax over present cells does by construction.
 
 
 # %%

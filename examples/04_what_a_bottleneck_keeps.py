@@ -189,7 +189,7 @@ assert lost.mean() < 0.1
 # ## Faulty days
 #
 # On each of 1,000 other days, two hours are wrong: the power is usual in itself, but
-# has the other sign than that of its shift. The bottleneck cannot express that, so its
+# its sign is opposite to that of its shift. The bottleneck cannot express that, so its
 # error marks the two hours. Full attention copies the fault.
 
 # %%

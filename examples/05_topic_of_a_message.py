@@ -187,7 +187,7 @@ assert np.allclose(weights.sum(axis=1), 1, atol=1e-5)
 assert (weights[token_ids == 0] == 0).all()
 
 # %% [markdown]
-# The words of new messages, the darker the larger their weight; the complaint is
+# These are new messages. The darker a word, the larger its weight; the complaint is
 # underlined.
 
 

@@ -28,9 +28,9 @@ from keras_attention import convert_to_litert
 plt.rc("figure", dpi=100)
 
 # %% [markdown]
-# ## Dates, written by hand
+# ## Dates as people write them
 #
-# Ten formats for the years 1950 to 2049, so that two digits of a year are enough. The
+# There are ten formats. The years are 1950 to 2049, so that two digits are enough. The
 # day comes before the month where both are numbers.
 
 

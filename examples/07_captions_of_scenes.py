@@ -36,8 +36,8 @@ plt.rc("figure.constrained_layout", use=True)
 # %% [markdown]
 # ## Scenes
 #
-# Two objects, named from left to right: "a red circle and a blue square". A function of
-# each shape is below 1 inside, for coordinates from -1 to 1.
+# A scene has two objects, named from left to right: "a red circle and a blue square".
+# The function of a shape is below 1 inside it; its coordinates run from -1 to 1.
 
 # %%
 COLOURS = {

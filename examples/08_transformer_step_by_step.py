@@ -174,8 +174,8 @@ print(f"largest difference of a logit: {difference:.1e}")
 assert difference < 1e-3
 
 # %% [markdown]
-# Two more promises of the masks: what comes later does not matter, and padding does not
-# matter.
+# The masks promise two more things: what comes later does not matter, and padding does
+# not matter.
 
 # %%
 changed = some.copy()

@@ -41,12 +41,13 @@ class RecurrentEncoder(QuantizableLayer):
         annotations[s] = [forward[s]; backward[s]]
 
     Without a mask, the result equals that of `keras.layers.RNN`, or of
-    `keras.layers.Bidirectional` around it, and takes less time. Both directions run in
-    one loop. If the cell is a `keras.layers.GRUCell` (with `reset_after`), `LSTMCell`,
-    `SimpleRNNCell`, `LayerNormGRUCell` or `LayerNormLSTMCell` without dropout, its
-    products with the inputs are computed for all steps at once, and so are the
-    gradients of its kernels. Second derivatives, such as those of a gradient penalty,
-    are then correct on JAX only. Any other Keras cell runs unchanged.
+    `keras.layers.Bidirectional` around it, and is computed in less time. Both
+    directions run in one loop. If the cell is a `keras.layers.GRUCell` (with
+    `reset_after`), `LSTMCell`, `SimpleRNNCell`, `LayerNormGRUCell` or
+    `LayerNormLSTMCell` without dropout, its products with the inputs are computed for
+    all steps at once, and so are the gradients of its kernels. Second derivatives, such
+    as those of a gradient penalty, are then correct on JAX only. Any other Keras cell
+    runs unchanged.
 
     Masking: a masked step keeps the state, so each direction goes from one valid step
     to the next, wherever the padding is. Values in the padding, `NaN` included, reach

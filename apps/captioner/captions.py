@@ -146,7 +146,7 @@ class BaseCaptioner:
             `Caption`s, best first, or the `ImageError` of an image that cannot be read.
 
         Raises:
-            UserError: If an option is out of range, `images` is a single path, or
+            ValueError: If an option is out of range, `images` is a single path, or
                 regions are given to a model that computes them from images.
         """
         check_several(images)

@@ -73,7 +73,7 @@ class ModelConfig:
     #: Depth of the hidden layer of the recurrent decoder's attention.
     attention_units: Units = 512
     #: Whether the attention query of the recurrent decoder contains the embedding of
-    #: the last word. In the paper it is the state of the LSTM alone. Adaptive
+    #: the previous word. In the paper it is the state of the LSTM alone. Adaptive
     #: attention ignores it: its query is the state after the LSTM has read that word.
     input_in_query: bool = False
     #: soft: the context is the weighted mean of all regions. hard: the context is one
@@ -154,8 +154,8 @@ class CaptionTrainingOptions:
     #: Maximum share of unreadable images, which are reported and left out. Missing
     #: images do not count; up to half of the images may be missing.
     max_unreadable: Share = 0.01
-    #: Minimum count of a word in the training captions to be in the vocabulary. If
-    #: it is None, 5, or 1 for fewer than 5,000 captions.
+    #: Minimum count of a word in the training captions to be in the vocabulary. If it
+    #: is omitted, captioner train uses 5, or 1 for fewer than 5,000 captions.
     min_count: Positive | None = None
     #: Pretrained word vectors, as the initial embeddings: a text file of GloVe,
     #: word2vec or fastText. Their dimension must equal --model.embedding-units.
@@ -168,8 +168,8 @@ class CaptionTrainingOptions:
     #: Captions per image in a batch. If an image has more, every epoch draws a random
     #: subset. Also the number of captions sampled per image in self-critical training.
     captions_per_image: Positive = 5
-    #: Batch size, in images. By default 16, or smaller for a small data set, so that an
-    #: epoch has 100 steps.
+    #: Batch size, in images. By default 16, or a hundredth of the images, rounded up,
+    #: if that is less.
     batch_images: Positive | None = None
     #: Epochs with the CNN frozen.
     epochs: Natural = 12
@@ -211,7 +211,8 @@ class CaptionTrainingOptions:
     #: settling on one region too early.
     entropy_weight: Weight = 0.002
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
-    #: If it is None, it averages over two epochs, but at most 500 steps.
+    #: If it is omitted, captioner train averages over two epochs, but at most 500
+    #: steps.
     ema_momentum: Share | None = None
     #: Validation metric that selects the best epoch.
     validation_metric: Literal["bleu-4", "cider"] = "cider"
@@ -317,7 +318,8 @@ class CaptionConfig:
     For example: captioner caption dog.jpg --overlay dog-attention.png
     """
 
-    #: Images, or folders of images; folders inside them are not searched.
+    #: At least one image, or folder of images; folders inside it are not searched. - is
+    #: the standard input.
     images: Positional[tuple[Path, ...]]
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
@@ -346,8 +348,8 @@ class CaptionConfig:
     #: Print one JSON object per image, with words, their probabilities, scores and
     #: attention. With --output, the objects of the file also have these keys.
     json: bool = False
-    #: Compile the search with XLA, which takes some seconds and makes it faster. It
-    #: pays off from about a thousand images on.
+    #: Run the model on Keras and compile the search with XLA, which takes some seconds
+    #: and makes the search faster.
     jit_compile: bool = False
     search: Flags[CaptionSearchConfig] = CaptionSearchConfig()
     bulk: Flags[BulkConfig] = BulkConfig()
@@ -394,8 +396,8 @@ class ExportConfig(ExportOptions):
     contains the beam search and the vocabulary, needs neither TensorFlow nor Keras, and
     can be given as --model.
 
-    For example: captioner export served-captioner
-    or: captioner export my-captioner.tflite
+    For example: captioner export served-captioner, or for a LiteRT file: captioner
+    export my-captioner.tflite
     """
 
     model: Flags[ChosenModel] = ChosenModel()

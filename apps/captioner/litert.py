@@ -32,7 +32,10 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
     It starts in a fraction of a second. The options of the search are those with which
     the file was exported. `caption` and `caption_each` are those of `Captioner`.
     Several images are captioned in parallel, each in a thread.
-    See `LiteTask` for the arguments.
+
+    Args:
+        path: Name of an exported file.
+        threads: Number of threads; by default one per processor.
     """
 
     search_type = CaptionBeamConfig

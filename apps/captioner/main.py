@@ -13,7 +13,7 @@ from keras_attention_apps.common.program import Program
 
 PROGRAM = Program(
     "captioner",
-    "Captions images, and shows where the model looked for every word.",
+    "Caption images, and show where the model looked for every word.",
     package="keras_attention_apps.captioner",
     task="inference:Captioner",
     commands=(CaptionConfig, EvaluateConfig, ExportConfig, ScenesConfig, WebConfig),

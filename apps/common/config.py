@@ -112,8 +112,8 @@ class TrainingOptions:
     scheduled_sampling: Share = 0.0
     #: Growth of the probability of scheduled sampling over the steps of the first
     #: phase: constant; linear, from 0 to the maximum; or inverse-sigmoid, which reaches
-    #: half of the maximum after half of the steps. Fine-tuning of a CNN uses the
-    #: maximum.
+    #: half of the maximum after half of the steps. Further phases of teacher forcing
+    #: use the maximum.
     sampling_schedule: SamplingSchedule = "inverse-sigmoid"
     #: Precision of the computation; the weights are always float32. Half precision is
     #: faster on hardware that supports it.
@@ -135,7 +135,7 @@ class AverageConfig:
 
     #: Output folder.
     output: Positional[Path]
-    #: Folders of the models.
+    #: Folders of the models, at least one.
     models: Positional[tuple[Path, ...]]
     reading: Flags[ReadingConfig] = ReadingConfig()
 
@@ -151,8 +151,8 @@ class SearchConfig:
     #: default 0.7 for captions and 1 for translations, or that of a LiteRT file.
     length_penalty: LengthPenalty | None = None
     #: Diverse beam search: number of groups, a divisor of the beam width. Each group
-    #: avoids the tokens of the groups before it, so the results of --n-best differ
-    #: more. By default 1, or that of a LiteRT file.
+    #: avoids the tokens of the groups before it, so the hypotheses differ more. By
+    #: default 1, or that of a LiteRT file.
     beam_groups: Positive | None = None
     #: Diversity penalty of diverse beam search. By default 0.5, or that of a LiteRT
     #: file.
@@ -175,8 +175,8 @@ class RuntimeConfig:
     #: litert: the LiteRT file of the model, which starts in half a second. keras:
     #: Keras, which computes in batches and uses GPUs. auto: litert if the model has a
     #: LiteRT file with the options of the model and the search options of this command;
-    #: but keras for evaluation, for more than 10,000 images and for more than 1,000
-    #: sentences.
+    #: but keras, which can use a GPU, for evaluation, more than 10,000 images or more
+    #: than 1,000 sentences.
     runtime: Literal["auto", "litert", "keras"] = "auto"
     #: Number of threads of LiteRT. By default one per processor; on Ray, one per actor.
     threads: Positive | None = None
@@ -184,7 +184,7 @@ class RuntimeConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BulkConfig:
-    """Inference on many machines; see docs/scale.md."""
+    """Bulk inference with Ray; see docs/scale.md. Further options need --engine ray."""
 
     #: local: this process. ray: Ray Data, which distributes the inputs to actors with
     #: one model each, on this machine or on a cluster. It also reads URIs, such as

@@ -108,7 +108,8 @@ class Task:
             precision: Name of the Keras dtype policy to compute with, such as
                 `"mixed_bfloat16"`; the current one if omitted.
             **changes: New values for options of the model that do not change its
-                weights; see `RUNTIME_OPTIONS` of its configuration.
+                weights, such as `image_size` or `max_length` of a captioner, or
+                `length_ratio` of a translator.
 
         Raises:
             ValueError: If there is no such preset or folder, it is incomplete, or an

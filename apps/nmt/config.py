@@ -73,8 +73,8 @@ class ModelConfig:
     window: Literal["global", "local-m", "local-p"] = "global"
     #: Half width of a local window: positions on either side of its centre.
     half_width: Length = 10
-    #: Whether luong has input feeding: the last attentional vector is an input of the
-    #: cell.
+    #: Whether luong has input feeding: the previous attentional vector is an input of
+    #: the cell.
     input_feeding: bool = True
     #: Activation of the deep output of bahdanau and none.
     readout: Literal["tanh", "maxout"] = "tanh"
@@ -193,7 +193,8 @@ class TranslationTrainingOptions:
     #: A preset has its own vocabulary.
     vocabulary_size: Annotated[int, Range(1, 1_000_000)] | None = None
     #: Text file of word vectors (GloVe, word2vec, fastText), the initial embeddings of
-    #: the subwords that begin a word. Their dimension is --model.embedding-units.
+    #: the subwords that begin a word. Their dimension must equal
+    #: --model.embedding-units.
     embeddings: Path | None = None
     #: Character coverage of the subwords. The other characters are split into bytes.
     #: Use 0.9995 for languages with thousands of characters.
@@ -252,9 +253,9 @@ class TrainConfig(TrainingOptions, TranslationTrainingOptions):
     Line n of one file translates line n of the other. Pairs with an empty line, and
     pairs that are too long, are left out, and their number is printed. Training has two
     phases: teacher forcing on the reference translations; then, if requested,
-    self-critical training, which optimises BLEU and chrF2 of sampled translations. The
-    recipe of the attention sets the epochs, the batch size and the learning rate unless
-    you give them. The same command resumes an interrupted training.
+    self-critical training, which optimises BLEU and chrF2 of sampled translations. Each
+    kind of attention has a recipe of defaults for the options that you omit; see
+    docs/nmt.md. The same command resumes an interrupted training.
 
     For example: nmt train --data multi30k --pair en-de --output my-model
     """
@@ -331,9 +332,9 @@ class TranslationSearchConfig(SearchConfig):
     #: Minimum length of a translation relative to its source, in subwords. By
     #: default 0, or that of a LiteRT file.
     min_length_ratio: MinLengthRatio | None = None
-    #: Maximum length of a translation relative to its source, in subwords. By default a
-    #: translation has about r * (source length + 5) subwords at most; r is the length
-    #: ratio of the model; for a LiteRT file, it is that of the file.
+    #: Maximum length of a translation relative to its source, in subwords. By default
+    #: that of a LiteRT file; otherwise a translation has at most about r * (source
+    #: length + 5) subwords, where r is the length ratio of the model.
     max_length_ratio: LengthRatio | None = None
 
 
@@ -344,9 +345,9 @@ class TranslateConfig:
     The sentences are the arguments, or the lines of a file or of the standard input.
     Every line gives one line, in order; an empty line gives an empty line. Many lines
     are read before the first is translated; with --batch-size 1, and at a terminal,
-    every line is translated before the next is read. A line that is too long is cut,
-    with a warning. A line that is not UTF-8 gives an empty line and an error message on
-    standard error; the other lines are translated, and the exit code is 2.
+    every line is translated before the next is read. A line that is too long is
+    truncated, with a warning. A line that is not UTF-8 gives an empty line and an error
+    message on standard error; the other lines are translated, and the exit code is 2.
 
     For example: nmt translate "A dog runs." --plot alignment.png
     """
@@ -377,9 +378,9 @@ class TranslateConfig:
     #: Print one JSON object per translation, with words, subwords, scores and
     #: attention.
     json: bool = False
-    #: Compile the search with XLA. This takes some seconds for each of a few sentence
-    #: lengths, and makes the search up to five times as fast. It pays off for many
-    #: thousand sentences, and for a long-running process.
+    #: Run the model on Keras and compile the search with XLA. This takes some seconds
+    #: for each of a few sentence lengths, and makes the search up to 5.6 times as fast.
+    #: It pays off for many thousand sentences, and for a long-running process.
     jit_compile: bool = False
     search: Flags[TranslationSearchConfig] = TranslationSearchConfig()
     bulk: Flags[BulkConfig] = BulkConfig()
@@ -433,8 +434,8 @@ class ExportConfig(ExportOptions):
     contains the beam search and the subwords, needs neither TensorFlow nor Keras, and
     can be given as --model.
 
-    For example: nmt export served-translator
-    or: nmt export my-translator.tflite
+    For example: nmt export served-translator, or for a LiteRT file: nmt export
+    my-translator.tflite
     """
 
     model: Flags[ChosenModel] = ChosenModel()

@@ -36,7 +36,10 @@ class LiteTranslator(LiteTask, BaseTranslator):
     the file was exported. `translate` and `translate_each` are those of `Translator`.
     Several sentences are translated in parallel, each in a thread.
     A sentence is padded to the next length for which the file has a signature.
-    See `LiteTask` for the arguments.
+
+    Args:
+        path: Name of an exported file.
+        threads: Number of threads; by default one per processor.
     """
 
     search_type = TranslationBeamConfig

@@ -11,7 +11,7 @@ from keras_attention_apps.nmt.config import WebConfig
 
 PROGRAM = Program(
     "nmt",
-    "Translates, and shows word alignments.",
+    "Translate, and show word alignments.",
     package="keras_attention_apps.nmt",
     task="inference:Translator",
     commands=(TranslateConfig, EvaluateConfig, ExportConfig, WebConfig),

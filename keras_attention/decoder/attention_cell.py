@@ -142,11 +142,11 @@ class AttentionCell(QuantizableLayer):
         state: Dict for the next step.
 
     Raises:
-        ValueError: If `cell` is no Keras RNN cell, or `attention` no attention layer
-            of this package; if another argument has an invalid value; if
-            `input_in_query` or `sentinel` cannot be combined with the other arguments;
-            on JAX, if a layer of the loop has dropout; if `inputs`, `state` or `memory`
-            has another shape.
+        ValueError: If `cell` is no Keras RNN cell, or `attention` no attention layer of
+            this package; if another argument has an invalid value; if `input_in_query`
+            or `sentinel` cannot be combined with the other arguments; on JAX, if
+            `attentional_vector` or `gate` has dropout inside the loop; if `inputs`,
+            `state` or `memory` has another shape.
 
     Examples:
 
@@ -441,7 +441,7 @@ class AttentionCell(QuantizableLayer):
     def draw(self, memory: Nested, steps: int, queries: int = 1) -> Nested:
         """Draw noise for training, tensors `(steps, B, queries, ...)`.
 
-        To be called outside of any loop.
+        Call it outside of any loop.
         """
         return self.step.draw(memory, steps, queries)
 

@@ -71,13 +71,15 @@ class AttentionDecoder(QuantizableLayer):
     passed on with all outputs but the state.
 
     Returns:
-        Dict with `"output"`, `"cell_output"` and `"query"` `(B, [K,] T, U)`,
-        `"context"` `(B, [K,] T, V)`, `"weights"` `(B, [K,] T, S)`, the other reports of
-        the attention (see `AttentionCell`), and `"state"`, the state after the last
-        step. With `sampling`, also `"word_inputs"` `(B, [K,] T, D)`, the inputs of the
-        steps after sampling, for a readout that takes them. With `order="previous"`,
-        `"query"` holds the previous states, which Bahdanau's readout needs, followed
-        by the inputs if they are in the query.
+        Dict with `"cell_output"` `(B, [K,] T, U)`, `"output"`, of the same shape or
+        with the depth of the attentional vector, `"query"` `(B, [K,] T, U)`, or
+        `(B, [K,] T, U + D)` with the inputs in the query, `"context"` `(B, [K,] T, V)`,
+        `"weights"` `(B, [K,] T, S)`, the other reports of the attention (see
+        `AttentionCell`), and `"state"`, the state after the last step. With `sampling`,
+        also `"word_inputs"` `(B, [K,] T, D)`, the inputs of the steps after sampling,
+        for a readout that takes them. With `order="previous"`, `"query"` holds the
+        previous states, which Bahdanau's readout needs, followed by the inputs if they
+        are in the query.
 
     Raises:
         ValueError: If `cell` is no `AttentionCell`, or a call argument does not have

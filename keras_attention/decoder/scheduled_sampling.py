@@ -134,7 +134,7 @@ class ScheduledSampling(keras.layers.Layer):
     def draw(self, steps: int, leading_shape: Shape) -> Tensors:
         """Draw the noise of one training pass, and count the pass.
 
-        To be called once for each pass, outside of any loop.
+        Call it once for each pass, outside of any loop.
 
         Args:
             steps: Number of steps.

@@ -29,17 +29,18 @@ class AdditiveAttention(ComposedAttention):
         weights      = weighting(scores) over s, a softmax by default
         context[t]   = sum over s of weights[t, s] * value[s]
 
-    Unlike `keras.layers.AdditiveAttention`, the layer owns both projections, so
-    query and key may differ in depth. A large hidden layer is computed in blocks. On
-    TensorFlow, blocks have no second derivative, such as that of a gradient penalty.
+    Unlike `keras.layers.AdditiveAttention`, the layer owns both projections, so query
+    and key may differ in depth. A large hidden layer is computed in blocks. On
+    TensorFlow, second derivatives, such as those of a gradient penalty, are then an
+    error.
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
-    positions that `value_mask` or `key_mask` excludes. A query with no valid
-    position, and a masked query, gives zero weights and a zero context. Implicit
-    Keras masks are used where no explicit one is given; the query's mask is passed on.
-    A floating-point mask holds 0 and 1 only; an additive mask is refused, except inside
-    a graph, where its values cannot be checked.
+    positions that `value_mask` or `key_mask` excludes. A query with no valid position
+    and a masked query give zero weights and a zero context. Implicit Keras masks are
+    used where no explicit one is given; the query's mask is passed on. A floating-point
+    mask holds 0 and 1 only; an additive mask is refused, except inside a graph, where
+    its values cannot be checked.
 
     Args:
         units: Positive integer, depth of the shared projection.
@@ -48,10 +49,10 @@ class AdditiveAttention(ComposedAttention):
         causal: Whether query t sees the positions up to and including t only. In a
             decoder, t is the number of earlier steps.
         dropout: Rate at which weights are dropped in training; the others are scaled
-            up. A hard choice cannot be dropped.
+            up. Not with hard attention.
         seed: Integer, `keras.random.SeedGenerator`, or `None`; for the dropout.
-        coverage: Whether the hidden layer adds `w_coverage * sum of earlier weights` of
-            every position.
+        coverage: Whether the hidden layer adds `w_coverage` times the sum of the
+            earlier weights of every position, inside the tanh.
         normalize: Whether `scale` is weight-normalised: its norm is a separate weight,
             initially `sqrt(1 / units)`.
         use_bias: Whether the hidden layer has a bias.
@@ -74,8 +75,8 @@ class AdditiveAttention(ComposedAttention):
         return_attention_scores: Whether to return the weights that were used, too: in
             training, after dropout.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
-            the reports of the weighting, such as the `"log_probability"` of a hard
-            choice.
+            the additional outputs of the weighting, such as the `"log_probability"` of
+            a hard choice.
 
     Returns:
         context: Tensor of shape `(batch, query_length, value_dim)`, or

@@ -175,12 +175,12 @@ class BaseAttention(QuantizableLayer):
 
 
 class AttentionPart(QuantizableLayer):
-    """Base of scores, windows, weightings and coverage.
+    """Base of scores, windows, weightings, relative positions and coverage.
 
-    A part keeps nothing between calls. Its state is a dict of tensors `(B, T, ...)`,
-    with one entry for each of T sequences of queries, which it takes and returns; noise
-    is an argument, too. The same part can therefore run for all queries at once, in a
-    loop, and one step at a time.
+    A part keeps nothing between calls. Its state, a dict of tensors `(B, T, ...)` for T
+    independent sequences of queries, is an argument and a result; noise is an argument,
+    too. The same part can therefore run for all queries at once, in a loop, and one
+    step at a time.
 
     Attributes:
         state_names: Names of the tensors in its state.
@@ -207,8 +207,9 @@ class AttentionPart(QuantizableLayer):
         """Return the state before the first query, tensors `(B, queries, ...)`.
 
         Args:
-            memory: Dict that `AttentionMemory` returned.
-            queries: Number of sequences of queries of one row.
+            memory: Dict of `"keys"` `(B, S, U)`, `"values"` `(B, S, V)` and, if there
+                is a mask, `"mask"` `(B, S)`.
+            queries: Number T of independent sequences of queries in a row.
         """
         return {}
 

@@ -61,9 +61,10 @@ class LuongAttention(ComposedAttention):
 
     Args:
         score: `"dot"`, `"scaled-dot"`, `"general"`, `"concat"` or `"location"`.
-        units: Depth of the hidden layer of `"concat"`; other scores ignore it.
-        positions: Maximum number of positions, for `"location"`, whose kernel has one
-            column per position; other scores ignore it.
+        units: Depth of the hidden layer, required for `"concat"`; other scores ignore
+            it.
+        positions: Maximum number of positions, required for `"location"`, whose kernel
+            has one column per position; other scores ignore it.
         window: `"global"`, `"local-m"` or `"local-p"`.
         half_width: Positions on either side of a window's centre, D in the paper;
             `"global"` ignores it.

@@ -67,8 +67,8 @@ class PointerGenerator(QuantizableLayer):
 
     Returns:
         log_probs: `(B, [T,] N + X)`, or `(B, [T])` with `targets`; float32 at least. An
-            extra id without weight has -1e9. They are also logits, so they can be
-            sampled from; for their loss, see `PointerCrossentropy`.
+            extra id without weight has -1e9. Log-probabilities are also logits, so they
+            can be sampled from; for their loss, see `PointerCrossentropy`.
         p_gen: `(B, [T])`; only if `return_switch` is `True`.
 
     Raises:

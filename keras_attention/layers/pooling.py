@@ -42,7 +42,7 @@ class AttentionPooling(QuantizableLayer):
         weights   = weighting(scores) over s, a softmax by default
         pooled    = activation(sum over s of weights[s] * value[s])
 
-    The positions may be words, time steps, the columns of a table, or the cells of a
+    The positions may be words, time steps, the columns of a table, or the steps of a
     1-D convolution. With several hops, each has its own `scale` and its own result.
     `penalty * |A A^T - I|^2`, with the weights `A` `(hops, positions)`, is added to the
     loss of the model, averaged over the batch, so that the hops differ.
@@ -71,7 +71,7 @@ class AttentionPooling(QuantizableLayer):
             omitted. `mask` is an alias.
         return_attention_scores: Whether to return the weights, too.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
-            the reports of the weighting.
+            the additional outputs of the weighting.
 
     Returns:
         pooled: Tensor `(batch, ..., value_dim)`, or `(batch, ..., hops, value_dim)`

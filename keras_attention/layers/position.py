@@ -53,8 +53,8 @@ class PositionEncoding(keras.layers.Layer):
     Call arguments:
         inputs: Embeddings of shape `(..., steps, depth)`, or those of a single step
             `(batch, depth)`.
-        start: Position of the first step: an integer, or an integer tensor, one
-            number or `(batch,)`.
+        start: Position of the first step: an integer, or an integer tensor `()` or
+            `(batch,)`.
 
     Returns:
         Tensor like `inputs`.

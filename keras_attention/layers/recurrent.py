@@ -175,7 +175,7 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
     everywhere in Keras, the gate `z` is the share of the old state; in the paper, it is
     the share of the candidate.
 
-    The arguments, and how the cell is used, are those of `LayerNormLSTMCell`.
+    Arguments and use are as for `LayerNormLSTMCell`.
 
     Args:
         units, epsilon, gain_initializer: As for `LayerNormLSTMCell`.

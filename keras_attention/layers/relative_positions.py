@@ -47,7 +47,7 @@ class RelativePositions(AttentionPart):
         head[t]          = sum over s of weights[t, s] * value[s] + read(weights, s - t)
 
     `build(query_shape, value_shape)` creates the weights, given the shapes
-    `(B, N, T, D)` and `(B, groups of heads, S, V)`.
+    `(B, N, T, D)` and `(B, G, S, V)`, with G key-value heads.
 
     Masked steps do not count: each step has the position that it would have without
     them. In cross-attention, both sequences are counted from zero.

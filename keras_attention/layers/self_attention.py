@@ -69,23 +69,23 @@ class SelfAttention(BaseAttention):
     sequences are counted from zero.
 
     Grouped heads: with `num_key_value_heads`, G, the N heads of queries share G heads
-    of keys and values: head n reads head `floor(n G / N)`. The cache has G / N of the
-    size that it has without groups. G = 1 is multi-query attention.
+    of keys and values: counted from 0, head n reads head `floor(n G / N)`. The cache
+    has G / N of the size that it has without groups. G = 1 is multi-query attention.
 
     Sliding window: with `window_size`, W, query t sees the positions s with
     `|s - t| < W` only: up to W of them if `causal`, else up to 2 W - 1. In
-    self-attention, time and memory then grow with the window instead of the sequence,
-    unless there is an `attention_mask`, a `value_mask` or a `key_mask`, the weights are
-    requested, or the weighting is hard. The window counts valid steps;
-    `keras.layers.GroupQueryAttention` counts masked ones, too. The results differ if a
-    masked step lies between valid ones.
+    self-attention, time and memory then grow with the sequence times the window, not
+    with its square, unless there is an `attention_mask`, a `value_mask` or a
+    `key_mask`, the weights are requested, or the weighting is hard. The window counts
+    valid steps; `keras.layers.GroupQueryAttention` counts masked ones, too. The results
+    differ if a masked step lies between valid ones.
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
-    positions that `value_mask` or `key_mask` excludes. A masked query, and a query
-    with no valid position, gives zero weights and a zero **output**, even where the
-    output projection has a bias. In self-attention, the mask of the query is also that
-    of the value, unless there is a `value_mask`. Implicit Keras masks are used where no
+    positions that `value_mask` or `key_mask` excludes. A masked query and a query with
+    no valid position give zero weights and a zero **output**, even where the output
+    projection has a bias. In self-attention, the mask of the query is also that of the
+    value, unless there is a `value_mask`. Implicit Keras masks are used where no
     explicit one is given; the query's mask is passed on.
 
     If neither weights nor dropout are needed, JAX and PyTorch compute softmax attention
@@ -123,8 +123,8 @@ class SelfAttention(BaseAttention):
             `"hard"`, or a `Weighting` such as `HardWeighting()`. Each head has weights,
             choices and, if it is learned, a temperature of its own. Monotonic attention
             has one head, hence it is not available.
-        dropout: Rate at which weights are dropped in training; the others are
-            scaled up. A hard choice cannot be dropped.
+        dropout: Rate at which weights are dropped in training; the others are scaled
+            up. Not with hard attention.
         scale: Number that multiplies the scores; `1 / sqrt(key_dim)` if `None`.
         use_bias: Whether the projections have a bias.
         kernel_initializer, kernel_regularizer, kernel_constraint: For the projections.
@@ -162,9 +162,10 @@ class SelfAttention(BaseAttention):
         use_causal_mask: Whether this call is causal, even if the layer is not.
         return_attention_scores: Whether to return the weights that were used, too:
             in training, after dropout.
-        return_details: Whether to return a dict instead of the output: `"context"`,
-            the output; `"weights"`; and the reports of the weighting, such as the
-            `"log_probability"` `(batch, num_heads, query_length)` of a hard choice.
+        return_details: Whether to return a dict instead of the output (not with
+            `attention_axes`): `"context"`, the output; `"weights"`; and the additional
+            outputs of the weighting, such as the `"log_probability"`
+            `(batch, num_heads, query_length)` of a hard choice.
         cache: Dict that `get_initial_cache` or the previous step returned. The query
             then holds the next step, or several.
 
@@ -172,7 +173,8 @@ class SelfAttention(BaseAttention):
         output: Tensor of shape `(batch, query_length, output_dim)`, or
             `(batch, output_dim)` for one query.
         weights: Tensor of shape `(batch, num_heads, query_length, value_length)`, or
-            `(batch, num_heads, value_length)` for one query; only if
+            `(batch, num_heads, value_length)` for one query; with `attention_axes`,
+            `(batch, other axes, num_heads, query axes, value axes)`. Only if
             `return_attention_scores` is `True`.
         cache: Dict for the next step; only if there is a `cache`.
 

@@ -46,7 +46,8 @@ class LocalWindow(AttentionPart):
 
     Call arguments:
         query: Tensor of shape `(B, T, Q)`.
-        memory: Dict that `AttentionMemory` returned.
+        memory: Dict of `"keys"` `(B, S, U)`, `"values"` `(B, S, V)` and, if there is a
+            mask, `"mask"` `(B, S)`.
         state: Dict of tensors, as `initial_state` returns it.
         valid: Boolean, broadcastable to `(B, T, S)`, positions that may be attended;
             `None` for all.

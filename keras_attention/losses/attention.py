@@ -25,7 +25,8 @@ def doubly_stochastic_penalty(weights: Tensor, mask: Tensor | None = None) -> Te
 
     Args:
         weights: Attention weights, `(..., T, S)`.
-        mask: Boolean `(..., T)`; steps that are `False` do not count.
+        mask: Boolean `(..., T)`; steps that are `False` do not count. A padded position
+            of the source adds one, without a gradient.
 
     Returns:
         One penalty per sequence, `(...)`, in float32 at least.

@@ -25,7 +25,7 @@ class ReinforceLoss(keras.layers.Layer):
 
     Hard attention draws one position `s[t]` at every step, and no gradient passes
     through the draw. This loss estimates the gradient, with the log-likelihood of the
-    caption `y` as the reward:
+    caption `y` of an image with regions `a` as the reward:
 
         loss = -(log p(y | s, a)
                  + reward_weight * constant(log p(y | s, a) - baseline) * log p(s | a)
@@ -39,8 +39,8 @@ class ReinforceLoss(keras.layers.Layer):
 
     With `reward_weight=1` and `entropy_weight=0`, the gradient is an unbiased estimate
     of the gradient of the lower bound `sum over s of p(s | a) log p(y | s, a)`. The
-    defaults are those of the authors' code, which also divides the reward by the number
-    of steps.
+    defaults are those of the authors' code, which, unlike this layer, also divides the
+    reward by the number of steps.
 
     The loss is a layer so that the baseline, a non-trainable weight, is saved with the
     model. It computes in float32 at least under every dtype policy.
@@ -60,8 +60,9 @@ class ReinforceLoss(keras.layers.Layer):
         entropy: Entropy of the distributions of the positions, `(B, T)` or `(B,)`.
         mask: Boolean `(B, T)`; steps that are `False` do not count, even if they hold
             NaN.
-        sampled: Boolean `(B,)`; `False` for examples with soft attention, which have no
-            reward term and do not change the baseline.
+        sampled: Boolean `(B,)`, such as `steps["sampled"][:, 0]` of a decoder; `False`
+            for examples with soft attention, which have no reward term and do not
+            change the baseline.
         training: Whether to update the baseline.
 
     Returns:

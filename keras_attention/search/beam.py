@@ -76,7 +76,8 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
 
     Args:
         step: Step function, see `keras_attention.search`.
-        state: Initial state, nested tensors `(B, ...)`.
+        state: Initial state, nested tensors `(B, ...)`; the step receives it as
+            `(B, K, ...)`, repeated for K hypotheses.
         start: Token that the first step receives, between 0 and N - 1. A model that
             never produces it may give it the log-probability minus infinity.
         end: Token that ends a sequence, between 0 and N - 1.

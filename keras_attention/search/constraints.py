@@ -201,7 +201,7 @@ class MinLength(Constraint):
     """Minimum number of tokens, `end` included.
 
     For a minimum relative to the source length, pass one number for every row:
-    `MinLength(ops.cast(0.8 * source_lengths, "int32"))`.
+    `MinLength(source_lengths * 4 // 5)`.
 
     Args:
         min_length: Integer, not negative and at most `max_length` and `limit` of the
