@@ -81,7 +81,9 @@ class Runtimes:
                     "litert"
                 )
             for name, value in changes.items():
-                raise UserError(f"{name} is fixed in a LiteRT file. Received: {value}")
+                is_compilation = name == "jit_compile"
+                fault = "needs Keras" if is_compilation else "is fixed in a LiteRT file"
+                raise UserError(f"{name} {fault}. Received: {value}")
             lite = imported(self.litert).from_preset(model, threads=threads)
             lite.search_options(**search)
             return lite

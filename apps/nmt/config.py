@@ -193,8 +193,8 @@ class TranslationTrainingOptions:
     #: A preset has its own vocabulary.
     vocabulary_size: Annotated[int, Range(1, 1_000_000)] | None = None
     #: Text file of word vectors (GloVe, word2vec, fastText), the initial embeddings of
-    #: the subwords that begin a word. Their dimension must equal
-    #: --model.embedding-units.
+    #: the subwords that begin a word. They must have the dimension
+    #: of --model.embedding-units.
     embeddings: Path | None = None
     #: Character coverage of the subwords. The other characters are split into bytes.
     #: Use 0.9995 for languages with thousands of characters.

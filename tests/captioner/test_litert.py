@@ -149,6 +149,7 @@ def test_a_file_is_resumed_without_keras(exported, photographs, tmp_path):
     [
         (["--beam-size", "3"], "beam_size=4, which is fixed in the file"),
         (["--image-size", "32"], "image_size is fixed in a LiteRT file"),
+        (["--jit-compile"], "jit_compile needs Keras"),
         (["--runtime", "keras"], "needs --runtime litert"),
         (["--n-best", "5"], "n_best must be between 1 and beam_size, 4"),
     ],
