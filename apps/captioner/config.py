@@ -332,7 +332,7 @@ class CaptionConfig:
     #: in it are skipped, so the same command in the same working directory resumes an
     #: interrupted run; another model or other options are an error. Images with an
     #: error are tried again, and so are those without a caption if --min-score is lower
-    #: now. If it is higher, captions with a score below it are removed.
+    #: now. If it is higher, captions with a mean_log_probability below it are removed.
     output: Path | None = None
     #: Output file for the overlay of the attention; for several images, an output
     #: folder, which must not be that of the images.

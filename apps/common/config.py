@@ -176,7 +176,8 @@ class RuntimeConfig:
     #: Keras, which computes in batches and uses GPUs. auto: litert if the model has a
     #: LiteRT file with the options of the model and the search options of this command;
     #: but keras, which can use a GPU, for evaluation, more than 10,000 images or more
-    #: than 1,000 sentences.
+    #: than 1,000 sentences. On Ray, the number does not matter: keras on GPUs, litert
+    #: on CPUs.
     runtime: Literal["auto", "litert", "keras"] = "auto"
     #: Number of threads of LiteRT. By default one per processor; on Ray, one per actor.
     threads: Positive | None = None
