@@ -12,6 +12,7 @@ from keras import initializers
 from keras import ops
 
 from keras_attention.layers.base import AttentionPart
+from keras_attention.layers.base import build_part
 from keras_attention.layers.projections import ConcatenatedProjection
 from keras_attention.layers.projections import fresh_options
 from keras_attention.layers.projections import options_of
@@ -79,13 +80,17 @@ class DotScore(Score):
         self.scaled = scaled
 
     def build(self, query_shape: Shape, keys_shape: Shape) -> None:
+        self.check_shared(query_shape, keys_shape)
+        self.built = True
+
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, keys_shape = shapes
         if query_shape[-1] != keys_shape[-1]:
             raise ValueError(
                 "query and key must have the same depth for a dot score; the general "
                 f"score has no such limit. Received: query depth {query_shape[-1]}, "
                 f"key depth {keys_shape[-1]}"
             )
-        self.built = True
 
     def call(self, query: Tensor, keys: Tensor) -> Tensor:
         if self.scaled:
@@ -102,20 +107,20 @@ class ProjectedScore(Score):
     Args:
         use_bias: Whether the projection has a bias.
         **kwargs: `kernel_initializer`, `bias_regularizer` and the like, for the weights
-            in `initializers`, and options of the layer.
+            in `default_initializers`, and options of the layer.
 
     Attributes:
-        initializers: Pairs of the name of a weight and its default initializer.
+        default_initializers: Pairs of the name of a weight and its initializer.
         options: Dict of initializers, regularizers and constraints of the weights.
     """
 
-    initializers: tuple[tuple[str, str], ...] = (
+    default_initializers: tuple[tuple[str, str], ...] = (
         ("kernel", "glorot_uniform"),
         ("bias", "zeros"),
     )
 
     def __init__(self, *, use_bias: bool = False, **kwargs: Any) -> None:
-        options = take_options(kwargs, self.initializers)
+        options = take_options(kwargs, self.default_initializers)
         super().__init__(**kwargs)
         check_boolean("use_bias", use_bias)
         self.use_bias = use_bias
@@ -156,6 +161,15 @@ class GeneralScore(ProjectedScore):
         )
         self.query_projection.build((None, query_shape[-1]))
         self.built = True
+
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, keys_shape = shapes
+        _check_shared_depth(self.query_projection, query_shape)
+        if keys_shape[-1] != self.query_projection.units:
+            raise ValueError(
+                "layers that share a general score must have the same depth of keys, "
+                f"{self.query_projection.units}. Received: {keys_shape[-1]}"
+            )
 
     def call(self, query: Tensor, keys: Tensor) -> Tensor:
         query = project_rows(self.query_projection, query)
@@ -198,7 +212,10 @@ class AdditiveScore(ProjectedScore):
         [See et al., 2017](https://arxiv.org/abs/1704.04368), equation 11.
     """
 
-    initializers = (*ProjectedScore.initializers, ("scale", "glorot_uniform"))
+    default_initializers = (
+        *ProjectedScore.default_initializers,
+        ("scale", "glorot_uniform"),
+    )
 
     def __init__(
         self,
@@ -233,12 +250,7 @@ class AdditiveScore(ProjectedScore):
         )
 
     def build(self, query_shape: Shape, keys_shape: Shape) -> None:
-        if keys_shape[-1] != self.units:
-            raise ValueError(
-                f"keys must have the depth of the hidden layer, {self.units}: the "
-                "attention needs a key_projection. "
-                f"Received: keys of depth {keys_shape[-1]}"
-            )
+        self._check_keys(keys_shape)
         self.query_projection.build((None, query_shape[-1]))
         self.scale = self.add_weight(
             name="scale",
@@ -258,6 +270,19 @@ class AdditiveScore(ProjectedScore):
                 **weight_arguments(self.options, "kernel"),
             )
         self.built = True
+
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, keys_shape = shapes
+        self._check_keys(keys_shape)
+        _check_shared_depth(self.query_projection, query_shape)
+
+    def _check_keys(self, keys_shape):
+        if keys_shape[-1] != self.units:
+            raise ValueError(
+                f"keys must have the depth of the hidden layer, {self.units}: the "
+                "attention needs a key_projection. "
+                f"Received: keys of depth {keys_shape[-1]}"
+            )
 
     def call(self, query: Tensor, keys: Tensor, coverage: Tensor = None) -> Tensor:
         query = project_rows(self.query_projection, query)
@@ -309,6 +334,10 @@ class LocationScore(ProjectedScore):
     def build(self, query_shape: Shape, keys_shape: Shape) -> None:
         self.projection.build((None, query_shape[-1]))
         self.built = True
+
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, _ = shapes
+        _check_shared_depth(self.projection, query_shape)
 
     def call(self, query: Tensor, keys: Tensor) -> Tensor:
         length = keys.shape[-2]
@@ -362,20 +391,31 @@ class ScorePair(Score):
         return type(self.first).make_key_projection is not Score.make_key_projection
 
     def build(self, query_shape: Shape, keys_shape: Shape) -> None:
-        depth: Any = keys_shape[-1]
-        depth = depth // (2 if self._projects_keys else 1)
-        try:
-            for score in (self.first, self.second):
-                score.build(query_shape, (*keys_shape[:-1], depth))
-        except ValueError as error:
-            if not self._projects_keys:
-                raise
+        keys_shape = self._keys_of_one(keys_shape)
+        for score in (self.first, self.second):
+            build_part(score, query_shape, keys_shape)
+        self.built = True
+
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, keys_shape = shapes
+        keys_shape = self._keys_of_one(keys_shape)
+        for score in (self.first, self.second):
+            score.check_shared(query_shape, keys_shape)
+
+    def _keys_of_one(self, keys_shape):
+        """Return the shape of the keys of one score, given those of the pair."""
+        projection: Any = self.make_key_projection()
+        if projection is None:
+            return keys_shape
+        depth = keys_shape[-1]
+        one = (*keys_shape[:-1], depth // 2)
+        if projection.compute_output_shape(one)[-1] != depth:
             raise ValueError(
                 "a weighting with two scores needs two projections of the keys, "
                 'concatenated, as with key_projection="score". Received: keys of depth '
-                f"{keys_shape[-1]}"
-            ) from error
-        self.built = True
+                f"{depth}"
+            )
+        return one
 
     def call(self, query: Tensor, keys: Tensor, coverage: Tensor = None) -> Any:
         pair = ops.split(keys, 2, axis=-1) if self._projects_keys else [keys, keys]
@@ -385,3 +425,13 @@ class ScorePair(Score):
 
     def get_config(self) -> Config:
         return {**super().get_config(), "score": serialize_part(self.first)}
+
+
+def _check_shared_depth(projection, query_shape):
+    """Raise `ValueError` if queries do not have the depth of a built projection."""
+    depth = projection.input_spec.axes[-1]
+    if query_shape[-1] != depth:
+        raise ValueError(
+            "layers that share a score must have the same depth of queries, "
+            f"{depth}. Received: {query_shape[-1]}"
+        )

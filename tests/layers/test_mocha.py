@@ -149,11 +149,11 @@ def test_chunk_size_is_a_positive_integer(size):
 
 
 def test_a_key_projection_must_be_that_of_two_scores(query, value):
-    projection = keras.layers.Dense(UNITS)
-    layer = Attention(AdditiveScore(UNITS), projection, weighting="mocha")
-
-    with pytest.raises(ValueError, match=rf"two projections .* depth {UNITS}$"):
-        layer(query, value)
+    for units in (UNITS, 2 * UNITS + 1):
+        projection = keras.layers.Dense(units)
+        layer = Attention(AdditiveScore(UNITS), projection, weighting="mocha")
+        with pytest.raises(ValueError, match=rf"two projections .* depth {units}$"):
+            layer(query, value)
     with pytest.raises(ValueError, match="depth") as error:
         Attention(DotScore(), weighting="mocha")(query, value)
     assert "two projections" not in str(error.value)

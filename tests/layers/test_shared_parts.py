@@ -12,6 +12,8 @@ from keras_attention import AttentionCell
 from keras_attention import AttentionDecoder
 from keras_attention import AttentionPooling
 from keras_attention import DotScore
+from keras_attention import GeneralScore
+from keras_attention import LocationScore
 from keras_attention import PointerNetwork
 from keras_attention import RecurrentEncoder
 from keras_attention import SelfAttention
@@ -46,6 +48,18 @@ def share_score(query, value):
     return Attention(score)(Attention(score)(query, value), value)
 
 
+def share_score_with_mocha(query, value):
+    score = AdditiveScore(11)
+    query = Attention(score)(query, value)
+    return Attention(score, weighting="mocha")(query, value)
+
+
+def share_score_of_two_mochas(query, value):
+    score = GeneralScore()
+    query = Attention(score, weighting="mocha")(query, value)
+    return Attention(score, weighting="mocha")(query, value)
+
+
 def share_cell(query, value):
     cell = keras.layers.GRUCell(DEPTH)
     query = RecurrentEncoder(cell)(query)
@@ -56,7 +70,15 @@ def share_cell(query, value):
     return decoder(query, value)["output"]
 
 
-MODELS = [share_attention, attend_twice, share_weighting, share_score, share_cell]
+MODELS = [
+    share_attention,
+    attend_twice,
+    share_weighting,
+    share_score,
+    share_score_with_mocha,
+    share_score_of_two_mochas,
+    share_cell,
+]
 
 
 @pytest.mark.parametrize("build", MODELS)
@@ -95,3 +117,31 @@ def test_a_shared_temperature_must_fit(first):
 
     with pytest.raises(ValueError, match=r"same number of heads or hops.*\(8, 1, 1\)"):
         SelfAttention(8, 2, weighting=weighting)(value)
+
+
+SCORES = {
+    "dot": (DotScore, r"query depth 3, key depth 7"),
+    "general": (GeneralScore, r"same depth of queries, 7\. Received: 3"),
+    "additive": (lambda: AdditiveScore(11), r"same depth of queries, 7\. Received: 3"),
+    "location": (lambda: LocationScore(13), r"same depth of queries, 7\. Received: 3"),
+}
+
+
+@pytest.mark.parametrize("weighting", ["softmax", "mocha"])
+@pytest.mark.parametrize("name", SCORES)
+def test_the_queries_of_a_shared_score_must_fit(name, weighting):
+    make_score, message = SCORES[name]
+    score, value = make_score(), np.zeros((B, S, DEPTH), "float32")
+    Attention(score, weighting=weighting)(value, value)
+
+    with pytest.raises(ValueError, match=message):
+        Attention(score, weighting=weighting)(value[..., :3], value)
+
+
+@pytest.mark.parametrize("weighting", ["softmax", "mocha"])
+def test_the_keys_of_a_shared_score_must_fit(weighting):
+    score, value = GeneralScore(), np.zeros((B, S, DEPTH), "float32")
+    Attention(score, weighting=weighting)(value, value)
+
+    with pytest.raises(ValueError, match=r"same depth of keys, 7\. Received: 3"):
+        Attention(score, weighting=weighting)(value, value[..., :3])
