@@ -174,13 +174,7 @@ class Ban(Constraint):
     """
 
     def __init__(self, token_ids: Iterable[int]) -> None:
-        if not isinstance(token_ids, Iterable):
-            raise ValueError(
-                f"token_ids of Ban must be a list of tokens. Received: {token_ids!r}"
-            )
-        self.token_ids = tuple(token_ids)
-        for token in self.token_ids:
-            check_integer("every token of Ban", token)
+        self.token_ids = as_integers("token_ids of Ban", token_ids)
 
     def mask(
         self, log_probs: Tensor, state: Nested, step: SearchStep
@@ -222,7 +216,7 @@ class MinLength(Constraint):
                     f"Received: {dtype} of shape {tuple(min_length.shape)}"
                 )
         else:
-            check_integer("min_length", min_length)
+            as_integer("min_length", min_length)
         self.min_length = min_length
 
     def begin(self, search: SearchSettings) -> Nested:
@@ -356,12 +350,26 @@ def _as_array(token_ids):
         ) from None
 
 
-def check_integer(name, value):
-    """Raise `ValueError` if the value is not an integer of any type."""
+def as_integer(name, value):
+    """Return an integer of any type as `int`; `ValueError` if it is none."""
     try:
-        operator.index(value)
+        return operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be an integer. Received: {value!r}") from None
+
+
+def as_integers(name, token_ids):
+    """Return a list or a tensor of tokens as a tuple of `int`; `ValueError` if none.
+
+    On JAX, integers that come from a tensor have no known value inside a loop.
+    """
+    values = token_ids
+    if hasattr(token_ids, "shape"):
+        values = values_of(token_ids)
+        values = None if values is None else values.tolist()
+    if not isinstance(values, Iterable):
+        raise ValueError(f"{name} must be a list of tokens. Received: {token_ids!r}")
+    return tuple(as_integer(f"every token in {name}", token) for token in values)
 
 
 def is_possible(log_probs):

@@ -67,13 +67,7 @@ def ensemble_step(
     check_choice("combine", combine, ("probabilities", "log-probabilities"))
     if not steps:
         raise ValueError("steps must hold at least one step. Received: []")
-    weights = [1.0] * len(steps) if weights is None else list(weights)
-    if len(weights) != len(steps) or not all(0 < x < math.inf for x in weights):
-        raise ValueError(
-            f"weights must be {len(steps)} positive numbers, one for each step. "
-            f"Received: {weights}"
-        )
-    shares = [float(weight) / sum(weights) for weight in weights]
+    shares = _shares([1.0] * len(steps) if weights is None else weights, len(steps))
 
     def step(token_ids, state):
         if len(state) != len(steps):
@@ -105,6 +99,22 @@ def ensemble_step(
         return mean(log_probs, shares), states, sum(attention)
 
     return step
+
+
+def _shares(weights, count):
+    """Return weights divided by their sum; `ValueError` if they are not positive."""
+    try:
+        weights = list(weights)
+        valid = len(weights) == count and all(0 < x < math.inf for x in weights)
+    except TypeError:
+        # They are no list, or not all of them are numbers.
+        valid = False
+    if not valid:
+        raise ValueError(
+            f"weights must be {count} positive numbers, one for each step. "
+            f"Received: {weights}"
+        )
+    return [float(weight) / sum(weights) for weight in weights]
 
 
 def _arithmetic(log_probs, shares):

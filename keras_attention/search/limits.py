@@ -10,8 +10,13 @@ from keras_attention.validation import values_of
 def check_limit(limit):
     """Raise `ValueError` if a known limit is not a positive integer."""
     values = values_of(limit)
-    if values is not None and not np.all((values >= 1) & (values % 1 == 0)):
-        raise ValueError(f"limit must be a positive integer. Received: {limit}")
+    try:
+        valid = values is None or np.all((values >= 1) & (values % 1 == 0))
+    except TypeError:
+        # It holds something other than numbers, such as strings.
+        valid = False
+    if not valid:
+        raise ValueError(f"limit must be a positive integer. Received: {limit!r}")
 
 
 def checked_limit(limit, max_length, batch_size):

@@ -10,7 +10,8 @@ from keras_attention.search.constraints import FORBIDDEN
 from keras_attention.search.constraints import Constraint
 from keras_attention.search.constraints import SearchSettings
 from keras_attention.search.constraints import SearchStep
-from keras_attention.search.constraints import check_integer
+from keras_attention.search.constraints import as_integer
+from keras_attention.search.constraints import as_integers
 from keras_attention.search.constraints import mark
 from keras_attention.search.nested import check_rows
 from keras_attention.typing import Nested
@@ -106,14 +107,7 @@ class RequiredPhrases(Constraint):
                     "token_ids of RequiredPhrases must have their padding after the "
                     f"tokens of a phrase. Received: {self.values.tolist()}"
                 )
-        if not isinstance(not_followed_by, Iterable):
-            raise ValueError(
-                "not_followed_by must be a list of tokens. "
-                f"Received: {not_followed_by!r}"
-            )
-        self.not_followed_by = tuple(not_followed_by)
-        for token in self.not_followed_by:
-            check_integer("every token of not_followed_by", token)
+        self.not_followed_by = as_integers("not_followed_by", not_followed_by)
 
     def begin(self, search: SearchSettings) -> Nested:
         check_rows("token_ids of RequiredPhrases", self.token_ids, search.batch_size)
@@ -273,6 +267,6 @@ def _padded(rows):
     for row, phrases in enumerate(rows):
         for place, phrase in enumerate(phrases):
             for token in phrase:
-                check_integer("every token of RequiredPhrases", token)
+                as_integer("every token of RequiredPhrases", token)
             padded[row, place, : len(phrase)] = phrase
     return padded

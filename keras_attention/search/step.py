@@ -16,7 +16,7 @@ from keras_attention.search.constraints import Constraint
 from keras_attention.search.constraints import Prefix
 from keras_attention.search.constraints import SearchSettings
 from keras_attention.search.constraints import SearchStep
-from keras_attention.search.constraints import check_integer
+from keras_attention.search.constraints import as_integer
 from keras_attention.search.nested import batch_of
 from keras_attention.validation import may_be_equal
 
@@ -40,8 +40,7 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
         state: The state of the model, the length, the state of each constraint, and
             `"finite"`, `(B,)`: whether the last step had neither NaN nor plus infinity.
     """
-    check_integer("start", start)
-    check_integer("end", end)
+    start, end = as_integer("start", start), as_integer("end", end)
     limit = max_length if limit is None else limit
     constraints = in_order(constraints)
     batch_size = batch_of(state)

@@ -13,6 +13,7 @@ from search.reference import START
 from search.reference import VOCABULARY
 from search.reference import assert_agree
 from search.reference import assert_sound
+from search.reference import compiled
 from search.reference import eagerly
 from search.reference import hypotheses
 from search.reference import is_allowed
@@ -85,6 +86,31 @@ def test_banned_tokens_may_come_from_anything_that_holds_them(run):
     ]
 
     assert_agree(*results)
+
+
+@pytest.mark.parametrize("how", [eagerly, compiled])
+def test_banned_tokens_may_be_a_tensor(how):
+    table, state = random_table(41), random_state(41)
+    banned = ops.convert_to_tensor(BANNED, dtype="int32")
+
+    @how
+    def run(table, state):
+        constraints = [Ban(banned)]
+        return greedy_search(
+            make_step(table), state, constraints=constraints, **REQUIRED
+        )
+
+    found = to_numpy(run(*to_tensors((table, state))))
+
+    assert_agree(found, run_greedy(table, state, banned=BANNED))
+
+
+@pytest.mark.parametrize("banned", [np.int64(3), np.array(3), "tensor"])
+def test_a_banned_token_alone_is_an_error(banned):
+    banned = ops.convert_to_tensor(3, dtype="int32") if banned == "tensor" else banned
+
+    with pytest.raises(ValueError, match=r"of Ban must be a list of tokens.*3"):
+        Ban(banned)
 
 
 # Few words, so that they come twice where nothing forbids it.
