@@ -27,6 +27,7 @@ from keras_attention.decoder.value_gradients import DeferredValueGradients
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.recurrent import first_state
 from keras_attention.lengths import at_least_one
+from keras_attention.ops.masks import where_rows
 from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import serialize_part
 from keras_attention.split_cells import split_cell
@@ -171,7 +172,7 @@ class AttentionDecoder(QuantizableLayer):
             outputs["word_inputs"] = word_inputs
         if inputs_mask is not None:
             outputs = tree.map_structure(
-                lambda x: _where(sequence["mask"], x, ops.zeros_like(x)), outputs
+                lambda x: where_rows(sequence["mask"], x, ops.zeros_like(x)), outputs
             )
         outputs = tree.map_structure(lambda x: ops.moveaxis(x, 0, 2), outputs)
         results = {**outputs, "state": state}
@@ -392,9 +393,7 @@ def _keep(state, new_state, part):
     """Return the new state where a step is valid, and the old one elsewhere."""
     if "mask" not in part:
         return new_state
-    return tree.map_structure(
-        lambda new, old: _where(part["mask"], new, old), new_state, state
-    )
+    return where_rows(part["mask"], new_state, state)
 
 
 def _as_queries(x):
@@ -409,13 +408,6 @@ def _as_steps(x, sequences, steps):
     shape = ops.shape(x)
     x = ops.reshape(x, (shape[0], sequences, steps, *shape[2:]))
     return ops.moveaxis(x, 2, 0)
-
-
-def _where(mask, x, otherwise):
-    """Return `ops.where` with a mask `(..., B, K)` for tensors `(..., B, K, ...)`."""
-    missing = len(x.shape) - len(mask.shape)
-    mask = ops.reshape(mask, (*ops.shape(mask), *[1] * missing))
-    return ops.where(mask, x, otherwise)
 
 
 def _check_inputs(shape, mask=None):

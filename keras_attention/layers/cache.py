@@ -53,9 +53,8 @@ def remember(cache, memory):
     counted = ops.cast(ops.cumsum(ops.cast(kept, "int32"), axis=1), "int32")
     last = cache["length"][:, None] + counted - 1
     added = ops.sum(ops.cast(kept, "int32"), axis=1)
-    # On JAX with bfloat16 by default, `ops.minimum` of integers is a float.
-    length = ops.minimum(cache["length"] + added, cache["keys"].shape[2])
-    remembered = {"length": ops.cast(length, "int32")}
+    length = ops.clip(cache["length"] + added, 0, cache["keys"].shape[2])
+    remembered = {"length": length}
     write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
     for name in ("keys", "values"):
         new = ops.cast(memory[name], cache[name].dtype)

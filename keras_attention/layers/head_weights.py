@@ -42,19 +42,12 @@ def draw_for_scores(weighting, dropout, shape):
         shape: That of the scores, `(B, N, T, S)`.
     """
     batch, heads, queries, length = shape
-
-    def by_head(x):
-        x = ops.swapaxes(x[:, :, 0], 0, 1)
-        return ops.reshape(x, (batch, heads, queries, *ops.shape(x)[2:]))
-
-    # `HardWeighting` draws one coin (soft or hard) per example for all steps. Heads
-    # take the place of steps here, so they share the coin.
-    noise = weighting.draw((heads * queries, batch, 1, length))
-    noise = {
-        "weighting": tree.map_structure(by_head, noise),
-        "dropout": dropout.draw(shape),
-    }
-    return {name: x for name, x in noise.items() if x}
+    # `HardWeighting` draws one coin (soft or hard) per example for all heads of a step.
+    # The queries of all heads take the place of heads here, so they share the coin.
+    noise = draw_for_steps(weighting, dropout, heads * queries, (1, batch, 1, length))
+    return tree.map_structure(
+        lambda x: ops.reshape(x, (batch, heads, queries, *ops.shape(x)[4:])), noise
+    )
 
 
 def draw_for_steps(weighting, dropout, heads, shape):

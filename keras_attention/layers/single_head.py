@@ -25,6 +25,7 @@ from keras_attention.ops.extra_position import append_score
 from keras_attention.ops.extra_position import split_weight
 from keras_attention.ops.masks import clear_masked
 from keras_attention.ops.masks import combine_masks
+from keras_attention.ops.masks import where_rows
 from keras_attention.ops.windows import spread_window
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
@@ -281,13 +282,8 @@ class AttentionStep(BaseStep):
 
         Only step counters, the states of parts that are not sequential, still advance.
         """
-
-        def update(new, old):
-            shape = (*ops.shape(mask), *[1] * (len(new.shape) - 2))
-            return ops.where(ops.reshape(mask, shape), new, old)
-
         return {
-            name: tree.map_structure(update, new, state[name])
+            name: where_rows(mask, new, state[name])
             if getattr(self, name).sequential
             else new
             for name, new in new_state.items()

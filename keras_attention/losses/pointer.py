@@ -12,7 +12,7 @@ from keras_attention.losses.crossentropy import SequenceCrossentropy
 from keras_attention.losses.masking import check_label_smoothing
 from keras_attention.losses.masking import check_token_ids
 from keras_attention.losses.masking import masked
-from keras_attention.ops.copying import IMPOSSIBLE
+from keras_attention.ops.log_probs import is_possible
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Tensor
 
@@ -70,7 +70,7 @@ def pointer_crossentropy(
     log_probs = masked(at_least_float32(log_probs), mask, rows=True)
     check_token_ids("token_ids", token_ids, "log_probs", log_probs)
     token_ids = ops.cast(masked(token_ids, mask), "int32")
-    possible = log_probs > IMPOSSIBLE / 2
+    possible = is_possible(log_probs)
     log_probs = ops.maximum(log_probs, MIN_LOG_PROB)
     exists = (token_ids >= 0) & (token_ids < ops.shape(log_probs)[-1])
     token_ids = ops.where(exists, token_ids, 0)

@@ -7,12 +7,10 @@ Log-probabilities are float32, or float64 for float64 logits.
 
 from keras import ops
 
+from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.precision import log_floor
-
-# Log-probability of an impossible class: finite, but its exponential is zero.
-IMPOSSIBLE = -1e9
 
 
 def log_of_weights(weights):

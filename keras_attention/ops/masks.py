@@ -1,6 +1,7 @@
 """Boolean masks: `True` marks a valid entry."""
 
 from keras import ops
+from keras import tree
 
 
 def combine_masks(*masks):
@@ -11,6 +12,17 @@ def combine_masks(*masks):
             mask = ops.cast(mask, "bool")
             combined = mask if combined is None else ops.logical_and(combined, mask)
     return combined
+
+
+def where_rows(mask, x, otherwise):
+    """Return `ops.where` with a mask `(B, ...)` of the first axes of nested tensors."""
+
+    def choose(x, otherwise):
+        missing = len(x.shape) - len(mask.shape)
+        rows = ops.reshape(mask, (*ops.shape(mask), *[1] * missing))
+        return ops.where(rows, x, otherwise)
+
+    return tree.map_structure(choose, x, otherwise)
 
 
 def clear_masked(x, mask):

@@ -10,6 +10,9 @@ J positions that a block sees: `2 C`, or `3 C` unless causal.
 
 from keras import ops
 
+from keras_attention.lengths import join_axes
+from keras_attention.ops.gathering import take_rows
+
 # Smaller blocks would make matrix products that are too small to be fast.
 MIN_BLOCK = 32
 
@@ -90,11 +93,9 @@ def valid_first(mask):
 
 def reorder(x, order):
     """Return `x` `(B, N, S, D)` with its steps in the order `(B, S)`."""
-    batch, heads, length, depth = ops.shape(x)
-    rows = length * ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads))
-    rows = rows[..., None] + order[:, None]
-    taken = ops.take(ops.reshape(x, (-1, depth)), rows, axis=0)
-    return ops.reshape(taken, (batch, heads, length, depth))
+    shape = ops.shape(x)
+    order = ops.broadcast_to(order[:, None], shape[:3])
+    return ops.reshape(take_rows(join_axes(x), join_axes(order)), shape)
 
 
 def _block_count(length, size):

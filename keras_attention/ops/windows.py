@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_attention.lengths import at_least_one
 from keras_attention.lengths import is_zero
-from keras_attention.lengths import join_axes
+from keras_attention.ops.gathering import take_rows
 
 
 def window_positions(centers, half_width):
@@ -44,12 +44,8 @@ def take_window(x, positions):
     Returns:
         Tensor `(B, T, W, ...)`; zeros if there is no entry.
     """
-    batch, length = ops.shape(x)[:2]
-    flat = at_least_one(join_axes(x))
-    rows = ops.reshape(ops.arange(batch, dtype="int32") * length, (-1, 1, 1))
-    taken = ops.take(flat, rows + _nearest(positions, length), axis=0)
-    # JAX loses the axes of an empty result.
-    return ops.reshape(taken, (*ops.shape(positions), *x.shape[2:]))
+    x = at_least_one(x, axis=1)
+    return take_rows(x, _nearest(positions, ops.shape(x)[1]))
 
 
 def spread_window(weights, positions, length):

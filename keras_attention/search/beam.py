@@ -10,18 +10,18 @@ from keras import ops
 from keras import tree
 
 from keras_attention import loops
-from keras_attention.search.constraints import IMPOSSIBLE
+from keras_attention.ops.gathering import take_rows
+from keras_attention.ops.log_probs import IMPOSSIBLE
+from keras_attention.ops.log_probs import is_possible
+from keras_attention.ops.masks import where_rows
 from keras_attention.search.constraints import Constraint
-from keras_attention.search.constraints import is_possible
 from keras_attention.search.expansion import expand
 from keras_attention.search.expansion import last_token_counts
 from keras_attention.search.expansion import progress_of
 from keras_attention.search.groups import Groups
 from keras_attention.search.limits import checked_limit
 from keras_attention.search.nested import batch_of
-from keras_attention.search.nested import choose
 from keras_attention.search.nested import concatenate
-from keras_attention.search.nested import gather
 from keras_attention.search.nested import spread
 from keras_attention.search.nested import write
 from keras_attention.search.ranking import Ranking
@@ -230,7 +230,7 @@ class Beam:
             "coverage": tree.map_structure(ops.zeros_like, carry["coverage"]),
         }
         others = {name: carry[name] for name in first}
-        return {**choose(rows, first, others), "history": carry["history"]}
+        return {**where_rows(rows, first, others), "history": carry["history"]}
 
     def _first(self):
         """Return the parts of the first carry that need no call of the step."""
@@ -334,10 +334,10 @@ class Beam:
             "alive": {
                 "token_ids": running["token_ids"],
                 "log_probs": running["log_probs"],
-                "state": gather(state, running["parents"]),
+                "state": take_rows(state, running["parents"]),
             },
             "finished": finished,
-            "coverage": gather(coverage, running["parents"]),
+            "coverage": take_rows(coverage, running["parents"]),
             "history": write(carry["history"], t, entry),
         }
         after = self._limited(carry, after)
@@ -375,7 +375,7 @@ class Beam:
         }
         finished = concatenate(finished, arrivals)
         _, best = ops.top_k(finished["scores"], self.groups.size)
-        return gather(finished, best)
+        return take_rows(finished, best)
 
     def _limited(self, before, after):
         """Return the carry after a step; rows at their limit keep their hypotheses."""
@@ -387,7 +387,7 @@ class Beam:
             return carry["finished"], carry["coverage"], carry["alive"]["log_probs"]
 
         running = before["t"] < self.limit
-        finished, coverage, log_probs = choose(running, kept(after), kept(before))
+        finished, coverage, log_probs = where_rows(running, kept(after), kept(before))
         alive = {**after["alive"], "log_probs": log_probs}
         return {**after, "alive": alive, "finished": finished, "coverage": coverage}
 
@@ -398,8 +398,7 @@ class Beam:
         log-probability `IMPOSSIBLE`.
         """
         alive = carry["alive"]
-        # On JAX with bfloat16 by default, `ops.minimum` of integers is a float.
-        length = ops.cast(ops.minimum(carry["t"], self.limit), "int32")
+        length = ops.clip(carry["t"], 0, self.limit)
         t = length[:, None]
         slots = ops.broadcast_to(
             ops.arange(self.beam_size, dtype="int32"), ops.shape(alive["token_ids"])
@@ -435,14 +434,14 @@ class Beam:
         def trace(slots, step):
             within = step["t"] < lengths
             before = ops.logical_and(within, step["t"] < chosen["steps"])
-            running = gather(step["running"], slots)
+            running = take_rows(step["running"], slots)
             # The history holds unfinished hypotheses only, without the end token.
             token_ids = ops.where(before, running["token_ids"], self.end)
             token_log_probs = ops.where(
                 before, running["token_log_probs"], chosen["token_log_probs"]
             )
             slots = ops.where(before, running["parents"], slots)
-            weights = gather(step["weights"], slots)
+            weights = take_rows(step["weights"], slots)
             outputs = {
                 "token_ids": token_ids,
                 "token_log_probs": ops.where(within, token_log_probs, 0.0),

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_attention.lengths import join_axes
+from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.search.nested import check_rows
 from keras_attention.typing import Nested
 from keras_attention.typing import Tensor
@@ -17,8 +18,6 @@ from keras_attention.typing import Tensors
 from keras_attention.validation import check_positive_integer
 from keras_attention.validation import values_of
 
-# Log-probability of a hypothesis that does not exist. It is finite, as are its sums.
-IMPOSSIBLE = -1e9
 # Less than IMPOSSIBLE, so that a search prefers impossible tokens to forbidden ones.
 FORBIDDEN = 2 * IMPOSSIBLE
 
@@ -332,8 +331,7 @@ class Prefix(Constraint):
             )
         # Positions after the prefix are free.
         token_ids = ops.pad(self.token_ids, ((0, 0), (0, 1)), constant_values=-1)
-        # On JAX with bfloat16 by default, `ops.minimum` of integers is a float.
-        place = ops.where(step.length < self.length, step.length, self.length)
+        place = ops.clip(step.length, 0, self.length)
         forced = ops.take_along_axis(token_ids, place, axis=1)[..., None]
         only = self.forbid(step.log_probs, step.vocabulary != forced)
         return ops.where(forced < 0, log_probs, only), state
@@ -370,16 +368,6 @@ def as_integers(name, token_ids):
     if not isinstance(values, Iterable):
         raise ValueError(f"{name} must be a list of tokens. Received: {token_ids!r}")
     return tuple(as_integer(f"every token in {name}", token) for token in values)
-
-
-def is_possible(log_probs):
-    """Return a mask of the log-probabilities above `IMPOSSIBLE`; `False` for NaN."""
-    return log_probs > IMPOSSIBLE / 2
-
-
-def is_impossible(log_probs):
-    """Return a mask of the log-probabilities near `IMPOSSIBLE`; `False` for NaN."""
-    return log_probs <= IMPOSSIBLE / 2
 
 
 def _repeating_tokens(tokens, n, size):

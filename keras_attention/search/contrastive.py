@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from keras import ops
 from keras import tree
 
+from keras_attention.ops.gathering import take_rows
+from keras_attention.ops.log_probs import is_possible
 from keras_attention.search.constraints import Constraint
-from keras_attention.search.constraints import is_possible
 from keras_attention.search.independent import search_independently
 from keras_attention.search.limits import checked_limit
 from keras_attention.search.nested import batch_of
-from keras_attention.search.nested import gather
 from keras_attention.search.nested import spread
 from keras_attention.search.nested import write
 from keras_attention.search.step import checks_keywords
@@ -111,7 +111,9 @@ def contrastive_search(
         # The worst score of a possible token is -1.
         scores = ops.where(is_possible(log_probs), scores, -2.0)
         best = largest(scores)[:, None]
-        token_ids, token_log_probs, after = gather((candidates, log_probs, after), best)
+        token_ids, token_log_probs, after = take_rows(
+            (candidates, log_probs, after), best
+        )
         extension = {
             "token_ids": token_ids,
             "log_probs": token_log_probs,

@@ -6,11 +6,11 @@ Shapes: B rows, K hypotheses of a group, M continuations, N vocabulary size.
 import numpy as np
 from keras import ops
 
+from keras_attention.ops.gathering import take_rows
+from keras_attention.ops.log_probs import IMPOSSIBLE
+from keras_attention.ops.log_probs import is_possible
 from keras_attention.search.constraints import FORBIDDEN
-from keras_attention.search.constraints import IMPOSSIBLE
-from keras_attention.search.constraints import is_possible
 from keras_attention.search.constraints import mark
-from keras_attention.search.nested import gather
 from keras_attention.search.top_k import top_k
 
 
@@ -60,7 +60,7 @@ def _divided(totals, progress):
     width = found["values"].shape[-1]
     found = {name: ops.reshape(x, (-1, beam_size * width)) for name, x in found.items()}
     order = ops.cast(ops.argsort(-found["values"], axis=-1), "int32")
-    found = {**gather(found, order), "parents": order // width}
+    found = {**take_rows(found, order), "parents": order // width}
     # Sort key: first the rank among continuations of the same progress, then progress
     # from high to low; impossible ones last.
     count = order.shape[-1]
@@ -72,7 +72,7 @@ def _divided(totals, progress):
     last = count * (highest + 1)
     sort_keys = ops.where(is_possible(found["values"]), sort_keys, last)
     chosen = ops.cast(ops.argsort(sort_keys, axis=-1), "int32")[:, : 2 * beam_size]
-    found = gather(found, chosen)
+    found = take_rows(found, chosen)
     return found["values"], found["parents"], found["token_ids"]
 
 
@@ -99,9 +99,9 @@ def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
     values, parents, token_ids = best_continuations(ranks, penalized, progress)
     size = log_probs.shape[-1]
     flat = ops.reshape(log_probs, (-1, beam_size * size))
-    token_log_probs = gather(flat, parents * size + token_ids)
+    token_log_probs = take_rows(flat, parents * size + token_ids)
     token_log_probs = ops.where(is_possible(values), token_log_probs, FORBIDDEN)
-    totals = gather(alive, parents) + token_log_probs
+    totals = take_rows(alive, parents) + token_log_probs
     places = ops.arange(token_ids.shape[-1], dtype="int32")
     is_end = token_ids == end
     found = {
@@ -109,12 +109,12 @@ def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
         "token_ids": token_ids,
         "token_log_probs": token_log_probs,
         "log_probs": totals,
-        "ranks": gather(ranks, parents) + token_log_probs,
+        "ranks": take_rows(ranks, parents) + token_log_probs,
         "ended": is_end & (places < beam_size) & is_possible(totals),
     }
     # Continuations that do not end come first.
     order = ops.argsort(ops.where(is_end, places + places.shape[0], places), axis=-1)
-    running = gather(found, ops.cast(order, "int32")[:, :beam_size])
+    running = take_rows(found, ops.cast(order, "int32")[:, :beam_size])
     impossible = running["token_ids"] == end
     # The lower bound keeps sums of impossible log-probabilities finite.
     totals = ops.maximum(running["log_probs"], IMPOSSIBLE)

@@ -2,8 +2,9 @@
 
 from keras import ops
 
-from keras_attention.search.constraints import IMPOSSIBLE
-from keras_attention.search.constraints import is_possible
+from keras_attention.ops.log_probs import IMPOSSIBLE
+from keras_attention.ops.log_probs import is_possible
+from keras_attention.ops.masks import where_rows
 from keras_attention.search.nested import batch_of
 from keras_attention.search.nested import write
 
@@ -85,15 +86,14 @@ def _result(alive, found, end):
     total = ops.where(exists, ops.sum(found["log_probs"], axis=0), IMPOSSIBLE)
 
     def existing(x, otherwise):
-        mask = ops.reshape(exists, (*ops.shape(exists), *[1] * (len(x.shape) - 3)))
-        return ops.where(mask, x, otherwise)
+        return where_rows(exists, ops.moveaxis(x, 0, 2), otherwise)
 
     return {
-        "token_ids": ops.moveaxis(existing(found["token_ids"], end), 0, -1),
+        "token_ids": existing(found["token_ids"], end),
         "lengths": ops.where(exists, ops.sum(found["exists"], axis=0), 0),
         "scores": total,
         "log_probs": total,
-        "token_log_probs": ops.moveaxis(existing(found["log_probs"], 0.0), 0, -1),
-        "weights": ops.moveaxis(existing(found["weights"], 0.0), 0, -2),
+        "token_log_probs": existing(found["log_probs"], 0.0),
+        "weights": existing(found["weights"], 0.0),
         "finite": alive["finite"],
     }

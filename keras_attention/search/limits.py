@@ -29,9 +29,12 @@ def checked_limit(limit, max_length, batch_size):
     if limit is None:
         return max_length
     check_limit(limit)
-    # In a graph, the value is not known and cannot be checked. On JAX with bfloat16 by
-    # default, `ops.minimum` of integers is a float.
-    limit = ops.cast(ops.maximum(ops.minimum(limit, max_length), 1), "int32")
+    # In a graph, the value is not known and cannot be checked.
+    values = values_of(limit)
+    if values is not None:
+        # Larger numbers than those of int32 would become negative.
+        limit = np.minimum(values, max_length)
+    limit = ops.clip(ops.cast(limit, "int32"), 1, max_length)
     if len(limit.shape) > 1:
         raise ValueError(
             "limit must be an integer, or one for every row, (batch,). Received: "

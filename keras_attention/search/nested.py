@@ -6,7 +6,6 @@ from keras import ops
 from keras import tree
 
 from keras_attention.lengths import is_zero
-from keras_attention.lengths import join_axes
 
 
 def batch_of(nested):
@@ -45,34 +44,6 @@ def concatenate(first, second):
     return tree.map_structure(
         lambda *pair: ops.concatenate(pair, axis=1), first, second
     )
-
-
-def gather(nested, index):
-    """Take entries along axis 1: `(B, M, ...)` and `(B, K)` give `(B, K, ...)`."""
-    tensors = tree.flatten(nested)
-    if not tensors:
-        return nested
-    batch, size = ops.shape(tensors[0])[:2]
-    # Places among the joined axes, which are the same in all tensors.
-    places = index + size * ops.arange(batch, dtype="int32")[:, None]
-
-    def pick(x):
-        picked = ops.take(join_axes(x), places, axis=0)
-        if is_zero(batch):
-            # JAX drops the other axes when it takes from an empty batch.
-            return ops.reshape(picked, (*ops.shape(index), *ops.shape(x)[2:]))
-        return picked
-
-    return tree.map_structure(pick, nested)
-
-
-def choose(rows, first, second):
-    """Return `first` where `rows` `(B,)` is true, else `second`; each `(B, ...)`."""
-
-    def pick(x, y):
-        return ops.where(ops.reshape(rows, (-1, *[1] * (len(x.shape) - 1))), x, y)
-
-    return tree.map_structure(pick, first, second)
 
 
 def write(history, t, entry):

@@ -5,9 +5,9 @@ import numbers
 import numpy as np
 from keras import ops
 
-from keras_attention.search.constraints import is_possible
+from keras_attention.ops.gathering import take_rows
+from keras_attention.ops.log_probs import is_possible
 from keras_attention.search.nested import check_rows
-from keras_attention.search.nested import gather
 from keras_attention.validation import check_choice
 from keras_attention.validation import check_mask
 from keras_attention.validation import check_penalty
@@ -112,8 +112,8 @@ def best_first(pool, count):
             1, and any others.
         count: Number of hypotheses to return.
     """
-    pool = gather(pool, ops.argsort(-pool["scores"], axis=-1))
+    pool = take_rows(pool, ops.argsort(-pool["scores"], axis=-1))
     size = pool["scores"].shape[-1]
     places = ops.arange(size, dtype="int32") + size * pool["unfinished"]
     places = ops.where(is_possible(pool["log_probs"]), places, places + 2 * size)
-    return gather(pool, ops.argsort(places, axis=-1)[:, :count])
+    return take_rows(pool, ops.argsort(places, axis=-1)[:, :count])

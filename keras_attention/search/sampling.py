@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import keras
 from keras import ops
 
+from keras_attention.ops.log_probs import is_possible
 from keras_attention.ops.sampling import sample_by_inversion
 from keras_attention.search.constraints import Constraint
-from keras_attention.search.constraints import is_possible
 from keras_attention.search.independent import search_independently
 from keras_attention.search.limits import checked_limit
 from keras_attention.search.nested import batch_of

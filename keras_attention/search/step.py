@@ -11,7 +11,7 @@ from typing import cast
 
 from keras import ops
 
-from keras_attention.search.constraints import IMPOSSIBLE
+from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.search.constraints import Constraint
 from keras_attention.search.constraints import Prefix
 from keras_attention.search.constraints import SearchSettings

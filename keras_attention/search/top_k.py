@@ -4,7 +4,7 @@ import math
 
 from keras import ops
 
-from keras_attention.search.nested import gather
+from keras_attention.ops.gathering import take_rows
 
 # For fewer numbers, the function of the backend is as fast.
 MIN_SIZE = 4096
@@ -47,13 +47,12 @@ def top_k(x, k):
     _, chosen = ops.top_k(ops.max(chunks, axis=-1), k)
     # Sorted, so that equal numbers keep the order of their positions.
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
-    candidates = ops.reshape(gather(chunks, chosen), (rows, k * length))
+    candidates = ops.reshape(take_rows(chunks, chosen), (rows, k * length))
     values, places = ops.top_k(candidates, k)
     places = ops.cast(places, "int32")
-    indices = gather(chosen, places // length) * length + places % length
-    # If all numbers are -inf, the padding may be among the largest. On JAX with
-    # bfloat16 by default, `ops.minimum` of integers is a float.
-    return values, ops.cast(ops.minimum(indices, size - 1), "int32")
+    indices = take_rows(chosen, places // length) * length + places % length
+    # If all numbers are -inf, the padding may be among the largest.
+    return values, ops.clip(indices, 0, size - 1)
 
 
 def _chunk_length(size, k):

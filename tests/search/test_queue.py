@@ -227,7 +227,7 @@ def test_limits_may_be_a_list():
             {"coverage_mask": np.full((7, 2), -1e9)},
             "coverage_mask must be bool",
         ),
-        (3, {"limit": np.arange(7)}, "limit must be a positive integer. Rec.*0 1 2"),
+        (3, {"limit": np.arange(7)}, "limit must be a positive integer. Rec.*0, 1, 2"),
     ],
 )
 def test_wrong_arguments_are_named_with_what_came(places, rows, message):

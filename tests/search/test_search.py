@@ -33,6 +33,7 @@ from search.reference import run_sample
 from search.reference import to_numpy
 from search.reference import to_tensors
 
+from keras_attention import Prefix
 from keras_attention import SelfAttention
 from keras_attention import beam_search
 from keras_attention import greedy_search
@@ -208,8 +209,26 @@ def test_half_precision_by_default_leaves_integers(half_precision):
     _, indices = top_k(ops.zeros((1, 5003), "float32"), 2)
     limit = checked_limit(ops.ones((1,), "int32"), 5, 1)
 
-    for x in (cache["length"], indices, limit):
+    def step(token_ids, state):
+        uniform = ops.zeros((*token_ids.shape, VOCABULARY), dtype="float32")
+        return uniform, state, uniform
+
+    found = beam_search(
+        step,
+        ops.zeros((BATCH, 1)),
+        limit=np.array([2, 3]),
+        constraints=[Prefix([[3, 4], [5, -1]])],
+        **REQUIRED,
+    )
+
+    for x in (cache["length"], indices, limit, found["lengths"], found["token_ids"]):
         assert keras.backend.standardize_dtype(x.dtype) == "int32"
+    assert (to_numpy(found)["token_ids"][:, 0, 0] == [3, 5]).all()
+
+
+@pytest.mark.parametrize("limit", [2**40, np.array([2**40])], ids=["one", "row"])
+def test_a_limit_may_exceed_the_integers_of_a_tensor(limit):
+    assert to_numpy(checked_limit(limit, 5, 1)).max() == 5
 
 
 @pytest.mark.exhaustive

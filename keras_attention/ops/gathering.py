@@ -1,0 +1,32 @@
+"""Gathering of entries row by row.
+
+Shapes: B batch, M entries of a row.
+"""
+
+from keras import ops
+from keras import tree
+
+from keras_attention.lengths import is_zero
+from keras_attention.lengths import join_axes
+
+
+def take_rows(nested, index):
+    """Return `x[b, index[b, ...]]` for nested `x` `(B, M, ...)` and int32 `(B, ...)`.
+
+    All tensors have the same M.
+    """
+    tensors = tree.flatten(nested)
+    if not tensors:
+        return nested
+    batch, size = ops.shape(tensors[0])[:2]
+    first = size * ops.arange(batch, dtype="int32")
+    places = index + ops.reshape(first, (-1, *[1] * (len(index.shape) - 1)))
+
+    def take(x):
+        taken = ops.take(join_axes(x), places, axis=0)
+        if any(map(is_zero, (*index.shape, *x.shape[2:]))):
+            # JAX loses the axes of an empty result.
+            return ops.reshape(taken, (*ops.shape(index), *ops.shape(x)[2:]))
+        return taken
+
+    return tree.map_structure(take, nested)
