@@ -22,13 +22,13 @@ from keras_attention.search.groups import Groups
 from keras_attention.search.limits import checked_limit
 from keras_attention.search.nested import batch_of
 from keras_attention.search.nested import concatenate
-from keras_attention.search.nested import spread
+from keras_attention.search.nested import repeat_for_hypotheses
 from keras_attention.search.nested import write
 from keras_attention.search.ranking import Ranking
 from keras_attention.search.ranking import best_first
 from keras_attention.search.step import check_keywords
 from keras_attention.search.step import constrain
-from keras_attention.search.step import in_order
+from keras_attention.search.step import order_constraints
 from keras_attention.search.step import weights_template
 from keras_attention.typing import Nested
 from keras_attention.typing import Step
@@ -138,14 +138,14 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
     """
     check_keywords("beam_search", options, Beam)
     beam = Beam(step, state, **options)
-    return beam.hypotheses(beam.advance(beam.begin()))
+    return beam.hypotheses(beam.run(beam.begin()))
 
 
 class Beam:
     """Beam search in three parts, so that a caller may stop between two steps.
 
         carry = beam.begin()
-        carry = beam.advance(carry)
+        carry = beam.run(carry)
         found = beam.hypotheses(carry)
 
     The carry is a nested dict of tensors: `"t"` `(B,)`, the number of steps of every
@@ -184,7 +184,7 @@ class Beam:
             coverage_mask,
         )
         self.limit = checked_limit(limit, max_length, batch_of(state))
-        self.constraints = in_order(constraints)
+        self.constraints = order_constraints(constraints)
         self.step, state = constrain(
             step,
             state,
@@ -194,7 +194,7 @@ class Beam:
             max_length=max_length,
             limit=self.limit,
         )
-        self.state = spread(state, beam_size)
+        self.state = repeat_for_hypotheses(state, beam_size)
         self.start, self.end = start, end
         self.max_length, self.beam_size = max_length, beam_size
         check_boolean("early_stopping", early_stopping)
@@ -208,7 +208,7 @@ class Beam:
         batch = batch_of(first)
         places = (self.max_length, batch, self.beam_size)
         history = {
-            "running": {
+            "alive": {
                 "token_ids": ops.zeros(places, dtype="int32"),
                 "parents": ops.zeros(places, dtype="int32"),
                 "token_log_probs": ops.zeros(places, dtype="float32"),
@@ -263,10 +263,9 @@ class Beam:
         """Return whether each row is done, `(B,)`, with all its groups."""
         # No score can exceed `bound`: log-probabilities never increase, the divisor is
         # largest at `max_length`, and coverage adds at most zero.
-        best = self.groups.largest(carry["alive"]["log_probs"])
-        bound = ops.where(
-            is_possible(best), best / self.ranking.divisor(self.max_length), IMPOSSIBLE
-        )
+        best = self.groups.group_max(carry["alive"]["log_probs"])
+        divisor = self.ranking.length_divisor(self.max_length)
+        bound = ops.where(is_possible(best), best / divisor, IMPOSSIBLE)
         settled = self.groups.last(carry["finished"]["scores"]) >= bound
         settled = ops.all(ops.logical_or(settled, self._stopped(carry)), axis=1)
         return ops.logical_or(settled, carry["t"] >= self.limit)
@@ -276,7 +275,7 @@ class Beam:
         last = self.groups.last(carry["finished"]["log_probs"])
         return ops.logical_and(is_possible(last), self.early_stopping)
 
-    def advance(
+    def run(
         self,
         carry: Tensors,
         *,
@@ -314,30 +313,28 @@ class Beam:
         finite = carry["finite"] & ops.all(state["finite"] | ignored, axis=1)
         weights = ops.cast(weights, "float32")
         coverage = tree.map_structure(lambda x: x + weights, coverage)
-        ranks = self.ranking.undivided(alive["log_probs"], coverage, t + 1)
         beam = {
             "alive": alive["log_probs"],
             "log_probs": log_probs,
-            "ranks": ranks,
+            "unnormalized_scores": self.ranking.unnormalized_scores(
+                alive["log_probs"], coverage, t + 1
+            ),
             "progress": progress_of(self.constraints, state),
         }
-        running, finished = self._expanded(beam, carry)
+        next_beam, finished = self._expanded(beam, carry)
         # The weights are those of the parents, in the order before the selection.
-        history = {"token_ids": running["token_ids"], "parents": running["parents"]}
-        entry = {
-            "running": {**history, "token_log_probs": running["token_log_probs"]},
-            "weights": weights,
-        }
+        names = ("token_ids", "parents", "token_log_probs")
+        entry = {"alive": {name: next_beam[name] for name in names}, "weights": weights}
         after = {
             "t": t + 1,
             "finite": finite,
             "alive": {
-                "token_ids": running["token_ids"],
-                "log_probs": running["log_probs"],
-                "state": take_rows(state, running["parents"]),
+                "token_ids": next_beam["token_ids"],
+                "log_probs": next_beam["log_probs"],
+                "state": take_rows(state, next_beam["parents"]),
             },
             "finished": finished,
-            "coverage": take_rows(coverage, running["parents"]),
+            "coverage": take_rows(coverage, next_beam["parents"]),
             "history": write(carry["history"], t, entry),
         }
         after = self._limited(carry, after)
@@ -350,24 +347,25 @@ class Beam:
         for group in range(self.groups.count):
             own = self.groups.select(group, beam)
             penalty = self.groups.diversity_penalty * sum(counts) if counts else None
-            continuations, running = expand(**own, end=self.end, penalty=penalty)
+            continuations, next_beam = expand(**own, end=self.end, penalty=penalty)
             if self.groups.count > 1:
-                counts.append(last_token_counts(running, own["log_probs"].shape[-1]))
-                for part in (continuations, running):
+                counts.append(last_token_counts(next_beam, own["log_probs"].shape[-1]))
+                for part in (continuations, next_beam):
                     part["parents"] = part["parents"] + group * self.groups.size
             # A group that has stopped ignores the further steps of other rows.
             ended = continuations["ended"] & ~stopped[:, group : group + 1]
             finished = self.groups.select(group, carry["finished"])
             finished = self._finished(continuations, ended, finished, carry["t"])
-            found.append((running, finished))
+            found.append((next_beam, finished))
         return functools.reduce(concatenate, found)
 
     def _finished(self, continuations, ended, finished, t):
         """Return the best finished hypotheses of a group, old ones and new ones."""
-        divisor = self.ranking.divisor(t + 1)
+        divisor = self.ranking.length_divisor(t + 1)
         parents = continuations["parents"]
+        scores = continuations["unnormalized_scores"] / divisor
         arrivals = {
-            "scores": ops.where(ended, continuations["ranks"] / divisor, IMPOSSIBLE),
+            "scores": ops.where(ended, scores, IMPOSSIBLE),
             "log_probs": ops.where(ended, continuations["log_probs"], IMPOSSIBLE),
             "token_log_probs": continuations["token_log_probs"],
             "steps": ops.broadcast_to(t[:, None], ops.shape(parents)),
@@ -386,8 +384,10 @@ class Beam:
         def kept(carry):
             return carry["finished"], carry["coverage"], carry["alive"]["log_probs"]
 
-        running = before["t"] < self.limit
-        finished, coverage, log_probs = where_rows(running, kept(after), kept(before))
+        below_limit = before["t"] < self.limit
+        finished, coverage, log_probs = where_rows(
+            below_limit, kept(after), kept(before)
+        )
         alive = {**after["alive"], "log_probs": log_probs}
         return {**after, "alive": alive, "finished": finished, "coverage": coverage}
 
@@ -403,25 +403,27 @@ class Beam:
         slots = ops.broadcast_to(
             ops.arange(self.beam_size, dtype="int32"), ops.shape(alive["token_ids"])
         )
-        ranks = self.ranking.undivided(alive["log_probs"], carry["coverage"], length)
+        scores = self.ranking.unnormalized_scores(
+            alive["log_probs"], carry["coverage"], length
+        )
         # Finished hypotheses have one more token, the end.
         finished = {
             **carry["finished"],
             "lengths": carry["finished"]["steps"] + 1,
-            "unfinished": ops.zeros_like(slots),
+            "is_alive": ops.zeros_like(slots),
         }
-        unfinished = {
-            "scores": ranks / self.ranking.divisor(length),
+        alive = {
+            "scores": scores / self.ranking.length_divisor(length),
             "log_probs": alive["log_probs"],
             "token_log_probs": ops.zeros_like(alive["log_probs"]),
             "steps": ops.broadcast_to(t, ops.shape(slots)),
             "parents": slots,
             "lengths": ops.broadcast_to(t, ops.shape(slots)),
-            "unfinished": ops.ones_like(slots),
+            "is_alive": ops.ones_like(slots),
         }
         best = []
         for group in range(self.groups.count):
-            pool = concatenate(*self.groups.select(group, (finished, unfinished)))
+            pool = concatenate(*self.groups.select(group, (finished, alive)))
             best.append(best_first(pool, self.groups.size))
         return best_first(functools.reduce(concatenate, best), self.beam_size)
 
@@ -434,13 +436,13 @@ class Beam:
         def trace(slots, step):
             within = step["t"] < lengths
             before = ops.logical_and(within, step["t"] < chosen["steps"])
-            running = take_rows(step["running"], slots)
-            # The history holds unfinished hypotheses only, without the end token.
-            token_ids = ops.where(before, running["token_ids"], self.end)
+            alive = take_rows(step["alive"], slots)
+            # The history holds alive hypotheses only, without the end token.
+            token_ids = ops.where(before, alive["token_ids"], self.end)
             token_log_probs = ops.where(
-                before, running["token_log_probs"], chosen["token_log_probs"]
+                before, alive["token_log_probs"], chosen["token_log_probs"]
             )
-            slots = ops.where(before, running["parents"], slots)
+            slots = ops.where(before, alive["parents"], slots)
             weights = take_rows(step["weights"], slots)
             outputs = {
                 "token_ids": token_ids,

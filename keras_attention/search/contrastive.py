@@ -13,12 +13,12 @@ from keras_attention.search.constraints import Constraint
 from keras_attention.search.independent import search_independently
 from keras_attention.search.limits import checked_limit
 from keras_attention.search.nested import batch_of
-from keras_attention.search.nested import spread
+from keras_attention.search.nested import repeat_for_hypotheses
 from keras_attention.search.nested import write
 from keras_attention.search.step import checks_keywords
 from keras_attention.search.step import constrain
 from keras_attention.search.step import weights_template
-from keras_attention.search.top_k import largest
+from keras_attention.search.top_k import argmax
 from keras_attention.typing import Nested
 from keras_attention.typing import Step
 from keras_attention.typing import Tensor
@@ -99,7 +99,7 @@ def contrastive_search(
     options = {"start": start, "end": end, "max_length": max_length}
     step, state = constrain(step, state, constraints, limit=limit, **options)
     lookahead = _Lookahead(step, hidden, max_length)
-    first = lookahead.begin(spread(state, 1), start)
+    first = lookahead.begin(repeat_for_hypotheses(state, 1), start)
     size = min(top_k, first["log_probs"].shape[-1])
 
     def extend(token_ids, ahead, t):
@@ -110,7 +110,7 @@ def contrastive_search(
         scores = (1 - alpha) * ops.exp(log_probs) - alpha * similarity
         # The worst score of a possible token is -1.
         scores = ops.where(is_possible(log_probs), scores, -2.0)
-        best = largest(scores)[:, None]
+        best = argmax(scores)[:, None]
         token_ids, token_log_probs, after = take_rows(
             (candidates, log_probs, after), best
         )

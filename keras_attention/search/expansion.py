@@ -14,13 +14,13 @@ from keras_attention.search.constraints import mark
 from keras_attention.search.top_k import top_k
 
 
-def best_continuations(ranks, log_probs, progress=None):
+def best_continuations(unnormalized_scores, log_probs, progress=None):
     """Return the best continuations, `(B, M)`, best first.
 
     M is at most 2 K, so that a full beam remains even if the K best continuations end.
 
     Args:
-        ranks: Scores of the hypotheses, `(B, K)`.
+        unnormalized_scores: Scores of the hypotheses, `(B, K)`.
         log_probs: Log-probabilities of the next token, `(B, K, N)`.
         progress: Result of `Constraint.progress`, or `None`. With progress, the beam is
             divided: see `RequiredPhrases`.
@@ -31,15 +31,15 @@ def best_continuations(ranks, log_probs, progress=None):
         token_ids: Their last tokens.
     """
     beam_size, size = log_probs.shape[1:]
-    totals = ranks[..., None] + log_probs
+    totals = unnormalized_scores[..., None] + log_probs
     if progress is not None:
-        return _divided(totals, progress)
+        return _allocate_by_progress(totals, progress)
     count = min(2 * beam_size, beam_size * size)
     values, flat = top_k(ops.reshape(totals, (-1, beam_size * size)), count)
     return values, flat // size, flat % size
 
 
-def _divided(totals, progress):
+def _allocate_by_progress(totals, progress):
     """Return the best continuation for every progress, then the second best, etc."""
     beam_size, size = totals.shape[1:]
     wanted = progress["token_ids"]
@@ -76,13 +76,14 @@ def _divided(totals, progress):
     return found["values"], found["parents"], found["token_ids"]
 
 
-def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
+def expand(alive, log_probs, unnormalized_scores, *, end, progress=None, penalty=None):
     """Return the continuations of a beam, and those that form the next beam.
 
     Args:
         alive: Log-probabilities of the hypotheses, `(B, K)`.
         log_probs: Log-probabilities of the next token, `(B, K, N)`.
-        ranks: Scores of the hypotheses before the length penalty, `(B, K)`.
+        unnormalized_scores: Scores of the hypotheses before the length penalty,
+            `(B, K)`.
         end: The end token.
         progress: As for `best_continuations`.
         penalty: Penalty of each token, `(B, N)`, or `None`. It affects the choice of
@@ -90,18 +91,21 @@ def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
 
     Returns:
         continuations: Dict of tensors `(B, M)`, best first: `"parents"`, `"token_ids"`,
-            `"token_log_probs"`, `"log_probs"`, `"ranks"`, and the boolean `"ended"`,
-            whether the hypothesis is finished.
-        running: The continuations of the next beam, `(B, K)`.
+            `"token_log_probs"`, `"log_probs"`, `"unnormalized_scores"`, and the boolean
+            `"ended"`, whether the hypothesis is finished.
+        next_beam: The continuations of the next beam, `(B, K)`.
     """
     beam_size = log_probs.shape[1]
     penalized = log_probs if penalty is None else log_probs - penalty[:, None]
-    values, parents, token_ids = best_continuations(ranks, penalized, progress)
+    values, parents, token_ids = best_continuations(
+        unnormalized_scores, penalized, progress
+    )
     size = log_probs.shape[-1]
     flat = ops.reshape(log_probs, (-1, beam_size * size))
     token_log_probs = take_rows(flat, parents * size + token_ids)
     token_log_probs = ops.where(is_possible(values), token_log_probs, FORBIDDEN)
     totals = take_rows(alive, parents) + token_log_probs
+    unnormalized_scores = take_rows(unnormalized_scores, parents) + token_log_probs
     places = ops.arange(token_ids.shape[-1], dtype="int32")
     is_end = token_ids == end
     found = {
@@ -109,24 +113,24 @@ def expand(alive, log_probs, ranks, *, end, progress=None, penalty=None):
         "token_ids": token_ids,
         "token_log_probs": token_log_probs,
         "log_probs": totals,
-        "ranks": take_rows(ranks, parents) + token_log_probs,
+        "unnormalized_scores": unnormalized_scores,
         "ended": is_end & (places < beam_size) & is_possible(totals),
     }
     # Continuations that do not end come first.
     order = ops.argsort(ops.where(is_end, places + places.shape[0], places), axis=-1)
-    running = take_rows(found, ops.cast(order, "int32")[:, :beam_size])
-    impossible = running["token_ids"] == end
+    next_beam = take_rows(found, ops.cast(order, "int32")[:, :beam_size])
+    impossible = next_beam["token_ids"] == end
     # The lower bound keeps sums of impossible log-probabilities finite.
-    totals = ops.maximum(running["log_probs"], IMPOSSIBLE)
-    running["log_probs"] = ops.where(impossible, IMPOSSIBLE, totals)
-    return found, running
+    totals = ops.maximum(next_beam["log_probs"], IMPOSSIBLE)
+    next_beam["log_probs"] = ops.where(impossible, IMPOSSIBLE, totals)
+    return found, next_beam
 
 
 def progress_of(constraints, state):
     """Return the progress of hypotheses; `None` if no constraint has one.
 
     Args:
-        constraints: As `in_order` returns them.
+        constraints: As `order_constraints` returns them.
         state: State of the search, as the step of `constrain` returns it.
     """
     pairs = zip(constraints, state["constraints"], strict=True)
@@ -140,8 +144,8 @@ def progress_of(constraints, state):
     return found[0] if found else None
 
 
-def last_token_counts(running, size):
+def last_token_counts(beam, size):
     """Return the number of hypotheses of a beam that end in each token, `(B, size)`."""
-    exists = ops.cast(is_possible(running["log_probs"]), "float32")
-    chosen = ops.one_hot(running["token_ids"], size, dtype="float32")
+    exists = ops.cast(is_possible(beam["log_probs"]), "float32")
+    chosen = ops.one_hot(beam["token_ids"], size, dtype="float32")
     return ops.sum(exists[..., None] * chosen, axis=1)

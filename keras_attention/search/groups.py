@@ -41,7 +41,7 @@ class Groups:
         places = slice(group * self.size, (group + 1) * self.size)
         return tree.map_structure(lambda x: None if x is None else x[:, places], nested)
 
-    def largest(self, x):
+    def group_max(self, x):
         """Return the largest number of every group: `(B, K)` to `(B, G)`."""
         # `ops.max` would fail on a batch without rows.
         return ops.top_k(ops.reshape(x, (-1, self.count, self.size)), 1)[0][..., 0]

@@ -29,7 +29,7 @@ def check_rows(name, x, batch_size):
         )
 
 
-def spread(state, size):
+def repeat_for_hypotheses(state, size):
     """Repeat a state for every hypothesis: `(B, ...)` to `(B, K, ...)`."""
 
     def repeat(x):

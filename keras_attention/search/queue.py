@@ -26,8 +26,9 @@ class BeamSearchQueue:
     A search of a batch ends when all its rows are done. Here, the next row of the list
     takes the place of a row that is done. The search runs in rounds at a fixed batch
     size. A round ends when an eighth of its rows are done or a row has `max_length`
-    tokens; once the list leaves places free, when all its rows are done. The result of
-    each row is that of `beam_search`.
+    tokens. Once the list no longer fills all places, a round ends when all its rows are
+    done or one has `max_length` tokens. The result of each row is that of
+    `beam_search`.
 
     Args:
         make_step: Function `(memory) -> step`, which returns a step function (see
@@ -167,5 +168,5 @@ class BeamSearchQueue:
     def _round(self, rows, carry, fresh, active, unfinished):
         beam = self._beam(rows)
         carry = beam.restart(carry, fresh)
-        carry = beam.advance(carry, active=active, unfinished=unfinished)
+        carry = beam.run(carry, active=active, unfinished=unfinished)
         return carry, carry["done"], beam.hypotheses(carry)

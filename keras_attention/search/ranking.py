@@ -48,7 +48,7 @@ class Ranking:
             coverage_mask = ops.convert_to_tensor(coverage_mask)
         self.coverage_mask = coverage_mask
 
-    def undivided(self, log_probs, coverage, length):
+    def unnormalized_scores(self, log_probs, coverage, length):
         """Return scores before the division by the length penalty, `(B, K)`.
 
         They rank hypotheses of the same length. Without a coverage penalty, they are
@@ -68,9 +68,9 @@ class Ranking:
             counts = ops.cast(self.coverage_mask, "bool")
             logs = ops.where(counts[:, None], logs, 0.0)
         penalty = self.coverage_penalty * ops.sum(logs, axis=-1)
-        return log_probs + self.divisor(length) * penalty
+        return log_probs + self.length_divisor(length) * penalty
 
-    def divisor(self, length):
+    def length_divisor(self, length):
         """Return the divisor of log-probabilities, `(B, 1)` for lengths `(B,)`."""
         if not isinstance(length, numbers.Real):
             length = ops.cast(length, "float32")[:, None]
@@ -96,24 +96,24 @@ class Ranking:
     def _is_representable(self, length):
         """Return whether the divisor of this length is finite in float32."""
         try:
-            divisor = self.divisor(float(length))
+            divisor = self.length_divisor(float(length))
         except OverflowError:
             return False
         return divisor <= float(np.finfo("float32").max)
 
 
 def best_first(pool, count):
-    """Return the best hypotheses: finished, then unfinished, each sorted by score.
+    """Return the best hypotheses: finished, then alive, each sorted by score.
 
     Impossible hypotheses come last.
 
     Args:
-        pool: Dict of tensors `(B, M)`: `"scores"`, `"log_probs"`, `"unfinished"`, 0 or
+        pool: Dict of tensors `(B, M)`: `"scores"`, `"log_probs"`, `"is_alive"`, 0 or
             1, and any others.
         count: Number of hypotheses to return.
     """
     pool = take_rows(pool, ops.argsort(-pool["scores"], axis=-1))
     size = pool["scores"].shape[-1]
-    places = ops.arange(size, dtype="int32") + size * pool["unfinished"]
+    places = ops.arange(size, dtype="int32") + size * pool["is_alive"]
     places = ops.where(is_possible(pool["log_probs"]), places, places + 2 * size)
     return take_rows(pool, ops.argsort(places, axis=-1)[:, :count])

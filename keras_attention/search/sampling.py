@@ -11,11 +11,11 @@ from keras_attention.search.constraints import Constraint
 from keras_attention.search.independent import search_independently
 from keras_attention.search.limits import checked_limit
 from keras_attention.search.nested import batch_of
-from keras_attention.search.nested import spread
+from keras_attention.search.nested import repeat_for_hypotheses
 from keras_attention.search.step import checks_keywords
 from keras_attention.search.step import constrain
 from keras_attention.search.step import weights_template
-from keras_attention.search.top_k import largest
+from keras_attention.search.top_k import argmax
 from keras_attention.typing import Nested
 from keras_attention.typing import Seed
 from keras_attention.typing import Step
@@ -64,7 +64,7 @@ def greedy_search(
     """
 
     def most_probable(log_probs, t):
-        return largest(log_probs)
+        return argmax(log_probs)
 
     options = {"start": start, "end": end, "max_length": max_length, "limit": limit}
     return _search(step, state, 1, most_probable, constraints, **options)
@@ -178,7 +178,7 @@ def _search(step, state, size, choose, constraints, *, limit, **options):
     check_positive_integer("max_length", options["max_length"])
     limit = checked_limit(limit, options["max_length"], batch_of(state))
     step, state = constrain(step, state, constraints, limit=limit, **options)
-    state = spread(state, size)
+    state = repeat_for_hypotheses(state, size)
     weights = weights_template(step, state)
 
     def extend(token_ids, state, t):

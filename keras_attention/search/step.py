@@ -42,7 +42,7 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
     """
     start, end = as_integer("start", start), as_integer("end", end)
     limit = max_length if limit is None else limit
-    constraints = in_order(constraints)
+    constraints = order_constraints(constraints)
     batch_size = batch_of(state)
     state = {
         "model": state,
@@ -105,7 +105,7 @@ def _check_token(name, token, size):
         )
 
 
-def in_order(constraints):
+def order_constraints(constraints):
     """Return a list of constraints in the order in which they apply.
 
     Raises:

@@ -10,7 +10,7 @@ from keras_attention.ops.gathering import take_rows
 MIN_SIZE = 4096
 
 
-def largest(x):
+def argmax(x):
     """Return the first index of the largest number: `(..., N)` to `(...)`, int32.
 
     `keras.ops.argmax` of floats has operations that LiteRT lacks.
