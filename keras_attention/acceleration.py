@@ -41,7 +41,7 @@ def has_few_scores(shape, dtype):
     return math.prod((*leading, length or USUAL_LENGTH)) <= FEW_SCORES
 
 
-def fused(function):
+def xla_compiled(function):
     """Return a function of tensors that TensorFlow always compiles by XLA.
 
     TensorFlow compiles it once for every set of shapes. JAX compiles it with its

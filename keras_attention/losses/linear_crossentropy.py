@@ -16,7 +16,7 @@ from keras_attention.validation import check_mask
 from keras_attention.validation import check_shape
 
 # Number of logits of one block: 16 MB, which stay in the cache.
-BLOCK_ENTRIES = 1 << 22
+BLOCK_ELEMENTS = 1 << 22
 
 
 def linear_crossentropy(
@@ -120,7 +120,7 @@ def _log_partition(rows, embeddings, weights):
         weights: Constants `(R,)`, in the dtype of the result.
     """
     count = ops.shape(rows)[0]
-    blocks = count // max(BLOCK_ENTRIES // embeddings.shape[0], 1) + 1
+    blocks = count // max(BLOCK_ELEMENTS // embeddings.shape[0], 1) + 1
     # A block has at least one row, even if there are no tokens.
     size = count // blocks + 1
 

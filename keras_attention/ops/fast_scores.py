@@ -15,15 +15,15 @@ from keras_attention.ops.scores import additive_scores
 from keras_attention.ops.scores import project_to_scalars
 
 # Number of elements of the hidden layer in a block.
-BLOCK = 2**21
+BLOCK_ELEMENTS = 2**21
 # Number of elements of the hidden layer of one example above which blocks are faster.
-LARGE = 2**22
+MIN_BLOCKED_ELEMENTS = 2**22
 
 # Assumed batch size where it is unknown.
 USUAL_BATCH = 32
 
 # Largest |x| for which exp(x) and exp(-x) are in the range of float32.
-SMALL = 80.0
+MAX_EXPONENT = 80.0
 
 
 def fast_additive_scores(query, keys, scale, shift=None):
@@ -43,13 +43,13 @@ def fast_additive_scores(query, keys, scale, shift=None):
         return additive_scores(query, keys, scale, shift)
     if _is_large(query, keys):
         return _in_blocks(query, keys, scale)
-    return _fused_where_large(query, keys, scale)
+    return _compiled_where_large(query, keys, scale)
 
 
-_at_once_fused = acceleration.fused(additive_scores)
+_compiled_scores = acceleration.xla_compiled(additive_scores)
 
 
-def _fused_where_large(query, keys, scale):
+def _compiled_where_large(query, keys, scale):
     """Compute all scores at once, compiled if a graph has a large hidden layer.
 
     A compiled loop never writes the hidden layer to memory, which takes CPUs longer
@@ -59,8 +59,8 @@ def _fused_where_large(query, keys, scale):
     # With unknown lengths, every length would be compiled separately.
     if None in (queries, positions) or not acceleration.traces_for_cpu():
         return additive_scores(query, keys, scale)
-    is_large = (batch or USUAL_BATCH) * queries * positions * units > BLOCK
-    return (_at_once_fused if is_large else additive_scores)(query, keys, scale)
+    is_large = (batch or USUAL_BATCH) * queries * positions * units > BLOCK_ELEMENTS
+    return (_compiled_scores if is_large else additive_scores)(query, keys, scale)
 
 
 def _is_large(query, keys):
@@ -71,7 +71,7 @@ def _is_large(query, keys):
         positions = acceleration.USUAL_LENGTH
     # Where JAX infers shapes, unknown lengths are symbols.
     are_known = isinstance(queries, int) and isinstance(positions, int)
-    return are_known and queries * positions * query.shape[2] > LARGE
+    return are_known and queries * positions * query.shape[2] > MIN_BLOCKED_ELEMENTS
 
 
 def _in_blocks(query, keys, scale):
@@ -81,8 +81,8 @@ def _in_blocks(query, keys, scale):
     derivative `4 r (1 - r)`.
     """
     known = None not in (query.shape[1], keys.shape[1])
-    fused = _fused if known else _fused_if_large
-    forward, backward = fused if acceleration.fuses() else _plain
+    compiled = _compiled if known else _compiled_if_large
+    forward, backward = compiled if acceleration.fuses() else _plain
 
     @ops.custom_gradient
     def scores(query, keys, scale):
@@ -164,11 +164,11 @@ class _FactorisedSigmoid(_Sigmoid):
     """
 
     def prepare(self, keys):
-        return keys, ops.exp(-keys), ops.max(ops.abs(keys)) <= SMALL
+        return keys, ops.exp(-keys), ops.max(ops.abs(keys)) <= MAX_EXPONENT
 
     def __call__(self, query, keys):
         _, exp_keys, small_keys = keys
-        small = ops.logical_and(small_keys, ops.max(ops.abs(query)) <= SMALL)
+        small = ops.logical_and(small_keys, ops.max(ops.abs(query)) <= MAX_EXPONENT)
         exp_query = ops.exp(-query)
         return ops.cond(
             small,
@@ -186,27 +186,27 @@ def _passes(sigmoid):
 
 
 _plain = _passes(_Sigmoid())
-_fused = tuple(
-    acceleration.fused(function) for function in _passes(_FactorisedSigmoid())
+_compiled = tuple(
+    acceleration.xla_compiled(function) for function in _passes(_FactorisedSigmoid())
 )
 
 
-def _if_large(fused, plain):
+def _if_large(compiled, plain):
     """Return a function that chooses at run time, for lengths that are unknown."""
 
     def run(query, keys, *others):
         pairs = ops.shape(query)[1] * ops.shape(keys)[1]
         return ops.cond(
-            pairs > LARGE // keys.shape[2],
-            lambda: fused(query, keys, *others),
+            pairs > MIN_BLOCKED_ELEMENTS // keys.shape[2],
+            lambda: compiled(query, keys, *others),
             lambda: plain(query, keys, *others),
         )
 
     return run
 
 
-_fused_if_large = tuple(
-    _if_large(*functions) for functions in zip(_fused, _plain, strict=True)
+_compiled_if_large = tuple(
+    _if_large(*functions) for functions in zip(_compiled, _plain, strict=True)
 )
 
 
@@ -216,7 +216,7 @@ def _split_into_blocks(keys, **sequences):
     Each example has its own blocks, so that no tensor has to be transposed.
     """
     positions = keys.shape[1] or acceleration.USUAL_LENGTH
-    size = max(1, BLOCK // (positions * keys.shape[2]))
+    size = max(1, BLOCK_ELEMENTS // (positions * keys.shape[2]))
     queries = sequences["query"].shape[1]
     if queries is not None:
         # The same number of blocks, but of equal sizes.

@@ -430,7 +430,7 @@ def test_many_queries_are_scored_in_blocks(rng, gradients, monkeypatch):
     expected_context = ops.convert_to_numpy(layer(*arrays))
     expected = gradients(read, arrays, layer.variables)
 
-    monkeypatch.setattr("keras_attention.ops.fast_scores.LARGE", 0)
+    monkeypatch.setattr("keras_attention.ops.fast_scores.MIN_BLOCKED_ELEMENTS", 0)
 
     context = ops.convert_to_numpy(layer(*arrays))
     np.testing.assert_allclose(context, expected_context, atol=1e-6)

@@ -45,7 +45,7 @@ def test_crossentropy_in_blocks_is_that_of_all_logits(
 ):
     token_ids, inputs, embeddings, mask = readout
     module = importlib.import_module("keras_attention.losses.linear_crossentropy")
-    monkeypatch.setattr(module, "BLOCK_ENTRIES", tokens_at_once * WORDS)
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", tokens_at_once * WORDS)
     token_ids, mask = ops.convert_to_tensor(token_ids), ops.convert_to_tensor(mask)
 
     known = 1.0 if weights is None else np.nan_to_num(np.array(weights, "float32"))

@@ -114,7 +114,7 @@ def test_batch_and_lengths_may_be_unknown(arrays, queries, jit_compile):
 def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch, dtype):
     import tensorflow as tf
 
-    monkeypatch.setattr(fast_scores, "BLOCK", QUERIES * POSITIONS * UNITS)
+    monkeypatch.setattr(fast_scores, "BLOCK_ELEMENTS", QUERIES * POSITIONS * UNITS)
     arrays = [tf.cast(x, dtype) for x in arrays]
     query, keys, scale = arrays
 
@@ -153,15 +153,15 @@ def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch,
 @pytest.fixture
 def blocks(monkeypatch):
     """Work in blocks of two queries, however small the tensors are."""
-    monkeypatch.setattr(fast_scores, "LARGE", 0)
-    monkeypatch.setattr(fast_scores, "BLOCK", 2 * POSITIONS * UNITS)
+    monkeypatch.setattr(fast_scores, "MIN_BLOCKED_ELEMENTS", 0)
+    monkeypatch.setattr(fast_scores, "BLOCK_ELEMENTS", 2 * POSITIONS * UNITS)
 
 
 @pytest.mark.parametrize(
     ("queries", "most", "blocks_of"), [(10, 8, (2, 5)), (7, 3, (3, 3)), (6, 99, (1, 6))]
 )
 def test_blocks_are_of_equal_sizes(arrays, monkeypatch, queries, most, blocks_of):
-    monkeypatch.setattr(fast_scores, "BLOCK", most * POSITIONS * UNITS)
+    monkeypatch.setattr(fast_scores, "BLOCK_ELEMENTS", most * POSITIONS * UNITS)
     query = ops.ones((BATCH, queries, UNITS))
 
     blocks = fast_scores._split_into_blocks(
@@ -191,7 +191,7 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
     if lengths == "unknown but small":
         # Unlike the others, they are not compiled.
         usual = acceleration.USUAL_LENGTH**2 * UNITS
-        monkeypatch.setattr(fast_scores, "LARGE", usual - 1)
+        monkeypatch.setattr(fast_scores, "MIN_BLOCKED_ELEMENTS", usual - 1)
 
     def total(query, keys, scale):
         if lengths == "known":
@@ -224,7 +224,7 @@ def test_blocks_of_unknown_lengths_are_compiled_if_they_are_large(
     if not large:
         # Less than the usual size, for which the graph is made.
         usual = acceleration.USUAL_LENGTH**2 * UNITS
-        monkeypatch.setattr(fast_scores, "LARGE", usual - 1)
+        monkeypatch.setattr(fast_scores, "MIN_BLOCKED_ELEMENTS", usual - 1)
     unknown = tf.TensorSpec((None, None, UNITS))
     specs = unknown, unknown, tf.TensorSpec((UNITS,))
 
