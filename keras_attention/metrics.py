@@ -24,28 +24,31 @@ class _Quotient(keras.metrics.Metric):
         super().__init__(name=name, dtype=dtype)
         # In half precision, a count by ones stops at 2048 (float16) or 256 (bfloat16).
         dtype = keras.backend.result_type(self.dtype, "float32")
-        self.part = self.add_variable((), "zeros", dtype=dtype, name="part")
-        self.whole = self.add_variable((), "zeros", dtype=dtype, name="whole")
+        self.numerator = self.add_variable((), "zeros", dtype=dtype, name="numerator")
+        self.denominator = self.add_variable(
+            (), "zeros", dtype=dtype, name="denominator"
+        )
 
-    def _count(self, part, whole, sample_weight):
+    def _count(self, numerator, denominator, sample_weight):
         """Add the counts of every row, `(B, ...)`."""
         if sample_weight is not None:
-            weight = broadcast_sample_weights(sample_weight, part)
+            weight = broadcast_sample_weights(sample_weight, numerator)
             # A row of weight zero may hold NaN.
-            part, whole = (
-                ops.where(weight == 0, 0.0, weight * x) for x in (part, whole)
+            numerator, denominator = (
+                ops.where(weight == 0, 0.0, weight * x)
+                for x in (numerator, denominator)
             )
-        self.part.assign_add(ops.sum(part))
-        self.whole.assign_add(ops.sum(whole))
+        self.numerator.assign_add(ops.sum(numerator))
+        self.denominator.assign_add(ops.sum(denominator))
 
     def merge_state(self, metrics: Iterable[Self]) -> None:
         """Add the counts of other metrics of the same class."""
         for metric in metrics:
-            self.part.assign_add(metric.part)
-            self.whole.assign_add(metric.whole)
+            self.numerator.assign_add(metric.numerator)
+            self.denominator.assign_add(metric.denominator)
 
     def result(self) -> Tensor:
-        return ops.cast(ops.divide_no_nan(self.part, self.whole), self.dtype)
+        return ops.cast(ops.divide_no_nan(self.numerator, self.denominator), self.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -104,8 +107,8 @@ class AlignmentErrorRate(_Quotient):
         sure = ops.cast(y_true if is_boolean else y_true >= 2, links.dtype)
         possible = ops.cast(y_true if is_boolean else y_true >= 1, links.dtype)
         hits = ops.sum(links * (sure + possible), axis=-1)
-        whole = ops.sum(links + sure, axis=-1)
-        self._count(whole - hits, whole, sample_weight)
+        denominator = ops.sum(links + sure, axis=-1)
+        self._count(denominator - hits, denominator, sample_weight)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -17,7 +17,7 @@ from keras_attention.layers.recurrent import LayerNormLSTMCell
 from keras_attention.layers.recurrent import gru_gates
 from keras_attention.layers.recurrent import lstm_gates
 from keras_attention.ops.gradients import with_upstream
-from keras_attention.ops.precision import exact_dtype
+from keras_attention.ops.precision import accumulation_dtype
 
 
 def split_cell(cell, inputs, dtype):
@@ -233,14 +233,14 @@ class SplitNormalized(SplitProducts):
     adds_bias = False
 
     def __init__(self, cell, inputs, dtype):
-        self._exact = exact_dtype(cell.compute_dtype)
-        self._averaging = ops.convert_to_tensor(self.averaging, self._exact)
+        self._sum_dtype = accumulation_dtype(cell.compute_dtype)
+        self._averaging = ops.convert_to_tensor(self.averaging, self._sum_dtype)
         super().__init__(cell, inputs, dtype)
         if "context" not in self._kernels:
             self.sequences["inputs"] = self._of_inputs(self.sequences["inputs"])
 
     def _prepared(self, kernel):
-        gates = _by_gate(ops.cast(kernel, self._exact), self._averaging)
+        gates = _by_gate(ops.cast(kernel, self._sum_dtype), self._averaging)
         return ops.reshape(gates - _mean(gates, self._averaging), kernel.shape)
 
     def _advance(self, input_products, state_products, state):
@@ -251,9 +251,10 @@ class SplitNormalized(SplitProducts):
     def _normalized(self, sums, gain, bias=None):
         """Return `gain * sums / deviation + bias`."""
         standardize = _standardizer(self._averaging, self.cell.epsilon)
-        sums = standardize(ops.cast(sums, self._exact)) * ops.cast(gain, self._exact)
+        dtype = self._sum_dtype
+        sums = standardize(ops.cast(sums, dtype)) * ops.cast(gain, dtype)
         if bias is not None:
-            sums = sums + ops.cast(bias, self._exact)
+            sums = sums + ops.cast(bias, dtype)
         return ops.cast(sums, self._dtype)
 
 

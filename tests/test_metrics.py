@@ -232,13 +232,13 @@ def test_half_precision_counts_every_row(metric_class, dtype):
     is_rate = metric_class is AlignmentErrorRate
     weights = ops.cast(reference != is_rate, dtype)
     gain = 1 + is_rate
-    metric.part.assign(5000)
-    metric.whole.assign(8001)
+    metric.numerator.assign(5000)
+    metric.denominator.assign(8001)
 
     metric.update_state(reference, weights)
 
-    assert float(metric.part) == 5000 + gain
-    assert float(metric.whole) == 8001 + gain
+    assert float(metric.numerator) == 5000 + gain
+    assert float(metric.denominator) == 8001 + gain
     assert keras.backend.standardize_dtype(metric.result().dtype) == dtype
 
 

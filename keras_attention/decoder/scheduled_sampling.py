@@ -15,7 +15,7 @@ from keras import ops
 from keras import tree
 
 from keras_attention.lengths import join_axes
-from keras_attention.ops.precision import exact_dtype
+from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.sampling import sample_by_inversion
 from keras_attention.serialization import deserialize_parts
 from keras_attention.serialization import seed_and_generator
@@ -159,7 +159,7 @@ class ScheduledSampling(keras.layers.Layer):
                     f"Received: {borrowed!r}"
                 )
         rate, seed = self.rate, self.seed_generator
-        dtype = exact_dtype(self.compute_dtype)
+        dtype = accumulation_dtype(self.compute_dtype)
         if callable(rate):
             rate = ops.cast(rate(ops.convert_to_tensor(self.passes)), dtype)
         self.passes.assign_add(1)

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_attention.layers.base import AttentionPart
-from keras_attention.ops.precision import exact_dtype
+from keras_attention.ops.precision import accumulation_dtype
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -33,7 +33,7 @@ class Coverage(AttentionPart):
         batch, length = ops.shape(memory["values"])[:2]
         return {
             "total": ops.zeros(
-                (batch, queries, length), exact_dtype(self.compute_dtype)
+                (batch, queries, length), accumulation_dtype(self.compute_dtype)
             )
         }
 

@@ -80,7 +80,7 @@ def check_for_heads(weighting, dropout):
             "monotonic attention cannot. Use it in LuongAttention or "
             f"AdditiveAttention. Received: {type(weighting).__name__}"
         )
-    if dropout and not weighting.scalable:
+    if dropout and not weighting.allows_scaling:
         raise ValueError(
             "dropout cannot drop the only position of a hard choice. "
             f"Received: {type(weighting).__name__}, dropout={dropout}"

@@ -23,10 +23,10 @@ from keras_attention.lengths import is_zero
 from keras_attention.ops import sliding_windows
 from keras_attention.ops.heads import causal_mask
 from keras_attention.ops.heads import fused_heads
-from keras_attention.ops.heads import has_position
 from keras_attention.ops.heads import head_scores
 from keras_attention.ops.heads import join_heads
 from keras_attention.ops.heads import read_heads
+from keras_attention.ops.heads import sees_a_key
 from keras_attention.ops.heads import split_heads
 from keras_attention.ops.masks import clear_masked
 from keras_attention.ops.masks import combine_masks
@@ -269,7 +269,7 @@ class MultiHeadStep(BaseStep):
                 return_weights=return_weights,
                 training=training,
             )
-            seen = has_position(mask, query, memory["keys"])
+            seen = sees_a_key(mask, query, memory["keys"])
             seen = combine_masks(seen, query_mask)
         if average_heads:
             outputs = {name: ops.swapaxes(x, 1, 2) for name, x in outputs.items()}

@@ -12,7 +12,7 @@ from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.projections import project_rows
 from keras_attention.ops.copying import extended_log_probs
 from keras_attention.ops.copying import target_log_probs
-from keras_attention.ops.precision import exact_dtype
+from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.quantization import QuantizableLayer
 from keras_attention.typing import Config
 from keras_attention.typing import Shape
@@ -154,7 +154,7 @@ class PointerGenerator(QuantizableLayer):
         if len(features) > 1:
             joined = ops.concatenate(features, axis=-1)
         switch = project_rows(self.switch, joined)[..., 0]
-        return ops.cast(switch, exact_dtype(switch.dtype))
+        return ops.cast(switch, accumulation_dtype(switch.dtype))
 
     def get_config(self) -> Config:
         return {**super().get_config(), "extra_ids": self.extra_ids}

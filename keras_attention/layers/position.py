@@ -12,7 +12,7 @@ from keras import ops
 from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_arguments
 from keras_attention.layers.projections import weight_options
-from keras_attention.ops.precision import exact_dtype
+from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.typing import Config
 from keras_attention.typing import Initializer
 from keras_attention.typing import Regularizer
@@ -121,7 +121,7 @@ class PositionEncoding(keras.layers.Layer):
         if self.kind == "learned":
             encoding = ops.take(self.embeddings, positions, axis=0)
         else:
-            positions = ops.cast(positions, exact_dtype(self.compute_dtype))
+            positions = ops.cast(positions, accumulation_dtype(self.compute_dtype))
             encoding = sinusoids(positions, inputs.shape[-1])
         if len(positions.shape) == 2:
             # Axes between the batch and the steps share the positions of their row.

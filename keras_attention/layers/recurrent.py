@@ -12,7 +12,7 @@ from keras import tree
 from keras_attention.layers.projections import fresh_initializer
 from keras_attention.lengths import at_least_one
 from keras_attention.lengths import is_zero
-from keras_attention.ops.precision import exact_dtype
+from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.typing import Config
 from keras_attention.typing import Initializer
 from keras_attention.typing import Nested
@@ -69,7 +69,7 @@ class NormalizedCell:
 
     def _normalize(self, x, gain, bias=None):
         """Return `gain * (x - mean) / deviation + bias` over the last axis."""
-        dtype = exact_dtype(self.compute_dtype)
+        dtype = accumulation_dtype(self.compute_dtype)
         x = ops.cast(x, dtype)
         x = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(x), axis=-1, keepdims=True)

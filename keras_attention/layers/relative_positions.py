@@ -14,7 +14,7 @@ from keras_attention.layers.base import AttentionPart
 from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_arguments
 from keras_attention.layers.projections import weight_options
-from keras_attention.ops.precision import exact_dtype
+from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.relative_positions import alibi_slopes
 from keras_attention.ops.relative_positions import buckets_of_offsets
 from keras_attention.ops.relative_positions import clip_offsets
@@ -215,7 +215,7 @@ class AlibiPositions(RelativePositions):
     """
 
     def bias(self, query: Tensor, offsets: Tensor) -> Tensor:
-        dtype = exact_dtype(query.dtype)
+        dtype = accumulation_dtype(query.dtype)
         slopes = alibi_slopes(query.shape[1])[:, None, None]
         distances = ops.cast(ops.abs(offsets), dtype)[:, None]
         return -ops.convert_to_tensor(slopes, dtype) * distances

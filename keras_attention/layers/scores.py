@@ -404,7 +404,7 @@ class ScorePair(Score):
 
     def _keys_of_one(self, keys_shape):
         """Return the shape of the keys of one score, given those of the pair."""
-        projection: Any = self.make_key_projection()
+        projection = self.make_key_projection()
         if projection is None:
             return keys_shape
         depth = keys_shape[-1]

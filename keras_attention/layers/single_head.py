@@ -353,7 +353,7 @@ def _check_parts(step):
             "monotonic attention moves over all positions and takes no window",
         ),
         (
-            scaled and not step.weighting.scalable,
+            scaled and not step.weighting.allows_scaling,
             "a hard choice cannot be multiplied with the prior of a local-p window",
         ),
         (
@@ -361,7 +361,7 @@ def _check_parts(step):
             "coverage sums the weights of all positions and takes no window",
         ),
         (
-            step.weight_dropout.rate and not step.weighting.scalable,
+            step.weight_dropout.rate and not step.weighting.allows_scaling,
             "dropout cannot drop the only position of a hard choice",
         ),
     ):

@@ -35,7 +35,7 @@ class Weighting(AttentionPart):
         reports: Names of the outputs other than the weights.
         needs_all_positions: Whether it needs the scores of all positions and takes no
             window.
-        scalable: Whether weights may be scaled by a prior or dropped.
+        allows_scaling: Whether weights may be scaled by a prior or dropped.
 
     Call arguments:
         scores: Tensor of shape `(B, T, S)`.
@@ -55,7 +55,7 @@ class Weighting(AttentionPart):
     reports: tuple[str, ...] = ()
     takes_heads = False
     needs_all_positions = False
-    scalable = True
+    allows_scaling = True
 
     def prepare_score(self, score: Score) -> Score:
         """Return the score for this weighting, given the score of a layer."""
@@ -106,7 +106,7 @@ class TemperatureWeighting(Weighting):
                 f"heads or hops. Received: temperatures {expected} and {found}"
             )
 
-    def divided(self, scores: Tensor) -> Tensor:
+    def divide_by_temperature(self, scores: Tensor) -> Tensor:
         """Return the scores divided by the temperature."""
         if not self.has_temperature:
             return scores

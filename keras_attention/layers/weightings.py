@@ -24,7 +24,7 @@ from keras_attention.ops.monotonic import chunkwise
 from keras_attention.ops.monotonic import monotonic_hard
 from keras_attention.ops.monotonic import monotonic_parallel
 from keras_attention.ops.monotonic import monotonic_recursive
-from keras_attention.ops.precision import exact_dtype
+from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.weightings import masked_entmax15
 from keras_attention.ops.weightings import masked_sigmoid
 from keras_attention.ops.weightings import masked_softmax
@@ -57,7 +57,7 @@ class _DeterministicWeighting(TemperatureWeighting):
         training: bool | None = None,
     ) -> tuple[Tensors, Tensors]:
         if self.has_temperature:
-            scores = self.divided(scores)
+            scores = self.divide_by_temperature(scores)
         return {"weights": self.normalize(scores, valid)}, {}
 
 
@@ -146,7 +146,7 @@ class HardWeighting(TemperatureWeighting):
     """
 
     reports = ("probabilities", "log_probability", "entropy", "sampled")
-    scalable = False
+    allows_scaling = False
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class HardWeighting(TemperatureWeighting):
         self.seed, self.seed_generator = seed_and_generator(seed)
 
     def draw(self, shape: Shape) -> Nested:
-        dtype, seed = exact_dtype(self.compute_dtype), self.seed_generator
+        dtype, seed = accumulation_dtype(self.compute_dtype), self.seed_generator
         steps, batch, queries, _ = shape
         coin = keras.random.uniform((1, batch, queries, 1), dtype=dtype, seed=seed)
         return {
@@ -188,8 +188,8 @@ class HardWeighting(TemperatureWeighting):
         noise: Nested = None,
         training: bool | None = None,
     ) -> tuple[Tensors, Tensors]:
-        scores = ops.cast(scores, exact_dtype(self.compute_dtype))
-        scores = self.divided(scores)
+        scores = ops.cast(scores, accumulation_dtype(self.compute_dtype))
+        scores = self.divide_by_temperature(scores)
         probabilities = relaxed = masked_softmax(scores, valid)
         if noise:
             soft = noise["soft"]
@@ -290,7 +290,7 @@ class MonotonicWeighting(Weighting):
     def initial_state(self, memory: Tensors, queries: int) -> Tensors:
         batch, length = ops.shape(memory["values"])[:2]
         first = ops.equal(ops.arange(length, dtype="int32"), 0)
-        first = ops.cast(first, exact_dtype(self.compute_dtype))
+        first = ops.cast(first, accumulation_dtype(self.compute_dtype))
         return {"previous": ops.broadcast_to(first, (batch, queries, length))}
 
     def draw(self, shape: Shape) -> Nested:
@@ -299,7 +299,7 @@ class MonotonicWeighting(Weighting):
         noise = keras.random.normal(
             shape,
             stddev=self.noise,
-            dtype=exact_dtype(self.compute_dtype),
+            dtype=accumulation_dtype(self.compute_dtype),
             seed=self.seed_generator,
         )
         return {"normal": noise}
@@ -312,7 +312,7 @@ class MonotonicWeighting(Weighting):
         noise: Nested = None,
         training: bool | None = None,
     ) -> tuple[Tensors, Tensors]:
-        scores = ops.cast(scores, exact_dtype(self.compute_dtype))
+        scores = ops.cast(scores, accumulation_dtype(self.compute_dtype))
         scores = scores + ops.cast(self.bias, scores.dtype)
         if noise:
             scores = scores + noise["normal"]
@@ -381,7 +381,7 @@ class MochaWeighting(MonotonicWeighting):
     ) -> tuple[Tensors, Tensors]:
         scores, chunk_scores = scores
         outputs, state = super().call(scores, valid, state, noise, training)
-        chunk_scores = ops.cast(chunk_scores, exact_dtype(self.compute_dtype))
+        chunk_scores = ops.cast(chunk_scores, accumulation_dtype(self.compute_dtype))
         weights = chunkwise(outputs["weights"], chunk_scores, self.chunk_size, valid)
         return {"weights": weights}, state
 

@@ -16,8 +16,8 @@ from keras_attention.layers.projections import project_rows
 from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_options
 from keras_attention.lengths import join_axes
-from keras_attention.ops.precision import exact_dtype
-from keras_attention.ops.rows import highest
+from keras_attention.ops.precision import accumulation_dtype
+from keras_attention.ops.rows import row_max
 from keras_attention.ops.windows import gaussian
 from keras_attention.ops.windows import inside
 from keras_attention.ops.windows import take_window
@@ -198,11 +198,11 @@ class LocalPredictiveWindow(LocalWindow):
     ) -> tuple[Tensor, Tensors]:
         share = project_rows(self.center, project_rows(self.hidden, query))[..., 0]
         # Half precision cannot represent every position of a long source.
-        exact = exact_dtype(self.compute_dtype)
+        dtype = accumulation_dtype(self.compute_dtype)
         first, length = (
-            ops.reshape(ops.cast(x, exact), (-1, 1)) for x in _extent(memory)
+            ops.reshape(ops.cast(x, dtype), (-1, 1)) for x in _extent(memory)
         )
-        return first + ops.cast(share, exact) * length, state
+        return first + ops.cast(share, dtype) * length, state
 
     def get_config(self) -> Config:
         return {
@@ -222,7 +222,7 @@ def _extent(memory):
     from_end = length + 1 - from_start
     # A source without a valid position may have any extent.
     end, rest = (
-        ops.maximum(highest(ops.where(mask, numbers, 0))[:, 0], 0)
+        ops.maximum(row_max(ops.where(mask, numbers, 0))[:, 0], 0)
         for numbers in (from_start, from_end)
     )
     first = length - rest

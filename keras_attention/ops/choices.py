@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_attention.ops.rows import LOWEST
 from keras_attention.ops.rows import TINY
-from keras_attention.ops.rows import below_peak
 from keras_attention.ops.rows import first_candidate
+from keras_attention.ops.rows import subtract_max
 from keras_attention.ops.weightings import masked_log_softmax
 from keras_attention.ops.weightings import masked_softmax
 
@@ -30,7 +30,7 @@ def masked_hardmax(scores, mask=None):
     >>> print(keras.ops.convert_to_numpy(weights))
     [0. 1. 0. 0.]
     """
-    scores, valid = below_peak(scores, mask)
+    scores, valid = subtract_max(scores, mask)
     scores = ops.stop_gradient(ops.where(valid, scores, LOWEST))
     return first_candidate(scores >= 0, scores)
 
@@ -160,7 +160,7 @@ def straight_through(hard, soft):
 def _perturbed(scores, uniform, mask):
     """Return scores plus Gumbel noise, `LOWEST` at masked positions."""
     # Once the maximum is subtracted, large scores do not round the noise away.
-    scores, valid = below_peak(scores, mask)
+    scores, valid = subtract_max(scores, mask)
     exponential = -ops.log(ops.cast(uniform, scores.dtype))
     noisy = scores - ops.log(ops.clip(exponential, TINY, 100.0))
     return ops.where(valid, noisy, LOWEST)

@@ -94,8 +94,8 @@ def _mixture(logits, switch, weights, source_mask):
 
     If all weights of a step are zero, its p_gen is one.
     """
-    exact = at_least_float32(logits).dtype
-    weights, switch = ops.cast(weights, exact), ops.cast(switch, exact)[..., None]
+    dtype = at_least_float32(logits).dtype
+    weights, switch = ops.cast(weights, dtype), ops.cast(switch, dtype)[..., None]
     weights = ops.where(source_mask[:, None, :], weights, 0.0)
     total = ops.sum(weights, axis=-1, keepdims=True)
     has_weight = total > 0

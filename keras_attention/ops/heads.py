@@ -71,7 +71,7 @@ def _by_head(x, like):
     return ops.reshape(x, (*ops.shape(like)[:3], ops.shape(x)[3]))
 
 
-def has_position(mask, query, keys):
+def sees_a_key(mask, query, keys):
     """Return whether each query sees a position in any head; `None` if all do.
 
     The result is boolean and broadcastable to `(B, T)`.

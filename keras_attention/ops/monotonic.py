@@ -47,7 +47,7 @@ def monotonic_recursive(p, previous):
     Reference:
         [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3.
     """
-    p, previous = _as_exact(p, previous)
+    p, previous = _both_at_least_float32(p, previous)
     return p * _solve(_shifted(1 - p, 0.0), previous)
 
 
@@ -70,7 +70,7 @@ def monotonic_parallel(p, previous):
     Reference:
         [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3.
     """
-    p, previous = _as_exact(p, previous)
+    p, previous = _both_at_least_float32(p, previous)
     # Not a product, whose gradient may be infinite where a factor is zero. No value
     # reaches the upper bounds, because at a bound JAX halves the gradient.
     logs = ops.log(ops.clip(_shifted(1 - p, 1.0), TINY, 2.0))
@@ -100,7 +100,7 @@ def monotonic_hard(p, previous):
     Reference:
         [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.2.
     """
-    p, previous = map(ops.stop_gradient, _as_exact(p, previous))
+    p, previous = map(ops.stop_gradient, _both_at_least_float32(p, previous))
     reached = cumsum(previous) > 0.5
     return first_candidate(ops.logical_and(reached, p > 0.5), p)
 
@@ -151,7 +151,7 @@ def chunkwise(stops, scores, size, mask=None):
     return weights
 
 
-def _as_exact(p, previous):
+def _both_at_least_float32(p, previous):
     """Return both in float32, or in float64 for float64 `p`."""
     p = at_least_float32(p)
     return p, ops.cast(previous, p.dtype)

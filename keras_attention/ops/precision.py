@@ -1,10 +1,10 @@
-"""Dtypes of sums and states, for which half precision is not exact enough."""
+"""Dtypes of sums and states, which half precision would round too much."""
 
 import keras
 from keras import ops
 
 
-def exact_dtype(dtype):
+def accumulation_dtype(dtype):
     """Return the dtype of sums and states: float64 for float64, otherwise float32."""
     return (
         "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
@@ -20,4 +20,4 @@ def at_least_float32(x):
     """Return `x` in float32, or in float64 if it has that dtype."""
     if not hasattr(x, "dtype"):
         x = ops.convert_to_tensor(x)
-    return ops.cast(x, exact_dtype(x.dtype))
+    return ops.cast(x, accumulation_dtype(x.dtype))

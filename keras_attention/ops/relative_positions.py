@@ -10,7 +10,7 @@ import math
 import numpy as np
 from keras import ops
 
-from keras_attention.ops.precision import exact_dtype
+from keras_attention.ops.precision import accumulation_dtype
 
 
 def positions_of_steps(mask, length, start=None):
@@ -73,9 +73,9 @@ def rotate_pairs(x, positions, frequencies):
         positions: Integers `(B, T)` or `(1, T)`.
         frequencies: NumPy array of at most `D / 2` numbers.
     """
-    exact = exact_dtype(x.dtype)
-    frequencies = ops.convert_to_tensor(frequencies, exact)
-    angles = ops.cast(positions, exact)[:, None, :, None] * frequencies
+    dtype = accumulation_dtype(x.dtype)
+    frequencies = ops.convert_to_tensor(frequencies, dtype)
+    angles = ops.cast(positions, dtype)[:, None, :, None] * frequencies
     cosines, sines = (ops.cast(f(angles), x.dtype) for f in (ops.cos, ops.sin))
     half = frequencies.shape[0]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]

@@ -14,7 +14,7 @@ LOWEST = -1e30
 TINY = 1e-37
 
 
-def highest(x):
+def row_max(x):
     """Return the maximum of every row, `(..., 1)`."""
     if 0 in x.shape:
         # Backends refuse the maximum of an empty axis; a sum has the same shape.
@@ -22,10 +22,10 @@ def highest(x):
     return ops.max(x, axis=-1, keepdims=True)
 
 
-def below_peak(scores, mask):
+def subtract_max(scores, mask):
     """Return scores minus the maximum of their row, and the mask of valid positions."""
     scores, valid = valid_scores(scores, mask)
-    return scores - ops.stop_gradient(highest(scores)), valid
+    return scores - ops.stop_gradient(row_max(scores)), valid
 
 
 def valid_scores(scores, mask):

@@ -6,7 +6,7 @@ Shapes: B batch, T queries, S positions, U depth of projected queries and keys. 
 
 from keras import ops
 
-from keras_attention.ops.precision import exact_dtype
+from keras_attention.ops.precision import accumulation_dtype
 
 
 def dot_scores(query, keys):
@@ -49,11 +49,11 @@ def additive_scores(query, keys, scale, shift=None):
     Reference:
         [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2.
     """
-    exact = exact_dtype(query.dtype)
-    hidden = sums_of_pairs(ops.cast(query, exact), ops.cast(keys, exact))
+    dtype = accumulation_dtype(query.dtype)
+    hidden = sums_of_pairs(ops.cast(query, dtype), ops.cast(keys, dtype))
     if shift is not None:
-        hidden = hidden + ops.cast(shift, exact)
-    scores = project_to_scalars(ops.tanh(hidden), ops.cast(scale, exact))
+        hidden = hidden + ops.cast(shift, dtype)
+    scores = project_to_scalars(ops.tanh(hidden), ops.cast(scale, dtype))
     return ops.cast(scores, query.dtype)
 
 

@@ -12,10 +12,10 @@ from keras import ops
 from keras_attention import acceleration
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.rows import LOWEST
-from keras_attention.ops.rows import below_peak
 from keras_attention.ops.rows import bounded_scores
 from keras_attention.ops.rows import cumsum
-from keras_attention.ops.rows import highest
+from keras_attention.ops.rows import row_max
+from keras_attention.ops.rows import subtract_max
 from keras_attention.ops.rows import valid_scores
 from keras_attention.typing import Tensor
 
@@ -46,7 +46,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         weights = ops.softmax(bounded, axis=-1)
     if mask is None:
         return weights
-    valid = highest(bounded) > LOWEST
+    valid = row_max(bounded) > LOWEST
     return weights * ops.cast(valid, weights.dtype)
 
 
@@ -67,7 +67,7 @@ def masked_log_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> print(np.exp(keras.ops.convert_to_numpy(logs)).round(3))
     [0.25 0.75 0.  ]
     """
-    scores, valid = below_peak(scores, mask)
+    scores, valid = subtract_max(scores, mask)
     total = ops.sum(ops.where(valid, ops.exp(scores), 0.0), axis=-1, keepdims=True)
     logs = scores - ops.log(ops.where(total > 0, total, 1.0))
     return ops.where(valid, logs, LOWEST)
@@ -97,11 +97,11 @@ def masked_sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     Reference:
         [Martins & Astudillo, 2016](https://arxiv.org/abs/1602.02068), algorithm 1.
     """
-    scores, valid = below_peak(scores, mask)
+    scores, valid = subtract_max(scores, mask)
     scores, ordered, rank = _sorted(scores)
     # Of the thresholds for the best k scores, the largest is that of the support.
     thresholds = (cumsum(ordered) - 1) / rank
-    support = _above(highest(thresholds), scores, valid)
+    support = _above(row_max(thresholds), scores, valid)
     # Recomputed from the support, the threshold carries the gradient.
     count, deviation = _deviation(scores, support)
     return ops.where(support, ops.relu(deviation + 1 / count), 0.0)
@@ -124,7 +124,7 @@ def masked_entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     Reference:
         [Peters et al., 2019](https://arxiv.org/abs/1905.05702), algorithm 2.
     """
-    scores, valid = below_peak(scores, mask)
+    scores, valid = subtract_max(scores, mask)
     scores, ordered, rank = _sorted(scores / 2)
     mean = cumsum(ordered) / rank
     spread = cumsum(ops.square(ordered)) - rank * ops.square(mean)
@@ -132,7 +132,7 @@ def masked_entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     # The threshold for the best k scores is valid if score k is not below it. The
     # largest valid threshold is that of the support; for k = 1, it is -1.
     thresholds = ops.where(thresholds <= ordered, thresholds, -1.0)
-    support = _above(highest(thresholds), scores, valid)
+    support = _above(row_max(thresholds), scores, valid)
     # Recomputed from the support, the threshold carries the gradient, and the spread
     # is free of cancellation.
     count, deviation = _deviation(scores, support)
