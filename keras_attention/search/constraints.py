@@ -165,7 +165,7 @@ class Ban(Constraint):
     """Tokens that are never produced.
 
     Args:
-        token_ids: List of tokens.
+        token_ids: List or tensor of tokens.
 
     Raises:
         ValueError: If a token is not an integer, or, in the search, not in the
@@ -357,9 +357,12 @@ def as_integer(name, value):
 
 
 def as_integers(name, token_ids):
-    """Return a list or a tensor of tokens as a tuple of `int`; `ValueError` if none.
+    """Return a list or a tensor of tokens as a tuple of `int`.
 
-    On JAX, integers that come from a tensor have no known value inside a loop.
+    On JAX, the elements of a tensor have no known value inside a loop.
+
+    Raises:
+        ValueError: If it is neither, or a token is not an integer.
     """
     values = token_ids
     if hasattr(token_ids, "shape"):

@@ -46,9 +46,9 @@ class RequiredPhrases(Constraint):
         token_ids: Integers `(B, C, P)`, C phrases of at most P tokens for every row;
             negative ones pad phrases at their ends. Or nested lists: for every row, a
             list of phrases, each a list of tokens.
-        not_followed_by: List of tokens that do not follow a phrase directly when it
-            appears for the first time, such as subwords that continue a word. They may
-            if they continue a longer phrase, or if no other token fits.
+        not_followed_by: List or tensor of tokens that do not follow a phrase directly
+            when it appears for the first time, such as subwords that continue a word.
+            They may if they continue a longer phrase, or if no other token fits.
 
     Raises:
         ValueError: If `token_ids` are not integers `(B, C, P)`, padding comes before a
