@@ -29,7 +29,7 @@ def write_sealed(path, value, files=()):
         The dict that was written.
     """
     content = json.loads(json.dumps(value, default=str))
-    content[FILES] = {name: _digest_of_file(path.parent / name) for name in files}
+    content[FILES] = {name: digest_of_file(path.parent / name) for name in files}
     content[OWN] = _digest(content)
     write_json(path, content)
     return content
@@ -75,7 +75,7 @@ def check_file_digest(content, path):
     digests = content.get(FILES, {})
     if path.name not in digests:
         return False
-    if digests[path.name] != _digest_of_file(path):
+    if digests[path.name] != digest_of_file(path):
         raise UserError(f"{path.name} is damaged: it differs from its digest")
     return True
 
@@ -87,7 +87,7 @@ def write_sums(folder):
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     lines = [
-        f"{_digest_of_file(path)}  {path.relative_to(folder).as_posix()}\n"
+        f"{digest_of_file(path)}  {path.relative_to(folder).as_posix()}\n"
         for path in files
     ]
     (folder / SUMS).write_text("".join(lines), encoding="utf-8", newline="\n")
@@ -109,6 +109,7 @@ def _digest(content):
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _digest_of_file(path):
+def digest_of_file(path):
+    """Return the SHA-256 digest of a file in hexadecimal digits."""
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

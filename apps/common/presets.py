@@ -17,6 +17,9 @@ from keras_attention_apps.common.schema import from_json
 # Configuration of a model, in its folder.
 CONFIG = "config.json"
 
+# Weights of a model, in its folder.
+WEIGHTS = "model.weights.h5"
+
 # Entry of the configuration of an ensemble: the names of its models.
 ENSEMBLE = "ensemble"
 

@@ -15,10 +15,9 @@ from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.common.network.weights import check_weights
 from keras_attention_apps.common.network.weights import load_weights
 from keras_attention_apps.common.network.weights import save_half
+from keras_attention_apps.common.presets import WEIGHTS
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average
-
-WEIGHTS = "model.weights.h5"
 
 # Maximum number of cached searches; a long-running process may need many.
 MOST_SEARCHES = 32

@@ -12,8 +12,10 @@ import pytest
 from combinations import quick_first
 from keras_attention_apps.captioner import captions
 from keras_attention_apps.captioner.config import ModelConfig
+from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.training import train
 from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
 from programs import training
@@ -495,6 +497,64 @@ def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_
     for one, other in zip(ours, start.network.get_weights(), strict=True):
         same = keras.ops.convert_to_numpy(one)[tuple(map(slice, other.shape))]
         np.testing.assert_allclose(same, other, atol=1e-3)
+
+
+@pytest.fixture
+def begin(monkeypatch):
+    """A function that starts a training and interrupts it before its first step."""
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    def begin(arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(keras.Model, "fit", interrupt)
+            assert main(arguments) == 130
+
+    return begin
+
+
+def test_a_preset_may_move_but_not_change(
+    squares, captioner, tmp_path, capsys, begin, monkeypatch
+):
+    def run(preset):
+        changes = {"from-preset": preset, "self-critical-epochs": 0}
+        return command(squares, tmp_path / "run", sizes={}, **changes)
+
+    base = tmp_path / "first" / "base"
+    captioner.save(base)
+    begin(run(base))
+    moved = shutil.copytree(base, tmp_path / "second" / "base")
+    begin(run(moved))
+    monkeypatch.chdir(tmp_path)
+    begin(run("./second/base"))
+
+    # Another model, with other words in the same number, is now in its place.
+    words = captioner.tokenizer.words[4:]
+    other = Vocabulary(["cow", "tree", *words[2:]])
+    Captioner(captioner.config, other, captioner.network).save(moved)
+    capsys.readouterr()
+    assert main(run(moved)) == 2
+    err = capsys.readouterr().err
+    assert "another training: from_preset's vocabulary was 'digest " in err
+
+
+def test_a_file_of_weights_may_move_but_not_change(squares, tmp_path, capsys, begin):
+    def run(file):
+        return command(squares, tmp_path / "run", **{"backbone-weights": file})
+
+    first, second = (tmp_path / x / "cnn.weights.h5" for x in ("first", "second"))
+    first.parent.mkdir()
+    second.parent.mkdir()
+    Backbone("SmallCNN", SIZES["image-size"]).cnn.save_weights(first)
+    shutil.copy(first, second)
+    begin(run(first))
+    begin(run(second))
+
+    Backbone("SmallCNN", SIZES["image-size"]).cnn.save_weights(second)
+    capsys.readouterr()
+    assert main(run(second)) == 2
+    assert "training: backbone_weights_file was 'digest " in capsys.readouterr().err
 
 
 def test_a_model_to_start_from_keeps_its_sizes(squares, model_folder, tmp_path, capsys):

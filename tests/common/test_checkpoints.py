@@ -238,6 +238,23 @@ def test_another_configuration_is_refused_by_name_and_values(tmp_path):
         Checkpoints(tmp_path, {"units": 32})
 
 
+@pytest.mark.parametrize("name", ["from_preset", "backbone_weights", "embeddings"])
+def test_a_training_resumes_although_a_file_was_moved(tmp_path, name):
+    Checkpoints(tmp_path, {name: "./first/model"}).next_phase()
+
+    assert Checkpoints(tmp_path, {name: "/elsewhere/model"}).resumed
+    with pytest.raises(UserError, match=f"{name} was 'model', and is now 'other'"):
+        Checkpoints(tmp_path, {name: "first/other"})
+
+
+def test_presets_of_kerashub_are_compared_by_their_whole_name(tmp_path):
+    before, now = "hub:one/dinov2_small", "hub:two/dinov2_small"
+    Checkpoints(tmp_path, {"model": {"backbone": before}}).next_phase()
+
+    with pytest.raises(UserError, match=f"backbone was '{before}', and is now '{now}'"):
+        Checkpoints(tmp_path, {"model": {"backbone": now}})
+
+
 @pytest.mark.parametrize(
     "text", ['{"phase": 1', "null", "{}", '{"config": {}, "a": 1}']
 )

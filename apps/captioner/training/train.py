@@ -46,6 +46,7 @@ from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.presets import model_names
 from keras_attention_apps.common.training.checkpoints import Checkpoints
+from keras_attention_apps.common.training.checkpoints import dependencies
 from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.embeddings import check_embeddings
 from keras_attention_apps.common.training.embeddings import load_embeddings
@@ -140,9 +141,8 @@ def _train(config, devices):
         training = with_teacher_captions(training, config.teacher_captions)
         count = sum(len(image.teacher_captions) for image in training)
         print(f"{count} teacher captions")
-    checkpoints = Checkpoints(
-        config.output / CHECKPOINTS, _settings(config, training, validation)
-    )
+    depends_on = _dependencies(config, start, training, validation)
+    checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
     on_first_host(recover_folder, config.output / BEST, model_names)
     captioner = _new_captioner(config, vocabulary, start)
     phases = _Phases(
@@ -152,23 +152,25 @@ def _train(config, devices):
     return phases.runner.best
 
 
-def _settings(config, training, validation):
-    """Return a dict of the options and the data, which a resumed training must have."""
+def _dependencies(config, start, training, validation):
+    """Return a dict of the options and the data; see `dependencies`."""
     text_of, boxes_of = attrgetter("path.name", "captions"), attrgetter("boxes")
 
     def regions_of(image):
         return checksums(image.path.name, config.regions)
 
-    return {
-        **dataclasses.asdict(config),
-        # A training resumes if the file was moved, but not if it was renamed.
-        "embeddings": config.embeddings and config.embeddings.name,
-        "teacher_captions": fingerprint(attrgetter("teacher_captions"), training),
-        "text": fingerprint(text_of, training, validation),
-        "boxes": fingerprint(boxes_of, training) if config.supervision else None,
-        "region_files": config.regions
-        and fingerprint(regions_of, training, validation),
-    }
+    files = {"backbone_file": config.model.backbone}
+    files["backbone_weights_file"] = config.backbone_weights
+    return dependencies(
+        config,
+        start,
+        # A preset has its own backbone.
+        files=None if start else files,
+        teacher_captions=fingerprint(attrgetter("teacher_captions"), training),
+        text=fingerprint(text_of, training, validation),
+        boxes=fingerprint(boxes_of, training) if config.supervision else None,
+        region_files=config.regions and fingerprint(regions_of, training, validation),
+    )
 
 
 def _new_captioner(config, vocabulary, start):

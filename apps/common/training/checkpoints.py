@@ -5,13 +5,16 @@ import dataclasses
 import json
 import re
 import sys
+from pathlib import Path
 
 import keras
+from keras_attention_apps.common import presets
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import reason
 from keras_attention_apps.common.digests import FILES
 from keras_attention_apps.common.digests import OWN
 from keras_attention_apps.common.digests import check_file_digest
+from keras_attention_apps.common.digests import digest_of_file
 from keras_attention_apps.common.digests import read_sealed
 from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.files import write_json
@@ -44,6 +47,8 @@ CHANGEABLE = (
     "devices.host_index",
     "reading.max_bytes",
 )
+# Options whose files may be moved, but not renamed.
+MOVABLE = ("embeddings", "from_preset", "backbone_weights", "model.backbone")
 
 
 @dataclasses.dataclass
@@ -77,9 +82,10 @@ class Checkpoints:
 
     Args:
         directory: Folder of the checkpoints.
-        config: Nested dict of everything the training depends on. A folder with
-            another configuration is rejected. `CHANGEABLE`, and options that the
-            saved configuration does not have, may differ.
+        config: Nested dict of everything the training depends on, as `dependencies`
+            returns it. A folder with another configuration is rejected. `CHANGEABLE`,
+            the folders of `MOVABLE`, and options that the saved configuration does not
+            have, may differ.
 
     Attributes:
         resumed: Whether the folder holds an earlier run of the training.
@@ -165,6 +171,29 @@ class Checkpoints:
                 file.unlink()
 
 
+def dependencies(config, start=None, files=None, **data):
+    """Return a dict of the options and the data that a resumed training must share.
+
+    Args:
+        config: The `TrainConfig`.
+        start: The `Task` of `config.from_preset`, if any. A preset that was trained
+            again has other weights, and may have other tokens.
+        files: Dict from names to paths. Those that are files are compared by digest.
+        **data: Lines that describe the data.
+    """
+    files = {name: Path(path) for name, path in (files or {}).items()}
+    if start:
+        folder = presets.find_preset(config.from_preset, start.presets)
+        for name in (start.tokenizer.file_name, *start.part_files, presets.WEIGHTS):
+            files[f"from_preset's {name.partition('.')[0]}"] = folder / name
+    digests = {
+        name: f"digest {digest_of_file(path)[:12]}"
+        for name, path in files.items()
+        if path.is_file()
+    }
+    return {**dataclasses.asdict(config), **digests, **data}
+
+
 def check_checkpoints(directory, files=()):
     """Raise a `UserError` if a folder has contents, but no checkpoints.
 
@@ -234,11 +263,18 @@ def _damaged(directory, problem):
 
 def _check_config(directory, saved, config):
     for name, before, now in _changes(saved, config):
-        if name not in CHANGEABLE:
+        if name in MOVABLE:
+            before, now = _name_of(before), _name_of(now)
+        if name not in CHANGEABLE and before != now:
             raise UserError(
                 f"{directory} holds another training: {name} was {before!r}, and is "
                 f"now {now!r}. Choose another output folder, or remove that one"
             )
+
+
+def _name_of(path):
+    """Return the last part of a path; a name such as `hub:dinov2_small` is none."""
+    return path if path is None or path.startswith("hub:") else Path(path).name
 
 
 def _changes(saved, config, within=""):

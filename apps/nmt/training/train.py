@@ -23,6 +23,7 @@ from keras_attention_apps.common.presets import model_names
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average_models
 from keras_attention_apps.common.training.checkpoints import Checkpoints
+from keras_attention_apps.common.training.checkpoints import dependencies
 from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.embeddings import check_embeddings
 from keras_attention_apps.common.training.report import Report
@@ -176,7 +177,7 @@ def guide_fingerprint(training):
 
 
 def _train(config, training, validation, devices):
-    start, depends_on = None, {}
+    start = None
     if config.from_preset:
         start = Translator.from_preset(config.from_preset)
         start.check_single("training")
@@ -184,16 +185,12 @@ def _train(config, training, validation, devices):
         model = replaced(start.config, changes, RUNTIME_OPTIONS)
         size = len(start.tokenizer)
         config = dataclasses.replace(config, model=model, vocabulary_size=size)
-        # A preset that was trained again may have another vocabulary.
-        digest = hashlib.sha256(start.tokenizer.model).hexdigest()
-        depends_on = {"from_preset's subwords": f"digest {digest[:12]}"}
-    depends_on |= dataclasses.asdict(config)
-    # A training resumes if the file was moved, but not if it was renamed.
-    depends_on["embeddings"] = config.embeddings and config.embeddings.name
-    depends_on |= {
-        "text": text_fingerprint(training, validation),
-        "guide_links": guide_fingerprint(training),
-    }
+    depends_on = dependencies(
+        config,
+        start,
+        text=text_fingerprint(training, validation),
+        guide_links=guide_fingerprint(training),
+    )
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
     on_first_host(recover_folder, config.output / BEST, model_names)
     subwords = start.tokenizer if start else _subwords(config, training, checkpoints)
