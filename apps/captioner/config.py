@@ -24,6 +24,7 @@ from keras_attention_apps.common.schema import BeamSize
 from keras_attention_apps.common.schema import Dropout
 from keras_attention_apps.common.schema import Layers
 from keras_attention_apps.common.schema import Length
+from keras_attention_apps.common.schema import Momentum
 from keras_attention_apps.common.schema import Natural
 from keras_attention_apps.common.schema import Positive
 from keras_attention_apps.common.schema import Range
@@ -213,7 +214,7 @@ class CaptionTrainingOptions:
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
     #: If it is omitted, captioner train averages over two epochs, but at most 500
     #: steps.
-    ema_momentum: Share | None = None
+    ema_momentum: Momentum | None = None
     #: Validation metric that selects the best epoch.
     validation_metric: Literal["bleu-4", "cider"] = "cider"
     #: Beam width in validation.

@@ -1,5 +1,6 @@
 """Captions for images: a trained network, its vocabulary, and the search."""
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -22,6 +23,7 @@ from keras_attention_apps.captioner.network.ensemble import CaptionEnsemble
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.digests import short_digest
 from keras_attention_apps.common.network.compiling import computing_in
 from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.network.weights import model_weights
@@ -132,7 +134,11 @@ class Captioner(BaseCaptioner, Task):
 
     @property
     def identity(self):
-        return *super().identity, self.network.backbone.encoder
+        # Hard and soft attention have the same weights, but not for the same use.
+        attention = self.config.attention
+        encoder = self.network.backbone.encoder
+        described = encoder and short_digest(dataclasses.asdict(encoder))
+        return {**super().identity, "attention": attention, "encoder": described}
 
     def copy_weights(self, other):
         """Copy the weights of another captioner whose layers have the same sizes.

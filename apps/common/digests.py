@@ -44,6 +44,8 @@ def read_sealed(path):
     """
     try:
         content = read_json(path)
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"{path.name} is not JSON: {reason(error)}") from error
     if not isinstance(content, dict):
@@ -103,6 +105,16 @@ def summed_names(folder):
     except (OSError, ValueError):
         return set()
     return {SUMS, *(line.partition("  ")[2].partition("/")[0] for line in lines)}
+
+
+def short_digest(value):
+    """Return a short digest of a value, for comparison and for messages.
+
+    Args:
+        value: Bytes, or a value that JSON can hold.
+    """
+    text = json.dumps(value, sort_keys=True, default=repr)
+    return f"digest {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def _digest(content):

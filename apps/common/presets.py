@@ -12,6 +12,7 @@ from keras_attention_apps.common.files import MODEL
 from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.files import holds
 from keras_attention_apps.common.files import read_json
+from keras_attention_apps.common.reading import SizeLimitError
 from keras_attention_apps.common.schema import from_json
 
 # Configuration of a model, in its folder.
@@ -147,9 +148,12 @@ def loading(model, noun):
     Raises:
         UserError: Instead of an error of reading a model, or of building it from what
             was read.
+        SizeLimitError: If a file exceeds the limit of reading.
     """
     try:
         yield
+    except SizeLimitError:
+        raise
     except _ERRORS as error:
         raise UserError(f"{model} is not a complete {noun}: {reason(error)}") from error
 

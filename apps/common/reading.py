@@ -20,6 +20,10 @@ CHUNK = 2**24
 _limit = MAX_BYTES
 
 
+class SizeLimitError(UserError):
+    """A file, or a part of it, that exceeds the limit in bytes."""
+
+
 @contextlib.contextmanager
 def at_most(count):
     """Set the limit of the whole process, with all its threads, in the context."""
@@ -37,14 +41,14 @@ def byte_limit():
 
 
 def check_bytes(count, name):
-    """Raise a `UserError` if something has more bytes than the limit.
+    """Raise a `SizeLimitError` if something has more bytes than the limit.
 
     Args:
         count: Its size, before it is read.
         name: Its name.
     """
     if count > _limit:
-        raise UserError(
+        raise SizeLimitError(
             f"{name} has more than {_limit:,} bytes; --max-bytes sets the limit"
         )
 

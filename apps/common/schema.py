@@ -40,6 +40,8 @@ Layers = Annotated[int, Range(1, 100)]
 Length = Annotated[int, Range(1, 10_000)]
 Share = Annotated[float, Range(0, 1)]
 Weight = Annotated[float, Range(0)]
+# With a momentum of 1, an average never changes.
+Momentum = Annotated[float, Range(0, 0.99999)]
 # A rate of 1 would drop everything.
 Dropout = Annotated[float, Range(0, 0.99)]
 # Hypotheses kept at each step. A larger one is most likely a mistake.

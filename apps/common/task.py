@@ -6,6 +6,7 @@ from keras_attention_apps.common import presets
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import check_file_digest
 from keras_attention_apps.common.digests import read_sealed
+from keras_attention_apps.common.digests import short_digest
 from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.files import atomic_folder
 from keras_attention_apps.common.network.compiling import compiles
@@ -205,8 +206,15 @@ class Task:
 
     @property
     def identity(self):
-        """The configuration and the vocabulary, which averaged models must share."""
-        return self.config, self.tokenizer.definition
+        """What the weights depend on, which averaged models must share.
+
+        A dict from the names of options, except `runtime_options`, to their values, and
+        to descriptions of the other parts of the model.
+        """
+        options = dataclasses.asdict(self.config)
+        for name in self.runtime_options:
+            del options[name]
+        return {**options, "vocabulary": short_digest(self.tokenizer.definition)}
 
     def save(self, folder, **about):
         """Write the model as a folder that `from_preset` loads.

@@ -23,6 +23,7 @@ from keras_attention_apps.common.schema import Dropout
 from keras_attention_apps.common.schema import Layers
 from keras_attention_apps.common.schema import Length
 from keras_attention_apps.common.schema import LengthRatio
+from keras_attention_apps.common.schema import Momentum
 from keras_attention_apps.common.schema import Natural
 from keras_attention_apps.common.schema import Positive
 from keras_attention_apps.common.schema import Range
@@ -219,11 +220,11 @@ class TranslationTrainingOptions:
     #: Warm-up steps, at most a tenth of all steps; by default those of the recipe.
     warm_up: Natural | None = None
     #: beta_2 of AdamW; by default that of the recipe.
-    beta_2: Share | None = None
+    beta_2: Momentum | None = None
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
     #: By default it averages over two epochs, but at most 1,000 steps. In self-critical
     #: training it is at most 0.98.
-    ema_momentum: Share | None = None
+    ema_momentum: Momentum | None = None
     #: Checkpoint averaging: number of epochs whose weights are averaged after the first
     #: phase (0 disables it). The average is kept if no epoch is better.
     average: Natural = 10

@@ -287,6 +287,12 @@ def test_averaged_models_share_their_encoder(folder):
     assert first.identity != second.identity
 
 
+def test_averaged_models_may_differ_in_options_that_do_not_change_weights(folder):
+    first = Captioner.from_preset(folder)
+    other = Captioner.from_preset(folder, dropout=0.25, max_length=5, image_size=32)
+    assert first.identity == other.identity
+
+
 def test_a_model_folder_runs_no_code(folder, tmp_path):
     changed = shutil.copytree(folder, tmp_path / "changed")
     layer = layers.Lambda(lambda images: images)

@@ -340,6 +340,12 @@ def test_a_loss_that_is_not_finite_ends_the_training(eager, squares, tmp_path, c
     assert re.search(r"the loss of step \d+ of epoch \d+ is (nan|inf)", error)
 
 
+def test_an_average_that_never_changes_is_refused(squares, tmp_path, capsys):
+    assert main(command(squares, tmp_path / "run", **{"ema-momentum": 1})) == 2
+    expected = "ema_momentum must be between 0 and 0.99999. Received: 1.0"
+    assert expected in capsys.readouterr().err
+
+
 def test_a_training_without_epochs_is_an_error(squares, tmp_path, capsys):
     phases = ("epochs", "fine-tune-epochs", "self-critical-epochs")
     assert main(command(squares, tmp_path / "run", **dict.fromkeys(phases, 0))) == 2

@@ -19,6 +19,7 @@ from keras_attention_apps.common.presets import loading
 from keras_attention_apps.common.presets import member_names
 from keras_attention_apps.common.presets import model_names
 from keras_attention_apps.common.presets import read_config
+from keras_attention_apps.common.reading import at_most
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "apps").glob("*/presets/*/"))
@@ -27,6 +28,23 @@ PRESETS = sorted((ROOT / "apps").glob("*/presets/*/"))
 def small_model():
     dense = [keras.layers.Dense(7), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
     return keras.Sequential([keras.Input((3,)), *dense])
+
+
+def test_a_size_limit_is_no_damage(tmp_path):
+    write_sealed(tmp_path / "config.json", {"model": {}})
+    (tmp_path / "model.weights.h5").write_bytes(bytes(99))
+    for name, read in (
+        ("config.json", read_sealed),
+        ("model.weights.h5", check_weights),
+    ):
+        with (
+            at_most(10),
+            pytest.raises(UserError) as caught,
+            loading(tmp_path, "parser"),
+        ):
+            read(tmp_path / name)
+        limit = "has more than 10 bytes; --max-bytes sets the limit"
+        assert str(caught.value) == f"{tmp_path / name} {limit}"
 
 
 def test_half_precision_weights_load_into_a_full_precision_model(tmp_path):

@@ -116,6 +116,13 @@ def test_another_configuration_is_refused(trained, corpus, capsys):
     assert "another training: epochs was 3, and is now 4" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["ema-momentum", "beta-2"])
+def test_an_average_that_never_changes_is_refused(name, few, tmp_path, capsys):
+    assert main(small(few, tmp_path, **{name: 1})) == 2
+    expected = f"{name.replace('-', '_')} must be between 0 and 0.99999. Received: 1.0"
+    assert expected in capsys.readouterr().err
+
+
 @pytest.mark.exhaustive
 def test_a_resumed_training_equals_an_uninterrupted_one(
     copied, eager, few, tmp_path, monkeypatch

@@ -15,6 +15,7 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.files import parse_json
 from keras_attention_apps.common.files import to_json
+from keras_attention_apps.common.reading import SizeLimitError
 from keras_attention_apps.common.reading import check_bytes
 from keras_attention_apps.common.reading import read_file
 from keras_attention_apps.common.schema import Natural
@@ -112,6 +113,8 @@ def read_model_file(path, kind):
         metadata = parse_json(files.pop(METADATA))
         names = [field.name for field in dataclasses.fields(Header)]
         header = from_json(Header, {name: metadata[name] for name in names})
+    except SizeLimitError:
+        raise
     # Damaged archives fail with nearly every type of exception.
     except Exception as error:
         raise UserError(

@@ -39,11 +39,11 @@ def check_weights(path, fewest=0, *, is_verified=False):
             reading.
     """
     check_input(path)
-    check_bytes(path.stat().st_size, path.name)
+    check_bytes(path.stat().st_size, path)
     if not is_verified:
         _read_elsewhere(path)
     with _reading(), h5py.File(path) as file:
-        check_bytes(sum(_sizes(file, "nbytes")), path.name)
+        check_bytes(sum(_sizes(file, "nbytes")), path)
         count = sum(_sizes(file, "size"))
     if count < fewest:
         raise UserError(

@@ -19,13 +19,15 @@ def average(config, load):
 def average_models(folders, load):
     """Return a model with the mean weights of several models.
 
+    It has the options of the first one. Options on which the weights do not depend may
+    differ.
+
     Args:
         folders: Folders of the models.
         load: Function from a folder to a `Task`.
 
     Raises:
-        UserError: If there are no folders, or the models differ in configuration or
-            vocabulary.
+        UserError: If there are no folders, or the models differ in their `identity`.
     """
     if not folders:
         raise UserError("expected at least one folder of a model. Received: none")
@@ -34,10 +36,13 @@ def average_models(folders, load):
         model = load(folder)
         model.check_single("an average")
         first = first or model
-        if model.identity != first.identity:
-            raise UserError(
-                f"{folder} has another configuration or vocabulary than {folders[0]}"
-            )
+        for name, value in model.identity.items():
+            expected = first.identity[name]
+            if value != expected:
+                raise UserError(
+                    f"{folder} and {folders[0]} differ in {name}: {value!r} and "
+                    f"{expected!r}"
+                )
         weights = [np.asarray(x, "float64") for x in model.network.get_weights()]
         sums = weights if sums is None else list(map(np.add, sums, weights))
     means = [total / len(folders) for total in sums]
