@@ -42,11 +42,8 @@ SMALL = {
     "ema-momentum": 0.99,
     "average": 0,
     "model.dropout": 0.1,
-    "model.context-dropout": 0.1,
-    "model.output-dropout": 0.1,
     "model.max-length": 50,
     "model.embedding-units": 64,
-    "model.attention-units": 64,
 }
 RECURRENT = {
     **SMALL,
@@ -55,9 +52,11 @@ RECURRENT = {
     "warm-up": 100,
     "model.units": 96,
     "model.encoder-units": 64,
+    "model.context-dropout": 0.1,
+    "model.output-dropout": 0.1,
 }
 TRANSLATORS = {
-    "bahdanau": RECURRENT,
+    "bahdanau": {**RECURRENT, "model.attention-units": 64},
     "luong": RECURRENT,
     "self-attention": {
         **SMALL,

@@ -75,15 +75,18 @@ SMALL = {
     "average": 0,
     "ema-momentum": 0.99,
     "model.dropout": 0.1,
-    "model.context-dropout": 0.1,
-    "model.output-dropout": 0.1,
     "model.max-length": 64,
     "model.embedding-units": 64,
-    "model.attention-units": 64,
 }
-RECURRENT = {**SMALL, "model.units": 96, "model.encoder-units": 64}
+RECURRENT = {
+    **SMALL,
+    "model.units": 96,
+    "model.encoder-units": 64,
+    "model.context-dropout": 0.1,
+    "model.output-dropout": 0.1,
+}
 OPTIONS = {
-    "bahdanau": RECURRENT,
+    "bahdanau": {**RECURRENT, "model.attention-units": 64},
     "luong": RECURRENT,
     "self-attention": {**SMALL, "model.units": 128},
 }

@@ -167,7 +167,8 @@ class CaptionTrainingOptions:
     #: the data. The self-critical reward uses the captions of the data only.
     teacher_captions: tuple[Path, ...] = ()
     #: Captions per image in a batch. If an image has more, every epoch draws a random
-    #: subset. Also the number of captions sampled per image in self-critical training.
+    #: subset. Also the number of captions sampled per image in self-critical training,
+    #: at least 2 with the baseline samples.
     captions_per_image: Positive = 5
     #: Batch size, in images. By default 16, or a hundredth of the images, rounded up,
     #: if that is less.

@@ -16,14 +16,23 @@ class UserError(ValueError):
 def reason(error):
     """Return the message of an exception as one line, or else its type.
 
-    The number of an error of the system is left out. Spaces remain, which may belong to
-    the name of a file.
+    The number of an error of the system is left out. Other white space is unchanged,
+    because file names may contain it.
     """
     message = re.sub(r"^\[(Errno|WinError) -?\d+\] ", "", str(error))
     message = re.sub(r"\s*\n\s*", " ", message.strip())
     if isinstance(error, KeyError):
         return f"there is no {message}"
     return message or type(error).__name__
+
+
+def counted(number, noun):
+    """Return a number and a noun in singular or plural.
+
+    >>> counted(1, "word"), counted(2, "word")
+    ('1 word', '2 words')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 # In a file name, control characters could change the state of a terminal. Surrogates

@@ -42,18 +42,69 @@ def parsed(commands, argv, read_config, **program):
         **program: `prog` and `description`, as for `tyro.cli`.
 
     Raises:
-        UserError: If a number is out of its range.
+        UserError: If a number is out of its range, or an option of the search or of the
+            runtime has no effect.
     """
 
     def parse(commands):
         settings = (tyro.conf.DisallowNone,)
         config = _expanded(tyro.cli(commands, args=argv, config=settings, **program))
         check_ranges(config)
+        _check_effects(config)
         return config
 
     config = parse(commands())
     preset = getattr(config, "from_preset", None)
     return parse(commands(model=read_config(preset))) if preset else config
+
+
+# Options that have an effect only together with others: what they need, and a function
+# from the dataclass of the option to whether it is given.
+_SEARCH_NEEDS = {
+    "diversity_penalty": (
+        "--beam-groups",
+        lambda config: config.beam_groups not in (None, 1),
+    ),
+}
+_RUNTIME_NEEDS = {
+    "threads": ("the runtime litert", lambda config: config.runtime != "keras"),
+}
+TRAINING_NEEDS = {
+    "guide_weight": ("--guide", lambda config: config.guide),
+    "sampling_schedule": (
+        "--scheduled-sampling",
+        lambda config: config.scheduled_sampling,
+    ),
+}
+
+
+def check_needs(config, needs, prefix=""):
+    """Raise a `UserError` for an option that has no effect with the other ones.
+
+    An option with its default counts as not given.
+
+    Args:
+        config: The dataclass of the options.
+        needs: Dict from names of options to a description of what they need, and a
+            function from `config` to whether it has that.
+        prefix: Prefix of the flags, such as `"model."`.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        expected, has_it = needs.get(field.name, (None, None))
+        if expected and value != field.default and not has_it(config):
+            flag = f"--{prefix}{field.name.replace('_', '-')}"
+            raise UserError(f"{flag} needs {expected}. Received: {value!r}")
+
+
+def _check_effects(config):
+    """Raise a `UserError` for an option of search or runtime that has no effect."""
+    if hasattr(config, "search"):
+        check_needs(config.search, _SEARCH_NEEDS)
+    # With Ray, an actor on Keras reserves as many processors as there are threads.
+    is_local = not hasattr(config, "bulk") or config.bulk.engine == "local"
+    if hasattr(config, "runtime") and is_local:
+        check_needs(config.runtime, _RUNTIME_NEEDS)
 
 
 def _expanded(value):

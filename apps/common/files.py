@@ -40,7 +40,7 @@ def atomic_path(path):
         UserError: If no file can be written there; see `check_file`.
     """
     check_file(path)
-    if is_special(path):
+    if is_pipe_or_device(path):
         yield Path(path)
         return
     path, temporary = _with_temporary(path)
@@ -130,7 +130,7 @@ def check_file(path):
             "expected the name of a file, or of a pipe or a device. Received "
             f"{str(path)!r}, which is a link to a file: use the name of that file"
         )
-    if is_special(path):
+    if is_pipe_or_device(path):
         return
     if Path(path).exists() and not os.access(path, os.W_OK):
         raise UserError(
@@ -198,9 +198,10 @@ def resolved(path):
         return Path(os.path.realpath(path))
 
 
-def is_special(path):
+def is_pipe_or_device(path):
     """Return whether a path is a pipe or a device, which is written to directly."""
-    return Path(path).exists() and not Path(path).is_file()
+    path = Path(path)
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _check_parents(path):

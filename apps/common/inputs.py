@@ -5,7 +5,7 @@ from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import expanded
-from keras_attention_apps.common.files import is_special
+from keras_attention_apps.common.files import is_pipe_or_device
 from keras_attention_apps.common.reading import STANDARD_INPUT
 
 
@@ -38,7 +38,7 @@ class Inputs:
                 an input.
         """
         for output in outputs:
-            if output is not None and not _is_device(output):
+            if output is not None and not is_pipe_or_device(output):
                 self._check(Path(output), whole)
 
     def _check(self, output, whole):
@@ -69,10 +69,6 @@ def _is_in(folder, path):
         for inner, _, names in os.walk(folder)
         for name in names
     )
-
-
-def _is_device(path):
-    return is_special(path) and not os.path.isdir(path)
 
 
 def _contains(folder, path):

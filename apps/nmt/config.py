@@ -147,6 +147,38 @@ class ModelConfig:
         return stacks + vocabulary_size * depth
 
 
+def _of(*kinds):
+    """Return what an option needs that only some kinds of attention have."""
+    return f"--attention {' or '.join(kinds)}", lambda model: model.attention in kinds
+
+
+_RECURRENT = _of("bahdanau", "luong", "none")
+# Options that some networks ignore; see `check_needs`.
+MODEL_NEEDS = {
+    **dict.fromkeys(
+        ("encoder_units", "layer_norm", "context_dropout", "output_dropout"), _RECURRENT
+    ),
+    **dict.fromkeys(("readout", "readout_state"), _of("bahdanau", "none")),
+    **dict.fromkeys(
+        ("bidirectional", "score", "window", "input_feeding"), _of("luong")
+    ),
+    **dict.fromkeys(
+        ("heads", "pre_norm", "alignment_layer", "attention_dropout"),
+        _of("self-attention"),
+    ),
+    "half_width": (
+        "--attention luong with a local window",
+        lambda model: model.attention == "luong" and model.window != "global",
+    ),
+    "attention_units": (
+        "--attention bahdanau or none, or luong with the score concat",
+        lambda model: (
+            model.attention in ("bahdanau", "none")
+            or (model.attention == "luong" and model.score == "concat")
+        ),
+    ),
+}
+
 # Options of a model that do not change its weights.
 RUNTIME_OPTIONS = (
     "dropout",
@@ -357,7 +389,9 @@ class TranslateConfig:
     sentences: Positional[tuple[str, ...]] = ()
     #: Input file, translated line by line, instead of sentences or the standard input.
     input: Path | None = None
-    #: Output file, instead of the standard output.
+    #: Output file, instead of the standard output. The file appears when all lines are
+    #: translated; an interrupted run leaves none. With --engine ray, the same command
+    #: resumes an interrupted run.
     output: Path | None = None
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
@@ -407,7 +441,8 @@ class EvaluateConfig:
     data: Path | None = None
     #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
-    #: Split, with --data: the name of its files; val by default.
+    #: Split, with --data: the name of its files. By default that of the validation set:
+    #: val, valid, validation or dev.
     split: str | None = None
     #: Reference word alignments in Pharaoh format. Line n has the links of pair n: i-j
     #: is a sure link of source word i and target word j, i?j or ipj a possible one.

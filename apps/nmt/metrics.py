@@ -133,8 +133,8 @@ def lengths_of(texts):
     """Return the lengths of texts, in words if the script has spaces.
 
     Returns:
-        `"words"` or `"characters"`, and an integer array.
+        `"word"` or `"character"`, and an integer array.
     """
     if tokenizer_for(texts) == "13a":
-        return "words", np.array([len(text.split()) for text in texts])
-    return "characters", np.array([len("".join(text.split())) for text in texts])
+        return "word", np.array([len(text.split()) for text in texts])
+    return "character", np.array([len("".join(text.split())) for text in texts])

@@ -29,8 +29,9 @@ def self_critical(captioner, reward=None, **options):
     features = np.zeros((2, 4, 130), "float32")
     features[0, :, :40] = features[1, :, 40:80] = 1.0
     reward = reward or CiderReward(REFERENCES)
+    options = {"samples": 7, **options}
     return SelfCriticalCaptions(
-        captioner, [features], reward, batch_images=2, samples=7, seed=5, **options
+        captioner, [features], reward, batch_images=2, seed=5, **options
     )
 
 
@@ -82,6 +83,14 @@ def test_greedy_search_as_the_baseline(eager, captioner):
     expected = lengths - np.array(greedy)[:, None]
     np.testing.assert_allclose(batch["advantages"], expected, atol=1e-5)
     assert (expected != 0).any()
+
+
+def test_the_baseline_decides_how_many_samples_are_needed(eager, captioner):
+    with pytest.raises(ValueError, match=r"at least 2 with baseline=.*Received: 1"):
+        self_critical(captioner, samples=1)
+    batches = self_critical(captioner, samples=1, baseline="greedy")
+    batch, _ = batches.sample(np.array([1, 0]), step=0)
+    assert batch["advantages"].shape == (2, 1)
 
 
 def test_an_unknown_baseline_is_refused(captioner):

@@ -125,7 +125,7 @@ def test_little_data_is_reported_and_other_data_does_not_resume(
     assert main(command(data, output, **changes)) == 0
 
     out = capsys.readouterr().out
-    assert "3 captions have more than 4 words and are cut" in out
+    assert "3 captions cut to 4 words; --model.max-length all" in out
     assert "the best epoch is chosen by ROUGE-L" in out
     captions.write_text(text)
     assert main(command(data, output, **changes)) == 2
@@ -338,6 +338,29 @@ def test_a_loss_that_is_not_finite_ends_the_training(eager, squares, tmp_path, c
     error = capsys.readouterr().err
     assert "the training has diverged: the loss of " in error
     assert re.search(r"the loss of step \d+ of epoch \d+ is (nan|inf)", error)
+
+
+def test_a_caption_needs_others_for_the_mean_baseline(squares, tmp_path, capsys, begin):
+    changes = {"captions-per-image": 1, "cache": tmp_path / "cache"}
+    assert main(command(squares, tmp_path / "run", **changes)) == 2
+    err = capsys.readouterr().err
+    assert "captions_per_image must be at least 2 with" in err and "Received: 1" in err
+    begin(command(squares, tmp_path / "a", **changes, **{"self-critical-epochs": 0}))
+    greedy = {"self-critical-baseline": "greedy"}
+    begin(command(squares, tmp_path / "b", **changes, **greedy))
+
+
+def test_options_of_no_effect_are_refused_unless_a_training_resumes(
+    squares, tmp_path, capsys, begin, monkeypatch
+):
+    run = command(squares, tmp_path / "run", **{"sampling-schedule": "linear"})
+    assert main(run) == 2
+    assert "--sampling-schedule needs --scheduled-s" in capsys.readouterr().err
+    # A training that an earlier version began.
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "check_needs", lambda *_: None)
+        begin(run)
+    begin(run)
 
 
 def test_an_average_that_never_changes_is_refused(squares, tmp_path, capsys):

@@ -13,6 +13,7 @@ from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.files import check_file
 from keras_attention_apps.common.files import check_folder
 from keras_attention_apps.common.files import expanded
+from keras_attention_apps.common.files import is_pipe_or_device
 from keras_attention_apps.common.files import read_json
 from keras_attention_apps.common.files import recover_folder
 from keras_attention_apps.common.files import remove_folder
@@ -344,6 +345,12 @@ def test_a_link_stays_one(tmp_path):
 
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "folder" / "a.txt").read_text() == "new"
+
+
+def test_pipes_and_devices_are_neither_files_nor_folders(tmp_path):
+    (tmp_path / "file").write_text("text")
+    assert is_pipe_or_device(os.devnull)
+    assert not any(map(is_pipe_or_device, (tmp_path, tmp_path / "file", "missing")))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")

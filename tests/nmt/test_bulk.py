@@ -128,8 +128,11 @@ def test_contradictory_options_are_found_before_anything_is_written(
     [
         (["--engine", "ray"], "needs --output"),
         (["--engine", "ray", "--output", "x.jsonl"], "needs --input"),
-        (["dog", "--engine", "ray"], "--sentences cannot be used"),
-        (["--engine", "ray", "--plot", "x"], "--plot cannot be used"),
+        (["dog", "--engine", "ray"], "sentences as arguments cannot be used with"),
+        (["--engine", "ray", "--plot", "x"], "cannot be used with --engine ray. Re"),
+        (["--engine", "ray", "--plot", "x"], "Received: 'x'"),
+        (["--engine", "ray", "--n-best", "2"], "--n-best cannot be used with --engine"),
+        (["--engine", "ray", "--n-best", "2"], "Received: 2"),
         (["dog", "--part-size", "2"], "--part-size needs --engine ray"),
     ],
 )

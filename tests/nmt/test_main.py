@@ -2,6 +2,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -319,6 +320,33 @@ def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn)
         (["train", "--output", "o", "--valid-target", "x"], "valid_source=None, val"),
         (["train", "--output", "o", "--label-smoothing", "1"], "0 and 0.99. Received"),
         (["average", "x", "nowhere"], "Received: 'nowhere'"),
+        # Options without an effect.
+        (["train", "--output", "o", "--guide-weight", "2"], "-weight needs --guide. R"),
+        (
+            ["train", "--output", "o", "--sampling-schedule", "linear"],
+            "--sampling-schedule needs --scheduled-sampling. Received: 'linear'",
+        ),
+        (
+            ["train", "--output", "o", "--model.score", "dot"],
+            "--model.score needs --attention luong. Received: 'dot'",
+        ),
+        (
+            ["train", "--output", "o", "--attention", "luong", "--model.heads", "2"],
+            "--model.heads needs --attention self-attention. Received: 2",
+        ),
+        (
+            ["train", "--output=o", "--attention=luong", "--model.half-width=7"],
+            "--model.half-width needs --attention luong with a local window. Rec",
+        ),
+        (
+            ["translate", "x", "--runtime", "keras", "--threads", "2"],
+            "--threads needs the runtime litert. Received: 2",
+        ),
+        (
+            ["evaluate", "--diversity-penalty", "0.7"],
+            "--diversity-penalty needs --beam-groups. Received: 0.7",
+        ),
+        (["export", "x", "--diversity-penalty", "0.7"], "needs --beam-groups. Rec"),
     ],
 )
 def test_a_wrong_command_gets_one_clear_line(
@@ -380,8 +408,18 @@ def test_evaluation_prints_scores_and_writes_translations(
     names = ["bleu", "bleu-lc", "chrf", "chrf-lc"]
     assert [line.split()[0] for line in lines[1:5]] == names
     assert all("version:" in line for line in lines[1:5])
-    assert re.search(r" [0-9]+ sentences of [0-9]+ to [0-9]+ words$", lines[5])
+    assert re.search(r"^by length .* [0-9]+ sentences? of [0-9]+ words$", lines[5])
     assert len(output.read_text().splitlines()) == 8
+
+
+def test_every_name_of_a_validation_set_is_evaluated(
+    copied, corpus, model_folder, tmp_path, capsys, loaded_once
+):
+    for language in ("en", "fr"):
+        shutil.copy(corpus / f"val.{language}", tmp_path / f"valid.{language}")
+    arguments = ["--data", str(tmp_path), "--pair", "en-fr"]
+    assert main(["evaluate", *arguments, "--model", str(model_folder)]) == 0
+    assert f"sentences of {tmp_path / 'valid.en'}" in capsys.readouterr().out
 
 
 def test_evaluation_counts_truncated_sentences(model_folder, tmp_path, capsys):

@@ -98,7 +98,9 @@ def test_pairs_that_are_left_out_are_counted(few, tmp_path, capsys, begin):
     assert "; 1 left out with an empty side; 1 left out with more than 8 sub" in out
     changes = {"model.max-length": 2}
     assert main(small(few, tmp_path / "other", **changes)) == 2
-    assert "every pair has more than max_length=2 subwords" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "every pair has a side of more subwords than max_length, 2" in err
+    assert not (tmp_path / "other").exists()
 
 
 def test_another_text_is_refused(corpus, tmp_path, capsys, begin):

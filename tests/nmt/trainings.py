@@ -30,7 +30,13 @@ def command(corpus, output, **changes):
         "warm-up": 3,
         "ema-momentum": 0.5,
     }
-    return training(options, **changes)
+    options = {**options, **changes}
+    attention = options.get("model.attention", "bahdanau")
+    if attention == "self-attention":
+        del options["model.encoder-units"]
+    if attention in ("self-attention", "luong"):
+        del options["model.attention-units"]
+    return training(options)
 
 
 def small(few, output, **changes):

@@ -18,7 +18,7 @@ from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.files import check_file
-from keras_attention_apps.common.files import is_special
+from keras_attention_apps.common.files import is_pipe_or_device
 from keras_attention_apps.common.files import to_json
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
@@ -95,7 +95,7 @@ def caption(config):
 
 def _check_output(output):
     check_file(output)
-    if is_special(output):
+    if is_pipe_or_device(output):
         raise UserError(
             "--output must be a file, so that an interrupted run can continue it. "
             f"Received a pipe or a device: {str(output)!r}"

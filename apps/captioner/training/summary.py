@@ -3,6 +3,7 @@
 import hashlib
 
 from keras_attention_apps.captioner.data.text import tokenize
+from keras_attention_apps.common.cli import counted
 
 
 def report_unknown(texts, vocabulary, min_count):
@@ -21,7 +22,7 @@ def report_cut(texts, max_length):
     cut = sum(len(tokenize(text)) > max_length for text in texts)
     if cut:
         print(
-            f"{cut} captions have more than {max_length} words and are cut; "
+            f"{counted(cut, 'caption')} cut to {counted(max_length, 'word')}; "
             "--model.max-length allows more"
         )
 

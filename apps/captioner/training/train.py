@@ -38,6 +38,8 @@ from keras_attention_apps.captioner.training.summary import report_encoder
 from keras_attention_apps.captioner.training.summary import report_phrases
 from keras_attention_apps.captioner.training.summary import report_unknown
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.config import TRAINING_NEEDS
+from keras_attention_apps.common.config import check_needs
 from keras_attention_apps.common.files import recover_folder
 from keras_attention_apps.common.files import resolved
 from keras_attention_apps.common.hosts import on_first_host
@@ -55,6 +57,7 @@ from keras_attention_apps.common.training.runner import CHECKPOINTS
 from keras_attention_apps.common.training.runner import Runner
 from keras_attention_apps.common.training.runner import check_epochs
 from keras_attention_apps.common.training.runner import check_output
+from keras_attention_apps.common.training.runner import is_begun
 from keras_attention_apps.common.training.runner import training_record
 from keras_attention_apps.common.training.scheduled_sampling import check_sampling
 from keras_attention_apps.common.training.scheduled_sampling import start_sampling
@@ -101,8 +104,22 @@ def train(config: TrainConfig):
     if config.regions:
         check_epochs_of_regions(config)
     check_epochs(config.epochs, config.fine_tune_epochs, config.self_critical_epochs)
+    if not is_begun(config.output):
+        check_needs(config, TRAINING_NEEDS)
+        _check_samples(config)
     with training_context(config) as devices:
         return _train(config, devices)
+
+
+def _check_samples(config):
+    """Raise a `UserError` if the baseline of self-critical training needs more."""
+    needs_others = config.self_critical_baseline == "samples"
+    if config.self_critical_epochs and needs_others and config.captions_per_image < 2:
+        raise UserError(
+            "captions_per_image must be at least 2 with the self_critical_baseline "
+            "samples, the mean reward of the other samples; greedy needs 1. "
+            f"Received: {config.captions_per_image}"
+        )
 
 
 def _train(config, devices):
@@ -204,8 +221,8 @@ def _from_preset(config):
     start.check_single("training")
     changes = dataclasses.asdict(config.model)
     model = Captioner.changed(start.config, changes)
-    taken = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)
-    print(f"From {config.from_preset}: {', '.join(taken)}")
+    options = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)
+    print(f"Fine-tuning {config.from_preset} with {', '.join(options)}")
     return dataclasses.replace(config, model=model, backbone_weights="none"), start
 
 
@@ -334,12 +351,14 @@ class _Phases:
         self.network.backbone.trainable = False
         features = self._training_features("tuned")["features"]
         validation = self._validation_features("tuned")
+        # Earlier versions began trainings of one caption, and sampled two.
+        least = 2 if config.self_critical_baseline == "samples" else 1
         batches = SelfCriticalCaptions(
             self.captioner,
             features,
             self._reward(),
             batch_images=config.batch_images,
-            samples=config.captions_per_image,
+            samples=max(config.captions_per_image, least),
             baseline=config.self_critical_baseline,
             devices=self.devices,
             seed=config.seed,

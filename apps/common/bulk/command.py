@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from pathlib import Path
 
 from keras_attention_apps.common.bulk import engine
 from keras_attention_apps.common.bulk.locations import require
@@ -22,12 +23,11 @@ def check_options(config, excluded):
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for name in excluded:
         value = getattr(config, name)
-        # Positional arguments have no default.
-        default = () if isinstance(value, tuple) else defaults[name]
-        if value != default:
+        if value != defaults[name]:
             option = name.replace("_", "-")
+            shown = str(value) if isinstance(value, Path) else value
             raise UserError(
-                f"--{option} cannot be used with --engine ray. Received: {str(value)!r}"
+                f"--{option} cannot be used with --engine ray. Received: {shown!r}"
             )
     if config.output is None:
         raise UserError(

@@ -2,6 +2,7 @@
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import counted
 from keras_attention_apps.common.files import check_folder
 from keras_attention_apps.common.inputs import Inputs
 
@@ -13,7 +14,8 @@ def average(config, load):
     check_folder(config.output)
     averaged = average_models(config.models, load)
     averaged.save(config.output, average_of=[path.name for path in config.models])
-    print(f"Wrote {config.output}, the average of {len(config.models)} models")
+    count = counted(len(config.models), "model")
+    print(f"Wrote {config.output}, the average of {count}")
 
 
 def average_models(folders, load):

@@ -54,7 +54,7 @@ def check_output(
             "tensorboard needs TensorBoard, which is not installed: "
             "python -m pip install tensorboard"
         )
-    if holds(output, MODEL) and not (output / CHECKPOINTS / PROGRESS).exists():
+    if holds(output, MODEL) and not is_begun(output):
         raise UserError(
             "expected the name of a new folder, or of one that holds a training. "
             f"Received the folder of a model: {str(output)!r}"
@@ -72,6 +72,11 @@ def check_output(
     check_folder(output / BEST, model_names)
     check_checkpoints(output / CHECKPOINTS, files)
     check_report(output)
+
+
+def is_begun(output):
+    """Return whether a folder holds a training with a checkpoint, which is resumed."""
+    return (output / CHECKPOINTS / PROGRESS).exists()
 
 
 def check_epochs(*epochs):

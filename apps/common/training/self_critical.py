@@ -31,7 +31,7 @@ class SelfCritical:
         network: A compiled Keras model with a `sample_temperature`, which takes token
             ids `(B, K, T + 1)` from START on, and `"advantages"` `(B, K)`.
         sequences: Name of its input of token ids.
-        samples: Samples of each item, at least 2.
+        samples: Samples of each item; at least 2 with the baseline `"samples"`.
         baseline: `"samples"`, the mean reward of the other samples of the item, or
             `"greedy"`, the reward of the result of greedy search.
         banned: Token ids that no sample may contain.
@@ -42,7 +42,7 @@ class SelfCritical:
         seed: Seed of the order and the samples.
 
     Raises:
-        ValueError: If `baseline` is neither.
+        ValueError: If `baseline` is neither, or there are too few samples for it.
 
     Reference:
         [Rennie et al., 2017](https://arxiv.org/abs/1612.00563), whose baseline is
@@ -65,6 +65,12 @@ class SelfCritical:
             raise ValueError(
                 f"baseline must be 'samples' or 'greedy'. Received: {baseline!r}"
             )
+        least = 2 if baseline == "samples" else 1
+        if samples < least:
+            raise ValueError(
+                f"samples must be at least {least} with baseline={baseline!r}. "
+                f"Received: {samples}"
+            )
         self.network = network
         self.sequences = sequences
         self.baseline = baseline
@@ -74,7 +80,7 @@ class SelfCritical:
         self._generator = keras.random.SeedGenerator(seed)
         self._sample = functools.partial(
             sample_search,
-            samples=max(samples, 2),
+            samples=samples,
             temperature=network.sample_temperature,
             seed=self._generator,
         )

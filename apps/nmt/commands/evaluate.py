@@ -5,10 +5,12 @@ import sys
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import counted
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.files import check_file
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.reading import check_read_once
+from keras_attention_apps.nmt.data.dataset import VALIDATION_NAMES
 from keras_attention_apps.nmt.data.dataset import check_files
 from keras_attention_apps.nmt.data.dataset import find_files
 from keras_attention_apps.nmt.data.dataset import read_links
@@ -103,8 +105,11 @@ def _print_scores(sources, translations, references):
         print(f"{name:8} {score:6.2f}  {signatures[name]}")
     unit, _ = lengths_of(sources)
     for lengths, count, score in bleu_by_length(sources, translations, references):
-        about = f"{count} sentences of {lengths[0]} to {lengths[1]} {unit}"
-        print(f"bleu-lc  {score:6.2f}  {about}")
+        shortest, longest = lengths
+        of = counted(longest, unit)
+        if shortest < longest:
+            of = f"{shortest} to {of}"
+        print(f"by length {score:5.2f}  {counted(count, 'sentence')} of {of}")
     return scores
 
 
@@ -126,4 +131,5 @@ def _files(config):
     check_files(files, config.data, pair=config.pair, split=config.split)
     if config.data is None:
         return files
-    return find_files(config.data, config.pair, (config.split or "val",))
+    names = (config.split,) if config.split else VALIDATION_NAMES
+    return find_files(config.data, config.pair, names)

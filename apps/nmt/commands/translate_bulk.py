@@ -16,17 +16,13 @@ def translate_bulk(config):
     Returns:
         The exit code: 2 if a sentence could not be read.
     """
+    if config.sentences:
+        raise UserError(
+            "sentences as arguments cannot be used with --engine ray: give --input"
+        )
     check_options(
         config,
-        (
-            "sentences",
-            "n_best",
-            "alignments",
-            "plot",
-            "json",
-            "jit_compile",
-            "glossary",
-        ),
+        ("n_best", "alignments", "plot", "json", "jit_compile", "glossary"),
     )
     if config.input is None:
         raise UserError(

@@ -120,7 +120,7 @@ class Subwords(StoredTokenizer):
 
         Raises:
             UserError: If there are more characters than `size` has room for, or
-                SentencePiece refuses a number.
+                SentencePiece rejects an option.
         """
         import sentencepiece
 

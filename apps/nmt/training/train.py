@@ -8,6 +8,9 @@ import operator
 import keras
 import numpy as np
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import counted
+from keras_attention_apps.common.config import TRAINING_NEEDS
+from keras_attention_apps.common.config import check_needs
 from keras_attention_apps.common.files import MODEL
 from keras_attention_apps.common.files import holds
 from keras_attention_apps.common.files import recover_folder
@@ -31,11 +34,13 @@ from keras_attention_apps.common.training.runner import CHECKPOINTS
 from keras_attention_apps.common.training.runner import Runner
 from keras_attention_apps.common.training.runner import check_epochs
 from keras_attention_apps.common.training.runner import check_output
+from keras_attention_apps.common.training.runner import is_begun
 from keras_attention_apps.common.training.runner import training_record
 from keras_attention_apps.common.training.scheduled_sampling import check_sampling
 from keras_attention_apps.common.training.scheduled_sampling import start_sampling
 from keras_attention_apps.common.training.schedules import WarmUp
 from keras_attention_apps.common.training.schedules import ema_momentum
+from keras_attention_apps.nmt.config import MODEL_NEEDS
 from keras_attention_apps.nmt.config import RUNTIME_OPTIONS
 from keras_attention_apps.nmt.config import TrainConfig
 from keras_attention_apps.nmt.config import with_recipe
@@ -87,6 +92,11 @@ def train(config: TrainConfig):
                 f"{name} must not be set with from_preset, which has its own "
                 f"vocabulary. Received: {value} and {config.from_preset!r}"
             )
+    if not is_begun(config.output):
+        check_needs(config, TRAINING_NEEDS)
+        # The options of a preset may have been saved before this check existed.
+        if not config.from_preset:
+            check_needs(config.model, MODEL_NEEDS, "model.")
     config = with_recipe(config, config.model.attention)
     config = dataclasses.replace(
         config,
@@ -246,13 +256,11 @@ def _subwords(config, training, checkpoints):
     for folder in (checkpoints.directory, config.output):
         if checkpoints.resumed and holds(folder, [SUBWORDS]):
             return Subwords.load(folder)
-    subwords = Subwords.train(
+    return Subwords.train(
         [*training.source, *training.target],
         config.vocabulary_size,
         character_coverage=config.character_coverage,
     )
-    on_first_host(subwords.save, checkpoints.directory)
-    return subwords
 
 
 class _Phases:
@@ -309,9 +317,12 @@ class _Phases:
             guided=True,
         )
         self._report(batches)
-        if not self.checkpoints.resumed:
+        checkpoints = self.checkpoints
+        if not checkpoints.resumed:
             # Epochs of another training must not be averaged.
             _remove_epochs(self.epochs_folder)
+            if not config.from_preset:
+                on_first_host(self.translator.tokenizer.save, checkpoints.directory)
         if not config.epochs:
             return
         start_sampling(self.network, config, len(batches) * config.epochs)
@@ -396,8 +407,8 @@ class _Phases:
         )
         if not len(batches):
             raise UserError(
-                "every pair has more than "
-                f"max_length={config.model.max_length} subwords on one side"
+                "every pair has a side of more subwords than max_length, "
+                f"{config.model.max_length}"
             )
         return batches
 
@@ -409,7 +420,7 @@ class _Phases:
         if batches.too_long:
             parts.append(
                 f"{batches.too_long} left out with more than "
-                f"{self.config.model.max_length} subwords"
+                f"{counted(self.config.model.max_length, 'subword')}"
             )
         parts.append(f"{len(self.validation)} for validation")
         if training.links:
