@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.runtimes import RUNTIMES
+from keras_attention_apps.captioner.schema import DEFAULT_MODEL
 from keras_attention_apps.common.bulk.batches import Failure
 from keras_attention_apps.common.bulk.batches import ModelBatch
 from keras_attention_apps.common.bulk.batches import details
@@ -41,7 +42,7 @@ class CaptionBatch(ModelBatch):
     }
     map_fields: ClassVar = {"attention": [[[float]]], "sentinel": [float]}
 
-    def __init__(self, model="flickr8k-ensemble", *, column="bytes", **options):
+    def __init__(self, model=DEFAULT_MODEL, *, column="bytes", **options):
         super().__init__(model, column=column, **options)
 
     def rows(self, values):

@@ -7,6 +7,7 @@ from typing import Annotated
 from typing import Literal
 
 import tyro
+from keras_attention_apps.captioner.schema import DEFAULT_MODEL
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.captioner.schema import ImageSize
 from keras_attention_apps.common.config import BulkConfig
@@ -281,7 +282,7 @@ class ChosenModel:
 
     #: Name of a preset, folder of a trained model, or LiteRT file (.tflite). Several
     #: presets or folders with + between them are an ensemble.
-    name: ModelName = "flickr8k-ensemble"
+    name: ModelName = DEFAULT_MODEL
     #: Context of hard attention: the most probable region (argmax), or the weighted
     #: mean of all regions (expectation). By default that of the model. Only for models
     #: with hard attention.

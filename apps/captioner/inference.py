@@ -257,34 +257,23 @@ class Captioner(BaseCaptioner, Task):
         """The CNN as a Keras model of its own."""
         return feature_model(self.network.backbone)
 
-    def search_model(
-        self,
-        *,
-        no_repeat_ngrams=3,
-        maps="weights",
-        length_penalty=0.7,
-        **beam,
-    ):
+    def search_model(self, *, maps="weights", **given):
         """Return the compiled beam search as a Keras model; see `SearchModel`.
 
         Args:
-            no_repeat_ngrams: N-gram blocking: no caption repeats an n-gram of this
-                length (0 disables it).
             maps: Attention maps to return; see `caption_each`.
-            length_penalty: Hypotheses are ranked by log-probability divided by
-                `length ** length_penalty`.
-            **beam: Further options of `keras_attention.beam_search`.
+            **given: Options of the beam search; see `CaptionBeamConfig`.
         """
         check_maps(maps)
-        beam = {"length_penalty": length_penalty, "early_stopping": True, **beam}
-        search = functools.partial(beam_search, **beam)
+        search = self.search_options(**given)
+        no_repeat_ngrams = search.pop("no_repeat_ngrams")
         # A caption has at least one word, and END.
         constraints = [MinLength(2)]
         if no_repeat_ngrams:
             constraints.append(NoRepeatNgrams(no_repeat_ngrams))
         return self._cached_search_model(
-            (*sorted(beam.items()), no_repeat_ngrams, maps),
-            search,
+            (*sorted(search.items()), no_repeat_ngrams, maps),
+            functools.partial(beam_search, early_stopping=True, **search),
             self.config.max_tokens,
             constraints=constraints,
             step_options={"maps": maps},

@@ -9,7 +9,7 @@ from keras_attention_apps.common.runtimes import Runtimes
 RUNTIMES = Runtimes(
     keras="keras_attention_apps.captioner.inference:Captioner",
     litert="keras_attention_apps.captioner.litert:LiteCaptioner",
-    few=10_000,
+    max_litert_inputs=10_000,
 )
 
 

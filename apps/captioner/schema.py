@@ -8,6 +8,9 @@ from keras_attention_apps.common.schema import LengthPenalty
 from keras_attention_apps.common.schema import Natural
 from keras_attention_apps.common.schema import Range
 
+# Preset that commands use unless another model is given.
+DEFAULT_MODEL = "flickr8k-ensemble"
+
 # Larger images need more memory than most machines have.
 ImageSize = Annotated[int, Range(1, 4096)]
 

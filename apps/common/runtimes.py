@@ -34,12 +34,12 @@ class Runtimes:
     Attributes:
         keras: Name of the `Task`, `"module:class"`.
         litert: Name of the `LiteTask`, `"module:class"`.
-        few: Maximum number of inputs for which `"auto"` chooses LiteRT.
+        max_litert_inputs: Maximum number of inputs for which `"auto"` chooses LiteRT.
     """
 
     keras: str
     litert: str
-    few: int
+    max_litert_inputs: int
 
     def load(
         self, model, config, *, count, search, n_best=1, needs_keras=None, **options
@@ -65,32 +65,15 @@ class Runtimes:
                 loaded.
         """
         changes = changes_in(options)
-        runtime, threads = config.runtime, config.threads
-        if not is_litert(model) and runtime != "litert":
-            # Checked before Keras loads the model, which takes seconds. A LiteRT file
-            # loads quickly, and has its own beam width.
-            check_n_best(n_best, self.search_options(search))
-        if is_litert(model) or runtime == "litert":
-            if runtime == "keras":
-                raise UserError(
-                    f"a LiteRT file needs --runtime litert. Received: {model!r}"
-                )
-            if needs_keras is not None:
-                raise UserError(
-                    f"{needs_keras} needs the runtime keras. Received: {model!r} on "
-                    "litert"
-                )
-            for name, value in changes.items():
-                is_compilation = name == "jit_compile"
-                fault = "needs Keras" if is_compilation else "is fixed in a LiteRT file"
-                raise UserError(f"{name} {fault}. Received: {value}")
-            lite = imported(self.litert).from_preset(model, threads=threads)
-            lite.search_options(**search)
-            return lite
+        if is_litert(model) or config.runtime == "litert":
+            # A LiteRT file loads quickly, and has its own beam width.
+            return self._requested_litert(model, config, changes, search, needs_keras)
+        # Checked before Keras loads the model, which takes seconds.
+        check_n_best(n_best, self.search_options(search))
         keras_only = bool(changes) or needs_keras is not None
-        is_few = count is None or count <= self.few
-        if runtime == "auto" and is_few and not keras_only:
-            lite = self._load_litert(model, threads)
+        is_small = count is None or count <= self.max_litert_inputs
+        if config.runtime == "auto" and is_small and not keras_only:
+            lite = self._available_litert(model, config.threads)
             if lite is not None and self._has_options(lite, search, count):
                 return lite
         return imported(self.keras).from_preset(model, **options)
@@ -138,12 +121,31 @@ class Runtimes:
             # With other defaults than Keras, the results of few inputs would differ
             # from those of many.
             return lite.search == self.search_options(search)
-        with contextlib.suppress(UserError):
-            lite.search_options(**search)
-            return True
-        return False
+        return search.items() <= lite.search.items()
 
-    def _load_litert(self, model, threads):
+    def _requested_litert(self, model, config, changes, search, needs_keras):
+        """Return the model on LiteRT; the arguments are those of `load`.
+
+        `changes` are the options of the model that were given.
+        """
+        if config.runtime == "keras":
+            raise UserError(
+                f"a LiteRT file needs --runtime litert. Received: {model!r}"
+            )
+        if needs_keras is not None:
+            raise UserError(
+                f"{needs_keras} needs the runtime keras. Received: {model!r} on litert"
+            )
+        if changes:
+            name, value = next(iter(changes.items()))
+            is_compilation = name == "jit_compile"
+            fault = "needs Keras" if is_compilation else "is fixed in a LiteRT file"
+            raise UserError(f"{name} {fault}. Received: {value}")
+        lite = imported(self.litert).from_preset(model, threads=config.threads)
+        lite.search_options(**search)
+        return lite
+
+    def _available_litert(self, model, threads):
         """Return the model on LiteRT, or `None` if there is no intact file of it.
 
         A file that is damaged, or has other options than its folder, is a warning.

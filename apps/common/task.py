@@ -145,6 +145,23 @@ class Task:
         return cls(config, tokenizer, network, **options)
 
     @classmethod
+    def to_fine_tune(cls, name_or_path, model, **options):
+        """Return a model to fine-tune, and the configuration of the training.
+
+        Args:
+            name_or_path: Name of the preset, or folder of the trained model.
+            model: The configuration that is wanted, which may have other values of some
+                `runtime_options`.
+            **options: Further arguments of `from_preset`.
+
+        Raises:
+            UserError: If it is an ensemble, or another option differs.
+        """
+        start = cls.from_preset(name_or_path, **options)
+        start.check_single("training")
+        return start, cls.changed(start.config, dataclasses.asdict(model))
+
+    @classmethod
     def average(cls, config):
         """Write the average of several models, as an `AverageConfig` describes it."""
         average(config, cls.from_preset)
@@ -216,12 +233,12 @@ class Task:
             del options[name]
         return {**options, "vocabulary": short_digest(self.tokenizer.definition)}
 
-    def save(self, folder, **about):
+    def save(self, folder, **metadata):
         """Write the model as a folder that `from_preset` loads.
 
         Args:
             folder: Folder to write; the files of an older model there are replaced.
-            **about: More entries of its `config.json`, such as how it was trained.
+            **metadata: More entries of its `config.json`, such as how it was trained.
         """
         self.check_single("saving")
         with atomic_folder(folder, presets.model_names) as temporary:
@@ -231,7 +248,7 @@ class Task:
             save_half(self.network, temporary / WEIGHTS)
             write_sealed(
                 temporary / presets.CONFIG,
-                {"model": dataclasses.asdict(self.config), **about},
+                {"model": dataclasses.asdict(self.config), **metadata},
                 files=(self.tokenizer.file_name, *parts, WEIGHTS),
             )
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 from keras_attention_apps.common.bulk.batches import ModelBatch
 from keras_attention_apps.common.bulk.batches import details
 from keras_attention_apps.nmt.runtimes import RUNTIMES
+from keras_attention_apps.nmt.schema import DEFAULT_MODEL
 
 
 class TranslateBatch(ModelBatch):
@@ -27,9 +28,7 @@ class TranslateBatch(ModelBatch):
     }
     map_fields: ClassVar = {"alignment": [str], "attention": [[float]]}
 
-    def __init__(
-        self, model="multi30k-en-de-self-attention", *, column="text", **options
-    ):
+    def __init__(self, model=DEFAULT_MODEL, *, column="text", **options):
         super().__init__(model, column=column, **options)
 
     def rows(self, values):

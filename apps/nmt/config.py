@@ -30,6 +30,7 @@ from keras_attention_apps.common.schema import Range
 from keras_attention_apps.common.schema import Share
 from keras_attention_apps.common.schema import Units
 from keras_attention_apps.common.schema import Weight
+from keras_attention_apps.nmt.schema import DEFAULT_MODEL
 from keras_attention_apps.nmt.schema import MinLengthRatio
 from keras_attention_apps.nmt.schema import TranslationBeamConfig
 from tyro.conf import Positional
@@ -347,7 +348,7 @@ class ChosenModel:
 
     #: Name of a preset, folder of a trained model, or LiteRT file (.tflite). Several
     #: presets or folders with + between them are an ensemble.
-    name: ModelName = "multi30k-en-de-self-attention"
+    name: ModelName = DEFAULT_MODEL
     #: Precision of the computation. Half precision is faster on hardware that supports
     #: it.
     precision: Precision = "float32"

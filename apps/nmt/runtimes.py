@@ -7,5 +7,5 @@ RUNTIMES = Runtimes(
     litert="keras_attention_apps.nmt.litert:LiteTranslator",
     # To count them, nmt translate reads up to this many lines, and one more, before it
     # translates the first.
-    few=1000,
+    max_litert_inputs=1000,
 )

@@ -8,6 +8,9 @@ from keras_attention_apps.common.schema import BeamConfig
 from keras_attention_apps.common.schema import LengthRatio
 from keras_attention_apps.common.schema import Range
 
+# Preset that commands use unless another model is given.
+DEFAULT_MODEL = "multi30k-en-de-self-attention"
+
 # Minimum length of a translation relative to its source.
 MinLengthRatio = Annotated[float, Range(0, 1000)]
 

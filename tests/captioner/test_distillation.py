@@ -99,7 +99,7 @@ def test_training_reads_them(squares, tmp_path, monkeypatch, capsys):
     assert sum(counts) == 26
     # The reward compares with the captions of the data.
     assert {len(image.captions) for image in phases.training} == {2}
-    assert phases.runner.record["teacher_captions"] == ["red.jsonl", "blue.jsonl"]
+    assert phases.runner.options["teacher_captions"] == ["red.jsonl", "blue.jsonl"]
 
 
 @pytest.mark.parametrize(

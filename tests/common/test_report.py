@@ -59,7 +59,7 @@ def training(output, examples=("one", "two"), **options):
         output,
         checkpoints,
         title="Training of a test",
-        about="two texts",
+        data_summary="two texts",
         options={"seed": 3, "model": {"units": 17}, **options},
         metric="bleu",
         rank=operator.itemgetter("bleu"),
@@ -72,7 +72,7 @@ def epoch(report, checkpoints, samples, phase, bleu, *, text, loss=1.0, saved=Tr
     for index in range(2):
         samples.keep(index, types.SimpleNamespace(text=f"{text} {index}"))
     figures = {"loss": loss, "bleu": bleu}
-    report.record(phase, figures)
+    report.add_epoch(phase, figures)
     if saved:
         checkpoints.progress.history.append(figures)
         checkpoints._write()

@@ -13,7 +13,7 @@ from keras_attention_apps.common.presets import find_litert
 from keras_attention_apps.common.runtimes import Runtimes
 from keras_attention_apps.common.schema import BeamConfig
 
-RUNTIMES = Runtimes(keras="Keras", litert="Lite", few=3)
+RUNTIMES = Runtimes(keras="Keras", litert="Lite", max_litert_inputs=3)
 
 
 class Keras:

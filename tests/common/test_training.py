@@ -8,6 +8,7 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import MODEL
 from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
 from keras_attention_apps.common.training.checkpoints import Checkpoints
+from keras_attention_apps.common.training.checkpoints import Progress
 from keras_attention_apps.common.training.runner import CHECKPOINTS
 from keras_attention_apps.common.training.runner import Runner
 from keras_attention_apps.common.training.runner import check_output
@@ -79,8 +80,10 @@ def test_a_loss_that_is_not_finite_ends_the_training(target, name, capsys):
 
 def test_logs_of_tensorboard_have_a_folder_for_each_phase(tmp_path):
     config = types.SimpleNamespace(output=tmp_path, patience=1, tensorboard=True)
+    task = types.SimpleNamespace(config=Progress())
     checkpoints = Checkpoints(tmp_path / CHECKPOINTS, {})
-    runner = Runner(config, None, checkpoints, rank=len, record={}, report=None)
+    report = {"title": "", "data_summary": "", "metric": "loss", "samples": None}
+    runner = Runner(config, task, checkpoints, rank=len, options={}, **report)
 
     folders = []
     for _ in range(2):

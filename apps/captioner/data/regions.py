@@ -177,8 +177,14 @@ class RegionFeatures:
 
     def __getitem__(self, index):
         if isinstance(index, slice):
-            return np.stack([self[i] for i in range(*index.indices(len(self)))])
+            return self.with_boxes(index)[0]
         return padded(self._read(index).features, self.most)
+
+    def with_boxes(self, images):
+        """Return the features of a slice of the images, and the boxes of each."""
+        regions = [self._read(i) for i in range(*images.indices(len(self)))]
+        features = np.stack([padded(x.features, self.most) for x in regions])
+        return features, [x.boxes for x in regions]
 
     def boxes(self, index):
         """Return the boxes of an image, `(R, 4)`, R at most M."""

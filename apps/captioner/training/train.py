@@ -52,13 +52,12 @@ from keras_attention_apps.common.training.checkpoints import dependencies
 from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.embeddings import check_embeddings
 from keras_attention_apps.common.training.embeddings import load_embeddings
-from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.runner import CHECKPOINTS
 from keras_attention_apps.common.training.runner import Runner
 from keras_attention_apps.common.training.runner import check_epochs
 from keras_attention_apps.common.training.runner import check_output
 from keras_attention_apps.common.training.runner import is_begun
-from keras_attention_apps.common.training.runner import training_record
+from keras_attention_apps.common.training.runner import training_options
 from keras_attention_apps.common.training.scheduled_sampling import check_sampling
 from keras_attention_apps.common.training.scheduled_sampling import start_sampling
 from keras_attention_apps.common.training.schedules import WarmUp
@@ -145,11 +144,11 @@ def _train(config, devices):
             f"no word in {config.data} occurs {config.min_count} times, so the "
             "vocabulary would be empty. Choose a smaller --min-count"
         )
-    about = (
+    data_summary = (
         f"{len(training)} images with {len(texts)} captions, {len(vocabulary)} "
         f"words; {len(validation)} images for validation"
     )
-    print(about)
+    print(data_summary)
     report_unknown(texts, vocabulary, config.min_count)
     report_cut(texts, config.model.max_length)
     if config.supervision:
@@ -163,7 +162,7 @@ def _train(config, devices):
     on_first_host(recover_folder, config.output / BEST, model_names)
     captioner = _new_captioner(config, vocabulary, start)
     phases = _Phases(
-        config, captioner, training, validation, checkpoints, devices, about
+        config, captioner, training, validation, checkpoints, devices, data_summary
     )
     phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_critical))
     return phases.runner.best
@@ -216,11 +215,9 @@ def _from_preset(config):
             "backbone_weights must not be set with from_preset, which has its own. "
             f"Received: {config.backbone_weights!r} and {config.from_preset!r}"
         )
-    size = config.model.image_size
-    start = Captioner.from_preset(config.from_preset, image_size=size)
-    start.check_single("training")
-    changes = dataclasses.asdict(config.model)
-    model = Captioner.changed(start.config, changes)
+    start, model = Captioner.to_fine_tune(
+        config.from_preset, config.model, image_size=config.model.image_size
+    )
     options = (f"{name} {getattr(model, name)}" for name in RUNTIME_OPTIONS)
     print(f"Fine-tuning {config.from_preset} with {', '.join(options)}")
     return dataclasses.replace(config, model=model, backbone_weights="none"), start
@@ -258,7 +255,14 @@ class _Phases:
     """The three phases of a training, and the data that they share."""
 
     def __init__(
-        self, config, captioner, training, validation, checkpoints, devices, about
+        self,
+        config,
+        captioner,
+        training,
+        validation,
+        checkpoints,
+        devices,
+        data_summary,
     ):
         self.config = config
         self.devices = devices
@@ -278,30 +282,21 @@ class _Phases:
             ]
             for image in training
         ]
-        record = training_record(
-            config,
-            private=("data", "regions", "cache"),
-            paths=("backbone_weights", "from_preset"),
-        )
         self.samples = CaptionSamples(validation)
-        attention = config.model.attention
-        rank = itemgetter(self.metric)
         self.runner = Runner(
             config,
             captioner,
             checkpoints,
-            rank=rank,
-            record=record,
-            report=Report(
-                config.output,
-                checkpoints,
-                title=f"Training of a captioner with {attention} attention",
-                about=about,
-                options={**record, "model": dataclasses.asdict(captioner.config)},
-                metric=self.metric,
-                rank=rank,
-                samples=self.samples,
+            rank=itemgetter(self.metric),
+            options=training_options(
+                config,
+                private=("data", "regions", "cache"),
+                paths=("backbone_weights", "from_preset"),
             ),
+            title=f"Training of a captioner with {config.model.attention} attention",
+            data_summary=data_summary,
+            metric=self.metric,
+            samples=self.samples,
         )
 
     def train_decoder(self):
@@ -329,14 +324,14 @@ class _Phases:
         paths = [image.path for image in self.validation]
         batches = ImageBatches(paths, size, VALIDATION_BATCH)
 
-        def validation():
+        def validation_batches():
             for index in range(len(batches)):
-                yield {"images": batches[index]}
+                yield {"images": batches[index]}, None
 
         self._fit_captions(
             "Fine-tuning",
             {"paths": [image.path for image in self.training], "image_size": size},
-            validation,
+            validation_batches,
             epochs=config.fine_tune_epochs,
             learning_rate=config.fine_tune_learning_rate,
         )
@@ -350,7 +345,7 @@ class _Phases:
         self._load_best(dropout_rate=0.0)
         self.network.backbone.trainable = False
         features = self._training_features("tuned")["features"]
-        validation = self._validation_features("tuned")
+        validation_batches = self._validation_features("tuned")
         # Earlier versions began trainings of one caption, and sampled two.
         least = 2 if config.self_critical_baseline == "samples" else 1
         batches = SelfCriticalCaptions(
@@ -366,7 +361,7 @@ class _Phases:
         self._fit(
             "Self-critical training",
             batches,
-            validation,
+            validation_batches,
             epochs=config.self_critical_epochs,
             learning_rate=config.self_critical_learning_rate,
         )
@@ -392,12 +387,21 @@ class _Phases:
         return {"features": features, "views": views}
 
     def _validation_features(self, state):
-        """Return a function that yields batches of features of the dev images."""
+        """Return a function that yields batches of the dev images.
+
+        A batch is a pair: the inputs of the network, and the boxes of the detected
+        regions of each image, if any.
+        """
         features = self._features(self.validation, f"{state}-dev")
 
         def batches():
             for begin in range(0, len(features), VALIDATION_BATCH):
-                yield {"features": features[begin : begin + VALIDATION_BATCH]}
+                batch, boxes = slice(begin, begin + VALIDATION_BATCH), None
+                if self.config.regions:
+                    found, boxes = features.with_boxes(batch)
+                else:
+                    found = features[batch]
+                yield {"features": found}, boxes
 
         return batches
 
@@ -423,11 +427,11 @@ class _Phases:
         for dropout in self.network.dropouts:
             dropout.rate = dropout_rate
 
-    def _fit_captions(self, title, source, validation, *, epochs, learning_rate):
+    def _fit_captions(
+        self, title, source, validation_batches, *, epochs, learning_rate
+    ):
         """Train by teacher forcing on the captions of the data."""
         config, progress = self.config, self.runner.progress
-        if not epochs:
-            return
         boxes = None
         if config.supervision:
             boxes = [self._boxes(image) for image in self.training]
@@ -453,16 +457,20 @@ class _Phases:
         growing_steps = len(batches) * epochs if is_first else 0
         start_sampling(self.network, config, growing_steps)
         self._fit(
-            title, batches, validation, epochs=epochs, learning_rate=learning_rate
+            title,
+            batches,
+            validation_batches,
+            epochs=epochs,
+            learning_rate=learning_rate,
         )
 
-    def _fit(self, title, batches, validation, *, epochs, learning_rate):
+    def _fit(self, title, batches, validation_batches, *, epochs, learning_rate):
         steps = len(batches) * epochs
         momentum = self.config.ema_momentum
         self.runner.fit(
             title,
             batches,
-            lambda: self._validate(validation),
+            lambda: self._validate(validation_batches),
             epochs=epochs,
             schedule=WarmUp(
                 "cosine",
@@ -484,20 +492,12 @@ class _Phases:
             if word in vocabulary
         }
 
-    def _boxes_of_regions(self, first, count):
-        """Return the boxes of the detected regions of some dev images, if any."""
-        if not self.config.regions:
-            return None
-        regions = self._regions_of(self.validation)
-        return [regions.boxes(index) for index in range(first, first + count)]
-
-    def _validate(self, batches):
+    def _validate(self, validation_batches):
         beam_size = self.config.validation_beam_size
         search_model = self.captioner.search_model(beam_size=beam_size)
         captions = []
-        for batch in batches():
+        for batch, boxes in validation_batches():
             outputs = predict_rows(search_model, batch)
-            boxes = self._boxes_of_regions(len(captions), len(outputs["scores"]))
             for [best] in self.captioner.captions_of(outputs, boxes=boxes):
                 self.samples.keep(len(captions), best)
                 captions.append(best.text)

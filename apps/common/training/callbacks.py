@@ -61,7 +61,7 @@ class ReportEveryEpoch(keras.callbacks.Callback):
         self.phase = phase
 
     def on_epoch_end(self, epoch, logs=None):
-        self.report.record(self.phase, _floats(logs))
+        self.report.add_epoch(self.phase, _floats(logs))
 
 
 class ValidateDecoded(keras.callbacks.Callback):

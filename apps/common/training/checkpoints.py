@@ -119,7 +119,7 @@ class Checkpoints:
         except Exception as error:
             raise _damaged(self.directory, reason(error)) from error
         if not self.progress.weights:
-            self._record(model)
+            self._write_checkpoint(model)
 
     def _load(self, model):
         progress = self.progress
@@ -134,7 +134,7 @@ class Checkpoints:
         """Record a finished epoch."""
         self.progress.epoch += 1
         self.progress.history.append(figures)
-        self._record(model)
+        self._write_checkpoint(model)
 
     def next_phase(self):
         """Record that a phase is finished."""
@@ -143,7 +143,7 @@ class Checkpoints:
         self.progress.weights = None
         self._write()
 
-    def _record(self, model):
+    def _write_checkpoint(self, model):
         progress = self.progress
         name = f"phase-{progress.phase}-epoch-{progress.epoch}.weights.h5"
         on_first_host(save_weights, model, self.directory / name)

@@ -105,7 +105,7 @@ class Report:
         output: Folder of the training.
         checkpoints: Its `Checkpoints`.
         title: Title of the report.
-        about: One line about the data.
+        data_summary: One line about the data.
         options: Dict of the options of the training; it may be nested.
         metric: Name of the figure by which the best epoch is chosen.
         rank: Function from the figures of an epoch to a value that is larger for better
@@ -114,11 +114,20 @@ class Report:
     """
 
     def __init__(
-        self, output, checkpoints, *, title, about, options, metric, rank, samples
+        self,
+        output,
+        checkpoints,
+        *,
+        title,
+        data_summary,
+        options,
+        metric,
+        rank,
+        samples,
     ):
         self.path = output / REPORT
         self.title = title
-        self.about = about
+        self.data_summary = data_summary
         self.options = options
         self.metric = metric
         self.rank = rank
@@ -128,7 +137,7 @@ class Report:
         # Both are read when the first epoch ends.
         self._epochs = self._heads = None
 
-    def record(self, phase, figures):
+    def add_epoch(self, phase, figures):
         """Add an epoch, or another model that was validated, and write the report.
 
         Args:
@@ -136,7 +145,7 @@ class Report:
             figures: Dict of figures, which the progress does not yet contain.
         """
         try:
-            on_first_host(self._record, phase, figures)
+            on_first_host(self._add_epoch, phase, figures)
         # A training that took hours must not end because of its report.
         except Exception as error:
             print(
@@ -144,7 +153,7 @@ class Report:
                 file=sys.stderr,
             )
 
-    def _record(self, phase, figures):
+    def _add_epoch(self, phase, figures):
         if self._epochs is None:
             self._epochs = self._read()
         # An epoch without a checkpoint is repeated when the training resumes.
@@ -207,7 +216,7 @@ class Report:
                 f"<title>{html.escape(self.title)}</title>",
                 f"<style>{STYLE.read_text(encoding='utf-8')}</style></head>",
                 f"<body><main><header><h1>{html.escape(self.title)}</h1>",
-                f"<p>{html.escape(self.about)}</p></header>",
+                f"<p>{html.escape(self.data_summary)}</p></header>",
                 *self._curves(),
                 *self._sample_parts(),
                 *self._details(),

@@ -25,6 +25,7 @@ from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
 from keras_attention_apps.common.training.callbacks import ValidateDecoded
 from keras_attention_apps.common.training.checkpoints import PROGRESS
 from keras_attention_apps.common.training.checkpoints import check_checkpoints
+from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.report import check_report
 
 # Folder of the checkpoints in the output of a training.
@@ -91,7 +92,7 @@ def check_epochs(*epochs):
         )
 
 
-def training_record(config, private=(), paths=()):
+def training_options(config, private=(), paths=()):
     """Return the options of a training as a dict, without the folders of this machine.
 
     Args:
@@ -100,15 +101,15 @@ def training_record(config, private=(), paths=()):
         paths: Names of string options that are paths. Of these, of every `Path`, and of
             the paths in a tuple, only the last part is kept.
     """
-    record = dataclasses.asdict(config)
+    options = dataclasses.asdict(config)
     for name in ("output", "model", "devices", "reading", *private):
-        del record[name]
-    for name, value in record.items():
+        del options[name]
+    for name, value in options.items():
         if isinstance(value, tuple):
-            record[name] = [x.name if isinstance(x, Path) else x for x in value]
+            options[name] = [x.name if isinstance(x, Path) else x for x in value]
         elif value is not None and (isinstance(value, Path) or name in paths):
-            record[name] = Path(value).name
-    return record
+            options[name] = Path(value).name
+    return options
 
 
 class Runner:
@@ -120,23 +121,31 @@ class Runner:
         checkpoints: The `Checkpoints` of the training.
         rank: Function from the figures of an epoch to a value that is larger for better
             epochs.
-        record: Dict that describes the training, saved with the best model.
-        report: The `Report`.
+        options: Dict of the options of the training, see `training_options`, which is
+            saved with the best model and shown in the report.
         optimizer: Dict of further arguments of the optimiser.
+        **report: Further arguments of the `Report`.
 
     Attributes:
         best: Folder of the best model.
+        report: The `Report`.
     """
 
     def __init__(
-        self, config, task, checkpoints, *, rank, record, report, optimizer=None
+        self, config, task, checkpoints, *, rank, options, optimizer=None, **report
     ):
         self.config = config
         self.task = task
         self.checkpoints = checkpoints
         self.rank = rank
-        self.record = record
-        self.report = report
+        self.options = options
+        self.report = Report(
+            config.output,
+            checkpoints,
+            options={**options, "model": dataclasses.asdict(task.config)},
+            rank=rank,
+            **report,
+        )
         self.optimizer = optimizer or {}
         self.best = config.output / BEST
 
@@ -160,10 +169,10 @@ class Runner:
             best = type(self.task).from_preset(self.best)
             copy_weights(best.network, self.task.network)
 
-    def save_best(self, task=None, **about):
+    def save_best(self, task=None, **metadata):
         """Save the trained model, or another one, as the best."""
         save = (task or self.task).save
-        on_first_host(save, self.best, training=self.record, **about)
+        on_first_host(save, self.best, training=self.options, **metadata)
 
     def fit(self, title, batches, validate, *, epochs, schedule, ema_momentum):
         """Train for the remaining epochs of a phase.

@@ -47,7 +47,7 @@ def translate(config):
         chosen.name,
         config.runtime,
         # With a batch size of 1, a line is translated before the next is read.
-        count=lines.count(RUNTIMES.few + 1) if batch_size > 1 else 1,
+        count=lines.count(RUNTIMES.max_litert_inputs + 1) if batch_size > 1 else 1,
         search=config.search.beam,
         n_best=config.n_best,
         needs_keras=config.glossary and "--glossary",

@@ -23,25 +23,22 @@ from keras_attention_apps.common.hosts import wait_for_hosts
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.presets import model_names
-from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average_models
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.checkpoints import dependencies
 from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.embeddings import check_embeddings
-from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.runner import CHECKPOINTS
 from keras_attention_apps.common.training.runner import Runner
 from keras_attention_apps.common.training.runner import check_epochs
 from keras_attention_apps.common.training.runner import check_output
 from keras_attention_apps.common.training.runner import is_begun
-from keras_attention_apps.common.training.runner import training_record
+from keras_attention_apps.common.training.runner import training_options
 from keras_attention_apps.common.training.scheduled_sampling import check_sampling
 from keras_attention_apps.common.training.scheduled_sampling import start_sampling
 from keras_attention_apps.common.training.schedules import WarmUp
 from keras_attention_apps.common.training.schedules import ema_momentum
 from keras_attention_apps.nmt.config import MODEL_NEEDS
-from keras_attention_apps.nmt.config import RUNTIME_OPTIONS
 from keras_attention_apps.nmt.config import TrainConfig
 from keras_attention_apps.nmt.config import with_recipe
 from keras_attention_apps.nmt.data.batches import SentenceBatches
@@ -189,10 +186,7 @@ def guide_fingerprint(training):
 def _train(config, training, validation, devices):
     start = None
     if config.from_preset:
-        start = Translator.from_preset(config.from_preset)
-        start.check_single("training")
-        changes = dataclasses.asdict(config.model)
-        model = replaced(start.config, changes, RUNTIME_OPTIONS)
+        start, model = Translator.to_fine_tune(config.from_preset, config.model)
         size = len(start.tokenizer)
         config = dataclasses.replace(config, model=model, vocabulary_size=size)
     depends_on = dependencies(
@@ -283,29 +277,21 @@ class _Phases:
         # BLEU is 0 without a correct 4-gram: the other metric breaks ties.
         others = {"bleu": "chrf", "chrf": "bleu"}
         self.rank = operator.itemgetter(self.metric, others[self.metric])
-        record = training_record(config, paths=("from_preset",))
         self.samples = TranslationSamples(
             list(zip(validation.source, validation.target, strict=True))
-        )
-        self.report = Report(
-            config.output,
-            checkpoints,
-            title=f"Training of a translator with {NAMES[config.model.attention]}",
-            about=f"{len(training):,} pairs of sentences; {len(validation):,} for "
-            f"validation; {len(translator.tokenizer):,} subwords",
-            options={**record, "model": dataclasses.asdict(translator.config)},
-            metric=self.metric,
-            rank=self.rank,
-            samples=self.samples,
         )
         self.runner = Runner(
             config,
             translator,
             checkpoints,
             rank=self.rank,
-            record=record,
-            report=self.report,
+            options=training_options(config, paths=("from_preset",)),
             optimizer={"beta_2": config.beta_2},
+            title=f"Training of a translator with {NAMES[config.model.attention]}",
+            data_summary=f"{len(training):,} pairs of sentences; {len(validation):,} "
+            f"for validation; {len(translator.tokenizer):,} subwords",
+            metric=self.metric,
+            samples=self.samples,
         )
 
     def fit(self):
@@ -345,10 +331,10 @@ class _Phases:
             averaged = average_models(folders, Translator.from_preset)
             scores = self._scores(averaged)
             print(f"The average of {len(folders)} epochs: {_formatted(scores)}")
-            self.report.record(f"Average of {len(folders)} epochs", scores)
+            self.runner.report.add_epoch(f"Average of {len(folders)} epochs", scores)
             if self.rank(scores) >= max(map(self.rank, history)):
-                about = [folder.name for folder in folders]
-                self.runner.save_best(averaged, average_of=about)
+                names = [folder.name for folder in folders]
+                self.runner.save_best(averaged, average_of=names)
             history.append(scores)
 
     def self_critical(self):
@@ -438,7 +424,7 @@ class _Phases:
         """Validate, and store the model if epochs are averaged."""
         scores = self._validate()
         if self.config.average:
-            self._keep_epoch(scores)
+            on_first_host(self._save_epoch, scores)
         return scores
 
     def _validate(self):
@@ -458,7 +444,7 @@ class _Phases:
         scores, _ = translation_scores(texts, self.validation.target)
         return scores
 
-    def _keep_epoch(self, scores):
+    def _save_epoch(self, scores):
         """Save the model of this epoch, and remove the epochs that are not averaged."""
         config, history = self.config, self.checkpoints.progress.history
         ranks = [self.rank(figures) for figures in (*history, scores)]
@@ -467,10 +453,8 @@ class _Phases:
             ranked.sort(key=lambda epoch: (ranks[epoch], epoch))
         chosen = {f"epoch-{i + 1:04}" for i in ranked[-config.average :]}
         name = f"epoch-{len(ranks):04}"
-        if not is_first_host():
-            return
         if name in chosen:
-            on_first_host(self.translator.save, self.epochs_folder / name)
+            self.translator.save(self.epochs_folder / name)
         for folder in _saved_epochs(self.epochs_folder):
             if folder.name not in chosen:
                 remove_folder(folder)
