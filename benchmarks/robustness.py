@@ -28,7 +28,7 @@ import time
 import traceback
 from pathlib import Path
 
-import mutations
+import mutated_inputs
 import numpy as np
 import workers
 from photographs import PHOTO
@@ -43,7 +43,7 @@ class Images:
     """Reads image files as the programs do."""
 
     def inputs(self, random):
-        return mutations.mutated_images(random)
+        return mutated_inputs.mutated_images(random)
 
     def known(self):
         return PHOTO.read_bytes()
@@ -64,7 +64,7 @@ class Datasets:
     """Reads data sets of both programs of which one file is damaged."""
 
     def inputs(self, random):
-        sets = mutations.data_sets()
+        sets = mutated_inputs.data_sets()
         while True:
             layout = str(random.choice(list(sets)))
             name = str(random.choice(list(sets[layout])))
@@ -73,16 +73,18 @@ class Datasets:
             content = sets[layout][name]
             content = content.encode() if isinstance(content, str) else content
             is_text = random.random() < 0.7 and not name.endswith(".tar")
-            mutated = mutations.mutated_text if is_text else mutations.mutated_bytes
+            mutated = (
+                mutated_inputs.mutated_text if is_text else mutated_inputs.mutated_bytes
+            )
             how, content = mutated(random, content)
             yield f"{layout}, {name}, {how}", (layout, name, content)
 
     def known(self):
-        return "csv", "metadata.csv", mutations.data_sets()["csv"]["metadata.csv"]
+        return "csv", "metadata.csv", mutated_inputs.data_sets()["csv"]["metadata.csv"]
 
     def answer(self, item):
         layout, damaged, damage = item
-        files = {**mutations.data_sets()[layout], damaged: damage}
+        files = {**mutated_inputs.data_sets()[layout], damaged: damage}
         with tempfile.TemporaryDirectory() as folder:
             for name, content in files.items():
                 path = Path(folder) / name
@@ -119,7 +121,7 @@ class Sentences:
         self.translator = LiteTranslator.from_preset("multi30k-en-de-self-attention")
 
     def inputs(self, random):
-        return mutations.hostile_lines(random)
+        return mutated_inputs.hostile_lines(random)
 
     def known(self):
         return "A dog runs in the snow."
@@ -185,10 +187,10 @@ class Models:
             path = files[random.integers(len(files))]
             content = path.read_bytes()
             if path.name == "config.json" and random.random() < 0.8:
-                how, text = mutations.mutated_config(random, content.decode())
+                how, text = mutated_inputs.mutated_config(random, content.decode())
                 content = text.encode()
             else:
-                how, content = mutations.mutated_bytes(random, content)
+                how, content = mutated_inputs.mutated_bytes(random, content)
             yield f"{path.relative_to(self.folder)}, {how}", (path, content)
 
     def known(self):

@@ -16,7 +16,7 @@ def _loader(task):
 
 
 @pytest.fixture
-def loaded_once(task, monkeypatch):
+def cached_models(task, monkeypatch):
     """Let commands load every model once in all tests, which must not change it.
 
     The fixture `task` is the `Task` of the program.
@@ -25,7 +25,7 @@ def loaded_once(task, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def unloaded_afterwards(task):
+def freed_models(task):
     """Free the loaded models after the tests of a file."""
     yield
     _loader(task).cache_clear()

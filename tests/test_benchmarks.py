@@ -41,8 +41,8 @@ def run(script, *arguments, **variables):
         ["encoder.py", "GRU|ours|graph"],
         ["search.py", "queue"],
         ["sliding_window.py", "256|sliding|both"],
-        ["train_step.py", "ours, graph"],
-        ["translation_step.py", "ours, graph"],
+        ["caption_train_step.py", "ours, graph"],
+        ["translation_train_step.py", "ours, graph"],
     ],
 )
 def test_time_and_memory_are_printed(command):
@@ -58,7 +58,7 @@ def test_translations_are_timed(tmp_path, attention):
     task = {"attention": attention, "sources": [[4, 5, 2], [6, 2]], "steps": [8, 8]}
     (tmp_path / "task.json").write_text(json.dumps(task))
     first, _ = run(
-        "translate.py",
+        "translation_throughput.py",
         *("--work", "ours: beam of 5, 64 together"),
         TRANSLATE_TASK=str(tmp_path / "task.json"),
     )

@@ -23,15 +23,15 @@ from keras_attention_apps.common.config import TrainingOptions
 from keras_attention_apps.common.schema import MAX_UNITS
 from keras_attention_apps.common.schema import BeamSize
 from keras_attention_apps.common.schema import Dropout
+from keras_attention_apps.common.schema import Fraction
 from keras_attention_apps.common.schema import Layers
 from keras_attention_apps.common.schema import Length
 from keras_attention_apps.common.schema import Momentum
 from keras_attention_apps.common.schema import Natural
+from keras_attention_apps.common.schema import NonNegative
 from keras_attention_apps.common.schema import Positive
 from keras_attention_apps.common.schema import Range
-from keras_attention_apps.common.schema import Share
 from keras_attention_apps.common.schema import Units
-from keras_attention_apps.common.schema import Weight
 from tyro.conf import Positional
 
 
@@ -44,10 +44,10 @@ class ModelConfig:
     #: simple images from random weights; the path of a .keras file; or hub: and a
     #: preset of KerasHub, such as hub:dinov2_small.
     backbone: str = "MobileNetV2"
-    #: Preprocessing of the pixels: own, that of the backbone (a .keras file without one
-    #: receives values from 0 to 255); none, 0 to 255; unit, 0 to 1; tf, -1 to 1;
-    #: torch, 0 to 1, normalised by the mean and standard deviation of ImageNet; or
-    #: caffe, BGR minus the mean of ImageNet.
+    #: Preprocessing of the pixels. own: that of the backbone (a .keras file without one
+    #: receives values from 0 to 255). none: 0 to 255. unit: 0 to 1. tf: -1 to 1. torch:
+    #: 0 to 1, normalised by the mean and standard deviation of ImageNet. caffe: BGR
+    #: minus the mean of ImageNet.
     preprocessing: Literal["own", "none", "unit", "tf", "torch", "caffe"] = "own"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
@@ -89,14 +89,14 @@ class ModelConfig:
     #: straight-through Gumbel estimator.
     estimator: Literal["score-function", "straight-through"] = "score-function"
     #: Hard attention: probability that a caption is trained with soft attention.
-    soft_probability: Share = 0.5
+    soft_probability: Fraction = 0.5
     #: Context of hard attention in inference: the most probable region (argmax), or the
     #: weighted mean of all regions (expectation).
     inference: Literal["argmax", "expectation"] = "argmax"
     #: Dropout rate of the regions, of the embeddings and, in the recurrent decoder,
     #: before the output layer; in the transformer, of every sublayer.
     dropout: Dropout = 0.4
-    #: Maximum number of words in a caption.
+    #: Maximum number of words in a caption, the end token not included.
     max_length: Length = 22
 
     @property
@@ -155,7 +155,7 @@ class CaptionTrainingOptions:
     backbone_weights: str = "imagenet"
     #: Maximum share of unreadable images, which are reported and left out. Missing
     #: images do not count; up to half of the images may be missing.
-    max_unreadable: Share = 0.01
+    max_unreadable: Fraction = 0.01
     #: Minimum count of a word in the training captions to be in the vocabulary. If it
     #: is omitted, captioner train uses 5, or 1 for fewer than 5,000 captions.
     min_count: Positive | None = None
@@ -181,14 +181,14 @@ class CaptionTrainingOptions:
     #: half of them mirrored.
     frozen_views: Positive = 1
     #: Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero).
-    learning_rate: Weight = 7e-4
+    learning_rate: NonNegative = 7e-4
     #: Epochs of fine-tuning, in which the CNN is trained, too.
     fine_tune_epochs: Natural = 7
     #: Share of the layers of the CNN that are fine-tuned, counted from the top; in a
     #: model from a file or from KerasHub, share of its weight tensors.
-    fine_tune_share: Share = 0.8
+    fine_tune_share: Fraction = 0.8
     #: Peak learning rate of fine-tuning.
-    fine_tune_learning_rate: Weight = 1e-4
+    fine_tune_learning_rate: NonNegative = 1e-4
     #: Augment images in fine-tuning by random crops and mirroring.
     augment: bool = True
     #: Dropout rate in fine-tuning, instead of --model.dropout.
@@ -196,23 +196,23 @@ class CaptionTrainingOptions:
     #: Epochs of self-critical training of the decoder, with CIDEr-D as reward.
     self_critical_epochs: Natural = 2
     #: Peak learning rate of self-critical training.
-    self_critical_learning_rate: Weight = 5e-5
-    #: Baseline of the reward: samples, the mean reward of the other samples of the
-    #: image; or greedy, the reward of the caption of greedy search.
+    self_critical_learning_rate: NonNegative = 5e-5
+    #: Baseline of the reward. samples: the mean reward of the other samples of the
+    #: image. greedy: the reward of the caption of greedy search.
     self_critical_baseline: Literal["samples", "greedy"] = "samples"
     #: Weight of BLEU-4 (0 to 1) in the reward, in addition to CIDEr-D (0 to 10).
-    self_critical_bleu: Weight = 0.0
+    self_critical_bleu: NonNegative = 0.0
     #: Weight of the doubly stochastic penalty (lambda), which encourages equal
     #: attention to all regions over a caption.
-    doubly_stochastic: Weight = 0.1
+    doubly_stochastic: NonNegative = 0.1
     #: Weight of attention supervision: the loss of the attention weights against the
     #: boxes of the data, for the words that have boxes.
-    supervision: Weight = 0.0
+    supervision: NonNegative = 0.0
     #: Weight of the REINFORCE term of hard attention (lambda_r).
-    reward_weight: Weight = 0.1
+    reward_weight: NonNegative = 0.1
     #: Weight of the entropy bonus of hard attention (lambda_e), which keeps it from
     #: settling on one region too early.
-    entropy_weight: Weight = 0.002
+    entropy_weight: NonNegative = 0.002
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
     #: If it is omitted, captioner train averages over two epochs, but at most 500
     #: steps.
@@ -382,7 +382,7 @@ class EvaluateConfig:
     #: with --regions. By default, the file of an image is in the folder of the image.
     regions: Path | None = None
     #: Maximum share of unreadable images, which are left out.
-    max_unreadable: Share = 0.01
+    max_unreadable: Fraction = 0.01
     #: Write the captions to this file in COCO's results format.
     output: Path | None = None
     search: Flags[CaptionSearchConfig] = CaptionSearchConfig()

@@ -17,7 +17,7 @@ from keras_attention_apps.captioner.data.regions import padded
 from keras_attention_apps.captioner.data.regions import read_regions
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.network.building import build_network
-from keras_attention_apps.captioner.network.encoders import FILE
+from keras_attention_apps.captioner.network.encoders import ENCODER_FILE
 from keras_attention_apps.captioner.network.encoders import Encoder
 from keras_attention_apps.captioner.network.ensemble import CaptionEnsemble
 from keras_attention_apps.captioner.network.features import feature_model
@@ -73,7 +73,7 @@ class Captioner(BaseCaptioner, Task):
     config_type = ModelConfig
     search_type = CaptionBeamConfig
     runtime_options = RUNTIME_OPTIONS
-    part_files = (FILE,)
+    part_files = (ENCODER_FILE,)
     ensemble_type = CaptionEnsemble
 
     @staticmethod

@@ -10,13 +10,13 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.reading import MAX_BYTES
 from keras_attention_apps.common.schema import BeamSize
+from keras_attention_apps.common.schema import Fraction
 from keras_attention_apps.common.schema import LengthPenalty
 from keras_attention_apps.common.schema import Natural
+from keras_attention_apps.common.schema import NonNegative
 from keras_attention_apps.common.schema import Positive
 from keras_attention_apps.common.schema import Range
 from keras_attention_apps.common.schema import Seed
-from keras_attention_apps.common.schema import Share
-from keras_attention_apps.common.schema import Weight
 from keras_attention_apps.common.schema import check_ranges
 from tyro.conf import Positional
 
@@ -153,18 +153,18 @@ class TrainingOptions:
     #: closer to the beam-search result.
     self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
     #: Weight decay of AdamW.
-    weight_decay: Weight = 0.01
+    weight_decay: NonNegative = 0.01
     #: Label smoothing.
     label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
     #: Gradient clipping: maximum global norm (0 disables it).
-    clip_norm: Weight = 5.0
+    clip_norm: NonNegative = 5.0
     #: Scheduled sampling: maximum probability that a recurrent decoder reads a word
     #: that it samples itself instead of the word of the reference (0 disables it).
-    scheduled_sampling: Share = 0.0
+    scheduled_sampling: Fraction = 0.0
     #: Growth of the probability of scheduled sampling over the steps of the first
-    #: phase: constant; linear, from 0 to the maximum; or inverse-sigmoid, which reaches
-    #: half of the maximum after half of the steps. Further phases of teacher forcing
-    #: use the maximum.
+    #: phase. constant: always the maximum. linear: from 0 to the maximum.
+    #: inverse-sigmoid: half of the maximum after half of the steps. Further phases of
+    #: teacher forcing use the maximum.
     sampling_schedule: SamplingSchedule = "inverse-sigmoid"
     #: Precision of the computation; the weights are always float32. Half precision is
     #: faster on hardware that supports it.
@@ -207,7 +207,7 @@ class SearchConfig:
     beam_groups: Positive | None = None
     #: Diversity penalty of diverse beam search. By default 0.5, or that of a LiteRT
     #: file.
-    diversity_penalty: Weight | None = None
+    diversity_penalty: NonNegative | None = None
     #: Batch size.
     batch_size: Annotated[int, Range(1, 1_000_000)] = 64
 
@@ -295,7 +295,7 @@ class ExportOptions:
     output: Positional[Path]
     #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
     format: Format | None = None
-    #: Precision of the weights in a LiteRT file: float16, the default; int8, with eight
-    #: bits for dense layers and the embeddings that share their matrices, and float16
-    #: for convolutions; or none, which leaves them unchanged.
+    #: Precision of the weights in a LiteRT file. float16: the default. int8: eight bits
+    #: for dense layers and the embeddings that share their matrices, and float16 for
+    #: convolutions. none: unchanged.
     quantize: Quantize | None = None

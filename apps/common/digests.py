@@ -10,8 +10,8 @@ from keras_attention_apps.common.files import write_json
 from keras_attention_apps.common.reading import opened
 
 # Keys in a JSON file: the digests of other files by name, and its own digest.
-FILES = "sha256"
-OWN = "digest"
+FILE_DIGESTS_KEY = "sha256"
+DIGEST_KEY = "digest"
 
 # List of the files of a folder with their digests.
 SUMS = "SHA256SUMS"
@@ -29,8 +29,10 @@ def write_sealed(path, value, files=()):
         The dict that was written.
     """
     content = json.loads(json.dumps(value, default=str))
-    content[FILES] = {name: digest_of_file(path.parent / name) for name in files}
-    content[OWN] = _digest(content)
+    content[FILE_DIGESTS_KEY] = {
+        name: digest_of_file(path.parent / name) for name in files
+    }
+    content[DIGEST_KEY] = _digest(content)
     write_json(path, content)
     return content
 
@@ -50,13 +52,13 @@ def read_sealed(path):
         raise UserError(f"{path.name} is not JSON: {reason(error)}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path.name} is not an object")
-    if not isinstance(content.get(FILES, {}), dict):
-        raise UserError(f'"{FILES}" of {path.name} is not an object')
-    rest = {name: value for name, value in content.items() if name != OWN}
-    if content.get(OWN, _digest(rest)) != _digest(rest):
+    if not isinstance(content.get(FILE_DIGESTS_KEY, {}), dict):
+        raise UserError(f'"{FILE_DIGESTS_KEY}" of {path.name} is not an object')
+    rest = {name: value for name, value in content.items() if name != DIGEST_KEY}
+    if content.get(DIGEST_KEY, _digest(rest)) != _digest(rest):
         raise UserError(
             f"{path.name} differs from its digest: it is damaged, or was edited. "
-            f'Remove its "{OWN}" to skip this check'
+            f'Remove its "{DIGEST_KEY}" to skip this check'
         )
     return content
 
@@ -74,7 +76,7 @@ def check_file_digest(content, path):
     Raises:
         UserError: If the file differs from its digest.
     """
-    digests = content.get(FILES, {})
+    digests = content.get(FILE_DIGESTS_KEY, {})
     if path.name not in digests:
         return False
     if digests[path.name] != digest_of_file(path):

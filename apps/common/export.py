@@ -6,7 +6,7 @@ import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import summed_names
 from keras_attention_apps.common.digests import write_sums
-from keras_attention_apps.common.files import SAVED_MODEL
+from keras_attention_apps.common.files import SAVED_MODEL_FILES
 from keras_attention_apps.common.files import atomic_folder
 from keras_attention_apps.common.files import check_file
 from keras_attention_apps.common.files import check_folder
@@ -52,7 +52,7 @@ def _own_names(folder):
 
     SavedModels of other programs have no digests.
     """
-    return summed_names(folder) if holds(folder, SAVED_MODEL) else set()
+    return summed_names(folder) if holds(folder, SAVED_MODEL_FILES) else set()
 
 
 def export_task(config, model, inputs, load, write_lite, write_saved_model):

@@ -14,8 +14,8 @@ from keras_attention_apps.common.reading import STANDARD_INPUT
 from keras_attention_apps.common.reading import read_file
 
 # Files that a folder of a model contains, and a SavedModel.
-MODEL = ("config.json", "model.weights.h5")
-SAVED_MODEL = ("saved_model.pb", "variables")
+MODEL_FILES = ("config.json", "model.weights.h5")
+SAVED_MODEL_FILES = ("saved_model.pb", "variables")
 
 # A temporary name contains at most this many characters of the final name, because
 # systems limit the length of names.
@@ -32,9 +32,9 @@ def atomic_path(path):
     """Yield a temporary path for a file, which is renamed to `path` on success.
 
     After an error the temporary file is removed, and an older file at `path` is
-    unchanged. The temporary one has its permissions from the beginning. The temporary
-    name keeps the suffixes, since libraries choose a format by them. Links are
-    followed; pipes and devices are written to directly.
+    unchanged. The temporary file has the permissions of an older file at `path` from
+    the start. Its name keeps the suffixes, since libraries choose a format by them.
+    Links are followed; pipes and devices are written to directly.
 
     Raises:
         UserError: If no file can be written there; see `check_file`.
@@ -45,7 +45,7 @@ def atomic_path(path):
         return
     path, temporary = _with_temporary(path)
     try:
-        with naming(path):
+        with errors_naming(path):
             if path.exists():
                 temporary.touch(mode=0o600)
                 _copy_mode(path, temporary)
@@ -60,8 +60,8 @@ def atomic_folder(path, own_names=None):
     """Yield a new temporary folder, which is renamed to `path` on success.
 
     An older output is replaced as a whole. Other files in its folder are kept, unless
-    the new output has a file of this name. If one of them cannot be moved, it stays in
-    a hidden folder beside `path`, from where `recover_folder` moves it. Otherwise as
+    the new output has a file of the same name. If one of them cannot be moved, it stays
+    in a hidden folder beside `path`, from where `recover_folder` moves it. Otherwise as
     `atomic_path`.
 
     Args:
@@ -82,7 +82,7 @@ def atomic_folder(path, own_names=None):
         temporary.mkdir(mode=0o700 if path.exists() else 0o777)
         if path.exists():
             _copy_mode(path, temporary, also=stat.S_IRWXU)
-        with naming(path):
+        with errors_naming(path):
             yield temporary
         kept = _names(path) - older - _names(temporary)
         if path.exists():
@@ -100,7 +100,7 @@ def atomic_folder(path, own_names=None):
 
 
 @contextlib.contextmanager
-def naming(path):
+def errors_naming(path):
     """Name a file or folder in the errors of writing it, such as those of a full disk.
 
     The system names no file in some of them, and a temporary one in others.

@@ -83,18 +83,18 @@ def wait_for_hosts(place):
         multihost_utils.sync_global_devices(place)
 
 
-def broadcast_figures(figures):
-    """Broadcast a dict of figures from the first process to all, and return it.
+def broadcast_metrics(metrics):
+    """Broadcast a dict of metrics from the first process to all, and return it.
 
-    Different hardware rounds differently; a decision by these figures, such as early
+    Different hardware rounds differently; a decision by these metrics, such as early
     stopping, must be the same in all processes.
     """
     if host_count() == 1:
-        return figures
+        return metrics
     from jax.experimental import multihost_utils
 
-    values = multihost_utils.broadcast_one_to_all([*map(float, figures.values())])
-    return dict(zip(figures, map(float, values), strict=True))
+    values = multihost_utils.broadcast_one_to_all([*map(float, metrics.values())])
+    return dict(zip(metrics, map(float, values), strict=True))
 
 
 @contextlib.contextmanager

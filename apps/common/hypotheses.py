@@ -10,7 +10,7 @@ import numpy as np
 from keras_attention_apps.common.cli import UserError
 
 # Lower bound of the scores of possible hypotheses; a search gives impossible ones -1e9.
-LEAST_SCORE = -1e8
+MIN_SCORE = -1e8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ def hypotheses(outputs, n_best=1):
     outputs = {name: np.asarray(values) for name, values in outputs.items()}
     # A search without a possible hypothesis returns -1e9; in LiteRT files of earlier
     # versions, NaN.
-    if not np.all(outputs["scores"][:, 0] > LEAST_SCORE):
+    if not np.all(outputs["scores"][:, 0] > MIN_SCORE):
         raise UserError(
             "The model computes no finite scores: its weights are NaN or infinite. Its "
             "training has diverged, or a file is damaged."

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import reason
-from keras_attention_apps.common.digests import FILES
+from keras_attention_apps.common.digests import FILE_DIGESTS_KEY
 from keras_attention_apps.common.digests import read_sealed
-from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.files import MODEL_FILES
 from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.files import holds
 from keras_attention_apps.common.files import read_json
@@ -52,7 +52,7 @@ def find_preset(name_or_path, presets):
             return folder
     known = sorted(path.parent.name for path in presets.glob(f"*/{CONFIG}"))
     inside = path / BEST
-    hint = f". Its model is {str(inside)!r}" if holds(inside, MODEL) else ""
+    hint = f". Its model is {str(inside)!r}" if holds(inside, MODEL_FILES) else ""
     raise UserError(
         "expected the name of a preset or the folder of a trained model. Presets: "
         f"{', '.join(known) or 'none'}. Received: {str(name_or_path)!r}{hint}"
@@ -162,7 +162,7 @@ def model_names(folder):
     """Return the set of the names in a folder that belong to a saved model.
 
     It is empty if the folder has no model of this project. Other libraries also write
-    files with the names of `MODEL`, but no configuration with a `"model"`.
+    files with the names of `MODEL_FILES`, but no configuration with a `"model"`.
     """
     try:
         content = read_json(folder / CONFIG)
@@ -170,9 +170,9 @@ def model_names(folder):
         return set()
     if not (isinstance(content, dict) and isinstance(content.get("model"), dict)):
         return set()
-    files = content.get(FILES, {})
-    is_model = isinstance(files, dict) and holds(folder, MODEL)
-    return {*MODEL, LITERT, *files} if is_model else set()
+    files = content.get(FILE_DIGESTS_KEY, {})
+    is_model = isinstance(files, dict) and holds(folder, MODEL_FILES)
+    return {*MODEL_FILES, LITERT, *files} if is_model else set()
 
 
 def read_config(name_or_path, *, presets, kind, noun):

@@ -6,7 +6,7 @@ import sys
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import printable
-from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.files import MODEL_FILES
 from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
@@ -94,7 +94,7 @@ class Runtimes:
         if is_litert(model):
             return [model]
         lite = imported(self.litert)
-        files = (*MODEL, LITERT, lite.tokenizer_type.file_name)
+        files = (*MODEL_FILES, LITERT, lite.tokenizer_type.file_name)
         try:
             members = member_names(model, presets=lite.presets, noun=lite.noun)
             names = dict.fromkeys([*split_names(model), *members])

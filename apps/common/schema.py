@@ -38,8 +38,8 @@ MAX_UNITS = 65_536
 Units = Annotated[int, Range(1, MAX_UNITS)]
 Layers = Annotated[int, Range(1, 100)]
 Length = Annotated[int, Range(1, 10_000)]
-Share = Annotated[float, Range(0, 1)]
-Weight = Annotated[float, Range(0)]
+Fraction = Annotated[float, Range(0, 1)]
+NonNegative = Annotated[float, Range(0)]
 # With a momentum of 1, an average never changes.
 Momentum = Annotated[float, Range(0, 0.99999)]
 # A rate of 1 would drop everything.
@@ -195,7 +195,7 @@ class BeamConfig:
     #: avoids the tokens of the groups before it. 1 is standard beam search.
     beam_groups: Positive = 1
     #: Diversity penalty of diverse beam search.
-    diversity_penalty: Weight = 0.5
+    diversity_penalty: NonNegative = 0.5
 
     def __post_init__(self):
         if self.beam_groups < 1 or self.beam_size % self.beam_groups:

@@ -21,7 +21,7 @@ from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average
 
 # Maximum number of cached searches; a long-running process may need many.
-MOST_SEARCHES = 32
+MAX_SEARCHES = 32
 
 
 class Task:
@@ -255,7 +255,7 @@ class Task:
     def _cached_search_model(self, key, search, max_length, **options):
         """Return the `SearchModel` of a key, which is built on its first use."""
         if key not in self._search_models:
-            while len(self._search_models) >= MOST_SEARCHES:
+            while len(self._search_models) >= MAX_SEARCHES:
                 self._search_models.pop(next(iter(self._search_models)))
             self._search_models[key] = SearchModel(
                 self.network,

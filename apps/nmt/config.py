@@ -20,16 +20,16 @@ from keras_attention_apps.common.config import TrainingOptions
 from keras_attention_apps.common.schema import MAX_UNITS
 from keras_attention_apps.common.schema import BeamSize
 from keras_attention_apps.common.schema import Dropout
+from keras_attention_apps.common.schema import Fraction
 from keras_attention_apps.common.schema import Layers
 from keras_attention_apps.common.schema import Length
 from keras_attention_apps.common.schema import LengthRatio
 from keras_attention_apps.common.schema import Momentum
 from keras_attention_apps.common.schema import Natural
+from keras_attention_apps.common.schema import NonNegative
 from keras_attention_apps.common.schema import Positive
 from keras_attention_apps.common.schema import Range
-from keras_attention_apps.common.schema import Share
 from keras_attention_apps.common.schema import Units
-from keras_attention_apps.common.schema import Weight
 from keras_attention_apps.nmt.schema import DEFAULT_MODEL
 from keras_attention_apps.nmt.schema import MinLengthRatio
 from keras_attention_apps.nmt.schema import TranslationBeamConfig
@@ -217,7 +217,7 @@ class TranslationTrainingOptions:
     guide: Path | None = None
     #: Weight of the guided-alignment loss: the cross-entropy between the given links
     #: and the attention weights.
-    guide_weight: Weight = 0.5
+    guide_weight: NonNegative = 0.5
     model: ModelConfig = ModelConfig()
     #: Fine-tune a preset, or the model in a folder: training starts from its weights
     #: and its vocabulary. Of the options of the model, the dropout rates,
@@ -234,10 +234,10 @@ class TranslationTrainingOptions:
     #: Use 0.9995 for languages with thousands of characters.
     character_coverage: Annotated[float, Range(0.98, 1)] = 1.0
     #: BPE-dropout of the source text: probability that a merge is skipped.
-    subword_dropout: Share = 0.1
+    subword_dropout: Fraction = 0.1
     #: BPE-dropout of the target text. It needs many more epochs, as the model cannot
     #: predict how a word is split.
-    target_subword_dropout: Share = 0.0
+    target_subword_dropout: Fraction = 0.0
     #: Batch size: maximum number of tokens on either side, padding included. By default
     #: that of the recipe of the attention.
     batch_tokens: Positive | None = None
@@ -249,7 +249,7 @@ class TranslationTrainingOptions:
     #: Learning-rate schedule after the warm-up; by default that of the recipe.
     schedule: Literal["constant", "inverse-square-root", "cosine"] | None = None
     #: Peak learning rate of AdamW; by default that of the recipe.
-    learning_rate: Weight | None = None
+    learning_rate: NonNegative | None = None
     #: Warm-up steps, at most a tenth of all steps; by default those of the recipe.
     warm_up: Natural | None = None
     #: beta_2 of AdamW; by default that of the recipe.
@@ -266,7 +266,7 @@ class TranslationTrainingOptions:
     #: Epochs of self-critical training, with BLEU plus chrF2 as reward.
     self_critical_epochs: Natural = 0
     #: Peak learning rate of self-critical training.
-    self_critical_learning_rate: Weight = 3e-4
+    self_critical_learning_rate: NonNegative = 3e-4
     #: Number of samples per sentence. The baseline of a sample is the mean reward of
     #: the others.
     self_critical_samples: Annotated[int, Range(2, 1000)] = 5

@@ -161,7 +161,7 @@ class Translator(BaseTranslator, Task):
         inputs = {"source": pad(token_ids, columns=columns)}
         if any(phrases):
             inputs["phrases"] = self._padded(phrases)
-        longest = self.longest_search(columns, search, phrases)
+        longest = self.max_search_length(columns, search, phrases)
         search_model = self.search_model(longest, phrases="phrases" in inputs, **search)
         return hypotheses(predict_rows(search_model, inputs), n_best)
 
@@ -175,7 +175,7 @@ class Translator(BaseTranslator, Task):
                 place[: len(phrase)] = phrase
         return padded
 
-    def longest_search(self, columns, search, phrases=()):
+    def max_search_length(self, columns, search, phrases=()):
         """Return the maximum length of a batch of translations.
 
         Args:
@@ -183,12 +183,12 @@ class Translator(BaseTranslator, Task):
             search: Options of the beam search.
             phrases: For each sentence, the phrases that its translations contain.
         """
-        longest = self.longest(columns, search.get("max_length_ratio"))
-        shortest = self._shortest(columns, search.get("min_length_ratio", 0.0))
+        longest = self.max_target_length(columns, search.get("max_length_ratio"))
+        shortest = self._min_target_length(columns, search.get("min_length_ratio", 0.0))
         needed = max((sum(map(len, x)) + 1 for x in phrases), default=0)
         return self._rounded(max(longest, shortest, needed))
 
-    def _shortest(self, length, min_length_ratio):
+    def _min_target_length(self, length, min_length_ratio):
         """Return the minimum number of tokens for a source of `length` tokens."""
         shortest = math.ceil(min_length_ratio * (length - 1)) + 1
         return min(shortest, self.max_length)
@@ -230,7 +230,9 @@ class Translator(BaseTranslator, Task):
         """Maximum number of tokens of each translation, `(B,)`."""
         shortest, longest = ratios
         limits = [
-            max(self.longest(n, longest), self._shortest(n, shortest))
+            max(
+                self.max_target_length(n, longest), self._min_target_length(n, shortest)
+            )
             for n in range(self.config.max_length + 1)
         ]
         limit = _by_length(limits, inputs)
@@ -244,7 +246,9 @@ class Translator(BaseTranslator, Task):
         constraints = []
         if ratio:
             lengths = range(self.config.max_length + 1)
-            shortest = [min(self._shortest(n, ratio), max_length) for n in lengths]
+            shortest = [
+                min(self._min_target_length(n, ratio), max_length) for n in lengths
+            ]
             constraints.append(MinLength(_by_length(shortest, inputs)))
         if "phrases" in inputs:
             constraints.append(

@@ -237,7 +237,7 @@ class BaseTranslator:
         """
         raise NotImplementedError
 
-    def longest(self, length, max_length_ratio=None):
+    def max_target_length(self, length, max_length_ratio=None):
         """Return the maximum number of tokens for a source of `length` tokens.
 
         Args:

@@ -10,7 +10,7 @@ from keras_attention_apps.captioner.main import main
 
 from .conftest import lines_of
 
-pytestmark = pytest.mark.usefixtures("loaded_once")
+pytestmark = pytest.mark.usefixtures("cached_models")
 
 
 def test_one_image_prints_its_caption(photographs, model_folder, capsys):

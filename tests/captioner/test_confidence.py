@@ -8,7 +8,7 @@ import pytest
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.metrics import cider_of_probable
 
-pytestmark = pytest.mark.usefixtures("loaded_once")
+pytestmark = pytest.mark.usefixtures("cached_models")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network.backbone import Backbone
-from keras_attention_apps.captioner.network.encoders import FILE
+from keras_attention_apps.captioner.network.encoders import ENCODER_FILE
 from keras_attention_apps.captioner.network.encoders import is_encoder
 from keras_attention_apps.captioner.network.features import cached_features
 from keras_attention_apps.captioner.network.folding import FoldedConvolution
@@ -296,9 +296,9 @@ def test_averaged_models_may_differ_in_options_that_do_not_change_weights(folder
 def test_a_model_folder_runs_no_code(folder, tmp_path):
     changed = shutil.copytree(folder, tmp_path / "changed")
     layer = layers.Lambda(lambda images: images)
-    stored = json.loads((folder / FILE).read_text())
+    stored = json.loads((folder / ENCODER_FILE).read_text())
     stored["model"]["config"]["layers"][1] |= keras.saving.serialize_keras_object(layer)
-    (changed / FILE).write_text(json.dumps(stored))
+    (changed / ENCODER_FILE).write_text(json.dumps(stored))
     with pytest.raises(UserError, match=r"backbone\.json is damaged"):
         Captioner.from_preset(changed)
 

@@ -13,7 +13,7 @@ from programs import error_of
 from programs import training
 from programs import with_content
 
-pytestmark = pytest.mark.usefixtures("loaded_once")
+pytestmark = pytest.mark.usefixtures("cached_models")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def photographs(squares):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_captions_are_those_of_keras(
-    loaded_once, exported, model_folder, photographs, threads
+    cached_models, exported, model_folder, photographs, threads
 ):
     options = {"n_best": 4, **SEARCH}
     keras_captioner = Captioner.from_preset(model_folder)
@@ -116,7 +116,7 @@ def run(*arguments):
 
 
 def test_the_command_needs_no_keras(
-    loaded_once, exported, photographs, model_folder, tmp_path
+    cached_models, exported, photographs, model_folder, tmp_path
 ):
     folder = tmp_path / "model"
     shutil.copytree(model_folder, folder)

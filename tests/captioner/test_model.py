@@ -219,7 +219,7 @@ def test_attention_supervision_is_added_to_the_loss(captioner, batch):
     losses = []
     for supervision in (0.0, 0.3):
         network.loss_options.supervision = supervision
-        loss = network.compute_loss({**batch, "regions": regions}, None, outputs)
+        loss = network.compute_loss({**batch, "coverage": regions}, None, outputs)
         losses.append(float(loss))
     network.loss_options.supervision = 0.0
 

@@ -17,7 +17,7 @@ from programs import check_average
 
 from .conftest import lines_of
 
-pytestmark = pytest.mark.usefixtures("loaded_once")
+pytestmark = pytest.mark.usefixtures("cached_models")
 
 
 def test_an_overlay_is_an_image_file(photographs, model_folder, capsys):

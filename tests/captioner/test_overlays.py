@@ -61,7 +61,7 @@ def test_overlays_are_not_written_to_the_folder_of_the_images(
 
 @pytest.mark.parametrize("given", ["-", "descriptor"])
 def test_an_image_from_a_pipe_has_a_caption_and_an_overlay(
-    loaded_once, photographs, model_folder, capsys, monkeypatch, request, given
+    cached_models, photographs, model_folder, capsys, monkeypatch, request, given
 ):
     content = (photographs / "red-0.png").read_bytes()
     monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO(content)))
@@ -86,7 +86,7 @@ def test_an_image_from_a_pipe_has_a_caption_and_an_overlay(
 
 
 def test_an_unreadable_image_from_a_pipe_has_its_name(
-    loaded_once, model_folder, tmp_path, capsys, monkeypatch
+    cached_models, model_folder, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO(b"text")))
     command = ["caption", "-", "--model", str(model_folder)]

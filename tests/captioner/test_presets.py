@@ -11,7 +11,7 @@ from keras_attention_apps.captioner.inference import Captioner
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
 ROOT = Path(__file__).parents[2]
 PHOTOGRAPH = ROOT / "docs" / "photographer.jpg"
-pytestmark = pytest.mark.usefixtures("loaded_once", "unloaded_afterwards", "eager")
+pytestmark = pytest.mark.usefixtures("cached_models", "freed_models", "eager")
 
 
 def test_there_is_one_of_each_kind():

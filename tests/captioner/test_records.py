@@ -109,7 +109,7 @@ def test_lines_of_earlier_versions_have_any_options(tmp_path):
 
 
 @pytest.fixture
-def captioning(loaded_once, photographs, model_folder, tmp_path):
+def captioning(cached_models, photographs, model_folder, tmp_path):
     """The arguments that caption one photograph, and the path of their output."""
     output = tmp_path / "captions.jsonl"
     command = ["caption", str(photographs / "red-0.png"), "--model", str(model_folder)]

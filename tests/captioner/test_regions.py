@@ -35,8 +35,8 @@ from .conftest import TINY
 from .conftest import untrained
 from .test_train import command
 
-DEPTH, MOST = 5, 4
-OPTIONS = {"region_depth": DEPTH, "max_regions": MOST}
+DEPTH, MAX_REGIONS = 5, 4
+OPTIONS = {"region_depth": DEPTH, "max_regions": MAX_REGIONS}
 KINDS = {
     "recurrent": dataclasses.replace(TINY, **OPTIONS),
     "transformer": dataclasses.replace(
@@ -113,14 +113,14 @@ def test_a_caption_has_a_map_over_its_own_boxes(eager, detected, photographs):
 def test_no_more_regions_are_used_than_the_model_has(eager):
     captioner = untrained(KINDS["recurrent"])
     random = np.random.default_rng(2)
-    features = random.normal(size=(MOST + 2, DEPTH)).astype("float32")
-    boxes = np.tile(np.float32([0, 0, 1, 1]), (MOST + 2, 1))
+    features = random.normal(size=(MAX_REGIONS + 2, DEPTH)).astype("float32")
+    boxes = np.tile(np.float32([0, 0, 1, 1]), (MAX_REGIONS + 2, 1))
     all_of_them, first = (
         captioner.caption(Regions(features[:n], boxes[:n]), beam_size=2)
-        for n in (MOST + 2, MOST)
+        for n in (MAX_REGIONS + 2, MAX_REGIONS)
     )
     assert all_of_them.text == first.text
-    assert len(all_of_them.boxes) == MOST
+    assert len(all_of_them.boxes) == MAX_REGIONS
 
 
 @pytest.mark.exhaustive
@@ -128,12 +128,18 @@ def test_a_captioner_trained_on_regions_captions_and_is_evaluated(
     eager, without_java, squares, detected, photographs, tmp_path, capsys
 ):
     output = tmp_path / "run"
-    sizes = {"decoder": "transformer", "heads": 1, "max-regions": MOST, "max-length": 4}
+    sizes = {
+        "decoder": "transformer",
+        "heads": 1,
+        "max-regions": MAX_REGIONS,
+        "max-length": 4,
+    }
     options = {"regions": detected, "frozen-views": 1, "epochs": 1}
     arguments = command(squares, output, sizes, **options)
     assert main(arguments) == 0
     assert (
-        f"At most {MOST} detected regions of depth {DEPTH}" in capsys.readouterr().out
+        f"At most {MAX_REGIONS} detected regions of depth {DEPTH}"
+        in capsys.readouterr().out
     )
     model = output / "model"
     config = Captioner.read_config(model)
@@ -326,7 +332,7 @@ def test_pointing_at_detected_regions(box, hits):
 
 
 def test_supervision_of_detected_regions(detected):
-    features = RegionFeatures(["red-0.png", "red-8.png"], detected, MOST, DEPTH)
+    features = RegionFeatures(["red-0.png", "red-8.png"], detected, MAX_REGIONS, DEPTH)
     batches = TrainingBatches(
         [[[START, 4, END]], [[START, 5, END]]],
         features=[features],
@@ -339,8 +345,11 @@ def test_supervision_of_detected_regions(detected):
     [batch] = batches[0]
     row = int(batch["captions"][1, 0, 1] == 4)
     count = len(features.boxes(0))
-    expected = np.pad([0.5, 0.0, 1.0][:count], (0, MOST - count))
-    np.testing.assert_allclose(batch["regions"][row, 0, 0], expected, atol=1e-6)
-    assert batch["regions"].sum() == pytest.approx(expected.sum())
+    expected = np.pad([0.5, 0.0, 1.0][:count], (0, MAX_REGIONS - count))
+    np.testing.assert_allclose(batch["coverage"][row, 0, 0], expected, atol=1e-6)
+    assert batch["coverage"].sum() == pytest.approx(expected.sum())
     np.testing.assert_array_equal(batch["features"][row], features[0])
-    assert features[0:2].shape == (2, MOST, DEPTH)
+    assert features[0:2].shape == (2, MAX_REGIONS, DEPTH)
+    found, boxes = features.with_boxes(slice(1, 2))
+    np.testing.assert_array_equal(found, features[1:2])
+    np.testing.assert_array_equal(boxes, [features.boxes(1)])

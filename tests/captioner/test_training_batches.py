@@ -119,7 +119,7 @@ def test_every_epoch_draws_a_view_of_each_image():
         drawn = []
         for (batch,) in map(data.__getitem__, range(len(data))):
             for features, regions in zip(
-                batch["features"], batch["regions"], strict=True
+                batch["features"], batch["coverage"], strict=True
             ):
                 view = int(features[0, 0])
                 assert regions[0, 0].tolist() == [1 - view, view]
@@ -149,7 +149,7 @@ def test_boxes_move_with_the_image(tmp_path):
     mirrored = set()
     for _ in range(6):
         (batch,) = data[0]
-        for image, regions in zip(batch["images"], batch["regions"], strict=True):
+        for image, regions in zip(batch["images"], batch["coverage"], strict=True):
             bright = image[..., 0].reshape(4, 16, 8, 8).mean(axis=(1, 3)) / 255
             np.testing.assert_allclose(regions[0, 1].reshape(4, 8), bright, atol=0.1)
             assert not regions[0, [0, 2]].any()

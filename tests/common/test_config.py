@@ -13,10 +13,10 @@ import pytest
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import parsed
+from keras_attention_apps.common.schema import Fraction
 from keras_attention_apps.common.schema import Natural
+from keras_attention_apps.common.schema import NonNegative
 from keras_attention_apps.common.schema import Positive
-from keras_attention_apps.common.schema import Share
-from keras_attention_apps.common.schema import Weight
 from keras_attention_apps.common.schema import check_ranges
 from keras_attention_apps.common.schema import from_json
 from keras_attention_apps.common.schema import replaced
@@ -25,14 +25,14 @@ from keras_attention_apps.common.schema import replaced
 @dataclasses.dataclass(frozen=True)
 class Layer:
     units: Positive | None = None
-    dropout: Share = 0.0
+    dropout: Fraction = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     layer: Layer = dataclasses.field(default_factory=Layer)
     seed: Natural = 0
-    penalty: Weight = 1.0
+    penalty: NonNegative = 1.0
     anything: float = -1.0
 
 
@@ -69,7 +69,7 @@ class Stored:
     units: Positive
     kind: Literal["soft", "hard"] = "soft"
     bias: bool = True
-    ratio: Weight | None = None
+    ratio: NonNegative | None = None
     lengths: list[Positive] = dataclasses.field(default_factory=list)
     figures: list[dict[str, float]] = dataclasses.field(default_factory=list)
 

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.files import MODEL_FILES
 from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.checkpoints import Progress
@@ -18,11 +18,11 @@ from keras_attention_apps.common.training.schedules import ema_momentum
 def test_a_model_folder_is_no_output_unless_it_holds_a_training(tmp_path):
     check_output(tmp_path / "new")
     check_output(tmp_path)
-    for name in MODEL:
+    for name in MODEL_FILES:
         (tmp_path / name).touch()
     with pytest.raises(UserError, match="Received the folder of a model"):
         check_output(tmp_path)
-    assert len(list(tmp_path.iterdir())) == len(MODEL)
+    assert len(list(tmp_path.iterdir())) == len(MODEL_FILES)
 
     Checkpoints(tmp_path / CHECKPOINTS, {}).next_phase()
     check_output(tmp_path)

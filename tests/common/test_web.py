@@ -116,7 +116,7 @@ def status_of(guard, path, headers):
 
 def test_uploads_are_refused_while_the_disk_is_full(monkeypatch, tmp_path):
     now = [0.0]
-    monkeypatch.setattr(server, "MOST_ON_DISK", 100)
+    monkeypatch.setattr(server, "MAX_ON_DISK", 100)
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now[0]))
     guard = Guard(page, config=ServerConfig(), folder=tmp_path)
 

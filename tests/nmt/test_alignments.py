@@ -54,7 +54,7 @@ def evaluate(tmp_path, model_folder, capsys):
 
 
 def test_an_evaluation_prints_the_error_rate(
-    copied, evaluate, monkeypatch, loaded_once
+    copied, evaluate, monkeypatch, cached_models
 ):
     def align(self, sources, targets, *, batch_size):
         assert (sources, targets, batch_size) == (SOURCES, TARGETS, 2)
@@ -76,21 +76,21 @@ def test_wrong_reference_links(evaluate, tmp_path):
     )
 
 
-def test_a_model_without_attention_cannot_align(evaluate, monkeypatch, loaded_once):
+def test_a_model_without_attention_cannot_align(evaluate, monkeypatch, cached_models):
     monkeypatch.setattr(Translator, "attends", False)
     code, printed = evaluate()
-    assert code == 2 and "alignments needs a model with attention" in printed.err
+    assert code == 2 and "--alignments needs a model with attention" in printed.err
 
 
-def test_an_ensemble_cannot_align(evaluate, monkeypatch, model_folder, loaded_once):
+def test_an_ensemble_cannot_align(evaluate, monkeypatch, model_folder, cached_models):
     monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("begun"))
     code, printed = evaluate(model=f"{model_folder}+{model_folder}")
     assert code == 2 and not printed.out
-    assert "alignments needs a single translator, not an ensemble" in printed.err
+    assert "--alignments needs a single translator, not an ensemble" in printed.err
 
 
 def test_translations_are_written_before_they_are_aligned(
-    copied, evaluate, monkeypatch, loaded_once, tmp_path
+    copied, evaluate, monkeypatch, cached_models, tmp_path
 ):
     def align(self, sources, targets, **options):
         raise UserError("it failed")
@@ -104,7 +104,7 @@ def test_translations_are_written_before_they_are_aligned(
 def test_a_litert_file_cannot_align(evaluate):
     pytest.importorskip("ai_edge_litert")
     code, printed = evaluate("--runtime=litert", model="multi30k-en-de-self-attention")
-    assert code == 2 and "alignments needs the runtime keras" in printed.err
+    assert code == 2 and "--alignments needs the runtime keras" in printed.err
 
 
 def test_forced_decoding_reads_the_given_translation(translator, eager):

@@ -118,8 +118,8 @@ def test_long_pairs_are_left_out(pairs, subwords):
     longest = max(map(len, subwords.encode_all([*pairs.source, *pairs.target])))
     dataset = batches(pairs, subwords, max_length=longest - 1)
 
-    assert dataset.too_long > 0
-    assert len(list(rows(dataset))) == len(pairs) - dataset.too_long
+    assert dataset.too_long_count > 0
+    assert len(list(rows(dataset))) == len(pairs) - dataset.too_long_count
     assert len(batches(pairs, subwords, max_length=2)) == 0
 
 
@@ -128,7 +128,7 @@ def test_dropout_makes_no_pair_too_long(pairs, subwords):
     dataset = batches(pairs, subwords, max_length=longest + 2)
     found = [pair for batch in dataset._batches for pair in batch]
 
-    assert dataset.too_long == 0
+    assert dataset.too_long_count == 0
     assert max(len(ids) for pair in found for ids in pair) == longest + 2
     expected = sorted(zip(pairs.source, pairs.target, strict=True))
     assert sorted(rows(dataset)) == expected

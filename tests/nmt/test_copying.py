@@ -137,7 +137,7 @@ def test_steps_equal_the_pass(translator, inputs):
     tensors = tree.map_structure(ops.convert_to_tensor, inputs)
     outputs = network(tensors)
     assert (inputs["target"] >= len(translator.tokenizer)).sum() == 2
-    expected = network.copying(
+    expected = network.pointer_generator(
         network.logits(outputs["hidden"]),
         outputs["weights"],
         outputs["source_ids"],
@@ -160,7 +160,7 @@ def test_the_loss_is_that_of_the_extended_vocabulary(translator, inputs):
     network = translator.network
     outputs = network(inputs)
     logits = network.logits(outputs["hidden"])
-    log_probs = network.copying(
+    log_probs = network.pointer_generator(
         logits, outputs["weights"], outputs["source_ids"], outputs["hidden"]
     )
     log_probs, logits = map(ops.convert_to_numpy, (log_probs, logits))

@@ -52,7 +52,7 @@ def test_pairs_with_an_empty_side_are_left_out(tmp_path):
     pairs = read_pairs(source, target)
 
     assert (pairs.source, pairs.target) == (["one", "four"], ["un", "quatre"])
-    assert (len(pairs), pairs.empty) == (2, 2)
+    assert (len(pairs), pairs.empty_count) == (2, 2)
 
 
 def test_no_pair_with_text_on_both_sides_is_an_error(tmp_path):
@@ -76,7 +76,7 @@ def test_files_of_a_folder(tmp_path):
 
 def test_no_pair_that_is_held_out_has_a_copy_in_the_training():
     source = [f"{i % 50}" for i in range(200)] + ["7", "8"]
-    pairs = Pairs(source, [f"{x} fois" for x in source[:-1]] + ["autre"], empty=3)
+    pairs = Pairs(source, [f"{x} fois" for x in source[:-1]] + ["autre"], empty_count=3)
 
     learned, validation = hold_out(pairs, seed=4)
 
@@ -85,7 +85,7 @@ def test_no_pair_that_is_held_out_has_a_copy_in_the_training():
     left = list(zip(learned.source, learned.target, strict=True))
     texts = list(zip(pairs.source, pairs.target, strict=True))
     assert left == [text for text in texts if text not in held_out]
-    assert learned.empty == 3
+    assert learned.empty_count == 3
     assert hold_out(pairs, seed=5)[1].source != validation.source
     with pytest.raises(UserError, match=r"10 different pairs .* Received: 9"):
         hold_out(Pairs(source[:9] * 20, source[:9] * 20), seed=4)

@@ -172,7 +172,7 @@ def test_phrases_that_do_not_fit_are_left_out(eager, translator):
 
 
 def test_the_commands_warn_of_phrases_that_do_not_fit(
-    few, model_folder, loaded_once, monkeypatch, tmp_path, capsys
+    few, model_folder, cached_models, monkeypatch, tmp_path, capsys
 ):
     nothing = np.zeros((0, 0)), np.zeros(0)
 
@@ -256,7 +256,7 @@ def test_wrong_options_get_one_clear_line(
 
 @pytest.mark.exhaustive
 def test_the_commands_take_a_glossary(
-    corpus, model_folder, loaded_once, tmp_path, capsys
+    corpus, model_folder, cached_models, tmp_path, capsys
 ):
     glossary, model = tmp_path / "terms.tsv", ["--model", str(model_folder)]
     glossary.write_text("dog\tvieux chien\n")

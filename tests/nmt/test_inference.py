@@ -132,7 +132,7 @@ def test_a_batch_has_at_least_one_sentence(translator, batch_size):
 def test_the_length_ratio_limits_translations(subwords):
     short, usual = (untrained(subwords, "none", length_ratio=x) for x in (0.0, None))
 
-    assert (short.longest(4), usual.longest(4)) == (16, 20)
+    assert (short.max_target_length(4), usual.max_target_length(4)) == (16, 20)
 
 
 @pytest.mark.exhaustive
@@ -153,7 +153,9 @@ def test_a_long_sentence_does_not_lengthen_the_translation_of_another(
     token_ids = [translator.tokenizer.encode(line) for line in lines]
     found = translator.search_model().predict_on_batch({"source": pad(token_ids)})
     lengths = keras.ops.convert_to_numpy(found["lengths"])[:, 0]
-    assert lengths.tolist() == [translator.longest(len(ids)) for ids in token_ids]
+    assert lengths.tolist() == [
+        translator.max_target_length(len(ids)) for ids in token_ids
+    ]
     assert lengths[0] < lengths[1] < 24
 
 

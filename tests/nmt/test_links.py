@@ -72,7 +72,7 @@ def test_links_stay_with_their_pairs(tmp_path):
     pairs = read_pairs(tmp_path / "source", tmp_path / "target", tmp_path / "links")
     training, validation = hold_out(pairs, seed=3)
 
-    assert pairs.empty == training.empty == 6
+    assert pairs.empty_count == training.empty_count == 6
     assert len(training) + len(validation) == 34 and len(validation) == 3
     for source, links in zip(training.source, training.links, strict=True):
         number = int(source.split()[0].removeprefix("word"))

@@ -56,7 +56,9 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_translations_are_those_of_keras(loaded_once, exported, model_folder, threads):
+def test_translations_are_those_of_keras(
+    cached_models, exported, model_folder, threads
+):
     lite = LiteTranslator(exported, threads=threads)
     options = {"n_best": 3, **SEARCH}
     expected = Translator.from_preset(model_folder).translate_each(SENTENCES, **options)
@@ -114,7 +116,7 @@ def run(*arguments, lines=""):
     return code, modules, lines
 
 
-def test_the_command_needs_no_keras(loaded_once, exported, model_folder, tmp_path):
+def test_the_command_needs_no_keras(cached_models, exported, model_folder, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(model_folder, folder)
     shutil.copy(exported, folder / "model.tflite")

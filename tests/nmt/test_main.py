@@ -19,7 +19,7 @@ from programs import with_content
 
 from .conftest import untrained
 
-pytestmark = pytest.mark.usefixtures("loaded_once")
+pytestmark = pytest.mark.usefixtures("cached_models")
 
 
 def translate(*arguments, model):
@@ -413,7 +413,7 @@ def test_evaluation_prints_scores_and_writes_translations(
 
 
 def test_every_name_of_a_validation_set_is_evaluated(
-    copied, corpus, model_folder, tmp_path, capsys, loaded_once
+    copied, corpus, model_folder, tmp_path, capsys, cached_models
 ):
     for language in ("en", "fr"):
         shutil.copy(corpus / f"val.{language}", tmp_path / f"valid.{language}")

@@ -14,7 +14,7 @@ from keras_attention_apps.nmt.network.building import build_network
 
 from keras_attention import beam_search
 
-BATCH, SOURCE, TARGET, SIZE, LONGEST = 3, 5, 4, 29, 7
+BATCH, SOURCE, TARGET, SIZE, MAX_LENGTH = 3, 5, 4, 29, 7
 TINY = {
     "embedding_units": 12,
     "units": 14,
@@ -61,7 +61,7 @@ def sentences():
 def test_steps_equal_the_pass(changes):
     network, inputs = network_of(changes), sentences()
     logits = ops.log_softmax(network.logits(network(inputs)))
-    memory, state = network.begin(tensors(inputs), LONGEST)
+    memory, state = network.begin(tensors(inputs), MAX_LENGTH)
     # Two hypotheses of every row; the second is the reversed first.
     state = tree.map_structure(lambda x: ops.stack([x, x], axis=1), state)
     other = np.concatenate([inputs["target"][:, :1], inputs["target"][:, :0:-1]], 1)
@@ -98,7 +98,7 @@ def test_all_layers_but_the_lowest_align(layers, first, monkeypatch):
 
     for layer in network.decoder_layers:
         monkeypatch.setattr(layer, "step", record(layer.step))
-    memory, state = network.begin(tensors(sentences()), LONGEST)
+    memory, state = network.begin(tensors(sentences()), MAX_LENGTH)
     state = tree.map_structure(lambda x: x[:, None], state)
     _, _, weights = network.step(ops.ones((BATCH, 1), "int32"), state, memory)
 
@@ -169,7 +169,7 @@ def test_scheduled_sampling_reads_and_writes_its_own_words(changes, eager):
     network.decoder.sampling.rate = 1.0
     found = ops.convert_to_numpy(network(inputs, training=True))
 
-    memory, state = network.start(inputs, LONGEST)
+    memory, state = network.start(inputs, MAX_LENGTH)
     state = tree.map_structure(lambda x: x[:, None], state)
     token_ids = inputs["target"][:, :1]
     for t in range(TARGET):
@@ -185,7 +185,7 @@ def test_scheduled_sampling_reads_and_writes_its_own_words(changes, eager):
 
 def test_without_attention_only_a_summary_is_known():
     network = network_of(NETWORKS[-1])
-    memory, _ = network.begin(tensors(sentences()), LONGEST)
+    memory, _ = network.begin(tensors(sentences()), MAX_LENGTH)
 
     assert memory["decoder"]["values"].shape == (BATCH, 1, 14)
 
@@ -194,10 +194,10 @@ def test_without_attention_only_a_summary_is_known():
 def test_a_search_never_returns_banned_tokens(eager, attention):
     network = network_of({"attention": attention})
     find = functools.partial(beam_search, beam_size=3)
-    search = SearchModel(network, find, LONGEST, banned=(0, 1, 3, 7))
+    search = SearchModel(network, find, MAX_LENGTH, banned=(0, 1, 3, 7))
     found = search.predict_on_batch({"source": sentences()["source"]})
 
-    assert found["token_ids"].shape == (BATCH, 3, LONGEST)
+    assert found["token_ids"].shape == (BATCH, 3, MAX_LENGTH)
     assert not np.isin(found["token_ids"], (0, 1, 3, 7)).any()
 
 

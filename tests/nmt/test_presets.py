@@ -7,7 +7,7 @@ from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.translations import PRESETS
 
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
-pytestmark = pytest.mark.usefixtures("loaded_once", "unloaded_afterwards", "eager")
+pytestmark = pytest.mark.usefixtures("cached_models", "freed_models", "eager")
 
 
 def test_there_is_one_of_each_kind():

@@ -330,4 +330,4 @@ def test_scheduled_sampling_needs_a_recurrent_decoder(few, tmp_path, capsys):
     assert "reads one word after the other" in capsys.readouterr().err
     run = small(few, tmp_path / "run", **{"scheduled-sampling": 0.5})
     assert main([*run, "--copy"]) == 2
-    assert "needs a model without copy" in capsys.readouterr().err
+    assert "needs a model without --model.copy" in capsys.readouterr().err

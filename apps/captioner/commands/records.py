@@ -8,7 +8,7 @@ import os
 from keras_attention_apps.captioner.images.open_files import is_open
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.files import naming
+from keras_attention_apps.common.files import errors_naming
 from keras_attention_apps.common.files import parse_json
 from keras_attention_apps.common.files import to_json
 from keras_attention_apps.common.lock import locked_file
@@ -19,7 +19,7 @@ BEGINNING = b'{"photo": "'
 DEFAULT = "the default options"
 SCORE = "mean_log_probability"
 # The keys of every line.
-OWN = ("photo", "model", "options")
+COMMON_KEYS = ("photo", "model", "options")
 
 
 class Records:
@@ -130,7 +130,7 @@ class Records:
             return entry
         if len(below) < len(captions):
             return {**entry, "captions": [one for one in captions if one not in below]}
-        own = {name: x for name, x in entry.items() if name in OWN}
+        own = {name: x for name, x in entry.items() if name in COMMON_KEYS}
         empty = {"captions": []} if "captions" in entry else {"caption": None}
         return {**own, **empty, SCORE: max(one[SCORE] for one in below)}
 
@@ -164,7 +164,7 @@ class Records:
             self._names = names
             self._mark_captioned(path)
         own = {"photo": str(path), "model": self.model, "options": self.options}
-        with naming(self.path):
+        with errors_naming(self.path):
             self._file.write(_line({**own, **described}))
             self._file.flush()
 
@@ -173,7 +173,7 @@ class Records:
             self._captioned.add(os.path.abspath(path))
 
     def __exit__(self, *error):
-        with naming(self.path):
+        with errors_naming(self.path):
             self._stack.close()
 
 
@@ -193,4 +193,4 @@ def _names(entry):
     Without that of the score, which earlier versions did not write.
     """
     first = next(iter(_captions(entry)), None)
-    return None if first is None else {*entry, *first} - {*OWN, SCORE}
+    return None if first is None else {*entry, *first} - {*COMMON_KEYS, SCORE}

@@ -196,10 +196,10 @@ class TrainingBatches(keras.utils.PyDataset):
             paths = [self.paths[i] for i in chosen]
             batch["images"] = load_images(paths, self.image_size, views)
         if self.boxes is not None:
-            batch["regions"] = self._regions(chosen, views, captions)
+            batch["coverage"] = self._coverage(chosen, views, captions)
         return (batch,)
 
-    def _regions(self, chosen, views, captions):
+    def _coverage(self, chosen, views, captions):
         """Return the share of each region that the boxes of each word cover."""
         targets = captions[..., 1:]
         count = np.prod(self.grid) if self.grid else self.features[0].most

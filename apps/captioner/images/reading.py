@@ -64,8 +64,8 @@ def read_image(source, *, draft=False, max_pixels=None):
     """Read an image as an upright RGB image.
 
     The EXIF orientation is applied, transparent parts become white, and an animation
-    gives its first frame. Grey values of 16 bits, and of Pillow's integer mode `I`,
-    range from 0 to 65535; those of mode `F` from 0 to 1, or to 255 if one exceeds 1.
+    gives its first frame. White is 65535 in images of 16 bits and of Pillow's mode `I`.
+    In mode `F` it is 1, or 255 if any value exceeds 1.
 
     Args:
         source: Path, `ArchivedFile`, `OpenFile`, `bytes`, binary file (read from its

@@ -57,7 +57,7 @@ class CaptionNetwork(DecoderNetwork):
             `"captions"`, token ids `(B, K, T + 1)` from START to END, padded with
             PAD. For self-critical training also `"advantages"`
             `(B, K)`, those of sampled captions. For attention supervision also
-            `"regions"` `(B, K, T, S)`: the share of each region that the object of a
+            `"coverage"` `(B, K, T, S)`: the share of each region that the object of a
             word covers, zero for words without an object.
 
     Returns:
@@ -200,7 +200,7 @@ class CaptionNetwork(DecoderNetwork):
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
         """Return cross-entropy plus weighted doubly stochastic penalty, per word.
 
-        With `"regions"` and a weight of supervision, the loss of attention supervision
+        With `"coverage"` and a weight of supervision, the loss of attention supervision
         is added; with sampled regions, that of `ReinforceLoss`. With advantages, the
         cross-entropy of each sampled caption is weighted by its advantage: the gradient
         is an estimate of that of the expected reward
@@ -240,8 +240,8 @@ class CaptionNetwork(DecoderNetwork):
             penalty = penalty - ops.sum(padding, axis=-1, keepdims=True)
         penalty = ops.where(ops.any(mask, axis=-1), penalty, 0.0)
         losses = losses + options.doubly_stochastic * penalty
-        if options.supervision and "regions" in x:
-            supervised = attention_supervision(weights, x["regions"], mask)
+        if options.supervision and "coverage" in x:
+            supervised = attention_supervision(weights, x["coverage"], mask)
             losses = losses + options.supervision * supervised
         loss = ops.sum(losses) / divisor
         self.mean_loss.update_state(loss, sample_weight=words)

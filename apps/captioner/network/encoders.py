@@ -23,7 +23,7 @@ HUB = "hub:"
 SUFFIX = ".keras"
 
 # File of a model's folder that describes its encoder.
-FILE = "backbone.json"
+ENCODER_FILE = "backbone.json"
 
 # Attributes of vision-language backbones of KerasHub that hold the image encoder.
 PARTS = ("vision_encoder", "image_encoder", "vit_encoder")
@@ -127,16 +127,16 @@ class Encoder:
         Raises:
             UserError: If the description is invalid.
         """
-        file = Path(folder) / FILE
+        file = Path(folder) / ENCODER_FILE
         if not file.is_file():
             return None
         encoder = from_json(cls, read_json(file))
         if not isinstance(encoder.model.get("config"), dict):
-            raise UserError(f"{FILE} has no configuration of a model")
+            raise UserError(f"{ENCODER_FILE} has no configuration of a model")
         return encoder
 
     def save(self, folder):
-        write_json(Path(folder) / FILE, dataclasses.asdict(self))
+        write_json(Path(folder) / ENCODER_FILE, dataclasses.asdict(self))
 
 
 def read_encoder(name):

@@ -12,7 +12,7 @@ from keras_attention_apps.common.files import parse_json
 from keras_attention_apps.common.reading import opened
 
 # Maximum number of teacher captions of an image.
-MOST_CAPTIONS = 3
+MAX_CAPTIONS = 3
 
 
 def with_teacher_captions(images, files):
@@ -44,7 +44,7 @@ def with_teacher_captions(images, files):
             (words for words in new if words and words not in known),
             key=lambda words, place=place: (-reward(words, place), words),
         )
-        best = tuple(new[words] for words in ranked[:MOST_CAPTIONS])
+        best = tuple(new[words] for words in ranked[:MAX_CAPTIONS])
         taught.append(dataclasses.replace(image, teacher_captions=best))
     return taught
 

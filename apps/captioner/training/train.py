@@ -300,7 +300,7 @@ class _Phases:
         )
 
     def train_decoder(self):
-        """Phase 1: the CNN is frozen, and its features are computed once."""
+        """Train the decoder on features of the frozen CNN, which are computed once."""
         config = self.config
         if not config.epochs:
             return
@@ -314,7 +314,7 @@ class _Phases:
         )
 
     def fine_tune(self):
-        """Phase 2: fine-tuning of the upper layers of the CNN, with the decoder."""
+        """Fine-tune the upper layers of the CNN, with the decoder."""
         config, backbone = self.config, self.network.backbone
         if not config.fine_tune_epochs:
             return
@@ -337,7 +337,7 @@ class _Phases:
         )
 
     def self_critical(self):
-        """Phase 3: self-critical training of the decoder."""
+        """Train the decoder by self-critical training."""
         config = self.config
         if not config.self_critical_epochs:
             return

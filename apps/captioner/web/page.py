@@ -26,7 +26,7 @@ from keras_attention_apps.common.web.uploads import read_upload
 
 PENALTIES = (0.0, 0.7, 1.0)
 # Maximum number of images in the second tab.
-MOST_FILES = 100
+MAX_FILES = 100
 HINT = "Drop an image: its caption appears here, and every word shows its map."
 REMOVED = "The photograph was removed from the server meanwhile: choose it again."
 # `elem_id` of the upload, which also receives pasted images.
@@ -191,7 +191,7 @@ def _comparison(config, service):
 def _many_images(service, read):
     """Fill the tab for many images."""
     upload = file_upload(
-        label=f"Photographs: drop or choose up to {MOST_FILES}",
+        label=f"Photographs: drop or choose up to {MAX_FILES}",
         file_count="multiple",
         file_types=["image"],
         height=180,
@@ -200,8 +200,8 @@ def _many_images(service, read):
     table = gr.HTML(note("A table of captions appears here, to download as CSV."))
 
     def captioned(paths):
-        if len(paths) > MOST_FILES:
-            error = f"expected at most {MOST_FILES} images. Received: {len(paths)}"
+        if len(paths) > MAX_FILES:
+            error = f"expected at most {MAX_FILES} images. Received: {len(paths)}"
             yield None, "", alert(error)
             return
         rows = []

@@ -70,8 +70,8 @@ class ValidateDecoded(keras.callbacks.Callback):
     The EMA of the weights is validated if there is one.
 
     Args:
-        score: Function without arguments that returns a dict of figures.
-        rank: Function from these figures to a value that is larger for better epochs.
+        score: Function without arguments that returns a dict of metrics.
+        rank: Function from these metrics to a value that is larger for better epochs.
         keep: Function without arguments that stores the model as the best.
         progress: The `Progress` of the training: a model is kept if it is at least as
             good as those of all finished epochs.
@@ -83,7 +83,7 @@ class ValidateDecoded(keras.callbacks.Callback):
         self.score = score
         self.rank = rank
         self.keep = keep
-        ranks = [rank(figures) for figures in progress.history]
+        ranks = [rank(metrics) for metrics in progress.history]
         self.best = max(ranks, default=None)
         # The ranks of this phase alone, for early stopping.
         self.ranks = ranks[len(ranks) - progress.epoch :]
@@ -106,9 +106,9 @@ class ValidateDecoded(keras.callbacks.Callback):
         averages = getattr(optimizer, "inner_optimizer", optimizer).use_ema
         if averages:
             self.averages.on_test_begin()
-        figures = self.score()
-        logs.update(figures)
-        self.ranks.append(self.rank(figures))
+        metrics = self.score()
+        logs.update(metrics)
+        self.ranks.append(self.rank(metrics))
         # If epochs are equally good, the latest is kept.
         if self.best is None or self.ranks[-1] >= self.best:
             self.best = self.ranks[-1]

@@ -11,8 +11,8 @@ import keras
 from keras_attention_apps.common import presets
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import reason
-from keras_attention_apps.common.digests import FILES
-from keras_attention_apps.common.digests import OWN
+from keras_attention_apps.common.digests import DIGEST_KEY
+from keras_attention_apps.common.digests import FILE_DIGESTS_KEY
 from keras_attention_apps.common.digests import check_file_digest
 from keras_attention_apps.common.digests import digest_of_file
 from keras_attention_apps.common.digests import read_sealed
@@ -56,11 +56,11 @@ class Progress:
     """Progress of a training, without its weights.
 
     Attributes:
-        phase: Index of the phase that runs.
+        phase: Index of the current phase, from 0.
         epoch: Finished epochs of that phase.
         weights: File name of the checkpoint, `None` before a phase starts.
         seeds: States of the random generators, which Keras does not save.
-        history: One dict of figures for every finished epoch of all phases, and for
+        history: One dict of metrics for every finished epoch of all phases, and for
             the average of epochs.
     """
 
@@ -130,10 +130,10 @@ class Checkpoints:
         if progress.weights:
             load_weights(model, self.directory / progress.weights)
 
-    def save(self, model, figures):
+    def save(self, model, metrics):
         """Record a finished epoch."""
         self.progress.epoch += 1
-        self.progress.history.append(figures)
+        self.progress.history.append(metrics)
         self._write_checkpoint(model)
 
     def next_phase(self):
@@ -243,7 +243,11 @@ def _read(path):
     content = read_sealed(path)
     if not isinstance(content.get("config"), dict):
         raise UserError(f"{path.name} has no configuration")
-    options = {x: v for x, v in content.items() if x not in (FILES, OWN, "config")}
+    options = {
+        x: v
+        for x, v in content.items()
+        if x not in (FILE_DIGESTS_KEY, DIGEST_KEY, "config")
+    }
     # A copy, because the training appends to the history of the progress.
     progress = from_json(Progress, copy.deepcopy(options))
     weights = progress.weights

@@ -7,9 +7,9 @@ import math
 WIDTH, HEIGHT = 300, 180
 LEFT, RIGHT, TOP, BOTTOM = 42, 10, 14, 24
 # Maximum number of labelled epochs.
-MOST_LABELS = 8
+MAX_LABELS = 8
 # Beyond this number of epochs, a chart has no dots.
-MOST_DOTS = 80
+MAX_DOTS = 80
 
 
 def chart(title, values, phases, labels, *, marked=None):
@@ -49,7 +49,7 @@ def chart(title, values, phases, labels, *, marked=None):
             for i in range(first, end)
             if values[i] is not None
         ]
-        parts.append(_line(points, number, dots=len(values) <= MOST_DOTS))
+        parts.append(_line(points, number, dots=len(values) <= MAX_DOTS))
     note = ""
     if marked is not None:
         parts.append(
@@ -100,7 +100,7 @@ def _line(points, number, *, dots):
 
 def _labelled(labels):
     """Return the indices of the epochs whose labels fit the axis."""
-    every = max(math.ceil(len(labels) / MOST_LABELS), 1)
+    every = max(math.ceil(len(labels) / MAX_LABELS), 1)
     return [i for i in range(0, len(labels), every) if labels[i]]
 
 

@@ -107,8 +107,8 @@ class Report:
         title: Title of the report.
         data_summary: One line about the data.
         options: Dict of the options of the training; it may be nested.
-        metric: Name of the figure by which the best epoch is chosen.
-        rank: Function from the figures of an epoch to a value that is larger for better
+        metric: Name of the metric by which the best epoch is chosen.
+        rank: Function from the metrics of an epoch to a value that is larger for better
             epochs.
         samples: The `Samples`.
     """
@@ -137,15 +137,15 @@ class Report:
         # Both are read when the first epoch ends.
         self._epochs = self._heads = None
 
-    def add_epoch(self, phase, figures):
+    def add_epoch(self, phase, metrics):
         """Add an epoch, or another model that was validated, and write the report.
 
         Args:
             phase: Title of the phase.
-            figures: Dict of figures, which the progress does not yet contain.
+            metrics: Dict of metrics, which the progress does not yet contain.
         """
         try:
-            on_first_host(self._add_epoch, phase, figures)
+            on_first_host(self._add_epoch, phase, metrics)
         # A training that took hours must not end because of its report.
         except Exception as error:
             print(
@@ -153,7 +153,7 @@ class Report:
                 file=sys.stderr,
             )
 
-    def _add_epoch(self, phase, figures):
+    def _add_epoch(self, phase, metrics):
         if self._epochs is None:
             self._epochs = self._read()
         # An epoch without a checkpoint is repeated when the training resumes.
@@ -162,7 +162,7 @@ class Report:
         self._epochs.append(
             {
                 "phase": phase,
-                "figures": figures,
+                "figures": metrics,
                 "texts": [text for text, _ in outputs],
                 "attention": [figure for _, figure in outputs],
             }
@@ -175,7 +175,7 @@ class Report:
         self._write()
 
     def _read(self):
-        """Return the recorded epochs; those of older versions have figures only."""
+        """Return the recorded epochs; those of older versions have metrics only."""
         try:
             epochs = read_json(self._data)
         except (OSError, ValueError):
@@ -237,32 +237,32 @@ class Report:
         return names
 
     def _curves(self):
-        """Yield the best epoch, the phases, and a chart for each figure."""
+        """Yield the best epoch, the phases, and a chart for each metric."""
         phases = self._phases()
         best = self._best(0, len(self._epochs))
         name = html.escape(self._names()[best])
-        figures = [_comparable(epoch["figures"]) for epoch in self._epochs]
-        value = figures[best][self.metric]
+        metrics = [_comparable(epoch["figures"]) for epoch in self._epochs]
+        value = metrics[best][self.metric]
         yield (
             f'<p class="best"><b>{html.escape(_named(self.metric))} {value:.1f}</b> '
             f"the best model: {name}</p>"
         )
         yield '<section><h2>Curves</h2><ol class="phases">'
         for number, (title, first, end) in enumerate(phases):
-            trained = sum(map(_is_epoch, figures[first:end]))
+            trained = sum(map(_is_epoch, metrics[first:end]))
             count = f", epochs: {trained}" if trained else ""
             yield f'<li class="phase-{number % 4}">{html.escape(title)}{count}</li>'
         yield '</ol><div class="charts">'
         labels, numbers = [], itertools.count(1)
-        for epoch in figures:
+        for epoch in metrics:
             labels.append(str(next(numbers)) if _is_epoch(epoch) else "")
-        names = dict.fromkeys(name for epoch in figures for name in epoch)
-        # The loss, then the figure that chooses the best epoch.
+        names = dict.fromkeys(name for epoch in metrics for name in epoch)
+        # The loss, then the metric that chooses the best epoch.
         order = sorted(names, key=lambda x: (x != "loss", x != self.metric))
         for name in order:
             yield chart(
                 _named(name),
-                [epoch.get(name) for epoch in figures],
+                [epoch.get(name) for epoch in metrics],
                 [(first, end) for _, first, end in phases],
                 labels,
                 marked=best if name == self.metric else None,
@@ -309,7 +309,7 @@ class Report:
         return table(["epoch", "output"], rows, label="Output after each epoch")
 
     def _details(self):
-        """Yield all figures and all options, as tables."""
+        """Yield all metrics and all options, as tables."""
         yield "<section><h2>Details</h2>"
         names = dict.fromkeys(name for x in self._epochs for name in x["figures"])
         rows = [
@@ -317,27 +317,27 @@ class Report:
             for title, epoch in zip(self._names(), self._epochs, strict=True)
         ]
         headers = ["epoch", *map(_named, names)]
-        figures = table(headers, rows, label="Figures after each epoch")
-        yield f"<details><summary>All figures</summary>{figures}</details>"
+        metrics = table(headers, rows, label="Metrics after each epoch")
+        yield f"<details><summary>All metrics</summary>{metrics}</details>"
         options = table(
             ["option", "value"], _flat(self.options), label="Options of the training"
         )
         yield f"<details><summary>Options</summary>{options}</details></section>"
 
 
-def _is_epoch(figures):
-    """Return whether figures are those of an epoch of training, not of an average."""
-    return not {"loss", "reward"}.isdisjoint(figures)
+def _is_epoch(metrics):
+    """Return whether metrics are those of an epoch of training, not of an average."""
+    return not {"loss", "reward"}.isdisjoint(metrics)
 
 
-def _comparable(figures):
-    """Return the figures without the loss of self-critical training.
+def _comparable(metrics):
+    """Return the metrics without the loss of self-critical training.
 
     Its scale differs from that of the other phases.
     """
-    if "reward" in figures:
-        return {name: value for name, value in figures.items() if name != "loss"}
-    return figures
+    if "reward" in metrics:
+        return {name: value for name, value in metrics.items() if name != "loss"}
+    return metrics
 
 
 def _named(name):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import keras
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.files import MODEL_FILES
 from keras_attention_apps.common.files import check_folder
 from keras_attention_apps.common.files import holds
-from keras_attention_apps.common.hosts import broadcast_figures
+from keras_attention_apps.common.hosts import broadcast_metrics
 from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.hosts import wait_for_hosts
 from keras_attention_apps.common.inputs import Inputs
@@ -55,7 +55,7 @@ def check_output(
             "tensorboard needs TensorBoard, which is not installed: "
             "python -m pip install tensorboard"
         )
-    if holds(output, MODEL) and not is_begun(output):
+    if holds(output, MODEL_FILES) and not is_begun(output):
         raise UserError(
             "expected the name of a new folder, or of one that holds a training. "
             f"Received the folder of a model: {str(output)!r}"
@@ -119,7 +119,7 @@ class Runner:
         config: The `TrainConfig`.
         task: The `Task` whose network is trained.
         checkpoints: The `Checkpoints` of the training.
-        rank: Function from the figures of an epoch to a value that is larger for better
+        rank: Function from the metrics of an epoch to a value that is larger for better
             epochs.
         options: Dict of the options of the training, see `training_options`, which is
             saved with the best model and shown in the report.
@@ -180,13 +180,13 @@ class Runner:
         Args:
             title: Title of the phase, which is printed and reported.
             batches: A `PyDataset`, or a `SelfCritical` training.
-            validate: Function without arguments that returns a dict of figures.
+            validate: Function without arguments that returns a dict of metrics.
             epochs: Epochs of the phase.
             schedule: Learning rate, or its schedule.
             ema_momentum: Momentum of the moving average of the weights; 0 for none.
         """
         self._compile(schedule, ema_momentum)
-        callbacks = self._callbacks(title, lambda: broadcast_figures(validate()))
+        callbacks = self._callbacks(title, lambda: broadcast_metrics(validate()))
         if callbacks is None:
             return
         # Keras counts the epochs of each phase from 1.
@@ -241,7 +241,7 @@ class Runner:
         Raises:
             UserError: If the model is no longer there.
         """
-        if not holds(self.best, MODEL):
+        if not holds(self.best, MODEL_FILES):
             raise UserError(
                 "the training is finished, but its best model is no longer in "
                 f"{self.best}. Put it back, or choose another output folder"

@@ -23,8 +23,8 @@ def check_sampling(config, *, recurrent):
         )
     if config.scheduled_sampling and getattr(config.model, "copy", False):
         raise UserError(
-            "scheduled_sampling needs a model without copy: it samples words of the "
-            "vocabulary only, and never copies one from the source. "
+            "scheduled_sampling needs a model without --model.copy: it samples words "
+            "of the vocabulary only, and never copies one from the source. "
             f"Received: {config.scheduled_sampling}"
         )
 

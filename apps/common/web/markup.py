@@ -7,7 +7,7 @@ import base64
 import html
 
 # Weights below this are invisible, and left out.
-SMALLEST = 0.02
+MIN_WEIGHT = 0.02
 
 
 def alert(error):

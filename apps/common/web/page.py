@@ -21,7 +21,7 @@ THEME = gr.themes.Default(
 RESULTS = "ka-results"
 
 BEAM_SIZES = (1, 3, 5, 10)
-MOST_BEAMS = 20
+MAX_BEAMS = 20
 
 
 def page(title, description):
@@ -123,7 +123,7 @@ def endpoint(function, given, defaults, *, name):
             raise gr.Error(str(error), print_exception=False) from error
 
     number = functools.partial(gr.Number, visible=False)
-    whole = functools.partial(number, precision=0, minimum=1, maximum=MOST_BEAMS)
+    whole = functools.partial(number, precision=0, minimum=1, maximum=MAX_BEAMS)
     gr.Button(visible=False).click(
         run,
         [

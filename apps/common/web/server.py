@@ -20,9 +20,9 @@ MEGABYTE = 1_000_000
 # Maximum size of an upload of several files, relative to that of one file.
 FILES_PER_UPLOAD = 10
 # Maximum size of other requests.
-MOST_BYTES = 2 * MEGABYTE
+MAX_BYTES = 2 * MEGABYTE
 # Uploads are refused while the files on disk take more than this.
-MOST_ON_DISK = 1000 * MEGABYTE
+MAX_ON_DISK = 1000 * MEGABYTE
 
 # Seconds between two measurements of the disk usage, which read all file sizes.
 SUM_INTERVAL = 1
@@ -263,7 +263,7 @@ class Guard:
         if b"transfer-encoding" in headers or not (length or b"0").isdigit():
             return PlainTextResponse("expected a content length", 411)
         is_upload = _is_upload(scope)
-        most = MOST_BYTES
+        most = MAX_BYTES
         if is_upload:
             most = FILES_PER_UPLOAD * self.config.max_megabytes * MEGABYTE
         if int(length or 0) > most:
@@ -282,7 +282,7 @@ class Guard:
                     # A file may be removed meanwhile.
                     with contextlib.suppress(OSError):
                         self._bytes_on_disk += Path(root, name).stat().st_size
-        return self._bytes_on_disk > MOST_ON_DISK
+        return self._bytes_on_disk > MAX_ON_DISK
 
 
 def _is_upload(scope):

@@ -117,12 +117,14 @@ def _check_aligns(translator, model):
     """Raise a `UserError` if a model cannot align given translations."""
     if not hasattr(translator, "align"):
         raise UserError(
-            "alignments needs the runtime keras, whose decoder can read the reference; "
-            f"a LiteRT file contains the search alone. Received: {model!r}"
+            "--alignments needs the runtime keras, whose decoder can read the "
+            f"reference; a LiteRT file contains the search alone. Received: {model!r}"
         )
-    translator.check_single("alignments")
+    translator.check_single("--alignments")
     if not translator.attends:
-        raise UserError(f"alignments needs a model with attention. Received: {model!r}")
+        raise UserError(
+            f"--alignments needs a model with attention. Received: {model!r}"
+        )
 
 
 def _files(config):

@@ -37,7 +37,7 @@ def save_lite_translator(translator, path, *, search, quantize="float16", **orig
                 functools.partial(
                     found,
                     search_model=translator.search_model(
-                        translator.longest_search(length, search), **search
+                        translator.max_search_length(length, search), **search
                     ),
                 ),
                 {"source": tf.TensorSpec([1, length], tf.int32)},

@@ -73,7 +73,7 @@ class SentenceBatches(keras.utils.PyDataset):
         lengths = [max(map(len, ids)) for ids in zip(*encoded, strict=True)]
         short = [i for i, length in enumerate(lengths) if length <= max_length]
         kept = [texts[i] for i in short]
-        self.too_long = len(pairs) - len(kept)
+        self.too_long_count = len(pairs) - len(kept)
         self.pairs = kept
         self.links = pairs.links and [pairs.links[i] for i in short]
         tokens = sum(length for length in lengths if length <= max_length)

@@ -19,13 +19,13 @@ class Pairs:
 
     Attributes:
         source, target: Lists of clean strings.
-        empty: Pairs that were left out because one side was empty.
+        empty_count: Number of pairs that were left out because one side was empty.
         links: List of the word alignment of each pair, see `read_links`, or `None`.
     """
 
     source: list
     target: list
-    empty: int = 0
+    empty_count: int = 0
     links: list | None = None
 
     def __len__(self):
@@ -140,8 +140,8 @@ def read_pairs(source, target, guide=None):
     kept = [i for i, pair in texts if all(pair)]
     if not kept:
         raise UserError(f"{source} and {target} have no line with text on both sides")
-    empty = len(sources) - len(kept)
-    return Pairs(sources, targets, empty, links).chosen(kept)
+    empty_count = len(sources) - len(kept)
+    return Pairs(sources, targets, empty_count, links).chosen(kept)
 
 
 def check_files(files, data, **of_data):

@@ -31,12 +31,12 @@ WORD_BEGIN = "\u2581"
 SUBWORDS = "subwords.model"
 
 # Maximum number of sentences from which subwords are learned.
-ENOUGH_SENTENCES = 2_000_000
+MAX_SENTENCES = 2_000_000
 # Subwords are learned from sentences that are cut to at most this many characters,
 # because SentencePiece crashes on 65,536 characters.
-LONGEST_SENTENCE = 4000
+MAX_SENTENCE_LENGTH = 4000
 # Maximum number of bytes of a character in UTF-8.
-LONGEST_UTF_8 = 4
+MAX_UTF_8_BYTES = 4
 
 
 def clean(text):
@@ -136,8 +136,8 @@ class Subwords(StoredTokenizer):
                 character_coverage=character_coverage,
                 byte_fallback=True,
                 normalization_rule_name="identity",
-                input_sentence_size=ENOUGH_SENTENCES,
-                max_sentence_length=LONGEST_UTF_8 * LONGEST_SENTENCE,
+                input_sentence_size=MAX_SENTENCES,
+                max_sentence_length=MAX_UTF_8_BYTES * MAX_SENTENCE_LENGTH,
                 pad_id=PAD,
                 bos_id=START,
                 eos_id=END,
@@ -282,7 +282,7 @@ class Subwords(StoredTokenizer):
         """Return lists of the tokens of each word, in a script without spaces."""
         words, begun, is_unspaced = [], False, False
         for place, token in enumerate(tokens):
-            character = self._first_character(tokens[place : place + LONGEST_UTF_8])
+            character = self._first_character(tokens[place : place + MAX_UTF_8_BYTES])
             unspaced = begins_unspaced(character)
             # Punctuation and accents belong to the word before them.
             begins = character.isalnum() and (unspaced or is_unspaced)
@@ -308,8 +308,8 @@ class Subwords(StoredTokenizer):
 
 def _cut(sentences):
     for sentence in sentences:
-        for begin in range(0, len(sentence), LONGEST_SENTENCE):
-            yield sentence[begin : begin + LONGEST_SENTENCE]
+        for begin in range(0, len(sentence), MAX_SENTENCE_LENGTH):
+            yield sentence[begin : begin + MAX_SENTENCE_LENGTH]
 
 
 def merge_weights(weights, source_places, target_places):

@@ -81,9 +81,12 @@ class TranslationNetwork(DecoderNetwork):
         self.embedding_dropout = keras.layers.Dropout(config.dropout)
         self.output_dropout = keras.layers.Dropout(config.output_dropout)
         self.kinds = np.full(vocabulary_size, OUTSIDE, "int32")
-        self.copying = None
+        self.pointer_generator = None
         if config.copy:
-            self.copying = self._pointer_generator(vocabulary_size)
+            self.pointer_generator = self._pointer_generator(vocabulary_size)
+        # Keras stores a layer under the first of its names in alphabetical order. This
+        # name keeps weight files as they were.
+        self.copying = self.pointer_generator
 
     def _embeddings(self, vocabulary_size, name):
         return keras.layers.ReversibleEmbedding(
@@ -99,7 +102,7 @@ class TranslationNetwork(DecoderNetwork):
         config = self.config
         if config.attention == "none":
             raise UserError(
-                "copying needs a model with attention. Received: attention=none"
+                "--model.copy needs a model with attention. Received: attention=none"
             )
         layer = PointerGenerator(config.extra_ids, name="copying")
         depths = vocabulary_size, None, None, config.embedding_units
@@ -115,7 +118,7 @@ class TranslationNetwork(DecoderNetwork):
             # Samples are drawn in inference mode, without dropout.
             training = False
         memory = self.encode(inputs["source"], training=training)
-        if self.copying:
+        if self.pointer_generator:
             memory["source_ids"] = extended_ids(inputs["source"], self.kinds)
         if are_samples:
             memory = tree.map_structure(
@@ -130,13 +133,13 @@ class TranslationNetwork(DecoderNetwork):
         if weights is None:
             return hidden
         outputs = {"hidden": hidden, "weights": weights}
-        if self.copying:
+        if self.pointer_generator:
             outputs["source_ids"] = memory["source_ids"]
         return outputs
 
     def _decoder_inputs(self, token_ids):
         """Replace extended ids by UNKNOWN, which has an embedding."""
-        if not self.copying:
+        if not self.pointer_generator:
             return token_ids
         return ops.where(token_ids < len(self.kinds), token_ids, UNKNOWN)
 
@@ -168,7 +171,7 @@ class TranslationNetwork(DecoderNetwork):
     def begin(self, inputs, max_length):
         memory, state = self.start(inputs, max_length)
         memory = {"decoder": memory}
-        if self.copying:
+        if self.pointer_generator:
             memory["source_ids"] = extended_ids(inputs["source"], self.kinds)
         return memory, state
 
@@ -181,7 +184,7 @@ class TranslationNetwork(DecoderNetwork):
             self._decoder_inputs(token_ids), state, memory["decoder"]
         )
         logits = self.logits(hidden)
-        if not self.copying:
+        if not self.pointer_generator:
             return ops.log_softmax(logits, axis=-1), state, weights
         log_probs = self._copy(logits, weights, memory["source_ids"], hidden)
         return log_probs, state, weights
@@ -190,7 +193,7 @@ class TranslationNetwork(DecoderNetwork):
         """Call the `PointerGenerator`, whose switch reads the hidden vector."""
         # Padding beyond the maximum length has no weights; see `LuongNetwork`.
         source_ids = source_ids[:, : ops.shape(weights)[-1]]
-        return self.copying(logits, weights, source_ids, hidden, **options)
+        return self.pointer_generator(logits, weights, source_ids, hidden, **options)
 
     def logits(self, hidden):
         """Return the logits `(..., N)`, in float32."""
@@ -214,7 +217,7 @@ class TranslationNetwork(DecoderNetwork):
         targets = _rows(x["target"])[:, 1:]
         mask = targets != PAD
         tokens = ops.sum(ops.cast(mask, "float32"))
-        if self.copying:
+        if self.pointer_generator:
             losses = self._copying_losses(x, targets, y_pred)
             loss = ops.sum(ops.where(mask, losses, 0.0)) / ops.maximum(tokens, 1.0)
         else:

@@ -39,7 +39,7 @@ class SelfCriticalTranslations(SelfCritical):
         return {"source": pad(sources, columns=columns)}
 
     def max_length(self, inputs):
-        return self.translator.longest(inputs["source"].shape[1])
+        return self.translator.max_target_length(inputs["source"].shape[1])
 
     def padded_length(self, longest):
         return self.batches.rounded(longest)

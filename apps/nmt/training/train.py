@@ -1,4 +1,4 @@
-"""Training in two phases: teacher forcing, then self-critical training."""
+"""Training: teacher forcing, averaging of epochs, and self-critical training."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import counted
 from keras_attention_apps.common.config import TRAINING_NEEDS
 from keras_attention_apps.common.config import check_needs
-from keras_attention_apps.common.files import MODEL
+from keras_attention_apps.common.files import MODEL_FILES
 from keras_attention_apps.common.files import holds
 from keras_attention_apps.common.files import recover_folder
 from keras_attention_apps.common.files import remove_folder
@@ -63,7 +63,7 @@ from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslat
 # Subfolder of the output folder for the models to average.
 SAVED_EPOCHS = "epochs"
 # Maximum number of pairs that are held out for validation.
-HELD_OUT = 1000
+MAX_HELD_OUT = 1000
 # Maximum number of steps over which the EMA of the weights averages.
 MAX_EMA_STEPS = 1000
 # Tokens in a batch, and steps of the EMA, in self-critical training, where every
@@ -142,7 +142,7 @@ def hold_out(pairs, seed):
     """Hold out random pairs for validation, with all their copies."""
     texts = list(zip(pairs.source, pairs.target, strict=True))
     distinct = list(dict.fromkeys(texts))
-    count = min(HELD_OUT, len(distinct) // 10)
+    count = min(MAX_HELD_OUT, len(distinct) // 10)
     if not count:
         raise UserError(
             "expected at least 10 different pairs of sentences to hold some out for "
@@ -216,7 +216,9 @@ def _train(config, training, validation, devices):
         load_embeddings(config.embeddings, subwords.pieces, network)
     translator = Translator(model, subwords, network)
     phases = _Phases(config, translator, training, validation, checkpoints, devices)
-    phases.runner.run((phases.fit, phases.average, phases.self_critical))
+    phases.runner.run(
+        (phases.teacher_forcing, phases.average_epochs, phases.self_critical)
+    )
     # A finished training never averages again.
     wait_for_hosts("training")
     _remove_epochs(phases.epochs_folder)
@@ -229,7 +231,7 @@ def _saved_epochs(folder):
         path
         for path in sorted(folder.glob("epoch-*"))
         if path.name.removeprefix("epoch-").isdecimal()
-        and holds(path, (*MODEL, SUBWORDS))
+        and holds(path, (*MODEL_FILES, SUBWORDS))
     ]
 
 
@@ -294,8 +296,8 @@ class _Phases:
             samples=self.samples,
         )
 
-    def fit(self):
-        """Phase 1: teacher forcing on the reference translations."""
+    def teacher_forcing(self):
+        """Train by teacher forcing on the reference translations."""
         config = self.config
         batches = self._batches(
             config.batch_tokens,
@@ -322,7 +324,7 @@ class _Phases:
             momentum=ema_momentum(config.ema_momentum, len(batches), MAX_EMA_STEPS),
         )
 
-    def average(self):
+    def average_epochs(self):
         """Average the weights of several epochs, and keep the average if it is best."""
         wait_for_hosts("epochs to average")
         folders = _saved_epochs(self.epochs_folder)
@@ -338,7 +340,7 @@ class _Phases:
             history.append(scores)
 
     def self_critical(self):
-        """Phase 2: self-critical training."""
+        """Train by self-critical training."""
         config = self.config
         if not config.self_critical_epochs:
             return
@@ -401,11 +403,11 @@ class _Phases:
     def _report(self, batches):
         training = self.training
         parts = [f"{len(batches.pairs)} pairs of sentences for training"]
-        if training.empty:
-            parts.append(f"{training.empty} left out with an empty side")
-        if batches.too_long:
+        if training.empty_count:
+            parts.append(f"{training.empty_count} left out with an empty side")
+        if batches.too_long_count:
             parts.append(
-                f"{batches.too_long} left out with more than "
+                f"{batches.too_long_count} left out with more than "
                 f"{counted(self.config.model.max_length, 'subword')}"
             )
         parts.append(f"{len(self.validation)} for validation")
@@ -447,7 +449,7 @@ class _Phases:
     def _save_epoch(self, scores):
         """Save the model of this epoch, and remove the epochs that are not averaged."""
         config, history = self.config, self.checkpoints.progress.history
-        ranks = [self.rank(figures) for figures in (*history, scores)]
+        ranks = [self.rank(metrics) for metrics in (*history, scores)]
         ranked = list(range(len(ranks)))
         if config.average_of == "best":
             ranked.sort(key=lambda epoch: (ranks[epoch], epoch))

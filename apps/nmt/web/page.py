@@ -23,12 +23,12 @@ from keras_attention_apps.common.web.uploads import file_upload
 from keras_attention_apps.common.web.uploads import read_upload
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.web import views
-from keras_attention_apps.nmt.web.service import MOST_CHARACTERS
+from keras_attention_apps.nmt.web.service import MAX_CHARACTERS
 from keras_attention_apps.nmt.web.service import TranslationService
 
 PENALTIES = (0.0, 0.5, 1.0)
 # Maximum number of lines of a file in the second tab.
-MOST_LINES = 500
+MAX_LINES = 500
 # Lines between two updates of the table.
 LINES_AT_ONCE = 10
 EXAMPLES = (
@@ -64,7 +64,7 @@ def _one_sentence(config, service):
             sentence = gr.Textbox(
                 label="Sentence",
                 lines=2,
-                max_length=MOST_CHARACTERS,
+                max_length=MAX_CHARACTERS,
                 placeholder=EXAMPLES[0],
                 submit_btn="Translate",
             )
@@ -152,7 +152,7 @@ class _SentenceEvents:
 def _text_file(config, service):
     """Fill the tab for a text file, with one sentence on each line."""
     upload = file_upload(
-        label=f"Text in UTF-8, one sentence a line, up to {MOST_LINES} lines",
+        label=f"Text in UTF-8, one sentence a line, up to {MAX_LINES} lines",
         file_types=["text"],
         height=180,
     )
@@ -186,6 +186,6 @@ def _sentences(content):
     """
     name = "the text"
     lines = list(utf8_lines(io.BytesIO(content), name))
-    if len(lines) > MOST_LINES:
-        raise UserError(f"expected at most {MOST_LINES} lines. Received: {len(lines)}")
+    if len(lines) > MAX_LINES:
+        raise UserError(f"expected at most {MAX_LINES} lines. Received: {len(lines)}")
     return [decode_line(line, name, i) for i, line in enumerate(lines, start=1)]

@@ -5,7 +5,7 @@ from keras_attention_apps.common.web.models import Models
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 
 # Characters of a sentence; the models cut what is longer than they can read.
-MOST_CHARACTERS = 2000
+MAX_CHARACTERS = 2000
 
 
 class TranslationService:
@@ -60,9 +60,9 @@ def other_models(config):
 
 
 def _translations(model, sentence, search, n_best):
-    if len(sentence) > MOST_CHARACTERS:
+    if len(sentence) > MAX_CHARACTERS:
         raise UserError(
-            f"expected a sentence of at most {MOST_CHARACTERS} characters. Received: "
+            f"expected a sentence of at most {MAX_CHARACTERS} characters. Received: "
             f"{len(sentence)}"
         )
     n_best = min(n_best, model.search_options(**search)["beam_size"])

@@ -3,7 +3,7 @@
 import html
 
 import numpy as np
-from keras_attention_apps.common.web.markup import SMALLEST
+from keras_attention_apps.common.web.markup import MIN_WEIGHT
 from keras_attention_apps.common.web.markup import download
 from keras_attention_apps.common.web.markup import note
 from keras_attention_apps.common.web.markup import table
@@ -12,7 +12,7 @@ from keras_attention_apps.common.web.markup import words
 # Name of the end of the sentence among the words that are attended to.
 END_LABEL = "end"
 # Width of the widest line in pixels.
-WIDEST = 7
+MAX_WIDTH = 7
 # Columns of an alignment in percent: source words, lines, target words.
 LEFT, RIGHT = 40, 60
 
@@ -62,13 +62,13 @@ def _lines(row, first_source, target, rows):
     """Return the lines and bars from one target word to the source words."""
     shapes = []
     for i, weight in enumerate(row):
-        if weight >= SMALLEST:
+        if weight >= MIN_WEIGHT:
             source, share = first_source + i, min(float(weight), 1.0)
             shapes.append(
                 f'<rect x="{LEFT * (1 - share):.2f}" y="{source - 0.45:.2f}" '
                 f'width="{LEFT * share:.2f}" height="0.9"/>'
                 f'<line x1="{LEFT}" y1="{source:.2f}" x2="{RIGHT}" y2="{target:.2f}" '
-                f'stroke-width="{WIDEST * share:.2f}"/>'
+                f'stroke-width="{MAX_WIDTH * share:.2f}"/>'
             )
     return (
         f'<svg viewBox="0 0 100 {rows}" preserveAspectRatio="none" aria-hidden="true">'

@@ -15,7 +15,7 @@ words. The features are given, so the CNN does not run. The candidates:
 Every candidate runs in its own process on all cores. The candidates take turns over
 several rounds, so that noise affects all of them equally.
 
-    python benchmarks/train_step.py --rounds 7 --steps 5
+    python benchmarks/caption_train_step.py --rounds 7 --steps 5
 """
 
 import importlib.util

@@ -13,11 +13,11 @@ attention of 256, a readout of 256 and 10,000 words. The candidates:
 Every candidate runs in its own process on all cores. The candidates take turns over
 several rounds, so that noise affects all of them equally.
 
-    python benchmarks/translation_step.py --rounds 5 --steps 2
+    python benchmarks/translation_train_step.py --rounds 5 --steps 2
 """
 
+import caption_train_step
 import numpy as np
-import train_step
 
 BATCH, SOURCE, TARGET = 64, 60, 60
 EMBEDDING_UNITS, UNITS, ATTENTION_UNITS, READOUT = 256, 256, 256, 256
@@ -126,8 +126,8 @@ def peer_step():
 
 
 def matrix_products():
-    """Return the products of our step; see `train_step.layer_products`."""
-    layer = train_step.layer_products
+    """Return the products of our step; see `caption_train_step.layer_products`."""
+    layer = caption_train_step.layer_products
     rows = BATCH * TARGET
     gates, context = 3 * UNITS, 2 * UNITS
     return [
@@ -150,14 +150,16 @@ def matrix_products():
 
 
 if __name__ == "__main__":
-    train_step.main(
+    caption_train_step.main(
         __doc__,
         __file__,
         {
             "ours, graph": lambda: our_step(jit_compile=False),
             "ours, XLA": lambda: our_step(jit_compile=True),
-            train_step.PEER: peer_step,
-            train_step.PRODUCTS: lambda: train_step.products_step(matrix_products()),
+            caption_train_step.PEER: peer_step,
+            caption_train_step.PRODUCTS: lambda: caption_train_step.products_step(
+                matrix_products()
+            ),
         },
         f"{BATCH} pairs of {SOURCE} and {TARGET} words",
         matrix_products(),

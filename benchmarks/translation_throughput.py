@@ -32,8 +32,8 @@ batch.
 JoeyNMT needs older packages than TensorFlow, hence an environment of its own:
 
     python -m venv joey && joey/bin/pip install joeynmt importlib_metadata ctranslate2
-    python benchmarks/translate.py --joeynmt joey/bin/python
-    python benchmarks/translate.py --joeynmt joey/bin/python \
+    python benchmarks/translation_throughput.py --joeynmt joey/bin/python
+    python benchmarks/translation_throughput.py --joeynmt joey/bin/python \
         --model my-model/model --text test.en
 """
 

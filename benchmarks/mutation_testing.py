@@ -6,7 +6,7 @@ tests that reach the changed line, the fastest first, until one fails. Prints ho
 mutants were found, and every survivor.
 
     python -m pip install cosmic-ray coverage
-    python benchmarks/mutants.py --sample 300 --seed 1 --backend torch
+    python benchmarks/mutation_testing.py --sample 300 --seed 1 --backend torch
 
 A mutant is found if a test fails or exceeds its time limit. If the tests of a mutant
 take more than `--budget` seconds together, the slowest are left out, so a survivor may
