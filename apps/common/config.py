@@ -181,7 +181,9 @@ class TrainingOptions:
 class AverageConfig:
     """Average the weights of several models that were trained from the same one.
 
-    Each model is a folder, such as OUTPUT/model of a training.
+    Each model is a folder, such as OUTPUT/model of a training. Options on which the
+    weights do not depend, such as dropout rates, may differ; the average has those of
+    the first model.
     """
 
     #: Output folder.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import write_sealed
+from keras_attention_apps.common.reading import at_most
 from keras_attention_apps.common.training.callbacks import ValidateDecoded
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.checkpoints import Progress
@@ -262,6 +263,13 @@ def test_an_invalid_progress_file_is_named(tmp_path, text):
     (tmp_path / "progress.json").write_text(text)
     with pytest.raises(UserError, match=r"no checkpoint .*intact.*another output"):
         Checkpoints(tmp_path, {})
+
+
+def test_a_size_limit_is_no_damage(tmp_path):
+    Checkpoints(tmp_path, {"units": 16}).next_phase()
+    with at_most(10), pytest.raises(UserError) as caught:
+        Checkpoints(tmp_path, {"units": 16})
+    assert str(caught.value).startswith(f"{tmp_path / 'progress.json'} has more than 1")
 
 
 def test_a_training_resumes_although_options_were_added(tmp_path):

@@ -22,6 +22,7 @@ from keras_attention_apps.common.hosts import is_first_host
 from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.network.weights import load_weights
 from keras_attention_apps.common.network.weights import save_weights
+from keras_attention_apps.common.reading import SizeLimitError
 from keras_attention_apps.common.schema import Natural
 from keras_attention_apps.common.schema import from_json
 
@@ -224,6 +225,8 @@ def _read_last(directory):
         if (directory / name).exists():
             try:
                 found = _read(directory / name)
+            except SizeLimitError:
+                raise
             # Damaged files fail with nearly every type of exception.
             except Exception as error:
                 problems.append(reason(error))

@@ -139,12 +139,12 @@ class SelfCritical:
                 batch, reward = self.sample(items, epoch * len(self) + step)
                 rows = rows_of_host(len(batch["advantages"]))
                 share = {name: array[rows] for name, array in batch.items()}
-                figures = network.train_on_batch(share, return_dict=True)
+                metrics = network.train_on_batch(share, return_dict=True)
                 rewards.append(reward)
                 callbacks.on_train_batch_end(
-                    step, {"loss": figures["loss"], "reward": np.mean(rewards)}
+                    step, {"loss": metrics["loss"], "reward": np.mean(rewards)}
                 )
-            # On several devices of TensorFlow, the figures of a step are approximate.
+            # On several devices of TensorFlow, the metrics of a step are approximate.
             loss = network.get_metrics_result()["loss"]
             callbacks.on_epoch_end(epoch, {"loss": loss, "reward": np.mean(rewards)})
             if network.stop_training:
