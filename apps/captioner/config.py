@@ -45,9 +45,9 @@ class ModelConfig:
     #: preset of KerasHub, such as hub:dinov2_small.
     backbone: str = "MobileNetV2"
     #: Preprocessing of the pixels. own: that of the backbone (a .keras file without one
-    #: receives values from 0 to 255). none: 0 to 255. unit: 0 to 1. tf: -1 to 1. torch:
-    #: 0 to 1, normalised by the mean and standard deviation of ImageNet. caffe: BGR
-    #: minus the mean of ImageNet.
+    #: receives values from 0 to 255). none: 0 to 255. unit: 0 to 1. tf: -1 to 1.
+    #: caffe: BGR minus the mean of ImageNet. torch: 0 to 1, normalised by the mean and
+    #: standard deviation of ImageNet.
     preprocessing: Literal["own", "none", "unit", "tf", "torch", "caffe"] = "own"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224

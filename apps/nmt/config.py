@@ -150,7 +150,9 @@ class ModelConfig:
 
 def _of(*kinds):
     """Return what an option needs that only some kinds of attention have."""
-    return f"--attention {' or '.join(kinds)}", lambda model: model.attention in kinds
+    *others, last = kinds
+    expected = f"{', '.join(others)} or {last}" if others else last
+    return f"--attention {expected}", lambda model: model.attention in kinds
 
 
 _RECURRENT = _of("bahdanau", "luong", "none")

@@ -33,7 +33,7 @@ from programs import training
 from .conftest import COLOURS
 from .conftest import TINY
 from .conftest import untrained
-from .test_train import command
+from .trainings import command
 
 DEPTH, MAX_REGIONS = 5, 4
 OPTIONS = {"region_depth": DEPTH, "max_regions": MAX_REGIONS}

@@ -3,7 +3,6 @@ import itertools
 import json
 import re
 import shutil
-from pathlib import Path
 
 import h5py
 import keras
@@ -12,24 +11,13 @@ import pytest
 from combinations import quick_first
 from keras_attention_apps.captioner import captions
 from keras_attention_apps.captioner.config import ModelConfig
-from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.training import train
-from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
-from programs import training
 
-SIZES = {
-    "backbone": "SmallCNN",
-    "image-size": 64,
-    "region-units": 11,
-    "embedding-units": 7,
-    "units": 13,
-    "attention-units": 5,
-    "max-length": 4,
-}
-SHORT = {**SIZES, "max-length": 3}
+from .trainings import SHORT
+from .trainings import SIZES
+from .trainings import command
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +26,6 @@ def trained(squares, tmp_path_factory, without_tracing):
     with without_tracing():
         assert main(command(squares, output)) == 0
     return output
-
-
-def command(squares, output, sizes=SIZES, **changes):
-    options = {
-        "data": squares,
-        "output": output,
-        "cache": Path(output).parent / "cache",
-        "backbone-weights": "none",
-        "min-count": 1,
-        "batch-images": 6,
-        "frozen-views": 2,
-        "epochs": 2,
-        "fine-tune-epochs": 1,
-        "self-critical-epochs": 1,
-        **{f"model.{name}": value for name, value in sizes.items()},
-    }
-    return training(options, **changes)
 
 
 def test_the_best_model_is_a_folder_that_captions(eager, trained, squares):
@@ -340,29 +311,6 @@ def test_a_loss_that_is_not_finite_ends_the_training(eager, squares, tmp_path, c
     assert re.search(r"the loss of step \d+ of epoch \d+ is (nan|inf)", error)
 
 
-def test_a_caption_needs_others_for_the_mean_baseline(squares, tmp_path, capsys, begin):
-    changes = {"captions-per-image": 1, "cache": tmp_path / "cache"}
-    assert main(command(squares, tmp_path / "run", **changes)) == 2
-    err = capsys.readouterr().err
-    assert "captions_per_image must be at least 2 with" in err and "Received: 1" in err
-    begin(command(squares, tmp_path / "a", **changes, **{"self-critical-epochs": 0}))
-    greedy = {"self-critical-baseline": "greedy"}
-    begin(command(squares, tmp_path / "b", **changes, **greedy))
-
-
-def test_options_of_no_effect_are_refused_unless_a_training_resumes(
-    squares, tmp_path, capsys, begin, monkeypatch
-):
-    run = command(squares, tmp_path / "run", **{"sampling-schedule": "linear"})
-    assert main(run) == 2
-    assert "--sampling-schedule needs --scheduled-s" in capsys.readouterr().err
-    # A training that an earlier version began.
-    with monkeypatch.context() as patch:
-        patch.setattr(train, "check_needs", lambda *_: None)
-        begin(run)
-    begin(run)
-
-
 def test_an_average_that_never_changes_is_refused(squares, tmp_path, capsys):
     assert main(command(squares, tmp_path / "run", **{"ema-momentum": 1})) == 2
     expected = "ema_momentum must be between 0 and 0.99999. Received: 1.0"
@@ -397,85 +345,6 @@ def test_an_output_that_is_a_model_stays_as_it_is(model_folder, tmp_path, capsys
 
     assert "Received the folder of a model: " in capsys.readouterr().err
     assert sorted(path.name for path in output.iterdir()) == names
-
-
-@pytest.mark.exhaustive
-def test_a_resumed_training_equals_an_uninterrupted_one(
-    eager, squares, tmp_path, monkeypatch
-):
-    save = SaveEveryEpoch.on_epoch_end
-
-    def interrupt(self, *args, **kwargs):
-        save(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
-    output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
-    changes = {"epochs": 2, "fine-tune-epochs": 0, "self-critical-epochs": 0}
-    # The rate of scheduled sampling depends on the number of steps.
-    changes |= {"scheduled-sampling": 1, "sampling-schedule": "linear"}
-    assert main(command(squares, undisturbed, SHORT, **changes)) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
-        assert main(command(squares, output, SHORT, **changes)) == 130
-    # The state after a kill while the model was replaced.
-    (output / "model").rename(output / ".old-7-model")
-    assert main(command(squares, output, SHORT, **changes)) == 0
-
-    assert not list(output.glob(".*"))
-    check_history(output, undisturbed)
-    reports = [(x / "report.html").read_text() for x in (output, undisturbed)]
-    # The last digits depend on rounding.
-    assert re.sub(r"[0-9.]+", "", reports[0]) == re.sub(r"[0-9.]+", "", reports[1])
-
-
-@pytest.mark.slow
-def test_every_phase_continues_after_an_interruption(squares, tmp_path, monkeypatch):
-    save = SaveEveryEpoch.on_epoch_end
-
-    def interrupt(self, *args, **kwargs):
-        save(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
-    output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
-    assert main(command(squares, undisturbed)) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
-        for _ in range(4):
-            assert main(command(squares, output)) == 130
-    assert main(command(squares, output)) == 0
-    check_history(output, undisturbed)
-
-
-def check_history(output, expected):
-    ours, theirs = (
-        json.loads((folder / "checkpoints" / "progress.json").read_text())["history"]
-        for folder in (output, expected)
-    )
-    for one, other in zip(ours, theirs, strict=True):
-        assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
-
-
-@pytest.mark.exhaustive
-def test_a_phase_that_stopped_early_does_not_resume(
-    eager, without_steps, squares, tmp_path, monkeypatch
-):
-    scores, output = iter([5.0, 4.0, 3.0, 2.0]), tmp_path / "run"
-    changes = {"epochs": 3, "fine-tune-epochs": 0, "self-critical-epochs": 3}
-    changes["batch-images"] = 12
-    run = command(squares, output, SHORT, patience=1, **changes)
-    save = SaveEveryEpoch.on_epoch_end
-
-    def interrupt(self, epoch, logs=None):
-        save(self, epoch, logs)
-        if epoch == 1:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(train, "caption_scores", lambda *texts: {"cider": next(scores)})
-    monkeypatch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
-
-    assert [main(run) for _ in range(3)] == [130, 130, 0]
-    progress = json.loads((output / "checkpoints" / "progress.json").read_text())
-    assert [figures["cider"] for figures in progress["history"]] == [5, 4, 3, 2]
 
 
 @pytest.mark.exhaustive
@@ -526,64 +395,6 @@ def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_
     for one, other in zip(ours, start.network.get_weights(), strict=True):
         same = keras.ops.convert_to_numpy(one)[tuple(map(slice, other.shape))]
         np.testing.assert_allclose(same, other, atol=1e-3)
-
-
-@pytest.fixture
-def begin(monkeypatch):
-    """A function that starts a training and interrupts it before its first step."""
-
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    def begin(arguments):
-        with monkeypatch.context() as patch:
-            patch.setattr(keras.Model, "fit", interrupt)
-            assert main(arguments) == 130
-
-    return begin
-
-
-def test_a_preset_may_move_but_not_change(
-    squares, captioner, tmp_path, capsys, begin, monkeypatch
-):
-    def run(preset):
-        changes = {"from-preset": preset, "self-critical-epochs": 0}
-        return command(squares, tmp_path / "run", sizes={}, **changes)
-
-    base = tmp_path / "first" / "base"
-    captioner.save(base)
-    begin(run(base))
-    moved = shutil.copytree(base, tmp_path / "second" / "base")
-    begin(run(moved))
-    monkeypatch.chdir(tmp_path)
-    begin(run("./second/base"))
-
-    # Another model, with other words in the same number, is now in its place.
-    words = captioner.tokenizer.words[4:]
-    other = Vocabulary(["cow", "tree", *words[2:]])
-    Captioner(captioner.config, other, captioner.network).save(moved)
-    capsys.readouterr()
-    assert main(run(moved)) == 2
-    err = capsys.readouterr().err
-    assert "another training: from_preset's vocabulary was 'digest " in err
-
-
-def test_a_file_of_weights_may_move_but_not_change(squares, tmp_path, capsys, begin):
-    def run(file):
-        return command(squares, tmp_path / "run", **{"backbone-weights": file})
-
-    first, second = (tmp_path / x / "cnn.weights.h5" for x in ("first", "second"))
-    first.parent.mkdir()
-    second.parent.mkdir()
-    Backbone("SmallCNN", SIZES["image-size"]).cnn.save_weights(first)
-    shutil.copy(first, second)
-    begin(run(first))
-    begin(run(second))
-
-    Backbone("SmallCNN", SIZES["image-size"]).cnn.save_weights(second)
-    capsys.readouterr()
-    assert main(run(second)) == 2
-    assert "training: backbone_weights_file was 'digest " in capsys.readouterr().err
 
 
 def test_a_model_to_start_from_keeps_its_sizes(squares, model_folder, tmp_path, capsys):

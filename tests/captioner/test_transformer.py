@@ -18,8 +18,8 @@ from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
 
 from .conftest import TINY
 from .conftest import untrained
-from .test_train import check_history
-from .test_train import command
+from .trainings import check_history
+from .trainings import command
 
 TRANSFORMER = dataclasses.replace(
     TINY, decoder="transformer", embedding_units=6, heads=2, decoder_layers=2

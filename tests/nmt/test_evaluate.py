@@ -1,7 +1,13 @@
+import re
+import shutil
+
 import pytest
+from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.metrics import bleu_by_length
 from keras_attention_apps.nmt.metrics import has_four_words
 from keras_attention_apps.nmt.metrics import translation_scores
+
+pytestmark = pytest.mark.usefixtures("cached_models")
 
 
 def test_scores_worked_by_hand():
@@ -66,3 +72,54 @@ def test_scores_by_length():
 
     assert [part[:2] for part in found] == [((1, 1), 3), ((4, 4), 1), ((5, 6), 2)]
     assert [part[2] for part in found] == pytest.approx([100, 0, 100])
+
+
+def test_evaluation_prints_scores_and_writes_translations(
+    corpus, model_folder, tmp_path, capsys
+):
+    output = tmp_path / "translations"
+    arguments = ["--data", str(corpus), "--pair", "en-fr", "--output", str(output)]
+    assert main(["evaluate", *arguments, "--model", str(model_folder)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    names = ["bleu", "bleu-lc", "chrf", "chrf-lc"]
+    assert [line.split()[0] for line in lines[1:5]] == names
+    assert all("version:" in line for line in lines[1:5])
+    assert re.search(r"^by length .* [0-9]+ sentences? of [0-9]+ words$", lines[5])
+    assert len(output.read_text().splitlines()) == 8
+
+
+def test_every_name_of_a_validation_set_is_evaluated(
+    copied, corpus, model_folder, tmp_path, capsys, cached_models
+):
+    for language in ("en", "fr"):
+        shutil.copy(corpus / f"val.{language}", tmp_path / f"valid.{language}")
+    arguments = ["--data", str(tmp_path), "--pair", "en-fr"]
+    assert main(["evaluate", *arguments, "--model", str(model_folder)]) == 0
+    assert f"sentences of {tmp_path / 'valid.en'}" in capsys.readouterr().out
+
+
+def test_evaluation_counts_truncated_sentences(model_folder, tmp_path, capsys):
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("the red dog\n" + "dog " * 99 + "\n")
+    files = [f"--{x}={tmp_path / x}" for x in ("source", "target")]
+    assert main(["evaluate", *files, "--model", str(model_folder)]) == 0
+
+    err = capsys.readouterr().err
+    assert "1 of 2 sentences exceeded the maximum length of the model" in err
+
+
+def test_scores_are_printed_even_if_translations_cannot_be_written(
+    corpus, model_folder, tmp_path, capsys, monkeypatch
+):
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.replace", fail)
+    output = str(tmp_path / "translations")
+    arguments = ["--data", str(corpus), "--pair", "en-fr", "--output", output]
+    assert main(["evaluate", *arguments, "--model", str(model_folder)]) == 2
+
+    captured = capsys.readouterr()
+    assert "chrf-lc" in captured.out
+    assert "No space left" in captured.err

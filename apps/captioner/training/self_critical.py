@@ -1,7 +1,19 @@
 """Self-critical training on sampled captions."""
 
 import numpy as np
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.training.self_critical import SelfCritical
+
+
+def check_samples(config):
+    """Raise a `UserError` if the baseline of self-critical training needs more."""
+    needs_others = config.self_critical_baseline == "samples"
+    if config.self_critical_epochs and needs_others and config.captions_per_image < 2:
+        raise UserError(
+            "captions_per_image must be at least 2 with the self_critical_baseline "
+            "samples, the mean reward of the other samples; greedy needs 1. "
+            f"Received: {config.captions_per_image}"
+        )
 
 
 class SelfCriticalCaptions(SelfCritical):

@@ -32,6 +32,7 @@ from keras_attention_apps.captioner.training.rewards import BleuReward
 from keras_attention_apps.captioner.training.rewards import CiderReward
 from keras_attention_apps.captioner.training.samples import CaptionSamples
 from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
+from keras_attention_apps.captioner.training.self_critical import check_samples
 from keras_attention_apps.captioner.training.summary import fingerprint
 from keras_attention_apps.captioner.training.summary import report_cut
 from keras_attention_apps.captioner.training.summary import report_encoder
@@ -105,20 +106,9 @@ def train(config: TrainConfig):
     check_epochs(config.epochs, config.fine_tune_epochs, config.self_critical_epochs)
     if not is_begun(config.output):
         check_needs(config, TRAINING_NEEDS)
-        _check_samples(config)
+        check_samples(config)
     with training_context(config) as devices:
         return _train(config, devices)
-
-
-def _check_samples(config):
-    """Raise a `UserError` if the baseline of self-critical training needs more."""
-    needs_others = config.self_critical_baseline == "samples"
-    if config.self_critical_epochs and needs_others and config.captions_per_image < 2:
-        raise UserError(
-            "captions_per_image must be at least 2 with the self_critical_baseline "
-            "samples, the mean reward of the other samples; greedy needs 1. "
-            f"Received: {config.captions_per_image}"
-        )
 
 
 def _train(config, devices):

@@ -192,7 +192,7 @@ def dependencies(config, start=None, files=None, **data):
         for name, path in files.items()
         if path.is_file()
     }
-    return {**dataclasses.asdict(config), **digests, **data}
+    return {**digests, **dataclasses.asdict(config), **data}
 
 
 def check_checkpoints(directory, files=()):
@@ -281,7 +281,8 @@ def _check_config(directory, saved, config):
 
 def _name_of(path):
     """Return the last part of a path; a name such as `hub:dinov2_small` is none."""
-    return path if path is None or path.startswith("hub:") else Path(path).name
+    is_path = isinstance(path, str) and not path.startswith("hub:")
+    return Path(path).name if is_path else path
 
 
 def _changes(saved, config, within=""):
