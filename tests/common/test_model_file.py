@@ -91,7 +91,7 @@ def test_contents_that_expand_beyond_the_limit(path):
         archive.writestr("bomb", bytes(100_000))
     assert path.stat().st_size < 2000
     with at_most(50_000):
-        refused(path, "without the metadata")
+        refused(path, "my.tflite has more than 50,000 bytes")
     read_model_file(path, "captioner")
 
 
