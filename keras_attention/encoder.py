@@ -27,6 +27,7 @@ from keras_attention.typing import Nested
 from keras_attention.typing import Shape
 from keras_attention.typing import Shapes
 from keras_attention.typing import Tensor
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_mask
 from keras_attention.validation import check_rank
 from keras_attention.validation import may_be_equal
@@ -103,6 +104,7 @@ class RecurrentEncoder(QuantizableLayer):
         check_cell("cell", cell)
         if backward_cell is not None:
             check_cell("backward_cell", backward_cell)
+        check_boolean("return_state", return_state)
         if cell is backward_cell:
             raise ValueError(
                 "backward_cell must be another cell, with weights of its own. "

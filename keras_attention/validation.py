@@ -2,10 +2,12 @@
 
 import math
 import numbers
+import operator
 
 import keras
 import numpy as np
 from keras import ops
+from keras import tree
 
 
 def check_number(name, value, expected, holds):
@@ -38,14 +40,26 @@ def check_boolean(name, value):
 
 
 def check_positive_integer(name, value, *, optional=False):
-    """Raise `ValueError` unless an argument is a positive integer (or `None`)."""
+    """Return a positive integer as an `int` (or `None`), or raise `ValueError`."""
     if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        return None
+    number = as_integer(value)
+    if number is None or number < 1:
         either = " or None" if optional else ""
         raise ValueError(
             f"{name} must be a positive integer{either}. Received: {value!r}"
         )
+    return number
+
+
+def as_integer(value):
+    """Return an integer of any type, such as NumPy's, as an `int`, or else `None`."""
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def check_penalty(name, value):
@@ -67,6 +81,13 @@ def may_be_equal(shape, other):
     """Return whether two shapes agree in every size that is known."""
     return len(shape) == len(other) and all(
         a == b or a is None or b is None for a, b in zip(shape, other, strict=True)
+    )
+
+
+def shapes_of(nested):
+    """Return the shapes of nested tensors, for an error message."""
+    return tree.map_structure(
+        lambda x: tuple(x.shape) if hasattr(x, "shape") else x, nested
     )
 
 

@@ -29,13 +29,13 @@ from keras_attention.decoder.states import ADD_SEQUENCES
 from keras_attention.decoder.states import REMOVE_SEQUENCES
 from keras_attention.decoder.states import as_rows
 from keras_attention.decoder.states import as_sequences
-from keras_attention.decoder.states import check_memory
 from keras_attention.decoder.states import check_state
 from keras_attention.decoder.states import first_attention_state
 from keras_attention.decoder.states import joined
 from keras_attention.decoder.states import query_units
 from keras_attention.decoder.states import topmost_state
 from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.base import check_memory
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.projections import project_rows
 from keras_attention.layers.recurrent import call_cell
@@ -53,6 +53,7 @@ from keras_attention.typing import Nested
 from keras_attention.typing import Shapes
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import as_integer
 from keras_attention.validation import check_boolean
 from keras_attention.validation import check_rank
 
@@ -209,11 +210,11 @@ class AttentionCell(QuantizableLayer):
         self.input_in_query = input_in_query
         check_boolean("input_feeding", input_feeding)
         self.input_feeding = input_feeding
-        self.attentional_vector = attentional_vector
         self.gate = gate
         self.attentional_layer = attentional_layer(
             attentional_vector, self.dtype_policy
         )
+        self.attentional_vector = as_integer(attentional_vector) or attentional_vector
         self.context_gate = context_gate(gate, self.dtype_policy)
         self.sentinel = sentinel
         self.visual_sentinel = visual_sentinel(

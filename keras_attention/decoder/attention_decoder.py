@@ -20,10 +20,10 @@ from keras_attention.decoder.states import ADD_SEQUENCES
 from keras_attention.decoder.states import REMOVE_SEQUENCES
 from keras_attention.decoder.states import as_rows
 from keras_attention.decoder.states import as_sequences
-from keras_attention.decoder.states import check_memory
 from keras_attention.decoder.states import check_state
 from keras_attention.decoder.states import joined
 from keras_attention.decoder.value_gradients import DeferredValueGradients
+from keras_attention.layers.base import check_memory
 from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.recurrent import first_state
 from keras_attention.lengths import at_least_one

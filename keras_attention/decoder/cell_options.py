@@ -33,9 +33,12 @@ def attentional_layer(width, dtype):
     """
     if width is None or isinstance(width, keras.layers.Layer):
         return width
-    check_positive_integer("attentional_vector", width)
     return keras.layers.Dense(
-        width, activation="tanh", use_bias=False, dtype=dtype, name="attentional_vector"
+        check_positive_integer("attentional_vector", width),
+        activation="tanh",
+        use_bias=False,
+        dtype=dtype,
+        name="attentional_vector",
     )
 
 

@@ -4,8 +4,8 @@ from keras import ops
 from keras import tree
 
 from keras_attention.decoder.states import query_units
-from keras_attention.decoder.states import shapes
 from keras_attention.layers.recurrent import output_units
+from keras_attention.validation import shapes_of
 
 
 def fed_units(cell, memory=None):
@@ -40,6 +40,6 @@ def first_fed(cell, output, memory):
         raise ValueError(
             "memory must be given unless the cell is built: the depth of the context "
             "that is fed back is not known yet. "
-            f"Received: memory={shapes(memory)}"
+            f"Received: memory={shapes_of(memory)}"
         )
     return ops.zeros((*ops.shape(output)[:-1], units), cell.compute_dtype)

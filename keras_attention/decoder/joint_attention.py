@@ -5,10 +5,10 @@ Shapes: B batch, K queries, S positions, V depth of the context.
 
 from keras import ops
 
-from keras_attention.decoder.states import shapes
 from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.self_attention_checks import check_independent_queries
+from keras_attention.validation import shapes_of
 
 
 class JointMemory:
@@ -52,7 +52,7 @@ class JointMemory:
         if len(x) not in (1, count):
             raise ValueError(
                 f"{name} must be one for all attentions, or a list of {count}. "
-                f"Received: {shapes(x)}"
+                f"Received: {shapes_of(x)}"
             )
         return x * count if len(x) == 1 else x
 

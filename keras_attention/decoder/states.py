@@ -1,4 +1,4 @@
-"""States, memories and queries of a decoder step: shapes and checks.
+"""States and queries of a decoder step: shapes and checks.
 
 Shapes: B batch, K sequences that attend to the same memory, D depth, U cell units.
 """
@@ -10,6 +10,7 @@ from keras import tree
 
 from keras_attention.layers.recurrent import output_units
 from keras_attention.layers.recurrent import topmost_units
+from keras_attention.validation import shapes_of
 
 # A step of one sequence runs as a step of K = 1 sequences.
 ADD_SEQUENCES = partial(ops.expand_dims, axis=1)
@@ -67,7 +68,7 @@ def first_attention_state(step, output, memory):
     if memory is None:
         raise ValueError(
             "memory must be given: the initial state of this attention depends on it. "
-            f"Received: memory={shapes(memory)}"
+            f"Received: memory={shapes_of(memory)}"
         )
     if len(output.shape) == 3:
         return step.initial_state(memory, ops.shape(output)[1])
@@ -88,38 +89,5 @@ def check_state(name, state, cell, rank):
         raise ValueError(
             f"{name} must be a dict like that of cell.get_initial_state: 'cell' with "
             f"tensors of rank {rank} for units {cell.state_size}, and optionally "
-            f"'attention' and 'fed'. Received: {shapes(state)}"
+            f"'attention' and 'fed'. Received: {shapes_of(state)}"
         )
-
-
-def check_memory(memory, attention, inputs=None):
-    """Raise `ValueError` for a wrong structure or batch size of a memory."""
-    several = isinstance(attention, list)
-    memories = memory if several else [memory]
-    count = len(attention) if several else 1
-    is_memory = isinstance(memories, (list, tuple)) and len(memories) == count
-    for one in memories if is_memory else ():
-        is_memory &= isinstance(one, dict) and {"values", "keys"} <= one.keys()
-    if not is_memory:
-        expected = "the dict that attention.memory(value) returns"
-        if several:
-            expected = f"a list of {count} of these: {expected}"
-        raise ValueError(f"memory must be {expected}. Received: {shapes(memory)}")
-    if inputs is None:
-        return
-    batches = {inputs.shape[0]}
-    for one in memories:
-        batches.add(one["values"].shape[0])
-    if len(batches - {None}) > 1:
-        raise ValueError(
-            "inputs and values must have the same batch size. "
-            f"Received: inputs {tuple(inputs.shape)}, values "
-            f"{shapes([one['values'] for one in memories])}"
-        )
-
-
-def shapes(nested):
-    """Return the shapes of tensors, for an error message."""
-    return tree.map_structure(
-        lambda x: tuple(x.shape) if hasattr(x, "shape") else x, nested
-    )

@@ -129,7 +129,7 @@ class AdditiveAttention(ComposedAttention):
         dtype: Dtype = None,
         **kwargs: Any,
     ) -> None:
-        check_positive_integer("units", units)
+        units = check_positive_integer("units", units)
         options = weight_options(locals())
         score = AdditiveScore(
             units,

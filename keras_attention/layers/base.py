@@ -16,6 +16,7 @@ from keras_attention.typing import Shapes
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
 from keras_attention.validation import check_mask
+from keras_attention.validation import shapes_of
 
 
 class BaseMemory(QuantizableLayer):
@@ -28,10 +29,10 @@ class BaseMemory(QuantizableLayer):
     Call arguments:
         value: Tensor of shape `(B, S, V)`.
         key: Tensor of shape `(B, S, key_depth)`; `value` if omitted.
-        value_mask: Boolean `(B, S)`, `True` marks a position that may be attended.
+        value_mask, mask: Boolean `(B, S)`, `True` marks a position that may be
+            attended. `mask` is an alias; it wins, because Keras may fill `value_mask`
+            with an implicit mask.
         key_mask: Boolean `(B, S)`, combined with `value_mask` by a logical and.
-        mask: Mask that Keras passes if `value` is the only tensor and has one; used
-            unless there is a `value_mask`.
 
     Returns:
         Dict with `"values"` `(B, [N,] S, V)`, `"keys"` `(B, [N,] S, depth)` and, if
@@ -51,7 +52,7 @@ class BaseMemory(QuantizableLayer):
         key_mask: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensors:
-        value_mask = mask if value_mask is None else value_mask
+        value_mask = value_mask if mask is None else mask
         if value_mask is None and key_mask is None:
             return self.project(value, value if key is None else key)
         check_mask("value_mask", value_mask, value.shape[:2])
@@ -107,6 +108,12 @@ class BaseStep(QuantizableLayer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
+
+    def __call__(
+        self, query: Tensor, memory: Tensors, *args: Any, **kwargs: Any
+    ) -> Any:
+        check_memory(memory)
+        return super().__call__(query, memory, *args, **kwargs)
 
     @property
     def state_names(self) -> Nested:
@@ -303,6 +310,38 @@ def check_shapes(query_shape, value_shape, key_shape=None, *, ordered=False):
         )
 
 
+def check_memory(memory, attention=None, inputs=None):
+    """Raise `ValueError` for a wrong structure or batch size of a memory.
+
+    Args:
+        memory: Dict, or a list of dicts for a list of attentions.
+        attention: The attention layer, or a list of several.
+        inputs: Tensor `(B, ...)`, if the batch size is checked.
+    """
+    several = isinstance(attention, list)
+    memories = memory if several else [memory]
+    count = len(attention) if several else 1
+    is_memory = isinstance(memories, (list, tuple)) and len(memories) == count
+    for one in memories if is_memory else ():
+        is_memory &= isinstance(one, dict) and {"values", "keys"} <= one.keys()
+    if not is_memory:
+        expected = "the dict that attention.memory(value) returns"
+        if several:
+            expected = f"a list of {count} of these: {expected}"
+        raise ValueError(f"memory must be {expected}. Received: {shapes_of(memory)}")
+    if inputs is None:
+        return
+    batches = {inputs.shape[0]}
+    for one in memories:
+        batches.add(one["values"].shape[0])
+    if len(batches - {None}) > 1:
+        raise ValueError(
+            "inputs and values must have the same batch size. "
+            f"Received: inputs {tuple(inputs.shape)}, values "
+            f"{shapes_of([one['values'] for one in memories])}"
+        )
+
+
 def standardize_attention_mask(attention_mask, query_shape, positions, num_heads=None):
     """Return an attention mask as `(B, [N,] T, S)`; any axis may be of size 1.
 
@@ -327,6 +366,13 @@ def standardize_attention_mask(attention_mask, query_shape, positions, num_heads
     if num_heads and len(attention_mask.shape) == 3:
         return attention_mask[:, None]
     return attention_mask
+
+
+def as_queries(query, query_mask):
+    """Return one query `(B, Q)` and its mask as a sequence of one; others unchanged."""
+    if len(query.shape) > 2:
+        return query, query_mask
+    return query[:, None], None if query_mask is None else query_mask[:, None]
 
 
 def build_part(part, *shapes):

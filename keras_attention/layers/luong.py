@@ -121,9 +121,11 @@ class LuongAttention(ComposedAttention):
         score = getattr(score, "__name__", score)
         check_choice("score", score, SCORES)
         check_choice("window", window, WINDOWS)
-        check_positive_integer("units", units, optional=score != "concat")
-        check_positive_integer("positions", positions, optional=score != "location")
-        check_positive_integer("half_width", half_width)
+        units = check_positive_integer("units", units, optional=score != "concat")
+        positions = check_positive_integer(
+            "positions", positions, optional=score != "location"
+        )
+        half_width = check_positive_integer("half_width", half_width)
         options = weight_options(locals())
         super().__init__(
             _build_score(score, units, positions, coverage, use_bias, options, dtype),

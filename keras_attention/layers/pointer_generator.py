@@ -17,6 +17,7 @@ from keras_attention.quantization import QuantizableLayer
 from keras_attention.typing import Config
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
+from keras_attention.validation import as_integer
 from keras_attention.validation import check_mask
 from keras_attention.validation import check_rank
 from keras_attention.validation import check_shape
@@ -94,11 +95,11 @@ class PointerGenerator(QuantizableLayer):
     def __init__(self, extra_ids: int, **kwargs: Any) -> None:
         # Logits in float32 keep their precision.
         super().__init__(autocast=False, **kwargs)
-        if isinstance(extra_ids, bool) or not isinstance(extra_ids, int):
+        self.extra_ids = as_integer(extra_ids)
+        if self.extra_ids is None:
             raise ValueError(f"extra_ids must be an integer. Received: {extra_ids!r}")
-        if extra_ids < 0:
+        if self.extra_ids < 0:
             raise ValueError(f"extra_ids must be at least 0. Received: {extra_ids}")
-        self.extra_ids = extra_ids
         self.switch = keras.layers.Dense(1, dtype=self.dtype_policy, name="switch")
         self.supports_masking = True
 

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.base import as_queries
 from keras_attention.layers.base import check_calling_form
 from keras_attention.layers.base import standardize_attention_mask
 from keras_attention.layers.base import stay_frozen
@@ -156,9 +157,7 @@ class PointerNetwork(QuantizableLayer):
             attention_mask, query.shape, memory["values"].shape[-2]
         )
         single = len(query.shape) == 2
-        if single:
-            query = query[:, None]
-            query_mask = None if query_mask is None else query_mask[:, None]
+        query, query_mask = as_queries(query, query_mask)
         outputs, _ = step(
             query, memory, query_mask=query_mask, mask=mask, training=training
         )

@@ -29,6 +29,7 @@ from keras_attention.typing import Regularizer
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
 from keras_attention.typing import WeightConstraint
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_mask
 from keras_attention.validation import check_penalty
 from keras_attention.validation import check_positive_integer
@@ -68,7 +69,8 @@ class AttentionPooling(QuantizableLayer):
     Call arguments:
         value: Tensor of shape `(batch, ..., value_length, value_dim)`.
         value_mask: Boolean `(batch, ..., value_length)`; the Keras mask of `value` if
-            omitted. `mask` is an alias.
+            omitted. `mask` is an alias; it wins, because Keras may fill `value_mask`
+            with an implicit mask.
         return_attention_scores: Whether to return the weights, too.
         return_details: Whether to return a dict instead: `"context"`, `"weights"`, and
             the additional outputs of the weighting.
@@ -117,11 +119,10 @@ class AttentionPooling(QuantizableLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_positive_integer("units", units, optional=True)
-        check_positive_integer("hops", hops)
         check_penalty("penalty", penalty)
-        self.units = units
-        self.hops = hops
+        check_boolean("use_bias", use_bias)
+        self.units = check_positive_integer("units", units, optional=True)
+        self.hops = check_positive_integer("hops", hops)
         self.penalty = penalty
         self.activation = keras.activations.get(activation)
         self.weighting = get_weighting(weighting, self.dtype_policy)
@@ -170,7 +171,7 @@ class AttentionPooling(QuantizableLayer):
         _check_rank(value.shape)
         leading = ops.shape(value)[:-2]
         length = ops.shape(value)[-2]
-        valid = mask if value_mask is None else value_mask
+        valid = value_mask if mask is None else mask
         shape = tuple(value.shape[:-1])
         rows = math.prod(leading)
         value = ops.reshape(value, (rows, length, value.shape[-1]))

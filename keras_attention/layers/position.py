@@ -96,11 +96,12 @@ class PositionEncoding(keras.layers.Layer):
             raise ValueError(
                 "max_length must be given for learned positions. Received: None"
             )
-        check_positive_integer("max_length", max_length, optional=True)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.kind = kind
-        self.max_length = max_length
+        self.max_length = check_positive_integer(
+            "max_length", max_length, optional=True
+        )
         self.options = weight_options(locals())
 
     def build(self, inputs_shape: Shape) -> None:

@@ -39,9 +39,8 @@ class NormalizedCell:
         gain_initializer: Initializer = "ones",
         **options: Any,
     ) -> None:
-        check_positive_integer("units", units)
         check_positive("epsilon", epsilon)
-        super().__init__(units, **options)
+        super().__init__(check_positive_integer("units", units), **options)
         self.epsilon = epsilon
         self.gain_initializer = keras.initializers.get(gain_initializer)
 

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_attention.layers.base import AttentionPart
+from keras_attention.layers.base import set_dtype_policy
 from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_arguments
 from keras_attention.layers.projections import weight_options
@@ -28,6 +29,7 @@ from keras_attention.typing import Regularizer
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
 from keras_attention.typing import WeightConstraint
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_choice
 from keras_attention.validation import check_number
 from keras_attention.validation import check_positive
@@ -265,8 +267,9 @@ class T5Positions(RelativePositions):
         bias_constraint: WeightConstraint = None,
         **kwargs: Any,
     ) -> None:
-        check_positive_integer("num_buckets", num_buckets)
-        check_positive_integer("max_distance", max_distance)
+        check_boolean("bidirectional", bidirectional)
+        num_buckets = check_positive_integer("num_buckets", num_buckets)
+        max_distance = check_positive_integer("max_distance", max_distance)
         exact = num_buckets // (4 if bidirectional else 2)
         if not 0 < exact < max_distance:
             raise ValueError(
@@ -360,9 +363,9 @@ class ShawPositions(RelativePositions):
         embeddings_constraint: WeightConstraint = None,
         **kwargs: Any,
     ) -> None:
-        check_positive_integer("max_distance", max_distance)
+        check_boolean("use_values", use_values)
         super().__init__(**kwargs)
-        self.max_distance = max_distance
+        self.max_distance = check_positive_integer("max_distance", max_distance)
         self.use_values = use_values
         self.reads = use_values
         self.options = weight_options(locals())
@@ -419,14 +422,17 @@ POSITIONS = {
 }
 
 
-def get_positions(identifier, causal, dtype=None):
+def get_positions(identifier, causal, dtype):
     """Return the `RelativePositions` for a name, a config, a layer or `None`.
 
     Args:
         causal: Whether the attention is causal.
+        dtype: Dtype policy of the layer.
     """
     if isinstance(identifier, dict):
         identifier = keras.saving.deserialize_keras_object(identifier)
+    if isinstance(identifier, RelativePositions):
+        set_dtype_policy(identifier, dtype)
     if identifier is None or isinstance(identifier, RelativePositions):
         return identifier
     if not isinstance(identifier, str) or identifier not in POSITIONS:

@@ -365,8 +365,7 @@ class MochaWeighting(MonotonicWeighting):
         self, chunk_size: int = 2, *, inference: str = "hard", **options: Any
     ) -> None:
         super().__init__(inference=inference, **options)
-        check_positive_integer("chunk_size", chunk_size)
-        self.chunk_size = chunk_size
+        self.chunk_size = check_positive_integer("chunk_size", chunk_size)
 
     def prepare_score(self, score: Score) -> Score:
         return score if isinstance(score, ScorePair) else ScorePair(score, name="score")

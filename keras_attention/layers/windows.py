@@ -64,8 +64,7 @@ class LocalWindow(AttentionPart):
 
     def __init__(self, half_width: int = 10, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_positive_integer("half_width", half_width)
-        self.half_width = half_width
+        self.half_width = check_positive_integer("half_width", half_width)
 
     @property
     def width(self) -> int:
@@ -171,17 +170,25 @@ class LocalPredictiveWindow(LocalWindow):
         **kwargs: Any,
     ) -> None:
         super().__init__(half_width, **kwargs)
-        check_positive_integer("units", units, optional=True)
-        self.units = units
+        self.units = check_positive_integer("units", units, optional=True)
         self.options = weight_options(locals())
 
     def build(self, query_shape: Shape, memory_shape: Shapes = None) -> None:
-        units = self.units or query_shape[-1]
+        self.query_depth = query_shape[-1]
+        units = self.units or self.query_depth
         self.hidden = self._dense(units, "tanh", "hidden")
-        self.hidden.build((None, query_shape[-1]))
+        self.hidden.build((None, self.query_depth))
         self.center = self._dense(1, "sigmoid", "center")
         self.center.build((None, units))
         self.built = True
+
+    def check_shared(self, *shapes: Any) -> None:
+        query_shape, _ = shapes
+        if query_shape[-1] != self.query_depth:
+            raise ValueError(
+                "layers that share a LocalPredictiveWindow must have the same depth of "
+                f"queries, {self.query_depth}. Received: {query_shape[-1]}"
+            )
 
     def _dense(self, units, activation, name):
         return keras.layers.Dense(

@@ -98,6 +98,21 @@ def test_hierarchy_ignores_sentences_without_words(rng):
     assert (found[1] > 0).all()
 
 
+def test_an_explicit_mask_wins_over_an_implicit_one(rng):
+    embed = keras.layers.Embedding(13, DEPTH, mask_zero=True)
+    data = rng.integers(1, 13, size=(BATCH, POSITIONS))
+    data[:, -1] = 0
+    mask = np.array([[1, 0, 1, 1, 1], [0, 1, 1, 0, 0]], "bool")
+    layer = AttentionPooling(UNITS)
+    value = embed(data)
+    expected = ops.convert_to_numpy(layer(ops.copy(value), value_mask=mask))
+    ids, given = keras.Input((POSITIONS,), dtype="int32"), keras.Input((POSITIONS,))
+    model = keras.Model([ids, given], layer(embed(ids), mask=given))
+
+    for found in (layer(value, mask=mask), model([data, np.float32(mask)])):
+        np.testing.assert_allclose(ops.convert_to_numpy(found), expected, atol=1e-6)
+
+
 def test_order_of_the_positions_does_not_matter(value, rng):
     layer = AttentionPooling(UNITS)
     order = rng.permutation(POSITIONS)

@@ -14,6 +14,7 @@ from keras_attention import AttentionPooling
 from keras_attention import DotScore
 from keras_attention import GeneralScore
 from keras_attention import LocationScore
+from keras_attention import LocalPredictiveWindow
 from keras_attention import PointerNetwork
 from keras_attention import RecurrentEncoder
 from keras_attention import SelfAttention
@@ -145,3 +146,12 @@ def test_the_keys_of_a_shared_score_must_fit(weighting):
 
     with pytest.raises(ValueError, match=r"same depth of keys, 7\. Received: 3"):
         Attention(score, weighting=weighting)(value, value[..., :3])
+
+
+def test_a_shared_window_must_fit():
+    window = LocalPredictiveWindow(2)
+    query, value = np.zeros((B, T, DEPTH)), np.zeros((B, S, DEPTH))
+    Attention(AdditiveScore(3), window=window)(query, value)
+
+    with pytest.raises(ValueError, match=r"same depth of queries, 7.* Received: 5"):
+        Attention(AdditiveScore(3), window=window)(query[..., :5], value)
