@@ -6,25 +6,38 @@ Shapes: B batch, T steps, L places of the cache, N heads, D depth of a head.
 from keras import ops
 
 from keras_attention.lengths import at_least_one
+from keras_attention.ops.masks import combine_masks
 from keras_attention.validation import check_positive_integer
+from keras_attention.validation import may_be_equal
+from keras_attention.validation import shapes_of
 
 
-def check_cache(cache, query, value, causal, attention_axes):
-    """Raise `ValueError` for a cache that is too small, or in a call that uses none."""
-    if not causal or value is not None:
+def check_cache(layer, cache, query, value):
+    """Raise `ValueError` for a cache that does not fit a `SelfAttention`, or a call."""
+    if not layer.causal or value is not None:
         raise ValueError(
             "A cache is for causal self-attention: causal must be True and value "
-            f"None. Received: causal={causal}, value "
+            f"None. Received: causal={layer.causal}, value "
             f"{None if value is None else tuple(value.shape)}"
         )
-    if attention_axes is not None:
+    if layer.axes.axes is not None:
         raise ValueError(
             "A layer with attention_axes takes no cache. "
-            f"Received: a cache, attention_axes={attention_axes}"
+            f"Received: a cache, attention_axes={layer.axes.axes}"
+        )
+    found = shapes_of(cache)
+    keys = found.get("keys") if isinstance(found, dict) else None
+    places = keys[2] if isinstance(keys, tuple) and len(keys) == 4 else None
+    expected = _shapes(layer.memory, query.shape[0], places)
+    if not _has_shapes(found, expected):
+        expected = ", ".join(f"{name!r} {shape}" for name, shape in expected.items())
+        raise ValueError(
+            "cache must be the dict of get_initial_cache or of the previous step, for "
+            f"the heads of the layer and the batch size of the query: {expected}. "
+            f"Received: {found}"
         )
     steps = query.shape[1] if len(query.shape) > 2 else 1
-    places = cache["keys"].shape[2]
-    if steps is not None and steps > places:
+    if None not in (steps, places) and steps > places:
         raise ValueError(
             "The cache must have a place for every step. Received: "
             f"{steps} steps, max_length={places}"
@@ -33,20 +46,45 @@ def check_cache(cache, query, value, causal, attention_axes):
 
 def empty_cache(memory, batch_size, max_length):
     """Return a cache of `max_length` places, all free, for a `MultiHeadMemory`."""
-    check_positive_integer("max_length", max_length)
-    shape = (batch_size, memory.num_heads, max_length)
+    max_length = check_positive_integer("max_length", max_length)
+    shapes = _shapes(memory, batch_size, max_length)
+    dtypes = {"length": "int32"}
     return {
-        "keys": ops.zeros((*shape, memory.key_dim), memory.compute_dtype),
-        "values": ops.zeros((*shape, memory.value_dim), memory.compute_dtype),
-        "length": ops.zeros((batch_size,), "int32"),
+        name: ops.zeros(shape, dtypes.get(name, memory.compute_dtype))
+        for name, shape in shapes.items()
     }
 
 
-def remember(cache, memory):
+def _shapes(memory, batch_size, max_length):
+    """Return the shapes of the tensors of a cache for a `MultiHeadMemory`."""
+    places = (batch_size, memory.num_heads, max_length)
+    return {
+        "keys": (*places, memory.key_dim),
+        "values": (*places, memory.value_dim),
+        "length": (batch_size,),
+    }
+
+
+def _has_shapes(found, expected):
+    """Return whether a dict has these names, each with a shape that may be equal."""
+    return (
+        isinstance(found, dict)
+        and found.keys() == expected.keys()
+        and all(isinstance(shape, tuple) for shape in found.values())
+        and all(may_be_equal(found[name], expected[name]) for name in found)
+    )
+
+
+def remember(cache, memory, attention_mask):
     """Write the keys and values of new steps into the next free places of a cache.
 
+    Args:
+        cache: Dict as `empty_cache` returns it.
+        memory: Dict that the `MultiHeadMemory` returned for the steps.
+        attention_mask: Boolean, broadcastable to `(B, N, T, L)`, or `None`.
+
     Returns:
-        The cache, and the mask of the places that each step may see, `(B, T, L)`.
+        The cache, the memory of its places, and the mask of those that a step may see.
     """
     batch, _, steps, _ = ops.shape(memory["keys"])
     kept = memory.get("mask", ops.ones((batch, steps), "bool"))
@@ -60,7 +98,9 @@ def remember(cache, memory):
         new = ops.cast(memory[name], cache[name].dtype)
         remembered[name] = write(cache[name], new, last, kept)
     places = ops.arange(cache["keys"].shape[2], dtype="int32")
-    return remembered, places <= last[..., None]
+    memory = {"keys": remembered["keys"], "values": remembered["values"]}
+    mask = combine_masks(attention_mask, places <= last[:, None, :, None])
+    return remembered, memory, mask
 
 
 def _write_steps(cache, new, places, kept):

@@ -46,6 +46,7 @@ class MultiHeadMemory(BaseMemory):
         key_dim, value_dim: Depth of a key and of a value in one head.
         projection: Dict of `keras.layers.Dense` arguments, for both projections.
         positions: The `RelativePositions`, which may rotate the keys, or `None`.
+        window_size: Number W as in `MultiHeadStep`, or `None`.
         norm: `"rms"` or `"layer"` to normalise each key, or `None`.
 
     Call arguments:
@@ -53,7 +54,9 @@ class MultiHeadMemory(BaseMemory):
 
     Returns:
         Dict with `"keys"` `(B, G, S, key_dim)`, `"values"` `(B, G, S, value_dim)`
-        and, if there is a mask, the boolean `"mask"` `(B, S)`.
+        and, if there is a mask, the boolean `"mask"` `(B, S)`. With `positions` or a
+        window, also the int32 `"positions"` `(B, S)`, unless they are 0 to S - 1 in
+        every row.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class MultiHeadMemory(BaseMemory):
         value_dim,
         projection,
         positions=None,
+        window_size=None,
         norm=None,
         **kwargs,
     ):
@@ -72,6 +76,7 @@ class MultiHeadMemory(BaseMemory):
         self.value_dim = value_dim
         self.projection = projection
         self.positions = positions
+        self.window_size = window_size
         self.norm = norm
         self.key_norm = _norm(self, "key_norm")
         self.key_projection = _projection(self, "key_projection", num_heads * key_dim)
@@ -99,10 +104,14 @@ class MultiHeadMemory(BaseMemory):
         memory = super().call(
             value, key, value_mask=value_mask, key_mask=key_mask, mask=mask
         )
+        if self.positions is None and self.window_size is None:
+            return memory
+        steps = ops.shape(value)[1]
+        positions = positions_of_steps(memory.get("mask"), steps, start)
         if self.positions is not None:
-            steps = ops.shape(value)[1]
-            positions = positions_of_steps(memory.get("mask"), steps, start)
             memory["keys"] = self.positions.rotate(memory["keys"], positions)
+        if "mask" in memory or start is not None:
+            memory["positions"] = positions
         return memory
 
     def project(self, value, key):
@@ -125,6 +134,7 @@ class MultiHeadMemory(BaseMemory):
             "value_dim": self.value_dim,
             "projection": dict(self.projection),
             "positions": serialize_part(self.positions),
+            "window_size": self.window_size,
             "norm": self.norm,
         }
 
@@ -262,7 +272,11 @@ class MultiHeadStep(BaseStep):
         else:
             offsets, mask = self._offsets_and_mask(query_positions, memory, mask)
             context, outputs, mask = self._attend(
-                *(query, memory["keys"], memory["values"], mask, offsets),
+                query,
+                memory["keys"],
+                memory["values"],
+                mask,
+                offsets,
                 causal=causal,
                 query_mask=query_mask,
                 noise=noise,
@@ -318,7 +332,9 @@ class MultiHeadStep(BaseStep):
         mask = combine_masks(mask, None if valid is None else valid[:, None, None])
         if not self.needs_positions:
             return None, mask
-        key_positions = positions_of_steps(valid, ops.shape(memory["keys"])[2])
+        key_positions = memory.get("positions")
+        if key_positions is None:
+            key_positions = positions_of_steps(valid, ops.shape(memory["keys"])[2])
         offsets = offsets_between(query_positions, key_positions)
         if self.window_size is not None:
             in_window = sliding_windows.in_window(offsets, self.window_size)

@@ -5,19 +5,15 @@ V value depth, D depth of a head.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_attention.layers.attention_axes import AttentionAxes
-from keras_attention.layers.attention_axes import attend_over_axes
-from keras_attention.layers.attention_axes import check_no_details
 from keras_attention.layers.base import BaseAttention
-from keras_attention.layers.base import set_dtype_policy
+from keras_attention.layers.base import as_queries
 from keras_attention.layers.base import standardize_attention_mask
-from keras_attention.layers.cache import check_cache
 from keras_attention.layers.cache import empty_cache
 from keras_attention.layers.cache import remember
 from keras_attention.layers.multi_head import MultiHeadMemory
@@ -28,10 +24,7 @@ from keras_attention.layers.relative_positions import RelativePositions
 from keras_attention.layers.relative_positions import get_positions
 from keras_attention.layers.self_attention_checks import check_arguments
 from keras_attention.layers.self_attention_checks import check_call
-from keras_attention.layers.self_attention_checks import check_key
 from keras_attention.layers.weighting import Weighting
-from keras_attention.ops.masks import combine_masks
-from keras_attention.ops.relative_positions import positions_of_steps
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
 from keras_attention.typing import Config
@@ -44,6 +37,7 @@ from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
 from keras_attention.typing import WeightConstraint
 from keras_attention.validation import check_mask
+from keras_attention.validation import check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -153,7 +147,8 @@ class SelfAttention(BaseAttention):
             omitted.
         key: Tensor of shape `(batch, value_length, key_depth)`; `value` if omitted.
         query_mask, mask: Boolean `(batch, query_length)`; `(batch,)` for one query.
-            `mask` is an alias, and wins if both are given.
+            `mask` is an alias; it wins, because Keras may fill `query_mask` with an
+            implicit mask.
         value_mask, key_mask: Boolean `(batch, value_length)`.
         attention_mask: Boolean `(batch, query_length, value_length)`, or
             `(query_length, value_length)` for all sequences; `(batch, value_length)`
@@ -228,22 +223,25 @@ class SelfAttention(BaseAttention):
         use_gate: bool = False,
         **kwargs: Any,
     ) -> None:
-        check_arguments(locals())
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
-        self.output_dim = output_dim
+        self.num_heads = check_positive_integer("num_heads", num_heads)
+        self.key_dim = check_positive_integer("key_dim", key_dim)
+        self.value_dim = check_positive_integer("value_dim", value_dim, optional=True)
+        self.output_dim = check_positive_integer(
+            "output_dim", output_dim, optional=True
+        )
+        self.num_key_value_heads = check_positive_integer(
+            "num_key_value_heads", num_key_value_heads, optional=True
+        )
+        self.window_size = check_positive_integer(
+            "window_size", window_size, optional=True
+        )
+        check_arguments(locals())
         self.use_output_projection = use_output_projection
         self.causal = causal
-        self.weighting_name = weighting if isinstance(weighting, str) else None
         self.scale = scale
         self.positions = get_positions(positions, causal, self.dtype_policy)
-        if self.positions is not None:
-            set_dtype_policy(self.positions, self.dtype_policy)
-        self.num_key_value_heads = num_key_value_heads
-        self.window_size = window_size
-        self.axes = AttentionAxes(attention_axes)
+        self.axes = AttentionAxes(attention_axes, self.num_heads)
         self.query_key_norm = query_key_norm
         self.use_gate = use_gate
         # From a configuration, every projection makes an initializer of its own: two
@@ -259,6 +257,7 @@ class SelfAttention(BaseAttention):
             "dtype": self.dtype_policy,
             "trainable": self.trainable,
             "positions": self.positions,
+            "window_size": self.window_size,
             "norm": self.query_key_norm,
         }
         memory = MultiHeadMemory(
@@ -277,7 +276,6 @@ class SelfAttention(BaseAttention):
             weighting,
             dropout,
             seed,
-            window_size=self.window_size,
             use_gate=self.use_gate,
             name="step",
             **common,
@@ -311,67 +309,22 @@ class SelfAttention(BaseAttention):
         cache: Tensors | None = None,
         training: bool | None = None,
     ) -> Nested:
-        causal = self.causal or use_causal_mask
-        for given in (query_mask, mask):
-            check_mask("query_mask", given, query.shape[:-1])
+        check_call(self, query, value, key, use_causal_mask, return_details, cache)
         query_mask = query_mask if mask is None else mask
-        if cache is not None:
-            check_cache(cache, query, value, self.causal, self.axes.axes)
-        check_key(value, key)
+        check_mask("query_mask", query_mask, query.shape[:-1])
+        given = query, query if value is None else value
         if self.axes.must_fold(query.shape):
-            check_no_details(return_details, self.axes.axes)
-            return attend_over_axes(
-                partial(self.call, use_causal_mask=use_causal_mask),
-                self.axes,
-                {"query": query, "value": value, "key": key},
-                {"query": query_mask, "value": value_mask, "key": key_mask},
-                attention_mask,
-                return_attention_scores,
+            tensors, masks, attention_mask = self.axes.fold_inputs(
+                (query, value, key), (query_mask, value_mask, key_mask), attention_mask
             )
-        check_call(self, query, value, key, causal)
+            (query, value, key), (query_mask, value_mask, key_mask) = tensors, masks
+        length = self._length(query, value, cache)
         attention_mask = standardize_attention_mask(
-            attention_mask,
-            query.shape,
-            self._length(query, value, cache),
-            self.num_heads,
+            attention_mask, query.shape, length, self.num_heads
         )
-        single = len(query.shape) == 2
-        if single:
-            query = query[:, None]
-            query_mask = None if query_mask is None else query_mask[:, None]
-        results, cache = self._attend(
-            *(query, value, key, query_mask, value_mask, key_mask, attention_mask),
-            causal=causal,
-            cache=cache,
-            return_weights=return_attention_scores or return_details,
-        )
-        if single:
-            results = {
-                name: ops.squeeze(x, axis=1 if name == "context" else 2)
-                for name, x in results.items()
-            }
-        names = ("context", "weights") if return_attention_scores else ("context",)
-        outputs = [results] if return_details else [results[name] for name in names]
-        outputs += [] if cache is None else [cache]
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
-
-    def _attend(
-        self,
-        query,
-        value,
-        key,
-        query_mask,
-        value_mask,
-        key_mask,
-        attention_mask,
-        *,
-        causal,
-        cache,
-        return_weights,
-    ):
-        """Return the outputs of the step for queries `(B, T, Q)`, and the new cache."""
+        query, query_mask = as_queries(query, query_mask)
         is_self = value is None
-        same_sequence = all(x is None for x in (value, cache, value_mask, key_mask))
+        same_sequence = all(x is None for x in (value, value_mask, key_mask, cache))
         if is_self:
             value = query
             value_mask = query_mask if value_mask is None else value_mask
@@ -379,26 +332,37 @@ class SelfAttention(BaseAttention):
         memory = self.memory(
             value, key, value_mask=value_mask, key_mask=key_mask, start=start
         )
-        positions = None
-        if is_self and self.step.needs_positions:
-            steps = ops.shape(query)[1]
-            positions = positions_of_steps(memory.get("mask"), steps, start)
+        query_positions = memory.get("positions") if is_self else None
         if cache is not None:
-            cache, seen = remember(cache, memory)
-            memory = {"keys": cache["keys"], "values": cache["values"]}
-            attention_mask = combine_masks(attention_mask, seen[:, None])
+            cache, memory, attention_mask = remember(cache, memory, attention_mask)
         results, _ = self.step(
             query,
             memory,
             query_mask=query_mask,
             mask=attention_mask,
-            causal=causal and cache is None,
-            return_weights=return_weights,
+            causal=(self.causal or use_causal_mask) and cache is None,
+            return_weights=return_attention_scores or return_details,
             average_heads=False,
-            query_positions=positions,
+            query_positions=query_positions,
             same_sequence=same_sequence,
+            training=training,
         )
-        return results, cache
+        results = self._with_axes_of(results, *given)
+        names = ("context", "weights") if return_attention_scores else ("context",)
+        outputs = [results] if return_details else [results[name] for name in names]
+        outputs += [] if cache is None else [cache]
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def _with_axes_of(self, results, query, value):
+        """Return results for queries `(B, T, Q)` with the axes of the given ones."""
+        if self.axes.must_fold(query.shape):
+            return self.axes.unfold(results, query, value)
+        if len(query.shape) == 3:
+            return results
+        return {
+            name: ops.squeeze(x, axis=1 if name == "context" else 2)
+            for name, x in results.items()
+        }
 
     def build(
         self,
@@ -406,11 +370,7 @@ class SelfAttention(BaseAttention):
         value_shape: Shape | None = None,
         key_shape: Shape | None = None,
     ) -> None:
-        shapes: Any = (query_shape, value_shape, key_shape)
-        self.axes.check_axes(query_shape)
-        if self.axes.must_fold(query_shape):
-            self.axes.check(*shapes)
-            shapes = [None if x is None else self.axes.fold_shape(x) for x in shapes]
+        shapes: Any = self.axes.fold_shapes(query_shape, value_shape, key_shape)
         super().build(*shapes)
 
     def _length(self, query, value, cache):
@@ -444,26 +404,19 @@ class SelfAttention(BaseAttention):
         cache: Tensors | None = None,
         **kwargs: Any,
     ) -> Any:
-        if cache is not None:
-            check_cache(cache, query, value, self.causal, self.axes.axes)
-        check_key(value, key)
-        other = query if value is None else value
-        if self.axes.must_fold(query.shape):
-            check_no_details(return_details, self.axes.axes)
-            self.axes.check(
-                query.shape, other.shape, None if key is None else key.shape
-            )
-            shape = self.axes.weights_shape(self.num_heads, query.shape, other.shape)
-        else:
-            check_call(self, query, value, key, self.causal or use_causal_mask)
-            batch, *queries = query.shape[:-1]
-            positions = self._length(query, value, cache)
-            shape = (batch, self.num_heads, *queries, positions)
+        check_call(self, query, value, key, use_causal_mask, return_details, cache)
         if return_details:
             options = {"use_causal_mask": use_causal_mask, "cache": cache, **kwargs}
             return keras.Operation.compute_output_spec(
                 self, query, value, key, return_details=True, **options
             )
+        if self.axes.must_fold(query.shape):
+            other = query if value is None else value
+            shape = self.axes.weights_shape(query.shape, other.shape)
+        else:
+            batch, *queries = query.shape[:-1]
+            positions = self._length(query, value, cache)
+            shape = (batch, self.num_heads, *queries, positions)
         shapes = [self.compute_output_shape(query.shape)]
         shapes += [shape] if return_attention_scores else []
         outputs = [keras.KerasTensor(shape, self.compute_dtype) for shape in shapes]
@@ -482,7 +435,7 @@ class SelfAttention(BaseAttention):
             "output_dim": self.output_dim,
             "use_output_projection": self.use_output_projection,
             "causal": self.causal,
-            "weighting": self.weighting_name or serialize_part(self.step.weighting),
+            "weighting": serialize_part(self.step.weighting),
             "dropout": self.step.weight_dropout.rate,
             "scale": self.scale,
             "seed": serialize_seed(self.step.weight_dropout.seed),

@@ -3,20 +3,16 @@
 import math
 
 from keras_attention.layers.base import check_shapes
+from keras_attention.layers.cache import check_cache
 from keras_attention.layers.multi_head import NORMS
 from keras_attention.validation import check_boolean
 from keras_attention.validation import check_choice
 from keras_attention.validation import check_number
-from keras_attention.validation import check_positive_integer
 
 
 def check_arguments(arguments):
     """Raise `ValueError` for arguments, a dict by name, that do not fit."""
     num_heads, groups = arguments["num_heads"], arguments["num_key_value_heads"]
-    check_positive_integer("num_heads", num_heads)
-    check_positive_integer("key_dim", arguments["key_dim"])
-    for name in ("value_dim", "output_dim", "num_key_value_heads", "window_size"):
-        check_positive_integer(name, arguments[name], optional=True)
     if groups is not None and num_heads % groups:
         raise ValueError(
             f"num_key_value_heads must divide num_heads={num_heads}. Received: {groups}"
@@ -47,19 +43,26 @@ def check_independent_queries(layer, situation):
         )
 
 
-def check_key(value, key):
-    """Raise `ValueError` for a key without a value."""
+def check_call(layer, query, value, key, use_causal_mask, return_details, cache):
+    """Raise `ValueError` for arguments of a call that do not fit."""
+    check_boolean("use_causal_mask", use_causal_mask)
     if value is None and key is not None:
         raise ValueError(
             "key needs a value with the same number of positions. Received: key "
             f"{tuple(key.shape)}, value None"
         )
-
-
-def check_call(layer, query, value, key, causal):
-    """Raise `ValueError` for tensors of a call that do not fit."""
-    value_shape = (None,) * 3 if value is None else value.shape
-    key_shape = None if key is None else key.shape
-    # Without a value, one query is a step of a sequence.
-    ordered = value is not None and (causal or layer.step.needs_positions)
-    check_shapes(query.shape, value_shape, key_shape, ordered=ordered)
+    if cache is not None:
+        check_cache(layer, cache, query, value)
+    shapes = [None if x is None else x.shape for x in (query, value, key)]
+    query_shape, value_shape, key_shape = layer.axes.fold_shapes(*shapes)
+    if return_details and layer.axes.must_fold(query.shape):
+        raise ValueError(
+            "With attention_axes, return_details must be False. Received: "
+            f"return_details={return_details}, attention_axes={layer.axes.axes}"
+        )
+    # Without a value, a single query is a sequence of length one, or the next step of
+    # a cache.
+    ordered = value is not None and (
+        layer.causal or use_causal_mask or layer.step.needs_positions
+    )
+    check_shapes(query_shape, value_shape or (None,) * 3, key_shape, ordered=ordered)

@@ -1,5 +1,7 @@
 """Self-attention over some axes of inputs of more than three axes."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -118,6 +120,31 @@ def test_axes_that_do_not_fit_are_named(axes, shapes, message):
 def test_axes_must_be_integers(axes):
     with pytest.raises(ValueError, match=f"must be integers.* Received: {axes!r}"):
         build(axes)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_axes_of_later_calls_are_checked(rng, symbolic):
+    layer = build((1, 2))
+    layer.build(GRID)
+    x = keras.KerasTensor((2, 3, DEPTH)) if symbolic else draw(rng, (2, 3, DEPTH))
+
+    with pytest.raises(ValueError, match=r"Received: \[1, 2\], query \(2, 3, 6\)"):
+        layer(x)
+
+
+@pytest.mark.parametrize("axes", [(), []])
+def test_there_must_be_an_axis(axes):
+    received = re.escape(str(axes))
+    with pytest.raises(ValueError, match=f"one axis .* or several.* {received}"):
+        build(axes)
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 4), (5, 4), (2, 4, 5, 5)])
+def test_attention_mask_of_another_shape_is_named_with_the_sizes_that_fit(shape):
+    expected = r"\(2, 5, 5\) or \(5, 5\) or \(2, 3, 5, 5\)"
+    received = re.escape(str(shape))
+    with pytest.raises(ValueError, match=f"{expected}. Received: {received}"):
+        build((2,))(np.zeros(GRID, "float32"), attention_mask=np.ones(shape, "bool"))
 
 
 def test_no_cache_for_more_axes(rng):

@@ -124,6 +124,7 @@ def test_config_of_an_earlier_version_gives_the_same_layer(rng):
     ):
         assert config.pop(name) is None
     assert config.pop("use_gate") is False
+    config["weighting"] = "softmax"
 
     restored = SelfAttention.from_config(json.loads(json.dumps(config)))
 

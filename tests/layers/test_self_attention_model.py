@@ -34,6 +34,7 @@ from layers.self_attention_reference import embedded
 from layers.self_attention_reference import read
 from layers.self_attention_reference import stepped
 
+from keras_attention import SoftmaxWeighting
 from keras_attention import T5Positions
 from keras_attention.layers.self_attention import SelfAttention
 
@@ -48,7 +49,7 @@ ARGUMENTS = {
     "output_dim": OUTPUT_DIM,
     "use_output_projection": True,
     "causal": True,
-    "weighting": "softmax",
+    "weighting": SoftmaxWeighting(dtype="mixed_bfloat16"),
     "dropout": 0.25,
     "scale": 0.5,
     "use_bias": False,
@@ -178,6 +179,10 @@ def test_shapes_and_dtypes_are_known_before_anything_is_computed(rng, batch, que
     assert {k: v.shape for k, v in new_cache.items()} == {
         k: v.shape for k, v in cache.items()
     }
+
+    if None not in queries:
+        details, _ = layer(x, cache=cache, return_details=True)
+        assert details["context"].shape == (*known, OUTPUT_DIM)
 
     other = biased(use_output_projection=False, value_dim=VALUE_DIM)
     value = keras.KerasTensor((batch, None, VALUE_DEPTH))

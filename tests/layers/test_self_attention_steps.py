@@ -1,5 +1,6 @@
 """One step of self-attention at a time, with a cache or with a memory."""
 
+import keras
 import numpy as np
 import pytest
 from arrays import draw
@@ -28,6 +29,7 @@ from layers.self_attention_reference import read
 from layers.self_attention_reference import stepped
 from rounding import rounding_bound
 
+from keras_attention import AdditiveAttention
 from keras_attention import loops
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -219,6 +221,67 @@ def test_implicit_mask_reaches_a_memory_that_is_prepared_alone(rng):
     np.testing.assert_array_equal(ops.convert_to_numpy(memory["mask"]), value_ids != 0)
 
 
+@pytest.mark.parametrize("make", [biased, lambda: AdditiveAttention(KEY_DIM)])
+def test_explicit_mask_of_a_memory_wins_over_an_implicit_one(rng, make):
+    _, value = embedded(rng, VALUE_DEPTH, BATCH, POSITIONS)
+    mask = rng.random((BATCH, POSITIONS)) < 0.5
+
+    memory = make().memory(value, mask=mask)
+
+    np.testing.assert_array_equal(ops.convert_to_numpy(memory["mask"]), mask)
+
+
+@pytest.mark.parametrize("make", [biased, lambda: AdditiveAttention(KEY_DIM)])
+@pytest.mark.parametrize("built", [False, True])
+def test_a_dict_that_is_no_memory_is_named(rng, make, built):
+    layer = make()
+    query, value = draw(rng, QUERY, VALUE)
+    if built:
+        layer.step(query, layer.memory(value))
+
+    message = r"memory must be the dict that.* Received: {'values': \(2, 5, 17\)}"
+    with pytest.raises(ValueError, match=message):
+        layer.step(query, {"values": value})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda cache: {}, "'keys' .* Received: {}"),
+        (lambda cache: {**cache, "keys": None}, "Received: {'keys': None"),
+        (
+            lambda cache: {**cache, "length": cache["length"][:1]},
+            r"'length' \(2,\). Received: .*'length': \(1,\)",
+        ),
+        (
+            lambda cache: {name: x[:1] for name, x in cache.items()},
+            r"'keys' \(2, 7, 37, 19\).* Received: {'keys': \(1, 7, 37, 19\)",
+        ),
+        (
+            lambda cache: {**cache, "keys": cache["keys"][:, :1]},
+            r"Received: {'keys': \(2, 1, 37, 19\)",
+        ),
+        (
+            lambda cache: {**cache, "values": cache["values"][:, :, :3]},
+            r"'values' \(2, 7, 37, 23\).* 'values': \(2, 7, 3, 23\)",
+        ),
+        (
+            lambda cache: {**cache, "values": cache["values"][..., :5]},
+            r"'values': \(2, 7, 37, 5\)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_a_cache_of_another_layer_or_batch_is_named(rng, change, message, symbolic):
+    layer = biased(causal=True, value_dim=VALUE_DIM)
+    cache, x = change(layer.get_initial_cache(BATCH, PLACES)), draw(rng, SEQUENCE)
+    if symbolic:
+        x = keras.KerasTensor(SEQUENCE)
+
+    with pytest.raises(ValueError, match=f"cache must be .*{message}"):
+        layer(x, cache=cache)
+
+
 @pytest.mark.parametrize(
     ("causal", "value", "message"),
     [
@@ -241,3 +304,9 @@ def test_cache_must_have_a_place_for_every_step(rng):
         layer(draw(rng, SEQUENCE), cache=layer.get_initial_cache(BATCH, 3))
     with pytest.raises(ValueError, match=r"max_length must be .* Received: 0"):
         layer.get_initial_cache(BATCH, 0)
+
+
+def test_sizes_of_a_cache_may_be_integers_of_numpy():
+    cache = biased(causal=True).get_initial_cache(BATCH, np.int64(3))
+
+    assert tuple(cache["keys"].shape) == (BATCH, HEADS, 3, KEY_DIM)
