@@ -11,15 +11,16 @@ from keras import tree
 
 from keras_attention import acceleration
 from keras_attention import loops
-from keras_attention.layers.base import stay_frozen
+from keras_attention.composite import CompositeLayer
+from keras_attention.layers.base import freeze_new_weights
 from keras_attention.layers.recurrent import call_cell
 from keras_attention.layers.recurrent import check_cell
-from keras_attention.layers.recurrent import first_state
 from keras_attention.layers.recurrent import has_dropout
+from keras_attention.layers.recurrent import initial_cell_state
 from keras_attention.layers.recurrent import output_units
 from keras_attention.layers.recurrent import reset_dropout_masks
 from keras_attention.lengths import at_least_one
-from keras_attention.quantization import QuantizableLayer
+from keras_attention.ops.masks import clear_masked
 from keras_attention.serialization import serialize_part
 from keras_attention.split_cells import split_cell
 from keras_attention.typing import Config
@@ -34,7 +35,7 @@ from keras_attention.validation import may_be_equal
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class RecurrentEncoder(QuantizableLayer):
+class RecurrentEncoder(CompositeLayer):
     """Recurrent encoder in one direction, or in both with two cells.
 
         forward[s]     = cell(inputs[s], forward[s-1])
@@ -125,7 +126,7 @@ class RecurrentEncoder(QuantizableLayer):
             if not cell.built:
                 cell.build((inputs_shape[0], inputs_shape[-1]))
                 cell.built = True
-        stay_frozen(self)
+        freeze_new_weights(self)
         self.built = True
 
     def call(
@@ -143,8 +144,8 @@ class RecurrentEncoder(QuantizableLayer):
         states = self._states(initial_state, inputs)
         inputs = ops.swapaxes(inputs, 0, 1)
         if mask is not None:
-            mask = ops.swapaxes(ops.cast(mask, "bool"), 0, 1)[..., None]
-            inputs = ops.where(mask, inputs, ops.zeros_like(inputs))
+            mask = ops.swapaxes(ops.cast(mask, "bool"), 0, 1)
+            inputs = clear_masked(inputs, mask)
         self._reset_dropout_masks()
         try:
             passes = [
@@ -164,7 +165,7 @@ class RecurrentEncoder(QuantizableLayer):
         pairs = zip(passes, results, strict=True)
         annotations = ops.concatenate([one.finish(x) for one, x in pairs], axis=-1)
         if mask is not None:
-            annotations = ops.where(mask, annotations, ops.zeros_like(annotations))
+            annotations = clear_masked(annotations, mask)
         annotations = ops.cast(ops.swapaxes(annotations, 0, 1), self.compute_dtype)
         if not self.return_state:
             return annotations
@@ -174,7 +175,7 @@ class RecurrentEncoder(QuantizableLayer):
     def _states(self, initial_state, inputs):
         """Return the list of states before the first step of every cell."""
         batch = ops.shape(inputs)[0]
-        states = [first_state(cell, batch) for cell in self._cells]
+        states = [initial_cell_state(cell, batch) for cell in self._cells]
         if initial_state is not None:
             given = tree.flatten(initial_state)
             found = [tuple(x.shape) for x in given]
@@ -200,7 +201,7 @@ class RecurrentEncoder(QuantizableLayer):
     def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
         if not self.return_state:
             return previous_mask
-        states = [first_state(cell, 1) for cell in self._cells]
+        states = [initial_cell_state(cell, 1) for cell in self._cells]
         return (previous_mask, *(None for _ in tree.flatten(states)))
 
     def compute_output_shape(
@@ -211,7 +212,7 @@ class RecurrentEncoder(QuantizableLayer):
         depth = sum(output_units(cell) for cell in self._cells)
         if not self.return_state:
             return batch, steps, depth
-        states = [x for cell in self._cells for x in first_state(cell, 1)]
+        states = [x for cell in self._cells for x in initial_cell_state(cell, 1)]
         states = tree.map_structure(lambda x: (batch, x.shape[-1]), states)
         return ((batch, steps, depth), *states)
 
@@ -230,7 +231,7 @@ class _Pass:
     Args:
         cell: The cell, built.
         inputs: Tensor of shape `(S, B, D)`.
-        mask: Boolean `(S, B, 1)`, or `None`.
+        mask: Boolean `(S, B)`, or `None`.
         state: List of states before the first step.
         backward: Whether the last step comes first.
 
@@ -250,7 +251,7 @@ class _Pass:
             # A dropout mask that is drawn inside a loop cannot be used outside of it.
             call_cell(cell, at_least_one(inputs)[0], state)
         if mask is not None:
-            self.sequences["mask"] = self._in_order(mask)
+            self.sequences["mask"] = self._in_order(mask)[..., None]
 
     def step(self, state, part):
         """Return the new state, and the dict that `finish` takes."""

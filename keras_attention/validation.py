@@ -28,7 +28,7 @@ def check_positive(name, value):
     check_number(name, value, expected, lambda x: 0 < x < math.inf)
 
 
-def check_share(name, value):
+def check_fraction(name, value):
     """Raise `ValueError` unless an argument is a number from 0 to 1."""
     check_number(name, value, "between 0 and 1", lambda x: 0 <= x <= 1)
 
@@ -62,7 +62,7 @@ def as_integer(value):
         return None
 
 
-def check_penalty(name, value):
+def check_not_negative(name, value):
     """Raise `ValueError` unless the value is a finite number and not negative."""
     expected = "finite and not negative"
     check_number(name, value, expected, lambda x: 0 <= x < math.inf)

@@ -9,9 +9,9 @@ LIBRARY, APPS = "keras_attention", "keras_attention_apps"
 # Parts of the library that do not depend on attention.
 BASICS = {
     "acceleration",
+    "composite",
     "lengths",
     "loops",
-    "quantization",
     "sample_weights",
     "serialization",
     "typing",
@@ -23,7 +23,7 @@ BELOW = {
     "version": set(),
     "typing": set(),
     "validation": set(),
-    "quantization": {"serialization", "typing"},
+    "composite": {"serialization", "typing"},
     "serialization": set(),
     "acceleration": set(),
     "distribution": set(),

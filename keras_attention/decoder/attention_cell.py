@@ -15,37 +15,37 @@ import keras
 from keras import ops
 from keras import tree
 
+from keras_attention.composite import CompositeLayer
 from keras_attention.decoder.cell_options import attentional_layer
 from keras_attention.decoder.cell_options import check_order
 from keras_attention.decoder.cell_options import context_gate
-from keras_attention.decoder.feeding import fed_units
-from keras_attention.decoder.feeding import first_fed
+from keras_attention.decoder.feeding import feedback_units
+from keras_attention.decoder.feeding import initial_feedback
 from keras_attention.decoder.joint_attention import check_attention
 from keras_attention.decoder.joint_attention import memory_of
 from keras_attention.decoder.joint_attention import step_of
 from keras_attention.decoder.sentinel import attend_with_sentinel
 from keras_attention.decoder.sentinel import visual_sentinel
-from keras_attention.decoder.states import ADD_SEQUENCES
-from keras_attention.decoder.states import REMOVE_SEQUENCES
+from keras_attention.decoder.states import add_sequence_axis
 from keras_attention.decoder.states import as_rows
 from keras_attention.decoder.states import as_sequences
 from keras_attention.decoder.states import check_state
-from keras_attention.decoder.states import first_attention_state
+from keras_attention.decoder.states import initial_attention_state
 from keras_attention.decoder.states import joined
 from keras_attention.decoder.states import query_units
+from keras_attention.decoder.states import remove_sequence_axis
 from keras_attention.decoder.states import topmost_state
 from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.base import check_memory
-from keras_attention.layers.base import stay_frozen
+from keras_attention.layers.base import freeze_new_weights
 from keras_attention.layers.projections import project_rows
 from keras_attention.layers.recurrent import call_cell
 from keras_attention.layers.recurrent import check_cell
 from keras_attention.layers.recurrent import check_loop_layer
-from keras_attention.layers.recurrent import first_state
 from keras_attention.layers.recurrent import has_dropout
+from keras_attention.layers.recurrent import initial_cell_state
 from keras_attention.layers.recurrent import output_units
 from keras_attention.layers.recurrent import reset_dropout_masks
-from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import deserialize_parts
 from keras_attention.serialization import serialize_part
 from keras_attention.typing import Config
@@ -59,7 +59,7 @@ from keras_attention.validation import check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AttentionCell(QuantizableLayer):
+class AttentionCell(CompositeLayer):
     """One step of a decoder: an RNN cell, attention, and the order in which they run.
 
     With `order="previous"` the previous state is the query, and the context is an input
@@ -242,7 +242,7 @@ class AttentionCell(QuantizableLayer):
         state = self.complete_state(state, memory)
         single = len(inputs.shape) == 2
         if single:
-            inputs, state = tree.map_structure(ADD_SEQUENCES, (inputs, state))
+            inputs, state = tree.map_structure(add_sequence_axis, (inputs, state))
 
         def attend(query, **options):
             return self.step(
@@ -254,15 +254,15 @@ class AttentionCell(QuantizableLayer):
                 **options,
             )
 
-        def recur(added):
+        def run_cell(added):
             return self.run_cell([inputs, *added], state["cell"], training)
 
-        outputs, new_state = self.advance(inputs, state, attend, recur)
+        outputs, new_state = self.compute_step(inputs, state, attend, run_cell)
         results = self.complete(outputs), new_state
-        return tree.map_structure(REMOVE_SEQUENCES, results) if single else results
+        return tree.map_structure(remove_sequence_axis, results) if single else results
 
-    def advance(
-        self, inputs: Tensor, state: Tensors, attend: Callable, recur: Callable
+    def compute_step(
+        self, inputs: Tensor, state: Tensors, attend: Callable, run_cell: Callable
     ) -> tuple[Tensors, Tensors]:
         """Run the equations of one step; every tensor is `(B, K, ...)`.
 
@@ -271,11 +271,11 @@ class AttentionCell(QuantizableLayer):
 
         Args:
             inputs: Input of this step, for the query and the sentinel; the cell gets it
-                through `recur`.
+                through `run_cell`.
             state: Dict of states, as in the call.
             attend: Function `(query, **options) -> (outputs, state)` of the attention.
-            recur: Function `added -> (output, state)`, which runs the cell on its input
-                concatenated with the tensors in the list `added`.
+            run_cell: Function `added -> (output, state)`, which runs the cell on its
+                input concatenated with the tensors in the list `added`.
 
         Returns:
             outputs: Dict of outputs, without those that `complete` adds.
@@ -288,10 +288,10 @@ class AttentionCell(QuantizableLayer):
                 query = joined([query, ops.cast(inputs, query.dtype)])
             results, attention_state = attend(query)
             context = self.gated(results["context"], query)
-            cell_output, cell_state = recur([*fed, context])
+            cell_output, cell_state = run_cell([*fed, context])
             outputs = {**results, "context": context, "query": query}
         else:
-            cell_output, cell_state = recur(fed)
+            cell_output, cell_state = run_cell(fed)
             results, attention_state = attend_with_sentinel(
                 self.visual_sentinel,
                 attend,
@@ -330,7 +330,7 @@ class AttentionCell(QuantizableLayer):
         return ops.cast(vector, self.compute_dtype)
 
     def complete(self, outputs: Tensors) -> Tensors:
-        """Add `"query"` and `"output"` to outputs of `advance`, of one or all steps."""
+        """Add `"query"` and `"output"` to outputs of `compute_step`, for any steps."""
         outputs = {"query": outputs["cell_output"], **outputs}
         if self.attentional_layer is None:
             outputs["output"] = outputs["cell_output"]
@@ -403,12 +403,12 @@ class AttentionCell(QuantizableLayer):
             )
         depth = inputs_shape[-1]
         depth += context_depth if self.order == "previous" else 0
-        depth += fed_units(self) if self.input_feeding else 0
+        depth += feedback_units(self) if self.input_feeding else 0
         if not self.cell.built:
             self.cell.build((None, depth))
         if self.visual_sentinel is not None and not self.visual_sentinel.built:
             self.visual_sentinel.build(depth, query_depth, memory_shape)
-        stay_frozen(self)
+        freeze_new_weights(self)
         self.built = True
 
     def get_initial_state(self, batch_size: int, memory: Nested = None) -> Tensors:
@@ -420,7 +420,7 @@ class AttentionCell(QuantizableLayer):
                 several; required if the attention has a state, or if the context is
                 fed to a cell that is not built yet.
         """
-        state = {"cell": first_state(self.cell, batch_size)}
+        state = {"cell": initial_cell_state(self.cell, batch_size)}
         return self.complete_state(state, memory)
 
     def complete_state(self, state: Tensors, memory: Nested = None) -> Tensors:
@@ -433,10 +433,10 @@ class AttentionCell(QuantizableLayer):
         """
         state = dict(state)
         if self.input_feeding and "fed" not in state:
-            state["fed"] = first_fed(self, topmost_state(state["cell"]), memory)
+            state["fed"] = initial_feedback(self, topmost_state(state["cell"]), memory)
         if self._has_attention_state and "attention" not in state:
             output = topmost_state(state["cell"])
-            state["attention"] = first_attention_state(self.step, output, memory)
+            state["attention"] = initial_attention_state(self.step, output, memory)
         return state
 
     def draw(self, memory: Nested, steps: int, queries: int = 1) -> Nested:

@@ -13,22 +13,23 @@ from keras import tree
 
 from keras_attention import acceleration
 from keras_attention import loops
+from keras_attention.composite import CompositeLayer
 from keras_attention.decoder.attention_cell import AttentionCell
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
 from keras_attention.decoder.sentinel import attend_with_sentinel
-from keras_attention.decoder.states import ADD_SEQUENCES
-from keras_attention.decoder.states import REMOVE_SEQUENCES
+from keras_attention.decoder.states import add_sequence_axis
 from keras_attention.decoder.states import as_rows
 from keras_attention.decoder.states import as_sequences
 from keras_attention.decoder.states import check_state
 from keras_attention.decoder.states import joined
+from keras_attention.decoder.states import remove_sequence_axis
 from keras_attention.decoder.value_gradients import DeferredValueGradients
 from keras_attention.layers.base import check_memory
-from keras_attention.layers.base import stay_frozen
-from keras_attention.layers.recurrent import first_state
+from keras_attention.layers.base import freeze_new_weights
+from keras_attention.layers.recurrent import initial_cell_state
 from keras_attention.lengths import at_least_one
+from keras_attention.ops.masks import clear_masked
 from keras_attention.ops.masks import where_rows
-from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import serialize_part
 from keras_attention.split_cells import split_cell
 from keras_attention.typing import Config
@@ -43,7 +44,7 @@ from keras_attention.validation import check_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AttentionDecoder(QuantizableLayer):
+class AttentionDecoder(CompositeLayer):
     """Loop of an `AttentionCell` over a whole target sequence.
 
     Everything that does not depend on the previous step is computed for all steps at
@@ -132,7 +133,7 @@ class AttentionDecoder(QuantizableLayer):
             cell.memory.build(value_shape)
         if not cell.built:
             cell.build((None, inputs_shape[-1]), None, cell.memory.shapes(value_shape))
-        stay_frozen(self)
+        freeze_new_weights(self)
         self.built = True
 
     def call(
@@ -151,15 +152,15 @@ class AttentionDecoder(QuantizableLayer):
         inputs = ops.cast(inputs, self.compute_dtype)
         memory = cell.memory(value, value_mask=value_mask)
         check_memory(memory, cell.attention, inputs)
-        state = self._first_state(inputs, initial_state, memory)
+        state = self._initial_state(inputs, initial_state, memory)
         single = len(inputs.shape) == 3
         if single:
-            inputs, state = tree.map_structure(ADD_SEQUENCES, (inputs, state))
+            inputs, state = tree.map_structure(add_sequence_axis, (inputs, state))
         sequence = {}
         if inputs_mask is not None:
             mask = ops.cast(inputs_mask, "bool")
-            mask = ADD_SEQUENCES(mask) if single else mask
-            inputs = ops.where(mask[..., None], inputs, ops.zeros_like(inputs))
+            mask = add_sequence_axis(mask) if single else mask
+            inputs = clear_masked(inputs, mask)
             sequence["mask"] = ops.moveaxis(mask, 2, 0)
         inputs = ops.moveaxis(inputs, 2, 0)
         run = self._step_by_step if cell.sequential else self._attend_at_once
@@ -176,7 +177,7 @@ class AttentionDecoder(QuantizableLayer):
             )
         outputs = tree.map_structure(lambda x: ops.moveaxis(x, 0, 2), outputs)
         results = {**outputs, "state": state}
-        return tree.map_structure(REMOVE_SEQUENCES, results) if single else results
+        return tree.map_structure(remove_sequence_axis, results) if single else results
 
     def _step_by_step(self, inputs, sequence, state, memory, training):
         """Run the steps one after the other; sequences are `(T, B, K, ...)`."""
@@ -206,12 +207,14 @@ class AttentionDecoder(QuantizableLayer):
                 context = deferred.add(results["context"], part["values"])
                 return {**results, "context": context}, attention_state
 
-            def recur(added):
+            def run_cell(added):
                 return recurrence.step(part["cell"], added, state["cell"])
 
-            outputs, new_state = cell.advance(part["inputs"], state, attend, recur)
+            outputs, new_state = cell.compute_step(
+                part["inputs"], state, attend, run_cell
+            )
             outputs["kernel_inputs"] = recurrence.kernel_inputs(state)
-            return _keep(state, new_state, part), outputs
+            return _update_where(part.get("mask"), new_state, state), outputs
 
         first = at_least_one(inputs)[0]
         with cell.same_dropout(first, state, memory, training=training):
@@ -235,8 +238,9 @@ class AttentionDecoder(QuantizableLayer):
                 "kernel_inputs": recurrence.kernel_inputs(state),
             }
             if cell.sentinel:
-                outputs["states"] = [state["cell"][0], cell_state[1]]
-            return _keep(state, {"cell": cell_state}, part), outputs
+                outputs["states"] = [state["cell"][0], cell_state[-1]]
+            new_state = {"cell": cell_state}
+            return _update_where(part.get("mask"), new_state, state), outputs
 
         first = at_least_one(inputs)[0]
         with cell.same_dropout(first, state, memory, training=training):
@@ -262,14 +266,15 @@ class AttentionDecoder(QuantizableLayer):
     def _sample(self, inputs, sequence, state, memory, training):
         """Run the steps one after the other, with inputs that the model may sample."""
         cell, sampling = self.cell, self.sampling
-        coins = sampling.draw(ops.shape(inputs)[0], ops.shape(inputs)[1:-1])
+        sampling_noise = sampling.draw(ops.shape(inputs)[0], ops.shape(inputs)[1:-1])
         if "mask" in sequence:
             # A step after padding has no output to sample from.
             mask = sequence["mask"]
             before = ops.concatenate([ops.zeros_like(mask[:1]), mask[:-1]], axis=0)
-            coins["coin"] = ops.logical_and(coins["coin"], before)
+            use_sample = ops.logical_and(sampling_noise["use_sample"], before)
+            sampling_noise["use_sample"] = use_sample
         noise = self._draw(inputs, memory)
-        sequence = {**sequence, "noise": noise, "inputs": inputs, "sampling": coins}
+        sequence |= {"noise": noise, "inputs": inputs, "sampling": sampling_noise}
 
         def step(carry, part):
             state, previous = carry
@@ -277,7 +282,8 @@ class AttentionDecoder(QuantizableLayer):
             outputs, new_state = cell(
                 word_inputs, state, memory, part["noise"], training=True
             )
-            carry = _keep(state, new_state, part), (word_inputs, outputs)
+            state = _update_where(part.get("mask"), new_state, state)
+            carry = state, (word_inputs, outputs)
             return carry, {**outputs, "word_inputs": word_inputs}
 
         first = tree.map_structure(lambda x: at_least_one(x)[0], sequence)
@@ -296,10 +302,10 @@ class AttentionDecoder(QuantizableLayer):
         steps, _, sequences = ops.shape(inputs)[:-1]
         return self.cell.step.draw(memory, steps, sequences)
 
-    def _first_state(self, inputs, given, memory):
+    def _initial_state(self, inputs, given, memory):
         """Return the state before the first step, in the dtypes of the cell."""
         leading = ops.shape(inputs)[:-2]
-        state = {"cell": first_state(self.cell.cell, 1)}
+        state = {"cell": initial_cell_state(self.cell.cell, 1)}
         state = tree.map_structure(
             lambda x: ops.broadcast_to(x[0], (*leading, x.shape[-1])), state
         )
@@ -315,7 +321,7 @@ class AttentionDecoder(QuantizableLayer):
         if previous_mask is None:
             return None
         cell = self.cell
-        state = {"cell": first_state(cell.cell, 1)}
+        state = {"cell": initial_cell_state(cell.cell, 1)}
         if cell.step.state_names:
             state["attention"] = cell.step.state_names
         if cell.input_feeding:
@@ -389,11 +395,16 @@ def _cast_like(states, others):
     return tree.pack_sequence_as(others, [ops.cast(x, y.dtype) for x, y in pairs])
 
 
-def _keep(state, new_state, part):
-    """Return the new state where a step is valid, and the old one elsewhere."""
-    if "mask" not in part:
+def _update_where(mask, new_state, state):
+    """Return the new state where a step is valid, and the old one elsewhere.
+
+    Args:
+        mask: Boolean `(B, K)`, or `None` if all steps are valid.
+        new_state, state: Nested tensors `(B, K, ...)`.
+    """
+    if mask is None:
         return new_state
-    return where_rows(part["mask"], new_state, state)
+    return where_rows(mask, new_state, state)
 
 
 def _as_queries(x):

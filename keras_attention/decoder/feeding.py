@@ -8,7 +8,7 @@ from keras_attention.layers.recurrent import output_units
 from keras_attention.validation import shapes_of
 
 
-def fed_units(cell, memory=None):
+def feedback_units(cell, memory=None):
     """Return the depth of the fed-back vector, or `None` if it is not known.
 
     Args:
@@ -28,14 +28,14 @@ def fed_units(cell, memory=None):
     return width
 
 
-def first_fed(cell, output, memory):
+def initial_feedback(cell, output, memory):
     """Return the fed-back vector before the first step, zeros.
 
     Args:
-        cell, memory: As in `fed_units`.
+        cell, memory: As in `feedback_units`.
         output: Output state of the RNN cell, `(B, [K,] U)`.
     """
-    units = fed_units(cell, memory)
+    units = feedback_units(cell, memory)
     if units is None:
         raise ValueError(
             "memory must be given unless the cell is built: the depth of the context "

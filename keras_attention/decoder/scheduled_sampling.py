@@ -55,7 +55,7 @@ class ScheduledSampling(keras.layers.Layer):
     builds them, and so does `fit`. They run in inference mode, so dropout does not
     change the distribution. In a `.keras` file, layers and registered functions are
     shared with the rest of the model; other functions are not saved, and a model that
-    was loaded without them has to `borrow` them before it can train again.
+    was loaded without them needs a call of `set_functions` before it can train again.
 
     Args:
         embed: Layer or function from token ids `(R,)` to inputs `(R, D)`.
@@ -117,11 +117,11 @@ class ScheduledSampling(keras.layers.Layer):
             aggregation="only_first_replica",
         )
         self._restore_training = keras.layers.Dropout(0.0, dtype=self.dtype_policy)
-        self.borrow(embed, predict)
+        self.set_functions(embed, predict)
         self.supports_masking = True
         self.built = True
 
-    def borrow(self, embed: Embed, predict: Predict) -> None:
+    def set_functions(self, embed: Embed, predict: Predict) -> None:
         """Set `embed` and `predict`; see the arguments of the layer."""
         for name, given in (("embed", embed), ("predict", predict)):
             if given is not None and not callable(given):
@@ -129,7 +129,7 @@ class ScheduledSampling(keras.layers.Layer):
                     f"{name} must be a layer or a function. Received: {given!r}"
                 )
         # Keras would own, freeze and save a layer that it finds in an attribute.
-        self._borrowed: Any = lambda: (embed, predict)
+        self._functions: Any = lambda: (embed, predict)
 
     def draw(self, steps: int, leading_shape: Shape) -> Tensors:
         """Draw the noise of one training pass, and count the pass.
@@ -141,22 +141,24 @@ class ScheduledSampling(keras.layers.Layer):
             leading_shape: `(B,)` or `(B, K)`.
 
         Returns:
-            Dict of tensors `(steps, B, [K])`: the boolean `"coin"`, whether the input
-            is a sample, and `"uniform"`, the random number that selects the sample.
+            Dict of tensors `(steps, B, [K])`: the boolean `"use_sample"`, whether the
+            input is a sample, and `"uniform"`, the random number that selects the
+            sample.
 
         Raises:
             ValueError: If `embed` or `predict` is missing, or a layer that is not built
                 yet: no weights can be created inside a loop.
         """
-        for name, borrowed in zip(("embed", "predict"), self._borrowed(), strict=True):
-            if borrowed is None:
+        for name, given in zip(("embed", "predict"), self._functions(), strict=True):
+            if given is None:
                 raise ValueError(
-                    f"{name} is missing: call `borrow(embed, predict)`. Received: None"
+                    f"{name} is missing: call `set_functions(embed, predict)`. "
+                    "Received: None"
                 )
-            if not getattr(borrowed, "built", True):
+            if not getattr(given, "built", True):
                 raise ValueError(
                     f"{name} is not built: run one inference pass first. "
-                    f"Received: {borrowed!r}"
+                    f"Received: {given!r}"
                 )
         rate, seed = self.rate, self.seed_generator
         dtype = accumulation_dtype(self.compute_dtype)
@@ -164,11 +166,11 @@ class ScheduledSampling(keras.layers.Layer):
             rate = ops.cast(rate(ops.convert_to_tensor(self.passes)), dtype)
         self.passes.assign_add(1)
         shape = (steps, *leading_shape)
-        coin = keras.random.uniform(shape, dtype=dtype, seed=seed) < rate
+        use_sample = keras.random.uniform(shape, dtype=dtype, seed=seed) < rate
         is_after_first = ops.arange(steps, dtype="int32") > 0
         is_after_first = ops.reshape(is_after_first, (-1, *[1] * len(leading_shape)))
         return {
-            "coin": ops.logical_and(coin, is_after_first),
+            "use_sample": ops.logical_and(use_sample, is_after_first),
             "uniform": keras.random.uniform(shape, dtype=dtype, seed=seed),
         }
 
@@ -197,7 +199,7 @@ class ScheduledSampling(keras.layers.Layer):
         # restores `True`.
         sampled = ops.cast(sampled, inputs.dtype)
         sampled = self._restore_training(sampled, training=True)
-        return ops.where(noise["coin"][..., None], sampled, inputs)
+        return ops.where(noise["use_sample"][..., None], sampled, inputs)
 
     def call(
         self,
@@ -207,7 +209,7 @@ class ScheduledSampling(keras.layers.Layer):
         training: bool | None = None,
     ) -> Tensor:
         """Return embeddings of words sampled from the previous step."""
-        embed, predict = self._borrowed()
+        embed, predict = self._functions()
         leading = ops.shape(uniform)
         if len(leading) == 2:
             inputs, outputs, uniform = tree.map_structure(
@@ -227,7 +229,7 @@ class ScheduledSampling(keras.layers.Layer):
         return None
 
     def get_config(self) -> Config:
-        embed, predict = (_serialize(x) for x in self._borrowed())
+        embed, predict = (_serialize(x) for x in self._functions())
         return {
             **super().get_config(),
             "embed": embed,
@@ -277,12 +279,12 @@ class InverseSigmoidRate(keras.optimizers.schedules.LearningRateSchedule):
         return {"k": self.k}
 
 
-def _serialize(borrowed):
+def _serialize(function):
     """Return the config of a layer or of a registered function, otherwise `None`."""
-    if isinstance(borrowed, keras.layers.Layer):
-        return serialize_part(borrowed)
-    if not hasattr(borrowed, "__name__"):
+    if isinstance(function, keras.layers.Layer):
+        return serialize_part(function)
+    if not hasattr(function, "__name__"):
         return None
-    name = keras.saving.get_registered_name(borrowed)
+    name = keras.saving.get_registered_name(function)
     found = keras.saving.get_registered_object(name)
-    return keras.saving.serialize_keras_object(borrowed) if found is borrowed else None
+    return keras.saving.serialize_keras_object(function) if found is function else None

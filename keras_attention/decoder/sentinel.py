@@ -8,12 +8,12 @@ import keras
 from keras import ops
 from keras import tree
 
+from keras_attention.composite import CompositeLayer
 from keras_attention.layers.attention import AttentionStep
 from keras_attention.layers.projections import project_rows
-from keras_attention.quantization import QuantizableLayer
 
 
-class VisualSentinel(QuantizableLayer):
+class VisualSentinel(CompositeLayer):
     """Key and value of the visual sentinel, the gated carry of an LSTM.
 
         sentinel[t] = sigmoid(W_input x[t] + W_state h[t-1]) * tanh(carry[t])

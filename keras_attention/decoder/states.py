@@ -3,8 +3,6 @@
 Shapes: B batch, K sequences that attend to the same memory, D depth, U cell units.
 """
 
-from functools import partial
-
 from keras import ops
 from keras import tree
 
@@ -12,9 +10,15 @@ from keras_attention.layers.recurrent import output_units
 from keras_attention.layers.recurrent import topmost_units
 from keras_attention.validation import shapes_of
 
-# A step of one sequence runs as a step of K = 1 sequences.
-ADD_SEQUENCES = partial(ops.expand_dims, axis=1)
-REMOVE_SEQUENCES = partial(ops.squeeze, axis=1)
+
+def add_sequence_axis(x):
+    """Return a tensor `(B, ...)` of one sequence as that of K = 1 sequences."""
+    return ops.expand_dims(x, axis=1)
+
+
+def remove_sequence_axis(x):
+    """Return a tensor `(B, 1, ...)` of K = 1 sequences as that of one sequence."""
+    return ops.squeeze(x, axis=1)
 
 
 def as_rows(nested):
@@ -57,7 +61,7 @@ def query_units(cell):
     return None if cell.input_depth is None else units + cell.input_depth
 
 
-def first_attention_state(step, output, memory):
+def initial_attention_state(step, output, memory):
     """Return the state of an attention before the first step.
 
     Args:
@@ -72,7 +76,7 @@ def first_attention_state(step, output, memory):
         )
     if len(output.shape) == 3:
         return step.initial_state(memory, ops.shape(output)[1])
-    return tree.map_structure(REMOVE_SEQUENCES, step.initial_state(memory))
+    return tree.map_structure(remove_sequence_axis, step.initial_state(memory))
 
 
 def check_state(name, state, cell, rank):

@@ -7,9 +7,9 @@ from typing import Any
 
 from keras import ops
 
+from keras_attention.composite import CompositeLayer
 from keras_attention.ops.masks import clear_masked
 from keras_attention.ops.masks import combine_masks
-from keras_attention.quantization import QuantizableLayer
 from keras_attention.typing import Nested
 from keras_attention.typing import Shape
 from keras_attention.typing import Shapes
@@ -19,7 +19,7 @@ from keras_attention.validation import check_mask
 from keras_attention.validation import shapes_of
 
 
-class BaseMemory(QuantizableLayer):
+class BaseMemory(CompositeLayer):
     """Base of the memories: the projected values and keys, computed once per source.
 
     Masked positions are cleared first, so that nothing stored there (NaN and inf
@@ -74,7 +74,7 @@ class BaseMemory(QuantizableLayer):
         return None
 
 
-class BaseStep(QuantizableLayer):
+class BaseStep(CompositeLayer):
     """Base of the steps: queries attend to a memory.
 
     Attributes:
@@ -87,8 +87,9 @@ class BaseStep(QuantizableLayer):
         query: Tensor of shape `(B, T, Q)`.
         memory: Dict that the memory of the same attention returned.
         state: Dict that `initial_state` or the previous step returned, tensors
-            `(B, T, ...)`; the initial state if omitted. The T queries of one row belong
-            to T independent sequences.
+            `(B, T, ...)`; the initial state if omitted. Each of the T queries has a
+            state of its own. In a decoder, they belong to T independent sequences; with
+            `state_of_all`, they are the steps of one.
         query_mask: Boolean `(B, T)`. A masked query gives zeros and keeps its state,
             but the causal mask and local-m count it as a step.
         mask: Boolean, broadcastable to `(B, T, S)`, combined with the memory's.
@@ -143,7 +144,7 @@ class BaseStep(QuantizableLayer):
         return None
 
 
-class BaseAttention(QuantizableLayer):
+class BaseAttention(CompositeLayer):
     """Base of the attention layers, which consist of a memory and a step.
 
     A call of the layer calls both. A decoder calls them separately.
@@ -177,11 +178,11 @@ class BaseAttention(QuantizableLayer):
             queries_shape = (query_shape[0], None, query_shape[-1])
             memory_shapes = self.memory.shapes(value_shape, key_shape)
             self.step.build(queries_shape, memory_shapes)
-        stay_frozen(self)
+        freeze_new_weights(self)
         self.built = True
 
 
-class AttentionPart(QuantizableLayer):
+class AttentionPart(CompositeLayer):
     """Base of scores, windows, weightings, relative positions and coverage.
 
     A part keeps nothing between calls. Its state, a dict of tensors `(B, T, ...)` for T
@@ -383,8 +384,8 @@ def build_part(part, *shapes):
         part.build(*shapes)
 
 
-def stay_frozen(layer):
-    """Freeze what a layer, or a layer inside it, created after it was frozen."""
+def freeze_new_weights(layer):
+    """Freeze the weights that a frozen layer, or sublayer, creates in `build`."""
     for one in layer._flatten_layers():
         if not one.trainable:
             # On TensorFlow, setting the current value does nothing, so it is set to

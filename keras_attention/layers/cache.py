@@ -1,6 +1,6 @@
 """Cache of the keys and values of earlier steps, for causal self-attention.
 
-Shapes: B batch, T steps, L places of the cache, N heads, D depth of a head.
+Shapes: B batch, T steps, L slots of the cache, N heads, D depth of a head.
 """
 
 from keras import ops
@@ -27,8 +27,8 @@ def check_cache(layer, cache, query, value):
         )
     found = shapes_of(cache)
     keys = found.get("keys") if isinstance(found, dict) else None
-    places = keys[2] if isinstance(keys, tuple) and len(keys) == 4 else None
-    expected = _shapes(layer.memory, query.shape[0], places)
+    slots = keys[2] if isinstance(keys, tuple) and len(keys) == 4 else None
+    expected = _shapes(layer.memory, query.shape[0], slots)
     if not _has_shapes(found, expected):
         expected = ", ".join(f"{name!r} {shape}" for name, shape in expected.items())
         raise ValueError(
@@ -37,15 +37,15 @@ def check_cache(layer, cache, query, value):
             f"Received: {found}"
         )
     steps = query.shape[1] if len(query.shape) > 2 else 1
-    if None not in (steps, places) and steps > places:
+    if None not in (steps, slots) and steps > slots:
         raise ValueError(
-            "The cache must have a place for every step. Received: "
-            f"{steps} steps, max_length={places}"
+            "The cache must have a slot for every step. Received: "
+            f"{steps} steps, max_length={slots}"
         )
 
 
-def empty_cache(memory, batch_size, max_length):
-    """Return a cache of `max_length` places, all free, for a `MultiHeadMemory`."""
+def initial_cache(memory, batch_size, max_length):
+    """Return a cache of `max_length` slots, all free, for a `MultiHeadMemory`."""
     max_length = check_positive_integer("max_length", max_length)
     shapes = _shapes(memory, batch_size, max_length)
     dtypes = {"length": "int32"}
@@ -57,10 +57,10 @@ def empty_cache(memory, batch_size, max_length):
 
 def _shapes(memory, batch_size, max_length):
     """Return the shapes of the tensors of a cache for a `MultiHeadMemory`."""
-    places = (batch_size, memory.num_heads, max_length)
+    slots = (batch_size, memory.num_heads, max_length)
     return {
-        "keys": (*places, memory.key_dim),
-        "values": (*places, memory.value_dim),
+        "keys": (*slots, memory.key_dim),
+        "values": (*slots, memory.value_dim),
         "length": (batch_size,),
     }
 
@@ -75,16 +75,16 @@ def _has_shapes(found, expected):
     )
 
 
-def remember(cache, memory, attention_mask):
-    """Write the keys and values of new steps into the next free places of a cache.
+def update_cache(cache, memory, attention_mask):
+    """Write the keys and values of new steps into the next free slots of a cache.
 
     Args:
-        cache: Dict as `empty_cache` returns it.
+        cache: Dict as `initial_cache` returns it.
         memory: Dict that the `MultiHeadMemory` returned for the steps.
         attention_mask: Boolean, broadcastable to `(B, N, T, L)`, or `None`.
 
     Returns:
-        The cache, the memory of its places, and the mask of those that a step may see.
+        The cache, the memory of its slots, and the mask of those that a step may see.
     """
     batch, _, steps, _ = ops.shape(memory["keys"])
     kept = memory.get("mask", ops.ones((batch, steps), "bool"))
@@ -92,21 +92,21 @@ def remember(cache, memory, attention_mask):
     last = cache["length"][:, None] + counted - 1
     added = ops.sum(ops.cast(kept, "int32"), axis=1)
     length = ops.clip(cache["length"] + added, 0, cache["keys"].shape[2])
-    remembered = {"length": length}
+    updated = {"length": length}
     write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
     for name in ("keys", "values"):
         new = ops.cast(memory[name], cache[name].dtype)
-        remembered[name] = write(cache[name], new, last, kept)
-    places = ops.arange(cache["keys"].shape[2], dtype="int32")
-    memory = {"keys": remembered["keys"], "values": remembered["values"]}
-    mask = combine_masks(attention_mask, places <= last[:, None, :, None])
-    return remembered, memory, mask
+        updated[name] = write(cache[name], new, last, kept)
+    slots = ops.arange(cache["keys"].shape[2], dtype="int32")
+    memory = {"keys": updated["keys"], "values": updated["values"]}
+    step_mask = slots <= last[:, None, :, None]
+    return updated, memory, combine_masks(attention_mask, step_mask)
 
 
-def _write_steps(cache, new, places, kept):
-    """Write new steps `(B, N, T, D)` to the places `(B, T)` where `kept` `(B, T)`."""
-    # A slice cannot be written, because the places differ from row to row.
-    written = ops.arange(cache.shape[2], dtype="int32") == places[..., None]
+def _write_steps(cache, new, slots, kept):
+    """Write new steps `(B, N, T, D)` to the slots `(B, T)` where `kept` `(B, T)`."""
+    # A slice cannot be written, because the slots differ from row to row.
+    written = ops.arange(cache.shape[2], dtype="int32") == slots[..., None]
     written = ops.logical_and(written, kept[..., None])
     written, new = at_least_one(written, axis=1), at_least_one(new, axis=2)
     writer = ops.argmax(ops.cast(written, "int32"), axis=1)[:, None, :, None]
@@ -114,13 +114,13 @@ def _write_steps(cache, new, places, kept):
     return ops.where(written, ops.take_along_axis(new, writer, axis=2), cache)
 
 
-def _write_step(cache, new, places, kept):
-    """Write one step like `_write_steps`, without touching other places."""
+def _write_step(cache, new, slots, kept):
+    """Write one step like `_write_steps`, without touching other slots."""
     batch, heads, length, depth = ops.shape(cache)
-    kept = ops.logical_and(kept, places < length)
-    places = ops.where(kept, places, 0)
+    kept = ops.logical_and(kept, slots < length)
+    slots = ops.where(kept, slots, 0)
     rows = length * ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads))
-    rows = ops.reshape(rows + places, (-1,))
+    rows = ops.reshape(rows + slots, (-1,))
     flat = ops.reshape(cache, (-1, depth))
     old = ops.reshape(ops.take(flat, rows, axis=0), ops.shape(new))
     new = ops.where(kept[..., None, None], new, old)

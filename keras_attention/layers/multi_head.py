@@ -16,6 +16,8 @@ from keras_attention.layers.head_weights import check_for_heads
 from keras_attention.layers.head_weights import draw_for_scores
 from keras_attention.layers.head_weights import draw_for_steps
 from keras_attention.layers.head_weights import weigh_heads
+from keras_attention.layers.projections import head_norm
+from keras_attention.layers.projections import head_projection
 from keras_attention.layers.projections import project_rows
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.weightings import is_plain_softmax
@@ -44,10 +46,10 @@ class MultiHeadMemory(BaseMemory):
     Args:
         num_heads: Number G of heads of the keys and values.
         key_dim, value_dim: Depth of a key and of a value in one head.
-        projection: Dict of `keras.layers.Dense` arguments, for both projections.
+        dense_options: Dict of `keras.layers.Dense` arguments, for both projections.
         positions: The `RelativePositions`, which may rotate the keys, or `None`.
         window_size: Number W as in `MultiHeadStep`, or `None`.
-        norm: `"rms"` or `"layer"` to normalise each key, or `None`.
+        query_key_norm: `"rms"` or `"layer"` to normalise each key, or `None`.
 
     Call arguments:
         start: Position of the first step of each row, int32 `(B,)`; zero if omitted.
@@ -64,23 +66,25 @@ class MultiHeadMemory(BaseMemory):
         num_heads,
         key_dim,
         value_dim,
-        projection,
+        dense_options,
         positions=None,
         window_size=None,
-        norm=None,
+        query_key_norm=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
-        self.projection = projection
+        self.dense_options = dense_options
         self.positions = positions
         self.window_size = window_size
-        self.norm = norm
-        self.key_norm = _norm(self, "key_norm")
-        self.key_projection = _projection(self, "key_projection", num_heads * key_dim)
-        self.value_projection = _projection(
+        self.query_key_norm = query_key_norm
+        self.key_norm = head_norm(self, "key_norm")
+        self.key_projection = head_projection(
+            self, "key_projection", num_heads * key_dim
+        )
+        self.value_projection = head_projection(
             self, "value_projection", num_heads * value_dim
         )
 
@@ -126,16 +130,20 @@ class MultiHeadMemory(BaseMemory):
         heads = (*value_shape[:1], self.num_heads, *value_shape[1:2])
         return {"values": (*heads, self.value_dim), "keys": (*heads, self.key_dim)}
 
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(_with_dense_options(config))
+
     def get_config(self):
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
             "key_dim": self.key_dim,
             "value_dim": self.value_dim,
-            "projection": dict(self.projection),
+            "dense_options": dict(self.dense_options),
             "positions": serialize_part(self.positions),
             "window_size": self.window_size,
-            "norm": self.norm,
+            "query_key_norm": self.query_key_norm,
         }
 
 
@@ -155,10 +163,10 @@ class MultiHeadStep(BaseStep):
         weighting: Name of a weighting, or a `Weighting`.
         dropout: Rate at which weights are dropped in training.
         seed: Integer, `keras.random.SeedGenerator`, or `None`; for the dropout.
-        projection: Dict of `keras.layers.Dense` arguments, for both projections.
+        dense_options: Dict of `keras.layers.Dense` arguments, for both projections.
         positions: The `RelativePositions`, or `None`.
         window_size: Number W, or `None`: a query sees positions at a distance below W.
-        norm: `"rms"` or `"layer"` to normalise each query, or `None`.
+        query_key_norm: `"rms"` or `"layer"` to normalise each query, or `None`.
         use_gate: Whether `sigmoid(W_gate query)` multiplies the joined heads.
 
     Call arguments:
@@ -182,10 +190,10 @@ class MultiHeadStep(BaseStep):
         weighting,
         dropout,
         seed,
-        projection,
+        dense_options,
         positions=None,
         window_size=None,
-        norm=None,
+        query_key_norm=None,
         use_gate=False,
         **kwargs,
     ):
@@ -198,13 +206,13 @@ class MultiHeadStep(BaseStep):
         self.weighting = get_weighting(weighting, self.dtype_policy)
         check_for_heads(self.weighting, dropout)
         self.reports = self.weighting.reports
-        self.projection = projection
+        self.dense_options = dense_options
         self.positions = positions
         self.window_size = window_size
-        self.norm = norm
+        self.query_key_norm = query_key_norm
         self.use_gate = use_gate
-        self.query_norm = _norm(self, "query_norm")
-        self.query_projection = _projection(
+        self.query_norm = head_norm(self, "query_norm")
+        self.query_projection = head_projection(
             self, "query_projection", num_heads * key_dim
         )
         self.weight_dropout = WeightDropout(
@@ -227,11 +235,11 @@ class MultiHeadStep(BaseStep):
             self.query_norm.build((None, None, None, self.key_dim))
         joined = self.num_heads * memory_shape["values"][-1]
         if self.use_gate:
-            self.gate_projection = _projection(self, "gate_projection", joined)
+            self.gate_projection = head_projection(self, "gate_projection", joined)
             self.gate_projection.build((None, query_shape[-1]))
         if self.use_output_projection:
             depth = self.context_depth(query_shape[-1], memory_shape)
-            self.output_projection = _projection(self, "output_projection", depth)
+            self.output_projection = head_projection(self, "output_projection", depth)
             self.output_projection.build((None, joined))
         heads = [self.num_heads] if self.weighting.takes_heads else []
         build_part(self.weighting, (None, *heads, None, None))
@@ -267,8 +275,8 @@ class MultiHeadStep(BaseStep):
         can_use_blocks = same_sequence and mask is None and not return_weights
         if can_use_blocks and self._blocks_save_time(query.shape[2], causal):
             context = self._attend_in_blocks(query, memory, causal, training)
-            # Every valid step sees itself, so only masked queries see no position.
-            outputs, seen = {}, query_mask
+            # Every valid step sees itself, so only masked queries have no key.
+            outputs, has_key = {}, query_mask
         else:
             offsets, mask = self._offsets_and_mask(query_positions, memory, mask)
             context, outputs, mask = self._attend(
@@ -283,15 +291,15 @@ class MultiHeadStep(BaseStep):
                 return_weights=return_weights,
                 training=training,
             )
-            seen = sees_a_key(mask, query, memory["keys"])
-            seen = combine_masks(seen, query_mask)
+            has_key = sees_a_key(mask, query, memory["keys"])
+            has_key = combine_masks(has_key, query_mask)
         if average_heads:
             outputs = {name: ops.swapaxes(x, 1, 2) for name, x in outputs.items()}
             if return_weights:
                 outputs["weights"] = ops.mean(outputs["weights"], axis=2)
         output = self._project_output(context, inputs)
-        if seen is not None:
-            output = clear_masked(output, seen)
+        if has_key is not None:
+            output = clear_masked(output, has_key)
         # On PyTorch, Keras multiplies float64 in float32.
         outputs["context"] = ops.cast(output, self.compute_dtype)
         return outputs, {}
@@ -368,24 +376,25 @@ class MultiHeadStep(BaseStep):
         if fused:
             context = fused_heads(query, keys, values, mask, bias, causal_only)
             return context, {}, mask
-        seen = None if query_mask is None else query_mask[:, None, :, None]
-        seen = combine_masks(mask, seen)
-        outputs = self._weigh(query, keys, seen, bias, noise, training)
+        score_mask = None if query_mask is None else query_mask[:, None, :, None]
+        score_mask = combine_masks(mask, score_mask)
+        outputs = self._weigh(query, keys, score_mask, bias, noise, training)
         weights = outputs["weights"] if return_weights else outputs.pop("weights")
         context = read_heads(weights, values)
         if self.positions is not None:
-            added = self.positions.read(weights, offsets)
-            context = context if added is None else context + added
+            value_term = self.positions.value_term(weights, offsets)
+            context = context if value_term is None else context + value_term
         return context, outputs, mask
 
     def _blocks_save_time(self, length, causal):
         """Return whether blocks of a sliding window cost less than all positions."""
         if self.window_size is None or not isinstance(length, int | None):
             return False
+        # Blocks return contexts only, not the additional outputs of a weighting.
         if self.weighting.reports:
             return False
-        seen = (2 if causal else 3) * sliding_windows.block_size(self.window_size)
-        return length is None or length > seen
+        block_span = (2 if causal else 3) * sliding_windows.block_size(self.window_size)
+        return length is None or length > block_span
 
     def _attend_in_blocks(self, query, memory, causal, training):
         """Return the contexts of a sliding window, computed block by block."""
@@ -420,7 +429,7 @@ class MultiHeadStep(BaseStep):
         return (
             is_plain_softmax(self.weighting)
             and not (self.weight_dropout.rate and training)
-            and not (self.positions is not None and self.positions.reads)
+            and not (self.positions is not None and self.positions.has_value_term)
             # Backends fail for a softmax over an empty axis.
             and not is_zero(keys.shape[2])
             # TensorFlow has none, and the fallback of Keras is slower than `_weigh`.
@@ -447,6 +456,10 @@ class MultiHeadStep(BaseStep):
             weights = self.weight_dropout(weights, noise["dropout"])
         return {**outputs, "weights": ops.cast(weights, self.compute_dtype)}
 
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(_with_dense_options(config))
+
     def get_config(self):
         return {
             **super().get_config(),
@@ -458,36 +471,15 @@ class MultiHeadStep(BaseStep):
             "weighting": serialize_part(self.weighting),
             "dropout": self.weight_dropout.rate,
             "seed": serialize_seed(self.weight_dropout.seed),
-            "projection": dict(self.projection),
+            "dense_options": dict(self.dense_options),
             "positions": serialize_part(self.positions),
             "window_size": self.window_size,
-            "norm": self.norm,
+            "query_key_norm": self.query_key_norm,
             "use_gate": self.use_gate,
         }
 
 
-# Normalisations of queries and keys.
-NORMS = {
-    "rms": keras.layers.RMSNormalization,
-    "layer": keras.layers.LayerNormalization,
-}
-
-
-def _norm(layer, name):
-    """Return a new normalisation of heads for a layer, or `None`."""
-    if layer.norm is None:
-        return None
-    return NORMS[layer.norm](
-        epsilon=1e-6, dtype=layer.dtype_policy, trainable=layer.trainable, name=name
-    )
-
-
-def _projection(layer, name, units):
-    """Return a new projection for a layer, frozen if the layer is."""
-    return keras.layers.Dense(
-        units,
-        **layer.projection,
-        dtype=layer.dtype_policy,
-        trainable=layer.trainable,
-        name=name,
-    )
+def _with_dense_options(config):
+    """Return a config with `"dense_options"`, which 0.1.0 names `"projection"`."""
+    config = dict(config)
+    return {"dense_options": config.pop("projection", None), **config}

@@ -8,12 +8,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.layers.base import stay_frozen
+from keras_attention.composite import CompositeLayer
+from keras_attention.layers.base import freeze_new_weights
 from keras_attention.layers.projections import project_rows
 from keras_attention.ops.copying import extended_log_probs
 from keras_attention.ops.copying import target_log_probs
 from keras_attention.ops.precision import accumulation_dtype
-from keras_attention.quantization import QuantizableLayer
 from keras_attention.typing import Config
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
@@ -24,7 +24,7 @@ from keras_attention.validation import check_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class PointerGenerator(QuantizableLayer):
+class PointerGenerator(CompositeLayer):
     """Decoder readout that generates a word or copies one from the source.
 
     The switch `p_gen` divides the probability between the vocabulary and the source:
@@ -116,7 +116,7 @@ class PointerGenerator(QuantizableLayer):
         depth = sum(shape[-1] for shape in shapes if shape is not None)
         if not self.switch.built:
             self.switch.build((None, depth))
-        stay_frozen(self)
+        freeze_new_weights(self)
         self.built = True
 
     def call(

@@ -9,15 +9,15 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_attention.composite import CompositeLayer
 from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.base import as_queries
 from keras_attention.layers.base import check_calling_form
+from keras_attention.layers.base import freeze_new_weights
 from keras_attention.layers.base import standardize_attention_mask
-from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.self_attention_checks import check_independent_queries
 from keras_attention.ops.copying import log_of_weights
-from keras_attention.quantization import QuantizableLayer
 from keras_attention.serialization import serialize_part
 from keras_attention.typing import Config
 from keras_attention.typing import Shape
@@ -28,7 +28,7 @@ from keras_attention.validation import check_rank
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class PointerNetwork(QuantizableLayer):
+class PointerNetwork(CompositeLayer):
     """Pointer network: log-probabilities of the positions of a source.
 
         log_probs[t, s] = log weights[t, s],  the weights of any attention
@@ -104,7 +104,7 @@ class PointerNetwork(QuantizableLayer):
                 self.attention.step.build(queries_shape, value_shape)
         elif not self.attention.built:
             self.attention.build(query_shape, value_shape)
-        stay_frozen(self)
+        freeze_new_weights(self)
         self.built = True
 
     @property

@@ -10,8 +10,9 @@ import keras
 from keras import ops
 from keras import tree
 
+from keras_attention.composite import CompositeLayer
 from keras_attention.layers.base import build_part
-from keras_attention.layers.base import stay_frozen
+from keras_attention.layers.base import freeze_new_weights
 from keras_attention.layers.projections import project_rows
 from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_arguments
@@ -19,7 +20,7 @@ from keras_attention.layers.projections import weight_options
 from keras_attention.layers.weighting import Weighting
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.lengths import mean
-from keras_attention.quantization import QuantizableLayer
+from keras_attention.ops.masks import clear_masked
 from keras_attention.serialization import serialize_part
 from keras_attention.typing import Activation
 from keras_attention.typing import Config
@@ -31,12 +32,12 @@ from keras_attention.typing import Tensor
 from keras_attention.typing import WeightConstraint
 from keras_attention.validation import check_boolean
 from keras_attention.validation import check_mask
-from keras_attention.validation import check_penalty
+from keras_attention.validation import check_not_negative
 from keras_attention.validation import check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AttentionPooling(QuantizableLayer):
+class AttentionPooling(CompositeLayer):
     """Attention pooling of a sequence to one vector, with a learned query.
 
         scores[s] = scale . tanh(W value[s] + bias)
@@ -49,7 +50,8 @@ class AttentionPooling(QuantizableLayer):
     loss of the model, averaged over the batch, so that the hops differ.
 
     Axes before the positions are kept: `(batch, sentences, words, depth)` becomes
-    `(batch, sentences, depth)`. The output mask marks the sentences with a valid word.
+    `(batch, sentences, depth)`. If `value` has an implicit Keras mask, that of the
+    output marks the sentences with a valid word; an explicit mask is not passed on.
 
     Masking: `True` means attend. A masked position weighs exactly zero, whatever is
     stored there. A sequence with no valid position gives zeros (before `activation`).
@@ -119,7 +121,7 @@ class AttentionPooling(QuantizableLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_penalty("penalty", penalty)
+        check_not_negative("penalty", penalty)
         check_boolean("use_bias", use_bias)
         self.units = check_positive_integer("units", units, optional=True)
         self.hops = check_positive_integer("hops", hops)
@@ -155,7 +157,7 @@ class AttentionPooling(QuantizableLayer):
             **weight_arguments(self.options, "kernel"),
         )
         build_part(self.weighting, (None, self.hops, None))
-        stay_frozen(self)
+        freeze_new_weights(self)
         self.built = True
 
     def call(
@@ -177,9 +179,9 @@ class AttentionPooling(QuantizableLayer):
         value = ops.reshape(value, (rows, length, value.shape[-1]))
         if valid is not None:
             check_mask("value_mask", valid, shape)
-            valid = ops.reshape(ops.cast(valid, "bool"), (rows, 1, length))
-            present = ops.swapaxes(valid, 1, 2)
-            value = ops.where(present, value, ops.zeros_like(value))
+            valid = ops.reshape(ops.cast(valid, "bool"), (rows, length))
+            value = clear_masked(value, valid)
+            valid = valid[:, None]
 
         hidden = project_rows(self.hidden, value) if self.hidden else ops.tanh(value)
         scores = ops.matmul(ops.reshape(hidden, (-1, hidden.shape[-1])), self.scale)

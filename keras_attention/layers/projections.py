@@ -12,7 +12,7 @@ from keras import initializers
 from keras import ops
 from keras import regularizers
 
-from keras_attention.quantization import QuantizableLayer
+from keras_attention.composite import CompositeLayer
 from keras_attention.serialization import serialize_part
 from keras_attention.typing import Config
 from keras_attention.typing import Shape
@@ -22,6 +22,12 @@ _KINDS = {
     "initializer": initializers,
     "regularizer": regularizers,
     "constraint": constraints,
+}
+
+# Normalisations of queries and keys.
+NORMS = {
+    "rms": keras.layers.RMSNormalization,
+    "layer": keras.layers.LayerNormalization,
 }
 
 
@@ -100,8 +106,28 @@ def project_rows(dense, x):
     return ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
 
 
+def head_norm(layer, name):
+    """Return a new normalisation of heads for a layer, or `None`."""
+    if layer.query_key_norm is None:
+        return None
+    return NORMS[layer.query_key_norm](
+        epsilon=1e-6, dtype=layer.dtype_policy, trainable=layer.trainable, name=name
+    )
+
+
+def head_projection(layer, name, units):
+    """Return a new projection for a layer, frozen if the layer is."""
+    return keras.layers.Dense(
+        units,
+        **layer.dense_options,
+        dtype=layer.dtype_policy,
+        trainable=layer.trainable,
+        name=name,
+    )
+
+
 @keras.saving.register_keras_serializable(package="keras_attention")
-class ConcatenatedProjection(QuantizableLayer):
+class ConcatenatedProjection(CompositeLayer):
     """Two projections of the same input, concatenated along the last axis.
 
     Args:

@@ -26,7 +26,7 @@ class NormalizedCell:
     """Mixin that adds layer normalisation to the matrix products of a Keras cell.
 
     Weights, options, states and dropout are those of the cell. Subclasses implement
-    `advance(input_products, state_products, state)`, which returns output and new
+    `apply_gates(input_products, state_products, state)`, which returns output and new
     state. Its arguments are the product of the inputs with `kernel`, that of the output
     state with `recurrent_kernel`, and the state, a list of tensors `(B, U)`.
     """
@@ -63,7 +63,7 @@ class NormalizedCell:
             masks[1] = self.get_recurrent_dropout_mask(state[0])
         input_products = _product(inputs, self.kernel, masks[0])
         state_products = _product(state[0], self.recurrent_kernel, masks[1])
-        output, state = self.advance(input_products, state_products, state)
+        output, state = self.apply_gates(input_products, state_products, state)
         return output, state if nested else state[0]
 
     def _normalize(self, x, gain, bias=None):
@@ -145,7 +145,7 @@ class LayerNormLSTMCell(NormalizedCell, keras.layers.LSTMCell):
                 constraint=self.bias_constraint,
             )
 
-    def advance(
+    def apply_gates(
         self, input_products: Tensor, state_products: Tensor, state: Nested
     ) -> tuple[Tensor, Nested]:
         sums = self._normalize(input_products, self.input_gain, self.bias)
@@ -217,7 +217,7 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         self.input_gain = self._add_gain("input_gain", 3 * self.units)
         self.recurrent_gain = self._add_gain("recurrent_gain", 3 * self.units)
 
-    def advance(
+    def apply_gates(
         self, input_products: Tensor, state_products: Tensor, state: Nested
     ) -> tuple[Tensor, Nested]:
         biases = [self.bias[0], self.bias[1]] if self.use_bias else [None, None]
@@ -349,7 +349,7 @@ def reset_dropout_masks(cell):
             layer.reset_recurrent_dropout_mask()
 
 
-def first_state(cell, batch):
+def initial_cell_state(cell, batch):
     """Return the list of a cell's states before its first step, `(batch, units)`."""
     if hasattr(cell, "get_initial_state"):
         return _as_list(cell.get_initial_state(batch_size=batch))

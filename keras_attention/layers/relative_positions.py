@@ -46,7 +46,8 @@ class RelativePositions(AttentionPart):
 
         query[t], key[s] = rotate(query[t], t), rotate(key[s], s)
         scores[t, s]     = query[t] . key[s] + bias(query, s - t)
-        head[t]          = sum over s of weights[t, s] * value[s] + read(weights, s - t)
+        head[t]          = sum over s of weights[t, s] * value[s]
+                           + value_term(weights, s - t)
 
     `build(query_shape, value_shape)` creates the weights, given the shapes
     `(B, N, T, D)` and `(B, G, S, V)`, with G key-value heads.
@@ -55,11 +56,11 @@ class RelativePositions(AttentionPart):
     them. In cross-attention, both sequences are counted from zero.
 
     Attributes:
-        reads: Whether `read` adds to the contexts. It needs the weights, so fused
-            attention is not available.
+        has_value_term: Whether `value_term` adds to the contexts. It needs the weights,
+            so fused attention is not available.
     """
 
-    reads: bool = False
+    has_value_term: bool = False
 
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.built = True
@@ -84,7 +85,7 @@ class RelativePositions(AttentionPart):
         """
         return None
 
-    def read(self, weights: Tensor, offsets: Tensor) -> Tensor | None:
+    def value_term(self, weights: Tensor, offsets: Tensor) -> Tensor | None:
         """Return vectors to add to the contexts, `(B, N, T, V)`, or `None`."""
         return None
 
@@ -97,9 +98,11 @@ class RelativePositions(AttentionPart):
 class RotaryPositions(RelativePositions):
     """Rotary positions: queries and keys are rotated by their position.
 
-    Features i and `i + D / 2` of a head are a pair, which is rotated by an angle:
+    Features i and `i + R / 2`, where R is the number of rotated features,
+    `fraction * key_dim` rounded down to an even number, are a pair, which is rotated by
+    an angle:
 
-        angle[p, i] = p * base ^ (-2 i / D)
+        angle[p, i] = p * base ^ (-2 i / R)
 
     The product of a rotated query and a rotated key depends on the offset alone. This
     is the order of pairs of `keras_hub.layers.RotaryEmbedding`, GPT-NeoX and Llama in
@@ -109,11 +112,10 @@ class RotaryPositions(RelativePositions):
     Args:
         max_wavelength: Positive number, the base.
         fraction: Number in (0, 1], the share of the features of a head that are
-            rotated. These are the first D, where D is `fraction * key_dim` rounded down
-            to an even number.
+            rotated: the first R.
         scaling: How rotations are slowed down, for contexts longer than in training:
             `"linear"` divides every position by `scaling_factor`; `"ntk"` multiplies
-            the base by `scaling_factor ^ (D / (D - 2))`.
+            the base by `scaling_factor ^ (R / (R - 2))`.
         scaling_factor: Number of at least 1, the ratio of the two lengths.
 
     Raises:
@@ -236,8 +238,8 @@ class T5Positions(RelativePositions):
 
     Args:
         num_buckets: Positive integer, at least 2, or 4 if `bidirectional`.
-        max_distance: Positive integer, larger than the number of distances with a
-            bucket of their own: half of `num_buckets`, or a quarter if `bidirectional`.
+        max_distance: Positive integer above `num_buckets // 2` (`num_buckets // 4` if
+            `bidirectional`), the number of distances that have a bucket each.
         bidirectional: Whether half of the buckets are for keys after the query. The
             name `"t5"` stands for `True`, or for `False` in causal attention.
         bias_initializer, bias_regularizer, bias_constraint: For the table
@@ -274,8 +276,8 @@ class T5Positions(RelativePositions):
         if not 0 < exact < max_distance:
             raise ValueError(
                 "num_buckets must be at least 2, or 4 if bidirectional, and "
-                f"max_distance larger than {exact}, the number of buckets of a single "
-                "distance. "
+                f"max_distance above {exact}, the number of distances that have a "
+                "bucket each. "
                 f"Received: num_buckets={num_buckets}, max_distance={max_distance}, "
                 f"bidirectional={bidirectional}"
             )
@@ -367,7 +369,7 @@ class ShawPositions(RelativePositions):
         super().__init__(**kwargs)
         self.max_distance = check_positive_integer("max_distance", max_distance)
         self.use_values = use_values
-        self.reads = use_values
+        self.has_value_term = use_values
         self.options = weight_options(locals())
 
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
@@ -398,7 +400,7 @@ class ShawPositions(RelativePositions):
         products = ops.matmul(query, ops.transpose(self.of_keys))
         return take_by_offset(products, clip_offsets(offsets, self.max_distance))
 
-    def read(self, weights: Tensor, offsets: Tensor) -> Tensor | None:
+    def value_term(self, weights: Tensor, offsets: Tensor) -> Tensor | None:
         if not self.use_values:
             return None
         rows = clip_offsets(offsets, self.max_distance)

@@ -1,6 +1,6 @@
 """Multi-head attention of scaled dot products.
 
-Shapes: B batch, T queries, S positions, L places of a cache, N heads, Q query depth,
+Shapes: B batch, T queries, S positions, L slots of a cache, N heads, Q query depth,
 V value depth, D depth of a head.
 """
 
@@ -14,8 +14,8 @@ from keras_attention.layers.attention_axes import AttentionAxes
 from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.base import as_queries
 from keras_attention.layers.base import standardize_attention_mask
-from keras_attention.layers.cache import empty_cache
-from keras_attention.layers.cache import remember
+from keras_attention.layers.cache import initial_cache
+from keras_attention.layers.cache import update_cache
 from keras_attention.layers.multi_head import MultiHeadMemory
 from keras_attention.layers.multi_head import MultiHeadStep
 from keras_attention.layers.projections import serialize_options
@@ -64,15 +64,16 @@ class SelfAttention(BaseAttention):
 
     Grouped heads: with `num_key_value_heads`, G, the N heads of queries share G heads
     of keys and values: counted from 0, head n reads head `floor(n G / N)`. The cache
-    has G / N of the size that it has without groups. G = 1 is multi-query attention.
+    is smaller by a factor of N / G. G = 1 is multi-query attention.
 
     Sliding window: with `window_size`, W, query t sees the positions s with
     `|s - t| < W` only: up to W of them if `causal`, else up to 2 W - 1. In
     self-attention, time and memory then grow with the sequence times the window, not
     with its square, unless there is an `attention_mask`, a `value_mask` or a
-    `key_mask`, the weights are requested, or the weighting is hard. The window counts
-    valid steps; `keras.layers.GroupQueryAttention` counts masked ones, too. The results
-    differ if a masked step lies between valid ones.
+    `key_mask`, the weights are requested, or the weighting has additional outputs, as
+    `HardWeighting` does. The window counts valid steps;
+    `keras.layers.GroupQueryAttention` counts masked ones, too. The results differ if a
+    masked step lies between valid ones.
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
@@ -96,8 +97,8 @@ class SelfAttention(BaseAttention):
 
     All shapes are fixed and every tensor of the cache has the batch first, so the loop
     compiles, and a search can gather rows. Masked steps and steps beyond `max_length`
-    are not stored, so each row may have its own length. Weights are over the places of
-    the cache.
+    are not stored, so each row may have its own length. The weights have one entry for
+    each slot of the cache: `(batch, num_heads, max_length)`.
 
     For cross-attention step by step, project the other sequence once:
     `memory = layer.memory(value, value_mask=...)`, then `outputs, _ = layer.step(query,
@@ -247,18 +248,18 @@ class SelfAttention(BaseAttention):
         # From a configuration, every projection makes an initializer of its own: two
         # that share one would start with the same weights.
         options = serialize_options(weight_options(locals()))
-        self.projection = {"use_bias": use_bias, **options}
+        self.dense_options = {"use_bias": use_bias, **options}
         self.memory, self.step = self._make_parts(weighting, dropout, seed)
 
     def _make_parts(self, weighting, dropout, seed):
         """Return the memory and the step."""
         common = {
-            "projection": self.projection,
+            "dense_options": self.dense_options,
             "dtype": self.dtype_policy,
             "trainable": self.trainable,
             "positions": self.positions,
             "window_size": self.window_size,
-            "norm": self.query_key_norm,
+            "query_key_norm": self.query_key_norm,
         }
         memory = MultiHeadMemory(
             self.num_key_value_heads or self.num_heads,
@@ -290,7 +291,7 @@ class SelfAttention(BaseAttention):
             max_length, depth)`, in the compute dtype, and the integer `"length"`
             `(batch_size,)`, the number of steps that are remembered.
         """
-        return empty_cache(self.memory, batch_size, max_length)
+        return initial_cache(self.memory, batch_size, max_length)
 
     def call(
         self,
@@ -334,7 +335,7 @@ class SelfAttention(BaseAttention):
         )
         query_positions = memory.get("positions") if is_self else None
         if cache is not None:
-            cache, memory, attention_mask = remember(cache, memory, attention_mask)
+            cache, memory, attention_mask = update_cache(cache, memory, attention_mask)
         results, _ = self.step(
             query,
             memory,
@@ -374,7 +375,7 @@ class SelfAttention(BaseAttention):
         super().build(*shapes)
 
     def _length(self, query, value, cache):
-        """Return the number of positions, or of places of the cache."""
+        """Return the number of positions, or of slots of the cache."""
         if cache is not None:
             return cache["keys"].shape[2]
         if value is not None:
@@ -445,5 +446,5 @@ class SelfAttention(BaseAttention):
             "attention_axes": self.axes.axes,
             "query_key_norm": self.query_key_norm,
             "use_gate": self.use_gate,
-            **self.projection,
+            **self.dense_options,
         }

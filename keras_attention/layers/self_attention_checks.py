@@ -4,7 +4,7 @@ import math
 
 from keras_attention.layers.base import check_shapes
 from keras_attention.layers.cache import check_cache
-from keras_attention.layers.multi_head import NORMS
+from keras_attention.layers.projections import NORMS
 from keras_attention.validation import check_boolean
 from keras_attention.validation import check_choice
 from keras_attention.validation import check_number

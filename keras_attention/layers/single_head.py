@@ -12,8 +12,8 @@ from keras import tree
 from keras_attention.layers.base import BaseMemory
 from keras_attention.layers.base import BaseStep
 from keras_attention.layers.base import build_part
+from keras_attention.layers.base import freeze_new_weights
 from keras_attention.layers.base import set_dtype_policy
-from keras_attention.layers.base import stay_frozen
 from keras_attention.layers.causal import CausalMask
 from keras_attention.layers.coverage import Coverage
 from keras_attention.layers.dropout import WeightDropout
@@ -210,7 +210,7 @@ class AttentionStep(BaseStep):
         ):
             if part is not None:
                 build_part(part, *shapes)
-        stay_frozen(self)
+        freeze_new_weights(self)
         self.built = True
 
     def call(

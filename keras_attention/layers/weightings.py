@@ -38,11 +38,11 @@ from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
 from keras_attention.validation import check_choice
+from keras_attention.validation import check_fraction
+from keras_attention.validation import check_not_negative
 from keras_attention.validation import check_number
-from keras_attention.validation import check_penalty
 from keras_attention.validation import check_positive
 from keras_attention.validation import check_positive_integer
-from keras_attention.validation import check_share
 
 
 class _DeterministicWeighting(TemperatureWeighting):
@@ -163,7 +163,7 @@ class HardWeighting(TemperatureWeighting):
         super().__init__(temperature, learn_temperature, **kwargs)
         check_choice("estimator", estimator, ("score-function", "straight-through"))
         check_choice("inference", inference, ("argmax", "expectation"))
-        check_share("soft_probability", soft_probability)
+        check_fraction("soft_probability", soft_probability)
         check_positive("relaxation", relaxation)
         self.estimator = estimator
         self.inference = inference
@@ -271,7 +271,7 @@ class MonotonicWeighting(Weighting):
         super().__init__(**kwargs)
         check_choice("mode", mode, ("recursive", "parallel", "hard"))
         check_choice("inference", inference, ("expectation", "hard"))
-        check_penalty("noise", noise)
+        check_not_negative("noise", noise)
         check_number("score_bias", score_bias, "a finite number", math.isfinite)
         self.mode = mode
         self.inference = inference

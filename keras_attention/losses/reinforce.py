@@ -14,9 +14,9 @@ from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Config
 from keras_attention.typing import Nested
 from keras_attention.typing import Tensor
+from keras_attention.validation import check_fraction
 from keras_attention.validation import check_rank
 from keras_attention.validation import check_shape
-from keras_attention.validation import check_share
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -114,7 +114,7 @@ class ReinforceLoss(keras.layers.Layer):
         momentum: float = 0.9,
         **kwargs: Any,
     ) -> None:
-        check_share("momentum", momentum)
+        check_fraction("momentum", momentum)
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
         self.reward_weight = reward_weight

@@ -23,9 +23,9 @@ from keras_attention.typing import Nested
 from keras_attention.typing import Step
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import check_fraction
 from keras_attention.validation import check_positive_integer
 from keras_attention.validation import check_rank
-from keras_attention.validation import check_share
 
 
 @checks_keywords
@@ -94,7 +94,7 @@ def contrastive_search(
     check_positive_integer("top_k", top_k)
     check_positive_integer("max_length", max_length)
     alpha = degeneration_penalty
-    check_share("degeneration_penalty", alpha)
+    check_fraction("degeneration_penalty", alpha)
     limit = checked_limit(limit, max_length, batch_of(state))
     options = {"start": start, "end": end, "max_length": max_length}
     step, state = constrain(step, state, constraints, limit=limit, **options)

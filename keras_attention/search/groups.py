@@ -6,7 +6,7 @@ Shapes: B rows, K hypotheses, G groups of K / G hypotheses.
 from keras import ops
 from keras import tree
 
-from keras_attention.validation import check_penalty
+from keras_attention.validation import check_not_negative
 from keras_attention.validation import check_positive_integer
 
 
@@ -30,7 +30,7 @@ class Groups:
                 f"beam_groups must divide beam_size, {beam_size}. "
                 f"Received: {beam_groups}"
             )
-        check_penalty("diversity_penalty", diversity_penalty)
+        check_not_negative("diversity_penalty", diversity_penalty)
         self.count, self.size = beam_groups, beam_size // beam_groups
         self.diversity_penalty = diversity_penalty
 

@@ -10,7 +10,7 @@ from keras_attention.ops.log_probs import is_possible
 from keras_attention.search.nested import check_rows
 from keras_attention.validation import check_choice
 from keras_attention.validation import check_mask
-from keras_attention.validation import check_penalty
+from keras_attention.validation import check_not_negative
 
 # Lower bound of the coverage of a position, so that its logarithm stays finite.
 MIN_COVERAGE = 1e-10
@@ -33,8 +33,8 @@ class Ranking:
         coverage_penalty,
         coverage_mask,
     ):
-        check_penalty("length_penalty", length_penalty)
-        check_penalty("coverage_penalty", coverage_penalty)
+        check_not_negative("length_penalty", length_penalty)
+        check_not_negative("coverage_penalty", coverage_penalty)
         check_choice("length_penalty_form", length_penalty_form, ("power", "gnmt"))
         self.length_penalty = length_penalty
         self.length_penalty_form = length_penalty_form

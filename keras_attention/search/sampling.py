@@ -21,9 +21,9 @@ from keras_attention.typing import Seed
 from keras_attention.typing import Step
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import check_fraction
 from keras_attention.validation import check_number
 from keras_attention.validation import check_positive_integer
-from keras_attention.validation import check_share
 
 # The lowest temperature that is positive in float32 on every backend.
 MIN_TEMPERATURE = 1e-37
@@ -136,7 +136,7 @@ def sample_search(
     if top_p is not None:
         check_number("top_p", top_p, "above 0 and at most 1", lambda x: 0 < x <= 1)
     if min_p is not None:
-        check_share("min_p", min_p)
+        check_fraction("min_p", min_p)
     temperature = max(temperature, MIN_TEMPERATURE)
     draws = keras.random.uniform(
         (max_length, batch_of(state), samples, 1), dtype="float32", seed=seed

@@ -62,7 +62,10 @@ def of_logits(logits):
 
 def chosen(sampling, uniform):
     inputs = np.full((len(uniform), 1), -1, "float32")
-    noise = {"coin": np.ones(len(uniform), "bool"), "uniform": np.float32(uniform)}
+    noise = {
+        "use_sample": np.ones(len(uniform), "bool"),
+        "uniform": np.float32(uniform),
+    }
     noise = tree.map_structure(ops.convert_to_tensor, noise)
     outputs = {"output": ops.zeros((len(uniform), UNITS))}
     tensors = [ops.convert_to_tensor(inputs)] * 2
@@ -106,15 +109,15 @@ def test_words_are_sampled_from_the_distribution_of_the_model():
 def test_samples_are_as_frequent_as_the_rate_and_never_at_the_first_step(leading):
     noise = numpy(ScheduledSampling(len, len, 0.25).draw(STEPS, leading))
 
-    assert noise["coin"].shape == noise["uniform"].shape == (STEPS, *leading)
-    assert noise["coin"].dtype == bool
-    assert not noise["coin"][0].any()
-    size = np.size(noise["coin"][1])
-    for coins in noise["coin"][1:]:
-        assert abs(coins.mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / size)
-    assert (noise["coin"][1] != noise["coin"][2]).any()
+    assert noise["use_sample"].shape == noise["uniform"].shape == (STEPS, *leading)
+    assert noise["use_sample"].dtype == bool
+    assert not noise["use_sample"][0].any()
+    size = np.size(noise["use_sample"][1])
+    for samples in noise["use_sample"][1:]:
+        assert abs(samples.mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / size)
+    assert (noise["use_sample"][1] != noise["use_sample"][2]).any()
     # Whether a word is sampled does not depend on which word is sampled.
-    of_own_words = noise["uniform"][noise["coin"]]
+    of_own_words = noise["uniform"][noise["use_sample"]]
     assert abs(of_own_words.mean() - 0.5) < 5 / np.sqrt(12 * of_own_words.size)
 
 
@@ -134,7 +137,7 @@ def run(sampling, inputs, draws=1):
     state = (first, {"output": first, "weights": first[..., 0]})
     sequence = {"noise": noise, "inputs": ops.moveaxis(inputs, -2, 0)}
     _, read = loops.scan(step, state, sequence)
-    return ops.moveaxis(read, 0, -2), noise["coin"]
+    return ops.moveaxis(read, 0, -2), noise["use_sample"]
 
 
 @pytest.mark.parametrize("leading", [(BATCH,), (BATCH, SEQUENCES)])
@@ -159,11 +162,11 @@ def test_each_row_is_sampled_independently(rng, leading):
     inputs = draw(rng, (*leading, STEPS, DEPTH))
     sampling = of_words(lambda inputs, outputs: 0 * inputs[:, 0] + 3, rate=0.5)
 
-    found, coin = numpy(run(sampling, inputs))
+    found, use_sample = numpy(run(sampling, inputs))
 
-    coin = np.moveaxis(coin, 0, -1)[..., None]
-    assert coin.any() and not coin[..., 1:, :].all()
-    np.testing.assert_array_equal(found, np.where(coin, 3, inputs))
+    use_sample = np.moveaxis(use_sample, 0, -1)[..., None]
+    assert use_sample.any() and not use_sample[..., 1:, :].all()
+    np.testing.assert_array_equal(found, np.where(use_sample, 3, inputs))
 
 
 def test_rows_of_several_sequences_keep_their_order(rng):
@@ -173,7 +176,7 @@ def test_rows_of_several_sequences_keep_their_order(rng):
         embed, lambda inputs, outputs: classify(outputs["output"]) + inputs[:, :1]
     )
     noise = {
-        "coin": np.ones((BATCH, SEQUENCES), "bool"),
+        "use_sample": np.ones((BATCH, SEQUENCES), "bool"),
         "uniform": rng.random((BATCH, SEQUENCES), "float32"),
     }
     arrays = noise, inputs, inputs, {"output": output}
@@ -189,13 +192,13 @@ def test_rows_of_several_sequences_keep_their_order(rng):
 def test_no_gradient_passes_through_the_choice(rng, gradients):
     embed, classify = random_layers()
     sampling = sampling_of(embed, classify)
-    coin = np.array([True, False])
+    use_sample = np.array([True, False])
     inputs, previous, output = draw(rng, (BATCH, DEPTH), (BATCH, DEPTH), (BATCH, UNITS))
     uniform = rng.random(BATCH, "float32")
 
     def read(inputs, previous, output):
         noise = tree.map_structure(
-            ops.convert_to_tensor, {"coin": coin, "uniform": uniform}
+            ops.convert_to_tensor, {"use_sample": use_sample, "uniform": uniform}
         )
         return ops.sum(sampling.choose(noise, inputs, previous, {"output": output}))
 
@@ -203,7 +206,9 @@ def test_no_gradient_passes_through_the_choice(rng, gradients):
     found = gradients(read, [inputs, previous, output], variables)
 
     of_inputs, of_previous, of_output, of_embeddings, *of_classify = found
-    np.testing.assert_array_equal(of_inputs, np.where(coin[:, None], 0, 1) + 0 * inputs)
+    np.testing.assert_array_equal(
+        of_inputs, np.where(use_sample[:, None], 0, 1) + 0 * inputs
+    )
     # The embedding of the sampled word has a gradient, like that of any input.
     assert sorted(of_embeddings[:, 0]) == [0] * (WORDS - 1) + [1]
     for gradient in (of_previous, of_output, *of_classify):
@@ -217,7 +222,7 @@ def test_repeats_under_a_seed():
 
     first, again, other = draws(3), draws(3), draws(4)
 
-    for name in ("coin", "uniform"):
+    for name in ("use_sample", "uniform"):
         np.testing.assert_array_equal(first[0][name], again[0][name])
         np.testing.assert_array_equal(first[1][name], again[1][name])
         assert (first[0][name] != first[1][name]).any()
@@ -236,7 +241,9 @@ def test_a_generator_is_its_own_seed():
 def test_rate_follows_its_schedule_pass_by_pass():
     sampling = ScheduledSampling(len, len, LINEAR)
 
-    shares = [numpy(sampling.draw(2, (4001,)))["coin"][1].mean() for _ in range(6)]
+    shares = [
+        numpy(sampling.draw(2, (4001,)))["use_sample"][1].mean() for _ in range(6)
+    ]
 
     np.testing.assert_allclose(shares, [0, 0.25, 0.5, 0.75, 1, 1], atol=0.04)
     assert shares[0] == 0
@@ -296,7 +303,7 @@ def test_rate_must_be_a_probability(rate):
 
 
 @pytest.mark.parametrize("name", ["embed", "predict"])
-def test_borrowed_layers_must_be_callable(name):
+def test_layers_must_be_callable(name):
     arguments = {"embed": len, "predict": len, name: "dense"}
 
     with pytest.raises(ValueError, match=f"{name} must be a layer.*'dense'"):
@@ -304,7 +311,7 @@ def test_borrowed_layers_must_be_callable(name):
 
 
 @pytest.mark.parametrize("name", ["embed", "predict"])
-def test_borrowed_layers_must_be_built(name):
+def test_layers_must_be_built(name):
     arguments = {"embed": len, "predict": len, name: keras.layers.Dense(3)}
 
     with pytest.raises(ValueError, match=f"{name} is not built.*Received: <Dense"):

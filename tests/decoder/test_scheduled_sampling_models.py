@@ -125,7 +125,7 @@ def test_model_comes_back_from_its_file_and_trains_on(rng, tmp_path, rate):
     np.testing.assert_allclose(restored.predict(ids[1], verbose=0), expected, 1e-5)
     decoder = restored.get_layer("decoder")
     shared = restored.get_layer("embed"), restored.get_layer("readout")
-    assert decoder.sampling._borrowed() == shared
+    assert decoder.sampling._functions() == shared
     assert int(decoder.sampling.passes) == 1
     restored.fit(ids[1], ids[1], verbose=0)
     assert int(decoder.sampling.passes) == 2
@@ -134,7 +134,7 @@ def test_model_comes_back_from_its_file_and_trains_on(rng, tmp_path, rate):
 
 
 @pytest.mark.exhaustive
-def test_functions_are_borrowed_anew_after_loading(rng, tmp_path):
+def test_functions_are_set_anew_after_loading(rng, tmp_path):
     model = model_of(readout=False)
     ids = ids_of(rng)
     expected = model.predict(ids[0], verbose=0)
@@ -143,10 +143,12 @@ def test_functions_are_borrowed_anew_after_loading(rng, tmp_path):
     restored = keras.saving.load_model(tmp_path / "model.keras")
 
     np.testing.assert_allclose(restored.predict(ids[0], verbose=0), expected, 1e-5)
-    with pytest.raises(ValueError, match=r"predict is missing.*borrow.*Received: None"):
+    with pytest.raises(
+        ValueError, match=r"predict is missing.*set_functions.*Received: None"
+    ):
         restored.get_layer("decoder").sampling.draw(STEPS, (BATCH,))
     layers = [restored.get_layer(name) for name in ("embed", "readout")]
-    restored.get_layer("decoder").sampling.borrow(*layers)
+    restored.get_layer("decoder").sampling.set_functions(*layers)
     restored.fit(ids[0], ids[0], verbose=0)
 
 
@@ -162,7 +164,7 @@ def test_registered_functions_and_the_rate_come_back_from_a_config():
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(sampling)))
     restored = keras.saving.deserialize_keras_object(config)
 
-    embed, predict = restored._borrowed()
+    embed, predict = restored._functions()
     assert predict is of_the_output
     assert type(embed) is keras.layers.Embedding
     assert restored.rate.k == 5
@@ -205,7 +207,7 @@ def test_words_are_sampled_without_dropout(rng):
 
     class Decoding(keras.layers.Layer):
         def call(self, inputs, training=None):
-            noise = {"coin": ops.ones(1, "bool"), "uniform": ops.zeros(1)}
+            noise = {"use_sample": ops.ones(1, "bool"), "uniform": ops.zeros(1)}
             return sampling.choose(noise, inputs, inputs, outputs)
 
     def predict(*arguments):

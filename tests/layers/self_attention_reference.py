@@ -11,7 +11,7 @@ from keras_attention.layers.self_attention import SelfAttention
 BATCH, QUERIES, POSITIONS, HEADS = 2, 3, 5, 7
 QUERY_DIM, KEY_DEPTH, VALUE_DEPTH = 11, 13, 17
 KEY_DIM, VALUE_DIM, OUTPUT_DIM = 19, 23, 29
-WORDS, PLACES = 31, 37
+WORDS, SLOTS = 31, 37
 
 QUERY = (BATCH, QUERIES, QUERY_DIM)
 VALUE = (BATCH, POSITIONS, VALUE_DEPTH)
@@ -93,7 +93,7 @@ def as_in_the_paper(layer, query, value=None, key=None, valid=None):
     return output, weights
 
 
-def stepped(layer, x, places=PLACES, **options):
+def stepped(layer, x, places=SLOTS, **options):
     """Outputs and weights of one step at a time, and the cache they leave."""
     cache = layer.get_initial_cache(len(x), places)
     outputs, weights = [], []

@@ -207,7 +207,7 @@ def test_wrong_options_are_named(options, message):
         (lambda: RotaryPositions(scaling="yarn"), r"scaling must .* Received: 'yarn'"),
         (lambda: RotaryPositions(scaling_factor=0.5), r"factor must .* Received: 0.5"),
         (lambda: T5Positions(3), r"num_buckets must .* Received: num_buckets=3"),
-        (lambda: T5Positions(32, 8), r"max_distance larger .* max_distance=8"),
+        (lambda: T5Positions(32, 8), r"max_distance above .* max_distance=8"),
         (lambda: ShawPositions(0), r"max_distance must .* Received: 0"),
     ],
 )

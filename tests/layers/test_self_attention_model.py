@@ -19,12 +19,12 @@ from layers.self_attention_reference import KEY
 from layers.self_attention_reference import KEY_DEPTH
 from layers.self_attention_reference import KEY_DIM
 from layers.self_attention_reference import OUTPUT_DIM
-from layers.self_attention_reference import PLACES
 from layers.self_attention_reference import POSITIONS
 from layers.self_attention_reference import QUERIES
 from layers.self_attention_reference import QUERY
 from layers.self_attention_reference import QUERY_DIM
 from layers.self_attention_reference import SEQUENCE
+from layers.self_attention_reference import SLOTS
 from layers.self_attention_reference import VALUE
 from layers.self_attention_reference import VALUE_DEPTH
 from layers.self_attention_reference import VALUE_DIM
@@ -89,6 +89,17 @@ def test_layer_comes_back_from_its_config(arguments):
     assert {part.dtype_policy.name for part in parts} == {layer.dtype_policy.name}
     for part in parts[1:]:
         restored_from_json(part)
+
+
+def test_parts_from_files_of_the_first_version_come_back():
+    layer = SelfAttention(HEADS, KEY_DIM, use_bias=False)
+    for part in (layer.memory, layer.step):
+        config = part.get_config()
+        config["projection"] = config.pop("dense_options")
+
+        restored = type(part).from_config(config)
+
+        assert restored.get_config() == part.get_config()
 
 
 def test_a_frozen_layer_has_no_trainable_weights(rng):
@@ -164,7 +175,7 @@ def test_shapes_and_dtypes_are_known_before_anything_is_computed(rng, batch, que
     x = keras.KerasTensor((batch, *queries, QUERY_DIM))
     cache = {
         name: keras.KerasTensor((batch, *leaf.shape[1:]), leaf.dtype)
-        for name, leaf in layer.get_initial_cache(BATCH, PLACES).items()
+        for name, leaf in layer.get_initial_cache(BATCH, SLOTS).items()
     }
     known = (batch, *queries)
 
@@ -175,7 +186,7 @@ def test_shapes_and_dtypes_are_known_before_anything_is_computed(rng, batch, que
 
     output, weights, new_cache = layer(x, cache=cache, return_attention_scores=True)
     assert output.shape == (*known, OUTPUT_DIM)
-    assert weights.shape == (batch, HEADS, *queries, PLACES)
+    assert weights.shape == (batch, HEADS, *queries, SLOTS)
     assert {k: v.shape for k, v in new_cache.items()} == {
         k: v.shape for k, v in cache.items()
     }
@@ -228,7 +239,7 @@ def test_model_of_one_step_comes_back_from_its_file(rng, tmp_path):
     x = keras.Input((QUERY_DIM,))
     cache = {
         name: keras.Input(leaf.shape[1:], dtype=leaf.dtype, name=name)
-        for name, leaf in layer.get_initial_cache(BATCH, PLACES).items()
+        for name, leaf in layer.get_initial_cache(BATCH, SLOTS).items()
     }
     model = keras.Model([x, cache], list(layer(x, cache=cache)))
     data = draw(rng, SEQUENCE)

@@ -13,12 +13,12 @@ from layers.self_attention_reference import BATCH
 from layers.self_attention_reference import HEADS
 from layers.self_attention_reference import KEY
 from layers.self_attention_reference import KEY_DIM
-from layers.self_attention_reference import PLACES
 from layers.self_attention_reference import POSITIONS
 from layers.self_attention_reference import QUERIES
 from layers.self_attention_reference import QUERY
 from layers.self_attention_reference import QUERY_DIM
 from layers.self_attention_reference import SEQUENCE
+from layers.self_attention_reference import SLOTS
 from layers.self_attention_reference import VALUE
 from layers.self_attention_reference import VALUE_DEPTH
 from layers.self_attention_reference import VALUE_DIM
@@ -46,11 +46,11 @@ def test_stepping_equals_the_full_pass(rng, value_dim):
     np.testing.assert_allclose(output, expected, atol=1e-5)
     np.testing.assert_allclose(weights[..., :POSITIONS], expected_weights, atol=1e-6)
     assert (weights[..., POSITIONS:] == 0).all()
-    assert weights.shape[-1] == PLACES
+    assert weights.shape[-1] == SLOTS
     shapes = {name: tuple(leaf.shape) for name, leaf in cache.items()}
     assert shapes == {
-        "keys": (BATCH, HEADS, PLACES, KEY_DIM),
-        "values": (BATCH, HEADS, PLACES, value_dim or KEY_DIM),
+        "keys": (BATCH, HEADS, SLOTS, KEY_DIM),
+        "values": (BATCH, HEADS, SLOTS, value_dim or KEY_DIM),
         "length": (BATCH,),
     }
     np.testing.assert_array_equal(*numpy([cache["length"], [POSITIONS] * BATCH]))
@@ -100,7 +100,7 @@ def test_masked_steps_are_not_remembered(rng):
     np.testing.assert_array_equal(*numpy([cache["length"], mask.sum(1)]))
 
 
-def test_steps_beyond_the_last_place_are_not_remembered(rng):
+def test_steps_beyond_the_last_slot_are_not_remembered(rng):
     layer = biased(causal=True)
     x = draw(rng, SEQUENCE)
     mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]], "bool")
@@ -127,7 +127,7 @@ def test_implicit_mask_reaches_a_step_with_a_cache(rng):
     np.testing.assert_array_equal(*numpy([cache["length"], (token_ids != 0).sum(1)]))
 
 
-def test_attention_mask_hides_places_of_a_cache(rng):
+def test_attention_mask_hides_slots_of_a_cache(rng):
     layer = biased(causal=True)
     x = draw(rng, SEQUENCE)
     seen = np.ones((BATCH, POSITIONS, POSITIONS), "bool")
@@ -274,7 +274,7 @@ def test_a_dict_that_is_no_memory_is_named(rng, make, built):
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_a_cache_of_another_layer_or_batch_is_named(rng, change, message, symbolic):
     layer = biased(causal=True, value_dim=VALUE_DIM)
-    cache, x = change(layer.get_initial_cache(BATCH, PLACES)), draw(rng, SEQUENCE)
+    cache, x = change(layer.get_initial_cache(BATCH, SLOTS)), draw(rng, SEQUENCE)
     if symbolic:
         x = keras.KerasTensor(SEQUENCE)
 
@@ -294,10 +294,10 @@ def test_cache_is_for_causal_self_attention(rng, causal, value, message):
     tensors = [np.zeros(shape, "float32") for shape in (QUERY, *value)]
 
     with pytest.raises(ValueError, match=message):
-        layer(*tensors, cache=layer.get_initial_cache(BATCH, PLACES))
+        layer(*tensors, cache=layer.get_initial_cache(BATCH, SLOTS))
 
 
-def test_cache_must_have_a_place_for_every_step(rng):
+def test_cache_must_have_a_slot_for_every_step(rng):
     layer = biased(causal=True)
 
     with pytest.raises(ValueError, match="Received: 5 steps, max_length=3"):

@@ -1,4 +1,4 @@
-"""Quantised layers in `.keras` files."""
+"""Layers that are made of other layers, in `.keras` files."""
 
 from typing import Any
 from typing import Self
@@ -9,8 +9,10 @@ from keras_attention.serialization import deserialize_parts
 from keras_attention.typing import Config
 
 
-class QuantizableLayer(keras.layers.Layer):
-    """Base of layers whose config and weights file include their sublayers.
+class CompositeLayer(keras.layers.Layer):
+    """Base of layers that are made of other layers.
+
+    Their config and weights file include these layers, quantised or not.
 
     `from_config` creates the layers that `serialize_part` has written into the config.
 
