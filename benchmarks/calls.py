@@ -4,6 +4,7 @@ A reader who follows a call meets these functions in this order. The layer is bu
 called eagerly:
 
 - additive: `AdditiveAttention`, from its `__call__` to the context;
+- self-attention: `SelfAttention`, from its `__call__` to the output;
 - decoder step: one step of an `AttentionCell` with additive attention and an LSTM.
 
 Run from the repository root:
@@ -24,7 +25,11 @@ FOLDER = Path(keras_attention.__file__).resolve().parent
 
 
 def main():
-    for name, call in (("additive", additive()), ("decoder step", decoder_step())):
+    for name, call in (
+        ("additive", additive()),
+        ("self-attention", self_attention()),
+        ("decoder step", decoder_step()),
+    ):
         # The first call builds the layer.
         call()
         calls = recorded(call)
@@ -55,6 +60,12 @@ def additive():
     layer = keras_attention.AdditiveAttention(16)
     query, value = np.ones((2, 3, 7), "float32"), np.ones((2, 5, 11), "float32")
     return lambda: layer(query, value)
+
+
+def self_attention():
+    layer = keras_attention.SelfAttention(2, 8)
+    query = np.ones((2, 5, 16), "float32")
+    return lambda: layer(query)
 
 
 def decoder_step():

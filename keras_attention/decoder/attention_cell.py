@@ -242,7 +242,7 @@ class AttentionCell(CompositeLayer):
         state = self.complete_state(state, memory)
         single = len(inputs.shape) == 2
         if single:
-            inputs, state = tree.map_structure(add_sequence_axis, (inputs, state))
+            inputs, state = add_sequence_axis((inputs, state))
 
         def attend(query, **options):
             return self.step(
@@ -259,7 +259,7 @@ class AttentionCell(CompositeLayer):
 
         outputs, new_state = self.compute_step(inputs, state, attend, run_cell)
         results = self.complete(outputs), new_state
-        return tree.map_structure(remove_sequence_axis, results) if single else results
+        return remove_sequence_axis(results) if single else results
 
     def compute_step(
         self, inputs: Tensor, state: Tensors, attend: Callable, run_cell: Callable

@@ -155,7 +155,7 @@ class AttentionDecoder(CompositeLayer):
         state = self._initial_state(inputs, initial_state, memory)
         single = len(inputs.shape) == 3
         if single:
-            inputs, state = tree.map_structure(add_sequence_axis, (inputs, state))
+            inputs, state = add_sequence_axis((inputs, state))
         sequence = {}
         if inputs_mask is not None:
             mask = ops.cast(inputs_mask, "bool")
@@ -177,7 +177,7 @@ class AttentionDecoder(CompositeLayer):
             )
         outputs = tree.map_structure(lambda x: ops.moveaxis(x, 0, 2), outputs)
         results = {**outputs, "state": state}
-        return tree.map_structure(remove_sequence_axis, results) if single else results
+        return remove_sequence_axis(results) if single else results
 
     def _step_by_step(self, inputs, sequence, state, memory, training):
         """Run the steps one after the other; sequences are `(T, B, K, ...)`."""

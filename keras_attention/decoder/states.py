@@ -3,6 +3,8 @@
 Shapes: B batch, K sequences that attend to the same memory, D depth, U cell units.
 """
 
+from functools import partial
+
 from keras import ops
 from keras import tree
 
@@ -11,14 +13,14 @@ from keras_attention.layers.recurrent import topmost_units
 from keras_attention.validation import shapes_of
 
 
-def add_sequence_axis(x):
-    """Return a tensor `(B, ...)` of one sequence as that of K = 1 sequences."""
-    return ops.expand_dims(x, axis=1)
+def add_sequence_axis(nested):
+    """Return tensors `(B, ...)` of one sequence as those of K = 1 sequences."""
+    return tree.map_structure(partial(ops.expand_dims, axis=1), nested)
 
 
-def remove_sequence_axis(x):
-    """Return a tensor `(B, 1, ...)` of K = 1 sequences as that of one sequence."""
-    return ops.squeeze(x, axis=1)
+def remove_sequence_axis(nested):
+    """Return tensors `(B, 1, ...)` of K = 1 sequences as those of one sequence."""
+    return tree.map_structure(partial(ops.squeeze, axis=1), nested)
 
 
 def as_rows(nested):
@@ -76,7 +78,7 @@ def initial_attention_state(step, output, memory):
         )
     if len(output.shape) == 3:
         return step.initial_state(memory, ops.shape(output)[1])
-    return tree.map_structure(remove_sequence_axis, step.initial_state(memory))
+    return remove_sequence_axis(step.initial_state(memory))
 
 
 def check_state(name, state, cell, rank):

@@ -26,9 +26,6 @@ class AttentionAxes:
 
     def __init__(self, axes, num_heads):
         self.num_heads = num_heads
-        self.axes = None
-        if axes is None:
-            return
         listed = list(axes) if isinstance(axes, Iterable) else [axes]
         self.axes = [as_integer(axis) for axis in listed]
         if None in self.axes or not self.axes:
@@ -37,20 +34,14 @@ class AttentionAxes:
                 f"or None. Received: {axes!r}"
             )
 
-    def must_fold(self, query_shape):
-        """Return whether the axes of a query must be folded to `(rows, T, D)`."""
-        return self.axes is not None and len(query_shape) > 3
-
     def fold_shapes(self, query_shape, value_shape, key_shape):
-        """Return the shapes as `(rows, T, D)`; unchanged if there is nothing to fold.
+        """Return the shapes as `(rows, T, D)`; unchanged if they have three axes.
 
         Raises:
             ValueError: If a query does not have the axes, between batch and depth, or
                 if a value or key does not have the other axes of the query.
         """
         shapes = query_shape, value_shape, key_shape
-        if self.axes is None:
-            return shapes
         rank = len(query_shape)
         axes = set(self._attended(rank))
         if len(axes) < len(self.axes) or not axes <= set(range(1, rank - 1)):
@@ -58,7 +49,7 @@ class AttentionAxes:
                 "attention_axes must be different axes between the batch and the depth."
                 f" Received: {self.axes}, query {tuple(query_shape)}"
             )
-        if not self.must_fold(query_shape):
+        if rank == 3:
             return shapes
         rows = self._rows(rank)
         others = [query_shape[axis] for axis in rows]

@@ -110,12 +110,6 @@ class BaseStep(CompositeLayer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def __call__(
-        self, query: Tensor, memory: Tensors, *args: Any, **kwargs: Any
-    ) -> Any:
-        check_memory(memory)
-        return super().__call__(query, memory, *args, **kwargs)
-
     @property
     def state_names(self) -> Nested:
         return {}

@@ -20,7 +20,7 @@ def check_cache(layer, cache, query, value):
             f"None. Received: causal={layer.causal}, value "
             f"{None if value is None else tuple(value.shape)}"
         )
-    if layer.axes.axes is not None:
+    if layer.axes is not None:
         raise ValueError(
             "A layer with attention_axes takes no cache. "
             f"Received: a cache, attention_axes={layer.axes.axes}"

@@ -11,6 +11,7 @@ from keras import tree
 from keras_attention.layers.base import BaseMemory
 from keras_attention.layers.base import BaseStep
 from keras_attention.layers.base import build_part
+from keras_attention.layers.base import check_memory
 from keras_attention.layers.dropout import WeightDropout
 from keras_attention.layers.head_weights import check_for_heads
 from keras_attention.layers.head_weights import draw_for_scores
@@ -79,6 +80,7 @@ class MultiHeadMemory(BaseMemory):
         self.dense_options = dense_options
         self.positions = positions
         self.window_size = window_size
+        self.needs_positions = not (positions is None and window_size is None)
         self.query_key_norm = query_key_norm
         self.key_norm = head_norm(self, "key_norm")
         self.key_projection = head_projection(
@@ -108,7 +110,7 @@ class MultiHeadMemory(BaseMemory):
         memory = super().call(
             value, key, value_mask=value_mask, key_mask=key_mask, mask=mask
         )
-        if self.positions is None and self.window_size is None:
+        if not self.needs_positions:
             return memory
         steps = ops.shape(value)[1]
         positions = positions_of_steps(memory.get("mask"), steps, start)
@@ -209,6 +211,7 @@ class MultiHeadStep(BaseStep):
         self.dense_options = dense_options
         self.positions = positions
         self.window_size = window_size
+        self.needs_positions = not (positions is None and window_size is None)
         self.query_key_norm = query_key_norm
         self.use_gate = use_gate
         self.query_norm = head_norm(self, "query_norm")
@@ -227,6 +230,7 @@ class MultiHeadStep(BaseStep):
         )
 
     def build(self, query_shape, memory_shape):
+        check_memory(memory_shape)
         self.query_projection.build((None, query_shape[-1]))
         if self.positions is not None:
             shapes = (None, self.num_heads, None, self.key_dim), memory_shape["values"]
@@ -261,6 +265,7 @@ class MultiHeadStep(BaseStep):
         query_positions=None,
         same_sequence=False,
     ):
+        check_memory(memory)
         if mask is not None and len(mask.shape) == 3:
             mask = mask[:, None]
         if noise is not None:
@@ -328,11 +333,6 @@ class MultiHeadStep(BaseStep):
         if self.use_output_projection:
             output = project_rows(self.output_projection, output)
         return output
-
-    @property
-    def needs_positions(self):
-        """Whether the weights depend on positions."""
-        return self.positions is not None or self.window_size is not None
 
     def _offsets_and_mask(self, query_positions, memory, mask):
         """Return the offsets, or `None`, and the mask; `_attend` makes it causal."""

@@ -242,7 +242,9 @@ class SelfAttention(BaseAttention):
         self.causal = causal
         self.scale = scale
         self.positions = get_positions(positions, causal, self.dtype_policy)
-        self.axes = AttentionAxes(attention_axes, self.num_heads)
+        self.axes: Any = None
+        if attention_axes is not None:
+            self.axes = AttentionAxes(attention_axes, self.num_heads)
         self.query_key_norm = query_key_norm
         self.use_gate = use_gate
         # From a configuration, every projection makes an initializer of its own: two
@@ -314,7 +316,7 @@ class SelfAttention(BaseAttention):
         query_mask = query_mask if mask is None else mask
         check_mask("query_mask", query_mask, query.shape[:-1])
         given = query, query if value is None else value
-        if self.axes.must_fold(query.shape):
+        if len(query.shape) > 3:
             tensors, masks, attention_mask = self.axes.fold_inputs(
                 (query, value, key), (query_mask, value_mask, key_mask), attention_mask
             )
@@ -325,7 +327,7 @@ class SelfAttention(BaseAttention):
         )
         query, query_mask = as_queries(query, query_mask)
         is_self = value is None
-        same_sequence = all(x is None for x in (value, value_mask, key_mask, cache))
+        same_mask = value_mask is None and key_mask is None
         if is_self:
             value = query
             value_mask = query_mask if value_mask is None else value_mask
@@ -345,7 +347,7 @@ class SelfAttention(BaseAttention):
             return_weights=return_attention_scores or return_details,
             average_heads=False,
             query_positions=query_positions,
-            same_sequence=same_sequence,
+            same_sequence=is_self and same_mask and cache is None,
             training=training,
         )
         results = self._with_axes_of(results, *given)
@@ -356,7 +358,7 @@ class SelfAttention(BaseAttention):
 
     def _with_axes_of(self, results, query, value):
         """Return results for queries `(B, T, Q)` with the axes of the given ones."""
-        if self.axes.must_fold(query.shape):
+        if len(query.shape) > 3:
             return self.axes.unfold(results, query, value)
         if len(query.shape) == 3:
             return results
@@ -371,7 +373,9 @@ class SelfAttention(BaseAttention):
         value_shape: Shape | None = None,
         key_shape: Shape | None = None,
     ) -> None:
-        shapes: Any = self.axes.fold_shapes(query_shape, value_shape, key_shape)
+        shapes: Any = query_shape, value_shape, key_shape
+        if self.axes is not None:
+            shapes = self.axes.fold_shapes(*shapes)
         super().build(*shapes)
 
     def _length(self, query, value, cache):
@@ -411,7 +415,7 @@ class SelfAttention(BaseAttention):
             return keras.Operation.compute_output_spec(
                 self, query, value, key, return_details=True, **options
             )
-        if self.axes.must_fold(query.shape):
+        if len(query.shape) > 3:
             other = query if value is None else value
             shape = self.axes.weights_shape(query.shape, other.shape)
         else:
@@ -443,7 +447,7 @@ class SelfAttention(BaseAttention):
             "positions": serialize_part(self.positions),
             "num_key_value_heads": self.num_key_value_heads,
             "window_size": self.window_size,
-            "attention_axes": self.axes.axes,
+            "attention_axes": self.axes and self.axes.axes,
             "query_key_norm": self.query_key_norm,
             "use_gate": self.use_gate,
             **self.dense_options,

@@ -54,12 +54,14 @@ def check_call(layer, query, value, key, use_causal_mask, return_details, cache)
     if cache is not None:
         check_cache(layer, cache, query, value)
     shapes = [None if x is None else x.shape for x in (query, value, key)]
-    query_shape, value_shape, key_shape = layer.axes.fold_shapes(*shapes)
-    if return_details and layer.axes.must_fold(query.shape):
-        raise ValueError(
-            "With attention_axes, return_details must be False. Received: "
-            f"return_details={return_details}, attention_axes={layer.axes.axes}"
-        )
+    if layer.axes is not None:
+        shapes = layer.axes.fold_shapes(*shapes)
+        if return_details and len(query.shape) > 3:
+            raise ValueError(
+                "With attention_axes, return_details must be False. Received: "
+                f"return_details={return_details}, attention_axes={layer.axes.axes}"
+            )
+    query_shape, value_shape, key_shape = shapes
     # Without a value, a single query is a sequence of length one, or the next step of
     # a cache.
     ordered = value is not None and (

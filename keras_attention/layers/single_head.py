@@ -12,6 +12,7 @@ from keras import tree
 from keras_attention.layers.base import BaseMemory
 from keras_attention.layers.base import BaseStep
 from keras_attention.layers.base import build_part
+from keras_attention.layers.base import check_memory
 from keras_attention.layers.base import freeze_new_weights
 from keras_attention.layers.base import set_dtype_policy
 from keras_attention.layers.causal import CausalMask
@@ -202,6 +203,7 @@ class AttentionStep(BaseStep):
         return {name: x for name, x in noise.items() if x}
 
     def build(self, query_shape: Shape, memory_shape: Shapes) -> None:
+        check_memory(memory_shape)
         for part, shapes in (
             (self.window, (query_shape, memory_shape)),
             (self.score, (query_shape, memory_shape["keys"])),
@@ -226,6 +228,7 @@ class AttentionStep(BaseStep):
         return_weights: bool = True,
         training: bool | None = None,
     ) -> tuple[Tensors, Nested]:
+        check_memory(memory)
         query = ops.cast(query, self.compute_dtype)
         if state is None:
             state = self.initial_state(memory, ops.shape(query)[1])
