@@ -446,8 +446,10 @@ class MultiHeadStep(BaseStep):
         if bias is not None:
             scores = at_least_float32(scores) + at_least_float32(bias)
         if noise is None:
-            parts, shape = (self.weighting, self.weight_dropout), ops.shape(scores)
-            noise = draw_for_scores(*parts, shape) if training else {}
+            noise = {}
+            if training:
+                shape = ops.shape(scores)
+                noise = draw_for_scores(self.weighting, self.weight_dropout, shape)
         outputs = weigh_heads(
             self.weighting, scores, mask, noise.get("weighting"), training
         )

@@ -291,7 +291,7 @@ class SelfAttention(BaseAttention):
         Returns:
             Dict with `"keys"` and `"values"` `(batch_size, num_key_value_heads,
             max_length, depth)`, in the compute dtype, and the integer `"length"`
-            `(batch_size,)`, the number of steps that are remembered.
+            `(batch_size,)`, the number of steps that are stored.
         """
         return initial_cache(self.memory, batch_size, max_length)
 

@@ -104,6 +104,19 @@ def test_cross_attention_counts_both_sequences_from_zero(rng, name):
 MASK = np.array([[1, 1, 0, 1, 0, 1, 1], [0, 0, 1, 1, 1, 1, 0]], "bool")
 
 
+@pytest.mark.parametrize(("name", "window_size"), [("alibi", None), ("none", 3)])
+def test_memory_has_the_positions_of_masked_sequences(rng, name, window_size):
+    layer = build(name, window_size=window_size)
+    value = draw(rng, SEQUENCE)
+
+    memory = layer.memory(value, value_mask=MASK)
+
+    found = ops.convert_to_numpy(memory["positions"])
+    np.testing.assert_array_equal(found[MASK], [0, 1, 2, 3, 4, 0, 1, 2, 3])
+    assert "positions" not in layer.memory(value)
+    assert "positions" not in build("none").memory(value, value_mask=MASK)
+
+
 @pytest.mark.parametrize("name", list(POSITIONS))
 def test_masked_steps_do_not_count(rng, name):
     window_size = None if name == "t5" else 3
