@@ -13,8 +13,8 @@ from keras_attention import AttentionDecoder
 from keras_attention import AttentionPooling
 from keras_attention import DotScore
 from keras_attention import GeneralScore
-from keras_attention import LocationScore
 from keras_attention import LocalPredictiveWindow
+from keras_attention import LocationScore
 from keras_attention import PointerNetwork
 from keras_attention import RecurrentEncoder
 from keras_attention import SelfAttention
