@@ -22,11 +22,13 @@ without attention supervision:
 - an epoch: mean seconds of an epoch of 8,000 scenes.
 
     python benchmarks/pointing.py
-    python benchmarks/pointing.py soft hard --epochs 4 --supervision 0 --seed 1
+    python benchmarks/pointing.py soft hard --epochs 4 --supervision 0 --seed 1 2
 """
 
 import contextlib
+import itertools
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -138,7 +140,9 @@ def main():
     parser = workers.command_line(__doc__)
     parser.add_argument("kinds", nargs="*", help=" ".join(KINDS))
     parser.add_argument("--epochs", type=int, default=16)
-    parser.add_argument("--seed", type=int, default=0, help="Random seed.")
+    parser.add_argument(
+        "--seed", type=int, nargs="+", default=[0], help="One or several random seeds."
+    )
     parser.add_argument("--supervision", type=float, nargs="*", default=[0.0, 0.5])
     arguments = parser.parse_args()
     workers.check_names(parser, arguments.kinds, KINDS)
@@ -146,32 +150,34 @@ def main():
     from keras_attention_apps.captioner.data.dataset import read_dataset
 
     print(
-        "| attention | supervision | exact | pointing | changes | entropy | noise "
-        "| an epoch |"
+        "| attention | supervision | seed | exact | pointing | changes | entropy "
+        "| noise | an epoch |"
     )
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         with contextlib.redirect_stdout(open(folder / "log", "w")):
             captioner("scenes", folder / "scenes", "--count", SCENES)
         images = read_dataset(folder / "scenes", "test")
-        for supervision in arguments.supervision:
-            for kind in KINDS:
-                if arguments.kinds and kind not in ("soft", *arguments.kinds):
-                    continue
-                options = recipe(kind, supervision, arguments.epochs, folder)
-                options["seed"] = arguments.seed
-                output = folder / f"{kind}-{supervision}"
-                with contextlib.redirect_stdout(open(folder / "log", "a")):
-                    trained, seconds = train(folder / "scenes", output, options)
-                    found = score(trained, images)
-                    noise = gradient_noise(trained, images[:BATCH])
-                print(
-                    f"| {kind} | {supervision} | {found['exact']:.1%} "
-                    f"| {found['pointing']:.1%} | {found['changes']:.1f} % "
-                    f"| {found['entropy']:.2f} | {noise:.2f} | {seconds:.1f} s |",
-                    flush=True,
-                )
+        cases = itertools.product(arguments.seed, arguments.supervision, KINDS)
+        for seed, supervision, kind in cases:
+            if arguments.kinds and kind not in ("soft", *arguments.kinds):
+                continue
+            options = recipe(kind, supervision, arguments.epochs, folder)
+            options["seed"] = seed
+            output = folder / f"{kind}-{supervision}"
+            # Hard attention starts from the soft model of its seed.
+            shutil.rmtree(output, ignore_errors=True)
+            with contextlib.redirect_stdout(open(folder / "log", "a")):
+                trained, seconds = train(folder / "scenes", output, options)
+                found = score(trained, images)
+                noise = gradient_noise(trained, images[:BATCH])
+            print(
+                f"| {kind} | {supervision} | {seed} | {found['exact']:.1%} "
+                f"| {found['pointing']:.1%} | {found['changes']:.1f} % "
+                f"| {found['entropy']:.2f} | {noise:.2f} | {seconds:.1f} s |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

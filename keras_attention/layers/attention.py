@@ -23,7 +23,6 @@ from keras_attention.typing import Nested
 from keras_attention.typing import Seed
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
-from keras_attention.validation import check_boolean
 from keras_attention.validation import check_mask
 
 
@@ -80,14 +79,17 @@ class ComposedAttention(BaseAttention):
         return_details: bool = False,
         training: bool | None = None,
     ) -> Nested:
-        self._check_call(query, value, key, use_causal_mask)
+        key_shape = None if key is None else key.shape
+        ordered = self.step.causal or use_causal_mask
+        check_shapes(query.shape, value.shape, key_shape, ordered=ordered)
         mask = attention_mask
         if query_mask is not None:
             check_mask("query_mask", query_mask, query.shape[:-1])
         if mask is not None:
             mask = standardize_attention_mask(mask, query.shape, value.shape[1])
         single = len(query.shape) == 2
-        query, query_mask = as_queries(query, query_mask)
+        if single:
+            query, query_mask = as_queries(query, query_mask)
         memory = self.memory(value, key, value_mask=value_mask, key_mask=key_mask)
         sequence = {"query": query}
         if query_mask is not None:
@@ -104,13 +106,6 @@ class ComposedAttention(BaseAttention):
             return outputs
         context = outputs["context"]
         return (context, outputs["weights"]) if return_attention_scores else context
-
-    def _check_call(self, query, value, key, use_causal_mask):
-        """Raise `ValueError` for arguments of a call that do not fit."""
-        check_boolean("use_causal_mask", use_causal_mask)
-        ordered = self.step.causal or use_causal_mask
-        key_shape = None if key is None else key.shape
-        check_shapes(query.shape, value.shape, key_shape, ordered=ordered)
 
     def _all_at_once(self, sequence, memory, causal, return_weights, training):
         """Run one step for all queries of a sequence together."""
@@ -167,7 +162,9 @@ class ComposedAttention(BaseAttention):
         return_details: bool = False,
         **kwargs: Any,
     ) -> Any:
-        self._check_call(query, value, key, use_causal_mask)
+        key_shape = None if key is None else key.shape
+        ordered = self.step.causal or use_causal_mask
+        check_shapes(query.shape, value.shape, key_shape, ordered=ordered)
         if return_details:
             kwargs.update(use_causal_mask=use_causal_mask, return_details=True)
             return keras.Operation.compute_output_spec(

@@ -15,6 +15,7 @@ from keras_attention.typing import Shape
 from keras_attention.typing import Shapes
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_mask
 from keras_attention.validation import shapes_of
 
@@ -250,7 +251,10 @@ class StepCounter(AttentionPart):
 
 
 def check_calling_form(args, kwargs):
-    """Raise `ValueError` for Keras' calling form: a list of tensors, or of masks."""
+    """Raise `ValueError` for Keras' calling form: a list of tensors, or of masks.
+
+    `use_causal_mask` must be a boolean.
+    """
     if args and isinstance(args[0], (list, tuple)) and _holds_tensors(args[0]):
         raise ValueError(
             "query, value and key are separate arguments: layer(query, value, key). "
@@ -261,6 +265,8 @@ def check_calling_form(args, kwargs):
             "masks are separate arguments: query_mask=..., value_mask=.... "
             f"Received: mask, a list of {len(kwargs['mask'])}"
         )
+    if "use_causal_mask" in kwargs:
+        check_boolean("use_causal_mask", kwargs["use_causal_mask"])
 
 
 def _holds_tensors(x):
@@ -364,9 +370,7 @@ def standardize_attention_mask(attention_mask, query_shape, positions, num_heads
 
 
 def as_queries(query, query_mask):
-    """Return one query `(B, Q)` and its mask as a sequence of one; others unchanged."""
-    if len(query.shape) > 2:
-        return query, query_mask
+    """Return one query `(B, Q)` and its mask as a sequence of one."""
     return query[:, None], None if query_mask is None else query_mask[:, None]
 
 

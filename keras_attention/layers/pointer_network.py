@@ -157,7 +157,8 @@ class PointerNetwork(CompositeLayer):
             attention_mask, query.shape, memory["values"].shape[-2]
         )
         single = len(query.shape) == 2
-        query, query_mask = as_queries(query, query_mask)
+        if single:
+            query, query_mask = as_queries(query, query_mask)
         outputs, _ = step(
             query, memory, query_mask=query_mask, mask=mask, training=training
         )

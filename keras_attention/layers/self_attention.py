@@ -325,7 +325,8 @@ class SelfAttention(BaseAttention):
         attention_mask = standardize_attention_mask(
             attention_mask, query.shape, length, self.num_heads
         )
-        query, query_mask = as_queries(query, query_mask)
+        if len(query.shape) == 2:
+            query, query_mask = as_queries(query, query_mask)
         is_self = value is None
         same_mask = value_mask is None and key_mask is None
         if is_self:

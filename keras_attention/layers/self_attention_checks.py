@@ -45,7 +45,6 @@ def check_independent_queries(layer, situation):
 
 def check_call(layer, query, value, key, use_causal_mask, return_details, cache):
     """Raise `ValueError` for arguments of a call that do not fit."""
-    check_boolean("use_causal_mask", use_causal_mask)
     if value is None and key is not None:
         raise ValueError(
             "key needs a value with the same number of positions. Received: key "

@@ -43,21 +43,23 @@ def fast_additive_scores(query, keys, scale, shift=None):
         return additive_scores(query, keys, scale, shift)
     if _is_large(query, keys):
         return _in_blocks(query, keys, scale)
-    return _compiled_where_large(query, keys, scale)
+    if acceleration.traces_for_cpu():
+        return _compiled_where_large(query, keys, scale)
+    return additive_scores(query, keys, scale)
 
 
 _compiled_scores = acceleration.xla_compiled(additive_scores)
 
 
 def _compiled_where_large(query, keys, scale):
-    """Compute all scores at once, compiled if a graph has a large hidden layer.
+    """Compute all scores of a graph at once, compiled if the hidden layer is large.
 
     A compiled loop never writes the hidden layer to memory, which takes CPUs longer
     than computing it. A search over many hypotheses gains the most.
     """
     (batch, queries, units), positions = query.shape, keys.shape[1]
     # With unknown lengths, every length would be compiled separately.
-    if None in (queries, positions) or not acceleration.traces_for_cpu():
+    if None in (queries, positions):
         return additive_scores(query, keys, scale)
     is_large = (batch or USUAL_BATCH) * queries * positions * units > BLOCK_ELEMENTS
     return (_compiled_scores if is_large else additive_scores)(query, keys, scale)
