@@ -282,8 +282,8 @@ SCENES = dataclasses.replace(
 class ChosenModel:
     """The captioner, and changes of its options."""
 
-    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite). Several
-    #: presets or folders with + between them are an ensemble.
+    #: Name of a preset, folder of a trained model or, except for export, LiteRT file
+    #: (.tflite). Several presets or folders with + between them are an ensemble.
     name: ModelName = DEFAULT_MODEL
     #: Context of hard attention: the most probable region (argmax), or the weighted
     #: mean of all regions (expectation). By default that of the model. Only for models

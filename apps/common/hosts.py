@@ -1,8 +1,8 @@
-"""Training on several hosts: one process on each, on JAX.
+"""Training on several hosts, by one process or more on each, on JAX.
 
 Every process builds the same model, from the same seed, and draws the same batches. In
-a training step it computes the gradients of its rows of the batch, and JAX averages
-them over all processes. Searches are not distributed: every process computes the whole
+a training step it computes the gradients of its rows of the batch, and JAX adds them up
+over all processes. Searches are not distributed: every process computes the whole
 result. Only the first process writes files and prints.
 """
 

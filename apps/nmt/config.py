@@ -149,7 +149,7 @@ class ModelConfig:
 
 
 def _of(*kinds):
-    """Return what an option needs that only some kinds of attention have."""
+    """Return the requirement of an option of some kinds of attention."""
     *others, last = kinds
     expected = f"{', '.join(others)} or {last}" if others else last
     return f"--attention {expected}", lambda model: model.attention in kinds
@@ -348,8 +348,8 @@ def with_recipe(config, attention):
 class ChosenModel:
     """The translator, and the precision of its computation."""
 
-    #: Name of a preset, folder of a trained model, or LiteRT file (.tflite). Several
-    #: presets or folders with + between them are an ensemble.
+    #: Name of a preset, folder of a trained model or, except for export, LiteRT file
+    #: (.tflite). Several presets or folders with + between them are an ensemble.
     name: ModelName = DEFAULT_MODEL
     #: Precision of the computation. Half precision is faster on hardware that supports
     #: it.

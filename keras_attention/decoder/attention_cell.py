@@ -96,11 +96,11 @@ class AttentionCell(CompositeLayer):
 
     The weights then sum to `1 - beta[t]`; the output `"sentinel"` is `beta[t]`.
 
-    There is no hidden state between calls: a cell with dropout draws a new mask at
-    every step, except within `same_dropout`. JAX cannot draw random numbers inside a
-    loop. There, `attentional_vector` must have no dropout if it is fed back, and `gate`
-    must have none if steps run one after the other (`order="previous"`, input feeding,
-    or an attention with a state).
+    The layer keeps nothing between calls: a cell with dropout draws a new mask at every
+    step, except within `same_dropout`. JAX cannot draw random numbers inside a loop.
+    There, `attentional_vector` must have no dropout if it is fed back, and `gate` must
+    have none if steps run one after the other (`order="previous"`, input feeding, or an
+    attention with a state).
 
     Args:
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
@@ -118,10 +118,10 @@ class AttentionCell(CompositeLayer):
         gate: Whether a learned scalar in (0, 1) scales the context (Show, Attend
             and Tell, section 4.2.1), or the layer that computes it.
         sentinel: Whether attention includes a visual sentinel; only for one LSTM cell,
-            `order="current"`, and one attention whose weights are neither hard nor
-            monotonic, without window, coverage or location score. If the values have
-            another depth than U, the context contains `W_v sentinel[t]` instead of the
-            sentinel.
+            `order="current"`, and one attention other than `SelfAttention`, whose
+            weights are neither hard nor monotonic, without window, coverage or location
+            score. If the values have another depth than U, the context contains
+            `W_v sentinel[t]` instead of the sentinel.
 
     Call arguments:
         inputs: Input of this step, `(B, D)` or `(B, K, D)`.
@@ -136,10 +136,10 @@ class AttentionCell(CompositeLayer):
 
     Returns:
         outputs: Dict with `"output"`, `"cell_output"` `(B, U)`, the output of the cell,
-            `"query"`, `"context"` `(B, V)`, `"weights"` `(B, S)`, and the other
-            reports of the attention, each with the axis K if the inputs have it. For
-            several attentions, `"weights"` and the reports are lists. With a sentinel
-            also `"sentinel"`, its weight `(B,)`.
+            `"query"`, `"context"` `(B, V)`, `"weights"` `(B, S)`, and the additional
+            outputs of the attention (its `reports`), each with the axis K if the inputs
+            have it. For several attentions, `"weights"` and the additional outputs are
+            lists. With a sentinel also `"sentinel"`, its weight `(B,)`.
         state: Dict for the next step.
 
     Raises:

@@ -49,9 +49,10 @@ class AttentionDecoder(CompositeLayer):
 
     Everything that does not depend on the previous step is computed for all steps at
     once: the products of the cell's kernel with the inputs, the attentional vectors
-    unless they are fed back, the whole attention if the current state is the query and
-    nothing is fed back, and the gradients of the kernels. Second derivatives, such as
-    those of a gradient penalty, are therefore correct on JAX only.
+    unless they are fed back, the whole attention if the current state is the query,
+    nothing is fed back and the attention has no state (coverage, monotonic attention
+    and local-m windows have one), and the gradients of the kernels. Second derivatives,
+    such as those of a gradient penalty, are therefore correct on JAX only.
 
     Args:
         cell: The `AttentionCell`.
@@ -76,7 +77,7 @@ class AttentionDecoder(CompositeLayer):
         Dict with `"cell_output"` `(B, [K,] T, U)`, `"output"`, of the same shape or
         with the depth of the attentional vector, `"query"` `(B, [K,] T, U)`, or
         `(B, [K,] T, U + D)` with the inputs in the query, `"context"` `(B, [K,] T, V)`,
-        `"weights"` `(B, [K,] T, S)`, the other reports of the attention (see
+        `"weights"` `(B, [K,] T, S)`, the additional outputs of the attention (see
         `AttentionCell`), and `"state"`, the state after the last step. With `sampling`,
         also `"word_inputs"` `(B, [K,] T, D)`, the inputs of the steps after sampling,
         for a readout that takes them. With `order="previous"`, `"query"` holds the

@@ -174,8 +174,8 @@ class MultiHeadStep(BaseStep):
     Call arguments:
         causal: Whether query t sees the positions up to t only.
         average_heads: Whether `"weights"` is the mean over the heads, `(B, T, S)`, and
-            the reports of the weighting are `(B, T, N, ...)`. Otherwise, weights and
-            reports are those of each head, `(B, N, T, ...)`.
+            the additional outputs of the weighting are `(B, T, N, ...)`. Otherwise, the
+            weights and these outputs are those of each head, `(B, N, T, ...)`.
         query_positions: Positions of the queries, int32 `(B, T)` or `(1, T)`; counted
             from zero, without masked queries, if omitted.
         same_sequence: Whether query t and position t are the same step with the same

@@ -238,8 +238,9 @@ class T5Positions(RelativePositions):
 
     Args:
         num_buckets: Positive integer, at least 2, or 4 if `bidirectional`.
-        max_distance: Positive integer above `num_buckets // 2` (`num_buckets // 4` if
-            `bidirectional`), the number of distances that have a bucket each.
+        max_distance: Positive integer, the distance from which on all share the last
+            bucket. It must exceed the number of distances that have a bucket each,
+            `num_buckets // 2` (`num_buckets // 4` if `bidirectional`).
         bidirectional: Whether half of the buckets are for keys after the query. The
             name `"t5"` stands for `True`, or for `False` in causal attention.
         bias_initializer, bias_regularizer, bias_constraint: For the table

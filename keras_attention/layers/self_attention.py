@@ -69,8 +69,8 @@ class SelfAttention(BaseAttention):
     Sliding window: with `window_size`, W, query t sees the positions s with
     `|s - t| < W` only: up to W of them if `causal`, else up to 2 W - 1. In
     self-attention, time and memory then grow with the sequence times the window, not
-    with its square, unless there is an `attention_mask`, a `value_mask` or a
-    `key_mask`, the weights are requested, or the weighting has additional outputs, as
+    with its square, unless there is an `attention_mask`, a `value_mask`, a `key_mask`
+    or a `cache`, the weights are requested, or the weighting has additional outputs, as
     `HardWeighting` does. The window counts valid steps;
     `keras.layers.GroupQueryAttention` counts masked ones, too. The results differ if a
     masked step lies between valid ones.
@@ -130,8 +130,8 @@ class SelfAttention(BaseAttention):
         num_key_value_heads: Positive integer that divides `num_heads`, number of heads
             of the keys and values; `num_heads` if `None`.
         window_size: Positive integer, size of the sliding window; unlimited if `None`.
-        attention_axes: Integers, the axes of inputs of more than three axes that are
-            attended to, such as `(1, 2)` for a grid `(batch, height, width, depth)`.
+        attention_axes: Integers: for inputs of more than three axes, those over which
+            attention runs, such as `(1, 2)` for a grid `(batch, height, width, depth)`.
             They are one sequence in row-major order. The other axes are further axes of
             the batch, with the same sizes in query, value and key. Unlike in
             `keras.layers.MultiHeadAttention`, `None` is for three axes only.

@@ -48,7 +48,7 @@ def all_devices(wanted=True):
     """Distribute the training of models that are built in the context to all devices.
 
     Data parallelism: each device computes the gradients of its part of the batch, and
-    they are averaged.
+    they are added up.
 
     Args:
         wanted: `False` uses the first device alone.
