@@ -238,7 +238,10 @@ class RuntimeConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BulkConfig:
-    """Bulk inference with Ray; see docs/scale.md. All other options of this group need --engine ray."""
+    """Bulk inference with Ray; see docs/scale.md.
+
+    All other options of this group need --engine ray.
+    """
 
     #: local: this process. ray: Ray Data, which distributes the inputs to actors with
     #: one model each, on this machine or on a cluster. It also reads URIs, such as
