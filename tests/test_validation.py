@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_attention import AdditiveAttention
+from keras_attention import AdditiveScore
 from keras_attention import AttentionCell
 from keras_attention import AttentionPooling
 from keras_attention import DotScore
@@ -16,6 +17,7 @@ from keras_attention import HardWeighting
 from keras_attention import InverseSigmoidRate
 from keras_attention import LayerNormGRUCell
 from keras_attention import LocalPredictiveWindow
+from keras_attention import LocationScore
 from keras_attention import LuongAttention
 from keras_attention import MochaWeighting
 from keras_attention import MonotonicWeighting
@@ -132,6 +134,8 @@ def test_wrong_values_are_named(make, name, values):
         (AttentionPooling, {"units": 4, "hops": 2}),
         (LayerNormGRUCell, {"units": 4}),
         (LocalPredictiveWindow, {"half_width": 2, "units": 3}),
+        (AdditiveScore, {"units": 4}),
+        (LocationScore, {"positions": 4}),
         (LuongAttention, {"score": "concat", "units": 4}),
         (LuongAttention, {"score": "location", "positions": 4}),
         (LuongAttention, {"window": "local-m", "half_width": 4}),

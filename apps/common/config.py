@@ -8,6 +8,7 @@ from typing import Literal
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import expanded
+from keras_attention_apps.common.presets import is_litert
 from keras_attention_apps.common.reading import MAX_BYTES
 from keras_attention_apps.common.schema import BeamSize
 from keras_attention_apps.common.schema import Fraction
@@ -78,7 +79,7 @@ TRAINING_NEEDS = {
 }
 
 
-def check_needs(config, needs, prefix=""):
+def check_needs(config, needs, prefix="", defaults=()):
     """Raise a `UserError` for an option that has no effect with the other ones.
 
     An option with its default counts as not given.
@@ -86,25 +87,33 @@ def check_needs(config, needs, prefix=""):
     Args:
         config: The dataclass of the options.
         needs: Dict from names of options to a description of what they need, and a
-            function from `config` to whether it has that.
+            function from `config` to whether this is satisfied.
         prefix: Prefix of the flags, such as `"model."`.
+        defaults: Dict of further defaults.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        expected, has_it = needs.get(field.name, (None, None))
-        if expected and value != field.default and not has_it(config):
+        expected, is_satisfied = needs.get(field.name, (None, None))
+        is_default = value in (field.default, dict(defaults).get(field.name))
+        if expected and not is_default and not is_satisfied(config):
             flag = f"--{prefix}{field.name.replace('_', '-')}"
             raise UserError(f"{flag} needs {expected}. Received: {value!r}")
 
 
 def _check_effects(config):
     """Raise a `UserError` for an option of search or runtime that has no effect."""
-    if hasattr(config, "search"):
+    # A LiteRT file may have groups.
+    if hasattr(config, "search") and not _may_be_litert(config):
         check_needs(config.search, _SEARCH_NEEDS)
     # With Ray, an actor on Keras reserves as many processors as there are threads.
     is_local = not hasattr(config, "bulk") or config.bulk.engine == "local"
     if hasattr(config, "runtime") and is_local:
         check_needs(config.runtime, _RUNTIME_NEEDS)
+
+
+def _may_be_litert(config):
+    runtime = getattr(config, "runtime", None)
+    return is_litert(config.model.name) or (runtime and runtime.runtime == "litert")
 
 
 def _expanded(value):
@@ -163,8 +172,8 @@ class TrainingOptions:
     scheduled_sampling: Fraction = 0.0
     #: Growth of the probability of scheduled sampling over the steps of the first
     #: phase. constant: always the maximum. linear: from 0 to the maximum.
-    #: inverse-sigmoid: half of the maximum after half of the steps. Further phases of
-    #: teacher forcing use the maximum.
+    #: inverse-sigmoid: half of the maximum after half of the steps. Fine-tuning after
+    #: another phase uses the maximum.
     sampling_schedule: SamplingSchedule = "inverse-sigmoid"
     #: Precision of the computation; the weights are always float32. Half precision is
     #: faster on hardware that supports it.

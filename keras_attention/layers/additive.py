@@ -49,7 +49,7 @@ class AdditiveAttention(ComposedAttention):
         causal: Whether query t sees the positions up to and including t only. In a
             decoder, t is the number of earlier steps.
         dropout: Rate at which weights are dropped in training; the others are scaled
-            up. Not with hard attention.
+            up. Zero with hard attention.
         seed: Integer, `keras.random.SeedGenerator`, or `None`; for the dropout.
         coverage: Whether the hidden layer adds `w_coverage` times the sum of the
             earlier weights of every position, inside the tanh.

@@ -155,6 +155,9 @@ class BaseAttention(CompositeLayer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         check_calling_form(args, kwargs)
+        if "use_causal_mask" in kwargs:
+            # Keras would turn a boolean of NumPy into a tensor.
+            kwargs["use_causal_mask"] = bool(kwargs["use_causal_mask"])
         return super().__call__(*args, **kwargs)
 
     def build(

@@ -134,7 +134,7 @@ class MultiHeadMemory(BaseMemory):
 
     @classmethod
     def from_config(cls, config):
-        return super().from_config(_with_dense_options(config))
+        return super().from_config(_with_new_names(config))
 
     def get_config(self):
         return {
@@ -460,7 +460,7 @@ class MultiHeadStep(BaseStep):
 
     @classmethod
     def from_config(cls, config):
-        return super().from_config(_with_dense_options(config))
+        return super().from_config(_with_new_names(config))
 
     def get_config(self):
         return {
@@ -481,7 +481,7 @@ class MultiHeadStep(BaseStep):
         }
 
 
-def _with_dense_options(config):
-    """Return a config with `"dense_options"`, which 0.1.0 names `"projection"`."""
-    config = dict(config)
-    return {"dense_options": config.pop("projection", None), **config}
+def _with_new_names(config):
+    """Return a config of 0.1.0 with today's names of the arguments."""
+    names = {"projection": "dense_options", "norm": "query_key_norm"}
+    return {names.get(name, name): value for name, value in config.items()}

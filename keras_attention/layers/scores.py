@@ -27,6 +27,7 @@ from keras_attention.typing import Config
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
 from keras_attention.validation import check_boolean
+from keras_attention.validation import check_positive_integer
 
 
 class Score(AttentionPart):
@@ -228,11 +229,11 @@ class AdditiveScore(ProjectedScore):
         super().__init__(**kwargs)
         check_boolean("coverage", coverage)
         check_boolean("normalize", normalize)
-        self.units = units
+        self.units = check_positive_integer("units", units)
         self.takes_coverage = coverage
         self.normalize = normalize
         self.query_projection = keras.layers.Dense(
-            units,
+            self.units,
             use_bias=False,
             **options_of(self.options, "kernel"),
             dtype=self.dtype_policy,
@@ -322,9 +323,9 @@ class LocationScore(ProjectedScore):
 
     def __init__(self, positions: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.positions = positions
+        self.positions = check_positive_integer("positions", positions)
         self.projection = keras.layers.Dense(
-            positions,
+            self.positions,
             use_bias=self.use_bias,
             **self.options,
             dtype=self.dtype_policy,

@@ -119,7 +119,7 @@ class SelfAttention(BaseAttention):
             choices and, if it is learned, a temperature of its own. Monotonic attention
             has one head, hence it is not available.
         dropout: Rate at which weights are dropped in training; the others are scaled
-            up. Not with hard attention.
+            up. Zero with hard attention.
         scale: Number that multiplies the scores; `1 / sqrt(key_dim)` if `None`.
         use_bias: Whether the projections have a bias.
         kernel_initializer, kernel_regularizer, kernel_constraint: For the projections.

@@ -67,7 +67,7 @@ class SoftmaxWeighting(_DeterministicWeighting):
 
     Args:
         temperature: Positive; a low one sharpens the weights, a high one flattens them.
-        learn_temperature: Whether the temperature is learned, starting from it.
+        learn_temperature: Whether to learn it, starting from `temperature`.
     """
 
     normalize = staticmethod(masked_softmax)
@@ -81,7 +81,7 @@ class SparsemaxWeighting(_DeterministicWeighting):
 
     Args:
         temperature: Positive; small ones leave fewer positions.
-        learn_temperature: Whether the temperature is learned, starting from it.
+        learn_temperature: Whether to learn it, starting from `temperature`.
 
     Reference:
         [Martins and Astudillo, 2016](https://arxiv.org/abs/1602.02068), section 2.
@@ -96,7 +96,7 @@ class EntmaxWeighting(_DeterministicWeighting):
 
     Args:
         temperature: Positive; small ones leave fewer positions.
-        learn_temperature: Whether the temperature is learned, starting from it.
+        learn_temperature: Whether to learn it, starting from `temperature`.
 
     Reference:
         [Peters et al., 2019](https://arxiv.org/abs/1905.05702), section 3.
@@ -135,7 +135,7 @@ class HardWeighting(TemperatureWeighting):
         soft_probability: Probability, for each example, of using the softmax in
             training.
         temperature: Positive; scores are divided by it.
-        learn_temperature: Whether the temperature is learned, starting from it.
+        learn_temperature: Whether to learn it, starting from `temperature`.
         relaxation: Positive; temperature of the Gumbel-softmax, which divides the noisy
             scores in addition to `temperature`.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.

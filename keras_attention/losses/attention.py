@@ -26,7 +26,7 @@ def doubly_stochastic_penalty(weights: Tensor, mask: Tensor | None = None) -> Te
     Args:
         weights: Attention weights, `(..., T, S)`.
         mask: Boolean `(..., T)`; steps that are `False` do not count. A padded position
-            of the source adds one, without a gradient.
+            of the source adds one to the penalty, and nothing to the gradient.
 
     Returns:
         One penalty per sequence, `(...)`, in float32 at least.

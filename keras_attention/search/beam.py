@@ -174,7 +174,8 @@ class Beam:
         limit: int | Tensor | None = None,
         constraints: Iterable[Constraint] = (),
     ) -> None:
-        check_positive_integer("max_length", max_length)
+        max_length = check_positive_integer("max_length", max_length)
+        beam_size = check_positive_integer("beam_size", beam_size)
         self.groups = Groups(beam_size, beam_groups, diversity_penalty)
         self.ranking = Ranking(
             max_length,

@@ -253,8 +253,7 @@ class NoRepeatNgrams(Constraint):
     """
 
     def __init__(self, n: int) -> None:
-        check_positive_integer("n of NoRepeatNgrams", n)
-        self.n = n
+        self.n = check_positive_integer("n of NoRepeatNgrams", n)
 
     def begin(self, search: SearchSettings) -> Nested:
         # The newest token comes last; -1 stands for tokens that do not exist yet.

@@ -91,8 +91,8 @@ def contrastive_search(
     Reference:
         [Su et al., 2022](https://arxiv.org/abs/2202.06417), section 4.2, equation 5.
     """
-    check_positive_integer("top_k", top_k)
-    check_positive_integer("max_length", max_length)
+    top_k = check_positive_integer("top_k", top_k)
+    max_length = check_positive_integer("max_length", max_length)
     alpha = degeneration_penalty
     check_fraction("degeneration_penalty", alpha)
     limit = checked_limit(limit, max_length, batch_of(state))

@@ -14,7 +14,8 @@ class Groups:
     """The division of a beam into groups of equal size.
 
     Args:
-        beam_size, beam_groups, diversity_penalty: As for `beam_search`.
+        beam_size: Number of hypotheses K, checked.
+        beam_groups, diversity_penalty: As for `beam_search`.
 
     Attributes:
         count: Number of groups G.
@@ -23,8 +24,7 @@ class Groups:
     """
 
     def __init__(self, beam_size, beam_groups, diversity_penalty):
-        check_positive_integer("beam_size", beam_size)
-        check_positive_integer("beam_groups", beam_groups)
+        beam_groups = check_positive_integer("beam_groups", beam_groups)
         if beam_size % beam_groups:
             raise ValueError(
                 f"beam_groups must divide beam_size, {beam_size}. "

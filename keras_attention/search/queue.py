@@ -87,7 +87,7 @@ class BeamSearchQueue:
         | Callable[[Nested], Iterable[Constraint]] = (),
         **options: Any,
     ) -> None:
-        check_positive_integer("batch_size", batch_size)
+        batch_size = check_positive_integer("batch_size", batch_size)
         check_keywords("BeamSearchQueue", options, Beam)
         self.make_step = make_step
         self.batch_size = batch_size

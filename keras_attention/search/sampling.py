@@ -128,11 +128,11 @@ def sample_search(
         3.1: nucleus (top-p) sampling; [Nguyen et al.,
         2024](https://arxiv.org/abs/2407.01082), section 3.2: min-p sampling.
     """
-    check_positive_integer("samples", samples)
-    check_positive_integer("max_length", max_length)
+    samples = check_positive_integer("samples", samples)
+    max_length = check_positive_integer("max_length", max_length)
     check_number("temperature", temperature, "positive", lambda x: x > 0)
     if top_k is not None:
-        check_positive_integer("top_k", top_k)
+        top_k = check_positive_integer("top_k", top_k)
     if top_p is not None:
         check_number("top_p", top_p, "above 0 and at most 1", lambda x: 0 < x <= 1)
     if min_p is not None:
@@ -173,10 +173,11 @@ def sample_search(
     return _search(step, state, samples, draw, constraints, **options)
 
 
-def _search(step, state, size, choose, constraints, *, limit, **options):
+def _search(step, state, size, choose, constraints, *, max_length, limit, **options):
     """Search with `choose(log_probs, t)`, which returns the next tokens `(B, K)`."""
-    check_positive_integer("max_length", options["max_length"])
-    limit = checked_limit(limit, options["max_length"], batch_of(state))
+    max_length = check_positive_integer("max_length", max_length)
+    options["max_length"] = max_length
+    limit = checked_limit(limit, max_length, batch_of(state))
     step, state = constrain(step, state, constraints, limit=limit, **options)
     state = repeat_for_hypotheses(state, size)
     weights = weights_template(step, state)

@@ -11,6 +11,9 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.training import train
+from keras_attention_apps.common.digests import DIGEST_KEY
+from keras_attention_apps.common.digests import FILE_DIGESTS_KEY
+from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
 
 from .trainings import SHORT
@@ -57,6 +60,31 @@ def test_a_preset_may_move_but_not_change(
     assert main(run(moved)) == 2
     err = capsys.readouterr().err
     assert "another training: from_preset's vocabulary was 'digest " in err
+
+
+def test_without_digests_the_path_of_the_preset_must_be_the_same(
+    squares, captioner, tmp_path, capsys, begin
+):
+    def run(preset):
+        changes = {"from-preset": preset, "self-critical-epochs": 0}
+        return command(squares, tmp_path / "run", sizes={}, **changes)
+
+    base, other = (tmp_path / x / "base" for x in ("first", "second"))
+    captioner.save(base)
+    words = Vocabulary(captioner.tokenizer.words[:3:-1])
+    Captioner(captioner.config, words, captioner.network).save(other)
+    begin(run(base))
+    for path in (tmp_path / "run" / "checkpoints").glob("*.json"):
+        content = json.loads(path.read_text())
+        files = [content["weights"]] if content["weights"] else []
+        kept = {k: v for k, v in content["config"].items() if "preset's" not in k}
+        del content[DIGEST_KEY], content[FILE_DIGESTS_KEY]
+        write_sealed(path, {**content, "config": kept}, files=files)
+
+    begin(run(base))
+    capsys.readouterr()
+    assert main(run(other)) == 2
+    assert "another training: from_preset was" in capsys.readouterr().err
 
 
 def test_a_file_of_weights_may_move_but_not_change(squares, tmp_path, capsys, begin):

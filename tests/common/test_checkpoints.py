@@ -239,13 +239,25 @@ def test_another_configuration_is_refused_by_name_and_values(tmp_path):
         Checkpoints(tmp_path, {"units": 32})
 
 
+DIGESTS = {"from_preset's vocabulary": "digest 1", "backbone_weights_file": "digest 2"}
+
+
 @pytest.mark.parametrize("name", ["from_preset", "backbone_weights", "embeddings"])
 def test_a_training_resumes_although_a_file_was_moved(tmp_path, name):
-    Checkpoints(tmp_path, {name: "./first/model"}).next_phase()
+    Checkpoints(tmp_path, {name: "./first/model", **DIGESTS}).next_phase()
 
-    assert Checkpoints(tmp_path, {name: "/elsewhere/model"}).resumed
+    assert Checkpoints(tmp_path, {name: "/elsewhere/model", **DIGESTS}).resumed
     with pytest.raises(UserError, match=f"{name} was 'model', and is now 'other'"):
-        Checkpoints(tmp_path, {name: "first/other"})
+        Checkpoints(tmp_path, {name: "first/other", **DIGESTS})
+
+
+@pytest.mark.parametrize("name", ["from_preset", "backbone_weights"])
+def test_without_digests_a_file_must_not_be_moved(tmp_path, name):
+    Checkpoints(tmp_path, {name: "first/model"}).next_phase()
+
+    assert Checkpoints(tmp_path, {name: "first/model", **DIGESTS}).resumed
+    with pytest.raises(UserError, match=f"{name} was 'first/model', and is now 'seco"):
+        Checkpoints(tmp_path, {name: "second/model", **DIGESTS})
 
 
 def test_presets_of_kerashub_are_compared_by_their_whole_name(tmp_path):

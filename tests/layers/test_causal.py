@@ -78,6 +78,7 @@ def test_causal_attention_has_a_triangular_mask(pair, data, masked):
     for found in (
         attend(causal, data, **masks),
         attend(layer, data, use_causal_mask=True, **masks),
+        attend(layer, data, use_causal_mask=np.True_, **masks),
     ):
         assert (found[1][:, ~triangle] == 0).all()
         for array, wanted in zip(found, expected, strict=True):

@@ -96,6 +96,7 @@ def test_parts_from_files_of_the_first_version_come_back():
     for part in (layer.memory, layer.step):
         config = part.get_config()
         config["projection"] = config.pop("dense_options")
+        config["norm"] = config.pop("query_key_norm")
 
         restored = type(part).from_config(config)
 

@@ -87,6 +87,15 @@ def test_double_precision_by_default(rng):
     np.testing.assert_allclose(last, expected[:, -1], atol=1e-5)
 
 
+def test_a_cache_may_have_further_entries(rng):
+    layer, x = biased(causal=True), draw(rng, SEQUENCE)
+    cache = layer.get_initial_cache(BATCH, SLOTS)
+
+    output, _ = layer(x, cache={**cache, "steps": cache["length"]})
+
+    np.testing.assert_array_equal(output, layer(x, cache=cache)[0])
+
+
 def test_masked_steps_are_not_remembered(rng):
     layer = biased(causal=True)
     x = draw(rng, SEQUENCE)

@@ -85,7 +85,8 @@ def test_evaluation_prints_scores_and_writes_translations(
     names = ["bleu", "bleu-lc", "chrf", "chrf-lc"]
     assert [line.split()[0] for line in lines[1:5]] == names
     assert all("version:" in line for line in lines[1:5])
-    assert re.search(r"^by length .* [0-9]+ sentences? of [0-9]+ words$", lines[5])
+    assert lines[5] == "bleu-lc by the length of the source:"
+    assert re.search(r"^ +[0-9.]+  [0-9]+ sentences? of [0-9]+ words$", lines[6])
     assert len(output.read_text().splitlines()) == 8
 
 

@@ -355,6 +355,26 @@ def test_a_wrong_command_gets_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["translate", "x", "--model", "no.tflite", "--diversity-penalty", "0.7"],
+        ["train", "--output=o", "--attention=luong", "--model.encoder-units=192"],
+        [
+            "train",
+            "--output=o",
+            "--attention=self-attention",
+            "--model.encoder-units=0",
+        ],
+    ],
+)
+def test_options_that_have_an_effect_or_are_defaults_are_accepted(
+    arguments, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert " needs --" not in error_of(main, arguments, capsys)
+
+
 def test_the_path_of_plots_is_checked_before_the_model(tmp_path, capsys):
     lines, folder = tmp_path / "lines.txt", tmp_path / "plots"
     lines.write_text("x\n")

@@ -101,6 +101,22 @@ def test_a_search_of_one_step_returns_the_best_tokens():
         assert hypotheses(beam, row) == [(token,) for token in best[:BEAM]]
 
 
+@pytest.mark.parametrize(
+    ("run", "options"),
+    [
+        (run_greedy, {}),
+        (run_beam, {"beam_size": 4, "beam_groups": 2}),
+        (run_sample, {"samples": 2, "top_k": 3}),
+    ],
+)
+def test_sizes_may_be_integers_of_numpy(run, options):
+    table, state = random_table(29), random_state(29)
+    options = {"max_length": LENGTH, **options}
+    given = {name: np.int64(value) for name, value in options.items()}
+
+    assert_agree(run(table, state, **given), run(table, state, **options))
+
+
 def test_an_end_at_the_first_step_is_a_hypothesis_of_one_token():
     table, state = random_table(23), random_state(23)
     for row in range(BATCH):

@@ -48,8 +48,15 @@ CHANGEABLE = (
     "devices.host_index",
     "reading.max_bytes",
 )
-# Options whose files may be moved, but not renamed.
-MOVABLE = ("embeddings", "from_preset", "backbone_weights", "model.backbone")
+# Options whose files may be moved, but not renamed, and the beginning of the names of
+# their digests. Without digests, as in checkpoints of earlier versions, the paths must
+# be the same; of embeddings, the name alone is compared.
+MOVABLE = {
+    "embeddings": "",
+    "from_preset": "from_preset's ",
+    "backbone_weights": "backbone_weights_file",
+    "model.backbone": "backbone_file",
+}
 
 
 @dataclasses.dataclass
@@ -84,9 +91,9 @@ class Checkpoints:
     Args:
         directory: Folder of the checkpoints.
         config: Nested dict of everything the training depends on, as `dependencies`
-            returns it. A folder with another configuration is rejected. `CHANGEABLE`,
-            the folders of `MOVABLE`, and options that the saved configuration does not
-            have, may differ.
+            returns it. A folder with another configuration is rejected. Options in
+            `CHANGEABLE` and the folders of files in `MOVABLE` may differ. Options that
+            the saved configuration does not have are not compared.
 
     Attributes:
         resumed: Whether the folder holds an earlier run of the training.
@@ -270,7 +277,7 @@ def _damaged(directory, problem):
 
 def _check_config(directory, saved, config):
     for name, before, now in _changes(saved, config):
-        if name in MOVABLE:
+        if name in MOVABLE and any(x.startswith(MOVABLE[name]) for x in saved):
             before, now = _name_of(before), _name_of(now)
         if name not in CHANGEABLE and before != now:
             raise UserError(

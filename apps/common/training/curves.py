@@ -1,4 +1,4 @@
-"""SVG charts of the figures of a training by epoch."""
+"""SVG charts of the metrics of a training by epoch."""
 
 import html
 import math

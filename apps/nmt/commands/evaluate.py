@@ -104,12 +104,13 @@ def _print_scores(sources, translations, references):
     for name, score in scores.items():
         print(f"{name:8} {score:6.2f}  {signatures[name]}")
     unit, _ = lengths_of(sources)
+    print("bleu-lc by the length of the source:")
     for lengths, count, score in bleu_by_length(sources, translations, references):
         shortest, longest = lengths
         of = counted(longest, unit)
         if shortest < longest:
             of = f"{shortest} to {of}"
-        print(f"by length {score:5.2f}  {counted(count, 'sentence')} of {of}")
+        print(f"{'':8} {score:6.2f}  {counted(count, 'sentence')} of {of}")
     return scores
 
 

@@ -39,6 +39,7 @@ from keras_attention_apps.common.training.scheduled_sampling import start_sampli
 from keras_attention_apps.common.training.schedules import WarmUp
 from keras_attention_apps.common.training.schedules import ema_momentum
 from keras_attention_apps.nmt.config import MODEL_NEEDS
+from keras_attention_apps.nmt.config import RECIPES
 from keras_attention_apps.nmt.config import TrainConfig
 from keras_attention_apps.nmt.config import with_recipe
 from keras_attention_apps.nmt.data.batches import SentenceBatches
@@ -93,7 +94,8 @@ def train(config: TrainConfig):
         check_needs(config, TRAINING_NEEDS)
         # The options of a preset may have been saved before this check existed.
         if not config.from_preset:
-            check_needs(config.model, MODEL_NEEDS, "model.")
+            recipe = RECIPES[config.model.attention]
+            check_needs(config.model, MODEL_NEEDS, "model.", recipe)
     config = with_recipe(config, config.model.attention)
     config = dataclasses.replace(
         config,
