@@ -6,6 +6,7 @@ Shapes: B batch, T steps, L slots of the cache, N heads, D depth of a head.
 from keras import ops
 
 from keras_attention.lengths import at_least_one
+from keras_attention.ops.integers import at_most
 from keras_attention.ops.masks import combine_masks
 from keras_attention.validation import check_positive_integer
 from keras_attention.validation import may_be_equal
@@ -89,7 +90,7 @@ def update_cache(cache, memory, attention_mask):
     counted = ops.cast(ops.cumsum(ops.cast(kept, "int32"), axis=1), "int32")
     last = cache["length"][:, None] + counted - 1
     added = ops.sum(ops.cast(kept, "int32"), axis=1)
-    length = ops.clip(cache["length"] + added, 0, cache["keys"].shape[2])
+    length = at_most(cache["length"] + added, cache["keys"].shape[2])
     updated = {"length": length}
     write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
     for name in ("keys", "values"):

@@ -11,6 +11,7 @@ from keras import tree
 
 from keras_attention import loops
 from keras_attention.ops.gathering import take_rows
+from keras_attention.ops.integers import at_most
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.ops.log_probs import is_possible
 from keras_attention.ops.masks import where_rows
@@ -399,7 +400,7 @@ class Beam:
         log-probability `IMPOSSIBLE`.
         """
         alive = carry["alive"]
-        length = ops.clip(carry["t"], 0, self.limit)
+        length = at_most(carry["t"], self.limit)
         t = length[:, None]
         slots = ops.broadcast_to(
             ops.arange(self.beam_size, dtype="int32"), ops.shape(alive["token_ids"])

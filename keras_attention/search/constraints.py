@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_attention.lengths import join_axes
+from keras_attention.ops.integers import at_most
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.search.nested import check_rows
 from keras_attention.typing import Nested
@@ -330,7 +331,7 @@ class Prefix(Constraint):
             )
         # Positions after the prefix are free.
         token_ids = ops.pad(self.token_ids, ((0, 0), (0, 1)), constant_values=-1)
-        place = ops.clip(step.length, 0, self.length)
+        place = at_most(step.length, self.length)
         forced = ops.take_along_axis(token_ids, place, axis=1)[..., None]
         only = self.forbid(step.log_probs, step.vocabulary != forced)
         return ops.where(forced < 0, log_probs, only), state

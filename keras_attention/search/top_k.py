@@ -5,6 +5,7 @@ import math
 from keras import ops
 
 from keras_attention.ops.gathering import take_rows
+from keras_attention.ops.integers import at_most
 
 # For fewer numbers, the function of the backend is as fast.
 MIN_SIZE = 4096
@@ -52,7 +53,7 @@ def top_k(x, k):
     places = ops.cast(places, "int32")
     indices = take_rows(chosen, places // length) * length + places % length
     # If all numbers are -inf, the padding may be among the largest.
-    return values, ops.clip(indices, 0, size - 1)
+    return values, at_most(indices, size - 1)
 
 
 def _chunk_length(size, k):
