@@ -5,6 +5,7 @@ import itertools
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 
@@ -36,6 +37,17 @@ def training(options, **changes):
     options = {**options, **changes}
     pairs = ((f"--{name}", str(value)) for name, value in options.items())
     return ["train", *itertools.chain.from_iterable(pairs)]
+
+
+def begin_training(main, monkeypatch, arguments):
+    """Start a training, and interrupt it before its first step."""
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keras.Model, "fit", interrupt)
+        assert main(arguments) == 130
 
 
 def error_of(main, arguments, capsys):

@@ -1,10 +1,10 @@
 """Trainings of a captioner that are interrupted, moved and resumed."""
 
+import functools
 import json
 import re
 import shutil
 
-import keras
 import pytest
 from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
@@ -15,6 +15,7 @@ from keras_attention_apps.common.digests import DIGEST_KEY
 from keras_attention_apps.common.digests import FILE_DIGESTS_KEY
 from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
+from programs import begin_training
 
 from .trainings import SHORT
 from .trainings import SIZES
@@ -25,16 +26,7 @@ from .trainings import command
 @pytest.fixture
 def begin(monkeypatch):
     """A function that starts a training and interrupts it before its first step."""
-
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    def begin(arguments):
-        with monkeypatch.context() as patch:
-            patch.setattr(keras.Model, "fit", interrupt)
-            assert main(arguments) == 130
-
-    return begin
+    return functools.partial(begin_training, main, monkeypatch)
 
 
 def test_a_preset_may_move_but_not_change(

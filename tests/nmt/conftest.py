@@ -1,5 +1,6 @@
 """A toy language in which adjectives follow their nouns, and its tiny translator."""
 
+import functools
 import itertools
 
 import keras
@@ -12,6 +13,7 @@ from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network.building import build_network
 from keras_attention_apps.nmt.translations import Translation
+from programs import begin_training
 
 WORDS = {
     "the": "le",
@@ -180,13 +182,4 @@ def untrained_copies(without_steps, copied):
 @pytest.fixture
 def begin(monkeypatch):
     """A function that starts a training and interrupts it before its first step."""
-
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    def begin(arguments):
-        with monkeypatch.context() as patch:
-            patch.setattr(keras.Model, "fit", interrupt)
-            assert main(arguments) == 130
-
-    return begin
+    return functools.partial(begin_training, main, monkeypatch)
