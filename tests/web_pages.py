@@ -99,12 +99,34 @@ def opened(browser, address, *, width=1200, dark=False):
     context.close()
 
 
+def repeat_until(act, element, *, times=4):
+    """Act, and wait for an element; act again if it does not appear.
+
+    On a busy machine, Gradio sometimes loses an event that begins soon after another
+    one has ended.
+
+    Args:
+        act: Function without arguments that triggers an event, also if it is repeated.
+        element: The `Locator` of what the event shows.
+        times: Maximum number of times.
+    """
+    from playwright.sync_api import TimeoutError as NotYet
+
+    for _ in range(times - 1):
+        act()
+        with contextlib.suppress(NotYet):
+            element.wait_for(timeout=30_000)
+            return
+    act()
+    element.wait_for()
+
+
 @contextlib.contextmanager
 def settled(page):
     """Wait until the events of a page that begin in this block have ended.
 
     Gradio closes its stream after the last event, and loses an event that begins in the
-    same milliseconds: on a busy machine, 1 of 60 clicks right after a result was lost.
+    same milliseconds; see `repeat_until`.
     """
     running = set()
 

@@ -9,6 +9,7 @@ from web_pages import SAMPLE
 from web_pages import check_keyboard
 from web_pages import is_within
 from web_pages import opened
+from web_pages import repeat_until
 from web_pages import served
 from web_pages import settled
 from web_pages import tab_to
@@ -127,8 +128,8 @@ def test_nothing_is_cut_off_or_fetched_from_elsewhere(browser, address, width, d
         with settled(page):
             page.get_by_role("button", name="sample").click()
             words_of(page)
-        page.get_by_role("button", name="sheet").click()
-        page.wait_for_selector(".ka-sheet")
+        draw = page.get_by_role("button", name="sheet")
+        repeat_until(draw.click, page.locator(".ka-sheet"))
 
         assert is_within(page)
         assert elsewhere == []
@@ -143,9 +144,8 @@ def test_a_bad_upload_is_one_sentence_on_the_page(browser, address, tmp_path, be
             with settled(page):
                 upload(page, SAMPLE)
                 words_of(page)
-        upload(page, path)
-
-        alert = page.wait_for_selector("[role=alert].ka-alert")
+        alert = page.locator("[role=alert].ka-alert")
+        repeat_until(lambda: upload(page, path), alert)
         assert re.match("Cannot read .*: expected an image of .*", alert.inner_text())
         assert str(tmp_path) not in page.content()
 
