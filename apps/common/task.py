@@ -223,10 +223,10 @@ class Task:
 
     @property
     def identity(self):
-        """What the weights depend on, which averaged models must share.
+        """Dict of the options and parts that averaged models must share.
 
-        A dict from the names of options, except `runtime_options`, to their values, and
-        to descriptions of the other parts of the model.
+        It has the values of all options except `runtime_options`, and digests of the
+        other parts of the model.
         """
         options = dataclasses.asdict(self.config)
         for name in self.runtime_options:

@@ -173,9 +173,9 @@ def sample_search(
     return _search(step, state, samples, draw, constraints, **options)
 
 
-def _search(step, state, size, choose, constraints, *, max_length, limit, **options):
+def _search(step, state, size, choose, constraints, *, limit, **options):
     """Search with `choose(log_probs, t)`, which returns the next tokens `(B, K)`."""
-    max_length = check_positive_integer("max_length", max_length)
+    max_length = check_positive_integer("max_length", options["max_length"])
     options["max_length"] = max_length
     limit = checked_limit(limit, max_length, batch_of(state))
     step, state = constrain(step, state, constraints, limit=limit, **options)
