@@ -72,6 +72,10 @@ _RUNTIME_NEEDS = {
 }
 TRAINING_NEEDS = {
     "guide_weight": ("--guide", lambda config: config.guide),
+    **dict.fromkeys(
+        ("reverse_model", "monolingual_weight", "back_translation_temperature"),
+        ("--monolingual", lambda config: config.monolingual),
+    ),
     "sampling_schedule": (
         "--scheduled-sampling",
         lambda config: config.scheduled_sampling,

@@ -46,6 +46,8 @@ Momentum = Annotated[float, Range(0, 0.99999)]
 Dropout = Annotated[float, Range(0, 0.99)]
 # Hypotheses kept at each step. A larger one is most likely a mistake.
 BeamSize = Annotated[int, Range(1, 1000)]
+# How often an epoch of a training goes through a data set.
+Weight = Annotated[float, Range(0, 1000)]
 # The range that NumPy and Keras accept.
 Seed = Annotated[int, Range(0, 2**32 - 1)]
 # Maximum length of a translation relative to its source.
@@ -62,7 +64,7 @@ def check_ranges(config):
         if dataclasses.is_dataclass(value):
             check_ranges(value)
         for allowed in _ranges(hints[name]):
-            for number in value if isinstance(value, list) else (value,):
+            for number in value if isinstance(value, (list, tuple)) else (value,):
                 _check_range(name, number, allowed)
 
 

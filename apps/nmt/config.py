@@ -30,8 +30,11 @@ from keras_attention_apps.common.schema import NonNegative
 from keras_attention_apps.common.schema import Positive
 from keras_attention_apps.common.schema import Range
 from keras_attention_apps.common.schema import Units
+from keras_attention_apps.common.schema import Weight
 from keras_attention_apps.nmt.schema import DEFAULT_MODEL
 from keras_attention_apps.nmt.schema import MinLengthRatio
+from keras_attention_apps.nmt.schema import SamplingConfig
+from keras_attention_apps.nmt.schema import Temperature
 from keras_attention_apps.nmt.schema import TranslationBeamConfig
 from tyro.conf import Positional
 
@@ -204,15 +207,32 @@ class TranslationTrainingOptions:
     #: Target text: a file with one translation per line.
     target: Path | None = None
     #: Source text of the validation set. By default, a tenth of the training pairs is
-    #: held out, at most 1,000. With --data, the folder must have files such as val.en.
+    #: held out, at most 1,000.
     valid_source: Path | None = None
     #: Target text of the validation set.
     valid_target: Path | None = None
     #: Folder with files such as train.en, train.de, val.en and val.de, instead of the
-    #: options for single files.
-    data: Path | None = None
+    #: options for single files. Given several times, the model learns from all of them
+    #: together. At least one of them needs validation files; the best epoch has the
+    #: highest mean of the metric over those that do.
+    data: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
+    #: Weights of the data sets, one number for each --data: how often an epoch goes
+    #: through the data set. 2 is twice, 0.5 a random half. 1 each by default.
+    data_weights: tuple[Weight, ...] = ()
     #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
+    #: Monolingual text of the target language, one sentence per line, which
+    #: --reverse-model translates back into the source language before the training.
+    #: The back-translations join the training pairs, with a tag before the source.
+    #: They are kept in OUTPUT/back-translations.
+    monolingual: Path | None = None
+    #: Model from the target language to the source language: a preset or the folder of
+    #: a trained model.
+    reverse_model: str | None = None
+    #: Weight of the back-translations, as for --data-weights.
+    monolingual_weight: Weight = 1.0
+    #: Softmax temperature at which back-translations are sampled; 0 is greedy search.
+    back_translation_temperature: Temperature = 1.0
     #: Guided alignment: word alignments of the training text in Pharaoh format, as
     #: fast_align writes them. Line n has the links i-j of pair n: source word i is
     #: aligned with target word j. Words are separated by spaces and counted from 0.
@@ -421,6 +441,7 @@ class TranslateConfig:
     #: It pays off for many thousand sentences, and for a long-running process.
     jit_compile: bool = False
     search: Flags[TranslationSearchConfig] = TranslationSearchConfig()
+    sampling: Flags[SamplingConfig] = SamplingConfig()
     bulk: Flags[BulkConfig] = BulkConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
 

@@ -28,9 +28,12 @@ from keras_attention_apps.nmt.translations import BaseTranslator
 from keras_attention import MinLength
 from keras_attention import RequiredPhrases
 from keras_attention import beam_search
+from keras_attention import sample_search
 
 # Padding of phrases.
 NO_TOKEN = -1
+# At this temperature and below, sampling is greedy search.
+MIN_TEMPERATURE = 1e-6
 
 
 class Translator(BaseTranslator, Task):
@@ -149,7 +152,7 @@ class Translator(BaseTranslator, Task):
         merged = merge_weights(weights, [*places[0], places[0][-1] + 1], places[1])
         return alignment_of(merged[:, :-1], merged[:, -1])
 
-    def _search(self, token_ids, batch_size, n_best, search, phrases=()):
+    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
         columns = max(map(len, token_ids))
         if self.jit_compile or len(token_ids) == 1:
             # TensorFlow would trace the search again for a sentence of another length.
@@ -162,8 +165,37 @@ class Translator(BaseTranslator, Task):
         if any(phrases):
             inputs["phrases"] = self._padded(phrases)
         longest = self.max_search_length(columns, search, phrases)
-        search_model = self.search_model(longest, phrases="phrases" in inputs, **search)
+        if sampling:
+            search_model = self._sampling_model(longest, n_best, search, *sampling)
+        else:
+            search_model = self.search_model(
+                longest, phrases="phrases" in inputs, **search
+            )
         return hypotheses(predict_rows(search_model, inputs), n_best)
+
+    def _sampling_model(self, max_length, samples, search, sampling, seed):
+        """Return the `SearchModel` that draws samples, seeded for one batch."""
+        ratios = search["min_length_ratio"], search["max_length_ratio"]
+        draws = sampling.sampling_temperature, sampling.sampling_top_k
+        generator = keras.random.SeedGenerator(0)
+        model = self._cached_search_model(
+            ("sampling", max_length, samples, *ratios, *draws),
+            functools.partial(
+                sample_search,
+                samples=samples,
+                temperature=max(draws[0], MIN_TEMPERATURE),
+                top_k=draws[1],
+                seed=generator,
+            ),
+            max_length,
+            seed_generator=generator,
+            limit=functools.partial(self._limit, ratios=ratios),
+            constraints=functools.partial(
+                self._constraints, ratio=ratios[0], max_length=max_length
+            ),
+        )
+        model.seed_generator.state.assign(seed)
+        return model
 
     def _padded(self, phrases):
         """Return phrases as an array whose sizes are powers of two: few shapes."""

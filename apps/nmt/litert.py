@@ -51,7 +51,12 @@ class LiteTranslator(LiteTask, BaseTranslator):
             f"Keras. Received: {self.path}"
         )
 
-    def _search(self, token_ids, batch_size, n_best, search, phrases=()):
+    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
+        if sampling:
+            raise UserError(
+                "a LiteRT file contains the beam search alone: sample with Keras. "
+                f"Received: {self.path}"
+            )
         if len(token_ids) == 1:
             return [self._search_one(self.runtime, n_best, token_ids[0])]
         search_one = functools.partial(

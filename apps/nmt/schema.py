@@ -6,13 +6,34 @@ from typing import Annotated
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.schema import BeamConfig
 from keras_attention_apps.common.schema import LengthRatio
+from keras_attention_apps.common.schema import Positive
 from keras_attention_apps.common.schema import Range
+from keras_attention_apps.common.schema import Seed
 
 # Preset that commands use unless another model is given.
 DEFAULT_MODEL = "multi30k-en-de-self-attention"
 
 # Minimum length of a translation relative to its source.
 MinLengthRatio = Annotated[float, Range(0, 1000)]
+# Softmax temperature for sampling.
+Temperature = Annotated[float, Range(0, 10)]
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig:
+    """Options of sampling."""
+
+    #: Sample translations at this softmax temperature instead of searching: at 1, from
+    #: the distribution of the model; near 0, the most probable tokens. Needs the
+    #: runtime keras.
+    sampling_temperature: Temperature | None = None
+    #: Sample from this number of the most probable tokens at each step.
+    sampling_top_k: Positive | None = None
+    #: Random seed of sampling.
+    seed: Seed = 0
+
+    def __bool__(self):
+        return self.sampling_temperature is not None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from pathlib import Path
 
 import numpy as np
+from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hypotheses import check_batch_size
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.hypotheses import check_several
@@ -143,7 +145,14 @@ class BaseTranslator:
         return best[0] if single else best
 
     def translate_each(
-        self, sentences, *, n_best=1, batch_size=64, glossary=None, **search
+        self,
+        sentences,
+        *,
+        n_best=1,
+        batch_size=64,
+        glossary=None,
+        sampling=None,
+        **search,
     ):
         """Translate any number of sentences, in batches of similar length.
 
@@ -159,6 +168,8 @@ class BaseTranslator:
                 a source phrase occurs in a sentence, its translations contain the
                 target phrase. Phrases that exceed the maximum length of the model
                 are left out, from the end.
+            sampling: `SamplingConfig` to draw `n_best` translations, unsorted, instead
+                of searching. Draws depend on its seed and on the batches alone.
             **search: Options of the beam search: `beam_size` (5), where 1 is greedy
                 search; `length_penalty` (1.0), which ranks hypotheses by
                 log-probability / length ** penalty; `min_length_ratio` (0.0) and
@@ -177,8 +188,12 @@ class BaseTranslator:
         if isinstance(glossary, dict):
             glossary = Glossary(glossary)
         search = self.search_options(**search)
-        check_n_best(n_best, search)
+        if not sampling:
+            check_n_best(n_best, search)
+        elif glossary:
+            raise UserError("sampling does not take a glossary: expected one of both")
         check_batch_size(batch_size)
+        seeds = sampling and ((sampling, (sampling.seed, i)) for i in itertools.count())
         # In batches of one sentence, sorting saves nothing.
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
         for chunk in chunks(sentences, batch_size * sorted_batches):
@@ -192,8 +207,9 @@ class BaseTranslator:
             for batch in chunks(waiting, batch_size):
                 token_ids = [sources[i].token_ids for i in batch]
                 phrases = [sources[i].phrases for i in batch]
+                draw = {"sampling": next(seeds)} if sampling else {}
                 hypotheses = self._search(
-                    token_ids, batch_size, n_best, search, phrases
+                    token_ids, batch_size, n_best, search, phrases, **draw
                 )
                 for i, ranked in zip(batch, hypotheses, strict=False):
                     found[i] = [self._translation(sources[i], x) for x in ranked]
@@ -225,7 +241,7 @@ class BaseTranslator:
         """Return target phrases as lists of token ids."""
         return [encode_phrase(self.tokenizer, phrase) for phrase in targets]
 
-    def _search(self, token_ids, batch_size, n_best, search, phrases=()):
+    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
         """Return the best hypotheses of each sentence of a batch, best first.
 
         Args:
@@ -234,6 +250,8 @@ class BaseTranslator:
             n_best: Maximum number of hypotheses of a sentence.
             search: All options of the beam search.
             phrases: For each sentence, the phrases that its translations contain.
+            sampling: Pair of the `SamplingConfig` and the seed of this batch, to draw
+                `n_best` hypotheses instead.
         """
         raise NotImplementedError
 

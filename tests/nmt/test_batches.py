@@ -1,12 +1,17 @@
+import collections
+import dataclasses
+
 import numpy as np
 import pytest
 from keras_attention_apps.common.tokens import END
 from keras_attention_apps.common.tokens import PAD
 from keras_attention_apps.common.tokens import START
+from keras_attention_apps.common.tokens import UNKNOWN
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.data.batches import cut_batches
 from keras_attention_apps.nmt.data.batches import to_count
 from keras_attention_apps.nmt.data.dataset import Pairs
+from keras_attention_apps.nmt.data.dataset import joined
 from keras_attention_apps.nmt.data.dataset import read_pairs
 
 
@@ -144,10 +149,10 @@ def test_the_first_batches_share_no_size(pairs, subwords):
         assert array.shape[1] > second[name].shape[1]
 
 
-@pytest.mark.parametrize("multiple, max_length", [(1, 99), (1, 12), (8, 99)])
-def test_an_only_batch_has_the_same_size_in_all_epochs(subwords, multiple, max_length):
+@pytest.mark.parametrize("few_shapes, length", [(False, 99), (False, 12), (True, 99)])
+def test_an_only_batch_has_the_same_size_in_all_epochs(subwords, few_shapes, length):
     pairs = Pairs(["the red dog sees a cat"], ["le chien rouge voit un chat"])
-    options = {"multiple": multiple, "max_length": max_length}
+    options = {"few_shapes": few_shapes, "max_length": length}
     dataset = batches(pairs, subwords, **options)
     sizes, lengths = set(), set()
     for _ in range(30):
@@ -183,9 +188,40 @@ def test_rows_are_a_multiple_of_the_devices(pairs, subwords):
     assert any(count % 3 for count in counts)
 
 
-def test_sizes_are_multiples(pairs, subwords):
-    dataset = batches(pairs, subwords, multiple=8)
+def test_there_are_few_shapes(pairs, subwords):
+    dataset = batches(pairs, subwords, few_shapes=True, batch_tokens=320)
+    shapes = set()
     for (batch,) in map(dataset.__getitem__, range(len(dataset))):
-        for array in batch.values():
-            assert all(size % 8 == 0 for size in array.shape)
+        columns = batch["source"].shape[1]
+        assert batch["target"].shape[1] == columns + 1
+        shapes.add(batch["source"].shape)
+    assert shapes == {(20, 16), (10, 32)}
     assert sorted(rows(dataset)) == sorted(zip(pairs.source, pairs.target, strict=True))
+
+
+def test_weights_say_how_often_an_epoch_has_a_pair(pairs, subwords):
+    few, many = pairs.chosen(range(10)), pairs.chosen(range(10, len(pairs)))
+    dataset = batches(joined([few, many], [3, 0.5]), subwords)
+    drawn = []
+    for _ in range(2):
+        drawn.append(collections.Counter(rows(dataset)))
+        dataset.on_epoch_end()
+
+    thrice = set(zip(few.source, few.target, strict=True))
+    for counts in drawn:
+        others = sum(count for pair, count in counts.items() if pair not in thrice)
+        assert all(counts[pair] >= 3 for pair in thrice)
+        assert 0.2 < others / len(many) < 0.8
+    assert drawn[0] != drawn[1]
+
+
+def test_back_translations_are_tagged(pairs, subwords):
+    plain, synthetic = pairs.chosen(range(10)), pairs.chosen(range(10, 30))
+    synthetic = dataclasses.replace(synthetic, back_translated=[True] * 20)
+    dataset = batches(joined([plain, synthetic], [1, 1]), subwords)
+
+    for batch in dataset._batches:
+        for source, target in batch:
+            is_tagged = subwords.decode(target) in synthetic.target
+            assert (source[0] == UNKNOWN) == is_tagged
+            assert UNKNOWN not in source[1:]

@@ -9,14 +9,18 @@ from keras_attention_apps.common.cli import UserError
 class StopOnInvalidLoss(keras.callbacks.Callback):
     """End a training whose loss is not finite. Must be the first callback.
 
-    Otherwise the next callbacks would save the invalid weights.
+    Otherwise the next callbacks would save the invalid weights. A loss is read when the
+    next step has begun, so that no step waits for the one before it.
     """
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
+        self._last = None
 
     def on_train_batch_end(self, batch, logs=None):
-        self._check(logs, f"step {batch + 1} of epoch {self.epoch + 1}")
+        last, self._last = self._last, logs
+        if last:
+            self._check(last, f"step {batch} of epoch {self.epoch + 1}")
 
     def on_epoch_end(self, epoch, logs=None):
         self._check(logs, f"epoch {epoch + 1}")

@@ -41,6 +41,8 @@ CHANGEABLE = (
     "valid_source",
     "valid_target",
     "guide",
+    "monolingual",
+    "reverse_model",
     "output",
     "cache",
     "tensorboard",

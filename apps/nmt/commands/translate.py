@@ -43,18 +43,23 @@ def translate(config):
     lines = _Lines(config)
     # A user who types a line waits for its translation.
     batch_size = 1 if lines.are_typed else config.search.batch_size
+    keras_only = {
+        "--glossary": config.glossary,
+        "--sampling-temperature": config.sampling,
+    }
     translator = RUNTIMES.load(
         chosen.name,
         config.runtime,
         # With a batch size of 1, a line is translated before the next is read.
         count=lines.count(RUNTIMES.max_litert_inputs + 1) if batch_size > 1 else 1,
         search=config.search.beam,
-        n_best=config.n_best,
-        needs_keras=config.glossary and "--glossary",
+        n_best=1 if config.sampling else config.n_best,
+        needs_keras=next((flag for flag, given in keras_only.items() if given), None),
         **chosen.options,
         jit_compile=config.jit_compile,
     )
-    check_n_best(config.n_best, translator.search_options(**config.search.beam))
+    if not config.sampling:
+        check_n_best(config.n_best, translator.search_options(**config.search.beam))
     if config.plot is not None and not translator.attends:
         raise UserError(
             "--plot shows attention, and this model has none. "
@@ -65,6 +70,7 @@ def translate(config):
         n_best=config.n_best,
         batch_size=batch_size,
         glossary=glossary,
+        sampling=config.sampling,
         **config.search.beam,
     )
     with _output(config) as file:

@@ -1,5 +1,6 @@
 """Training batches of sentences of similar length."""
 
+import concurrent.futures
 import math
 
 import keras
@@ -7,11 +8,17 @@ import numpy as np
 from keras_attention_apps.common.hosts import rows_of_host
 from keras_attention_apps.common.network.compiling import rounded_up
 from keras_attention_apps.common.tokens import START
+from keras_attention_apps.common.tokens import UNKNOWN
 from keras_attention_apps.nmt.data.links import subword_weights
 from keras_attention_apps.nmt.data.padding import pad
 
 # Sentences are sorted by length within buckets of this many batches.
 BUCKET_BATCHES = 100
+# The tag before a back-translated source (Caswell et al., 2019). Unknown characters are
+# split into bytes, so no text has this token.
+TAG = UNKNOWN
+# Smallest length of a batch for a backend that compiles every shape.
+SHORTEST = 16
 
 
 class SentenceBatches(keras.utils.PyDataset):
@@ -20,7 +27,8 @@ class SentenceBatches(keras.utils.PyDataset):
     The batches depend on the seed and the epoch alone, so an interrupted training
     continues with the same batches. A batch has at most `batch_tokens` tokens on either
     side, padding included; slightly more if an epoch would otherwise have more batches
-    than the first.
+    than the first. A back-translated source begins with `TAG`. The batches of the next
+    epoch are prepared in a thread.
 
     If the pairs have links, a batch also has `"guide"` `(B, T, S)`, the target weights
     of the attention; see `subword_weights`.
@@ -37,9 +45,13 @@ class SentenceBatches(keras.utils.PyDataset):
         seed: Seed of the order and of the subwords.
         epoch: First epoch.
         copying: `Copying` that turns words of the target into extended ids, or `None`.
-        multiple: Lengths and rows are padded to multiples of this, so that a backend
-            which compiles for every shape compiles less often.
-        devices: Rows are padded to a multiple of this, too.
+        few_shapes: Whether to pad batches to few shapes, for a backend that compiles
+            every shape: both sides to the same power of two, and the rows so that a
+            batch has `batch_tokens` tokens.
+        devices: Rows are padded to a multiple of this.
+
+    Reference:
+        [Caswell et al., 2019](https://arxiv.org/abs/1906.06442), section 3: the tag.
     """
 
     def __init__(
@@ -54,7 +66,7 @@ class SentenceBatches(keras.utils.PyDataset):
         seed=0,
         epoch=0,
         copying=None,
-        multiple=1,
+        few_shapes=False,
         devices=1,
     ):
         super().__init__()
@@ -64,36 +76,46 @@ class SentenceBatches(keras.utils.PyDataset):
         self.seed = seed
         self.epoch = epoch
         self.copying = copying
-        self.multiple = multiple
+        self.few_shapes = few_shapes
         self.devices = devices
         # Pairs are left out by their length without BPE-dropout, so that all epochs
         # have the same pairs.
-        texts = list(zip(pairs.source, pairs.target, strict=True))
-        encoded = map(subwords.encode_all, (pairs.source, pairs.target))
-        lengths = [max(map(len, ids)) for ids in zip(*encoded, strict=True)]
-        short = [i for i, length in enumerate(lengths) if length <= max_length]
-        kept = [texts[i] for i in short]
-        self.too_long_count = len(pairs) - len(kept)
-        self.pairs = kept
-        self.links = pairs.links and [pairs.links[i] for i in short]
-        tokens = sum(length for length in lengths if length <= max_length)
+        self._all, plain = pairs, list(map(subwords.encode_all, _sides(pairs)))
+        lengths = np.array([list(map(len, ids)) for ids in plain]).T
+        if pairs.back_translated:
+            lengths[:, 0] += pairs.back_translated
+        longest = lengths.max(axis=1)
+        short = np.flatnonzero(longest <= max_length)
+        self.pairs = pairs.chosen(short)
+        self._plain = [[ids[i] for i in short] for ids in plain]
+        self.too_long_count = len(pairs) - len(short)
+        weights = self.pairs.weights or np.ones(len(short))
+        self._weights = np.asarray(weights, "float64")
+        tokens = int(longest[short] @ self._weights)
         self.batch_tokens = min(batch_tokens, max(tokens // max(min_batches, 1), 1))
         # Keras asks for the number of batches once, and BPE-dropout splits words
         # differently in each epoch. So all epochs have as many batches as the first.
         self._count = None
-        self._batches = self.plan(0) if kept else []
+        self._batches = self.plan(0) if len(short) else []
         self._count = len(self._batches)
         # If there is only one batch, Keras assumes its size for all epochs.
         self._only_sizes = self._largest() if self._count == 1 else None
-        if epoch and kept:
+        if epoch and len(short):
             self._batches = self.plan(epoch)
+        self._thread = concurrent.futures.ThreadPoolExecutor(1)
+        self._prepare()
 
     def __len__(self):
         return len(self._batches)
 
+    def _prepare(self):
+        """Begin to plan the next epoch."""
+        self._next = self._thread.submit(self.plan, self.epoch + 1)
+
     def on_epoch_end(self):
         self.epoch += 1
-        self._batches = self.plan(self.epoch)
+        self._batches = self._next.result()
+        self._prepare()
 
     def plan(self, epoch):
         """Return the batches of an epoch: lists of pairs of token ids.
@@ -109,43 +131,61 @@ class SentenceBatches(keras.utils.PyDataset):
             encoded[1] = list(map(self.copying.extend, *encoded))
         pairs = list(zip(*encoded, strict=True))
         lengths = np.array([[len(source), len(target)] for source, target in pairs])
+        if self.few_shapes:
+            longest = lengths.max(axis=1, keepdims=True)
+            lengths = np.vectorize(self.padded_length)(longest)
         if self.links:
             pairs = list(zip(*encoded, self.links, strict=True))
-        order = random.permutation(len(pairs))
-        mean = max(lengths.max(axis=1).mean(), 1)
+        # How often the epoch has each pair: a fraction is rounded at random.
+        counts = np.floor(self._weights + random.random(len(pairs))).astype(int)
+        order = random.permutation(np.repeat(np.arange(len(pairs)), counts))
+        mean = max(lengths[order].max(axis=1).mean(), 1)
         bucket = max(int(BUCKET_BATCHES * self.batch_tokens / mean), 1)
         batches = []
         for begin in range(0, len(order), bucket):
             chosen = order[begin : begin + bucket]
-            chosen = chosen[np.lexsort((lengths[chosen, 0], lengths[chosen, 1]))]
+            chosen = chosen[np.lexsort((lengths[chosen, 0], lengths[chosen, -1]))]
             batches += cut_batches(chosen, lengths, self.batch_tokens)
         batches = to_count(batches, self._count or len(batches))
         batches = [batches[i] for i in random.permutation(len(batches))]
         return [[pairs[i] for i in batch] for batch in batches]
 
+    @property
+    def links(self):
+        """The links of each pair, or `None`."""
+        return self.pairs.links
+
     def _encode(self, side, dropout, seed):
         """Return token ids of all texts of one side, none longer than `max_length`."""
-        texts = [pair[side] for pair in self.pairs]
-        encoded = self.subwords.encode_all(texts, dropout=dropout, seed=seed)
-        long = [i for i, ids in enumerate(encoded) if len(ids) > self.max_length]
-        plain = self.subwords.encode_all([texts[i] for i in long])
-        for i, ids in zip(long, plain, strict=True):
-            encoded[i] = ids
-        return encoded
+        encoded = plain = self._plain[side]
+        if dropout:
+            texts = _sides(self.pairs)[side]
+            encoded = self.subwords.encode_all(texts, dropout=dropout, seed=seed)
+        tagged = self.pairs.back_translated if side == 0 else None
+        if tagged:
+            tags = [[TAG] if x else [] for x in tagged]
+            encoded, plain = (
+                [[*tag, *ids] for tag, ids in zip(tags, x, strict=True)]
+                for x in (encoded, plain)
+            )
+        return [
+            ids if len(ids) <= self.max_length else short
+            for ids, short in zip(encoded, plain, strict=True)
+        ]
 
     def __getitem__(self, index):
         batch = self._batches[index]
         least = self._only_sizes or [0, 0, 0]
-        if index == 0 and len(self) > 1:
+        if index == 0 and len(self) > 1 and not self.few_shapes:
             # If the first two batches have the same size, Keras assumes it for all
             # batches.
-            least = [size + self.multiple for size in self._sizes(self._batches[1])]
+            least = [size + 1 for size in self._sizes(self._batches[1])]
         rows, *columns = map(max, self._sizes(batch), least)
         source, target = ([pair[side] for pair in batch] for side in (0, 1))
         target = [[START, *token_ids] for token_ids in target]
-        if self.multiple == 1:
+        if not self.few_shapes:
             rows = len(batch)
-        rows = rounded_up(rows, math.lcm(self.multiple, self.devices))
+        rows = rounded_up(rows, self.devices)
         inputs = {
             "source": pad(source, rows, columns[0]),
             "target": pad(target, rows, columns[1]),
@@ -175,22 +215,37 @@ class SentenceBatches(keras.utils.PyDataset):
 
     def _largest(self):
         """Return the sizes of a batch of all pairs, however their words are split."""
+        # The number of subwords is largest when every merge is skipped.
         longest = [
-            # The number of subwords is largest when every merge is skipped.
-            self.subwords.encode_all([pair[side] for pair in self.pairs], dropout=most)
-            for side, most in enumerate(map(math.ceil, self.subword_dropouts))
+            self.subwords.encode_all(texts, dropout=math.ceil(dropout))
+            for texts, dropout in zip(
+                _sides(self.pairs), self.subword_dropouts, strict=True
+            )
         ]
+        if self.pairs.back_translated:
+            longest[0] = [[TAG, *ids] for ids in longest[0]]
         cut = [[ids[: self.max_length] for ids in side] for side in longest]
-        return self._sizes(list(zip(*cut, strict=True)))
+        _, *columns = self._sizes(list(zip(*cut, strict=True)))
+        return [int(np.ceil(self._weights).sum()), *columns]
 
     def _sizes(self, batch):
-        """Return the rows, and the columns of source and target."""
-        longest = [max(len(pair[side]) for pair in batch) for side in (0, 1)]
-        return list(map(self.rounded, (len(batch), longest[0], longest[1] + 1)))
+        """Return the rows, and the columns of source and target with START."""
+        source, target = (max(len(pair[side]) for pair in batch) for side in (0, 1))
+        if not self.few_shapes:
+            return [len(batch), source, target + 1]
+        column = self.padded_length(max(source, target))
+        # START has a column of its own.
+        return [max(len(batch), self.batch_tokens // column), column, column + 1]
 
-    def rounded(self, size):
-        """Round a size up to a multiple of `multiple`."""
-        return rounded_up(size, self.multiple)
+    def padded_length(self, length):
+        """Return the number of columns for texts of at most `length` tokens."""
+        if not self.few_shapes:
+            return length
+        return max(1 << (int(length) - 1).bit_length(), SHORTEST)
+
+
+def _sides(pairs):
+    return pairs.source, pairs.target
 
 
 def cut_batches(chosen, lengths, batch_tokens):

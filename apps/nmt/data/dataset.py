@@ -21,21 +21,54 @@ class Pairs:
         source, target: Lists of clean strings.
         empty_count: Number of pairs that were left out because one side was empty.
         links: List of the word alignment of each pair, see `read_links`, or `None`.
+        weights: List of how often an epoch has each pair, or `None` for once: 2 is
+            twice, 0.5 every second epoch on average.
+        back_translated: List of whether the source of each pair is a back-translation,
+            or `None` if none is.
     """
 
     source: list
     target: list
     empty_count: int = 0
     links: list | None = None
+    weights: list | None = None
+    back_translated: list | None = None
 
     def __len__(self):
         return len(self.source)
 
     def chosen(self, indices):
-        """Return the pairs of these indices, with their links."""
-        columns = (self.source, self.target, self.links)
-        source, target, links = (x and [x[i] for i in indices] for x in columns)
-        return dataclasses.replace(self, source=source, target=target, links=links)
+        """Return the pairs of these indices."""
+        columns = {
+            name: [column[i] for i in indices]
+            for name, column in vars(self).items()
+            if isinstance(column, list)
+        }
+        return dataclasses.replace(self, **columns)
+
+
+def joined(corpora, weights):
+    """Return the pairs of several corpora as one.
+
+    Args:
+        corpora: List of `Pairs`.
+        weights: For each of them how often an epoch has its pairs.
+    """
+    if len(corpora) == 1 and weights[0] == 1:
+        return corpora[0]
+    pairs = list(zip(corpora, weights, strict=True))
+    return Pairs(
+        source=[x for corpus in corpora for x in corpus.source],
+        target=[x for corpus in corpora for x in corpus.target],
+        empty_count=sum(corpus.empty_count for corpus in corpora),
+        links=corpora[0].links if len(corpora) == 1 else None,
+        weights=[weight for corpus, weight in pairs for _ in corpus.source],
+        back_translated=[
+            x
+            for corpus in corpora
+            for x in corpus.back_translated or [False] * len(corpus)
+        ],
+    )
 
 
 def read_lines(path):

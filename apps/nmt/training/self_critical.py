@@ -19,7 +19,7 @@ class SelfCriticalTranslations(SelfCritical):
         super().__init__(
             translator.network,
             "target",
-            multiple=batches.multiple,
+            multiple=8 if batches.few_shapes else 1,
             devices=batches.devices,
             **options,
         )
@@ -35,14 +35,14 @@ class SelfCriticalTranslations(SelfCritical):
 
     def inputs(self, items, random):
         sources = [source for source, _ in items]
-        columns = self.batches.rounded(max(map(len, sources)))
+        columns = self.batches.padded_length(max(map(len, sources)))
         return {"source": pad(sources, columns=columns)}
 
     def max_length(self, inputs):
         return self.translator.max_target_length(inputs["source"].shape[1])
 
     def padded_length(self, longest):
-        return self.batches.rounded(longest)
+        return self.batches.padded_length(longest)
 
     def reward_of(self, item, token_ids):
         source, target = item

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import operator
 
 import keras
@@ -48,6 +49,7 @@ from keras_attention_apps.nmt.data.dataset import VALIDATION_NAMES
 from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.data.dataset import check_files
 from keras_attention_apps.nmt.data.dataset import find_files
+from keras_attention_apps.nmt.data.dataset import joined
 from keras_attention_apps.nmt.data.dataset import read_pairs
 from keras_attention_apps.nmt.data.text import SUBWORDS
 from keras_attention_apps.nmt.data.text import Subwords
@@ -56,6 +58,8 @@ from keras_attention_apps.nmt.inference import length_ratio
 from keras_attention_apps.nmt.metrics import has_four_words
 from keras_attention_apps.nmt.metrics import translation_scores
 from keras_attention_apps.nmt.network.building import build_network
+from keras_attention_apps.nmt.training.back_translation import BACK_TRANSLATIONS
+from keras_attention_apps.nmt.training.back_translation import back_translate
 from keras_attention_apps.nmt.training.embeddings import load_embeddings
 from keras_attention_apps.nmt.training.rewards import BleuChrfReward
 from keras_attention_apps.nmt.training.samples import TranslationSamples
@@ -106,38 +110,94 @@ def train(config: TrainConfig):
         raise UserError("guide needs a model with attention. Received: attention=none")
     check_sampling(config, recurrent=config.model.attention != "self-attention")
     check_embeddings(config)
+    if (config.monolingual is None) != (config.reverse_model is None):
+        raise UserError(
+            "expected both --monolingual and --reverse-model, or neither. Received: "
+            f"monolingual={config.monolingual}, reverse_model={config.reverse_model}"
+        )
     inputs = [config.source, config.target, config.valid_source, config.valid_target]
+    models = [config.from_preset, config.reverse_model]
     check_output(
         config.output,
         config.tensorboard,
-        [*inputs, config.guide, config.embeddings, config.data, config.from_preset],
-        (BEST, CHECKPOINTS, SAVED_EPOCHS),
+        [
+            *inputs,
+            config.guide,
+            config.embeddings,
+            config.monolingual,
+            *config.data,
+            *models,
+        ],
+        (BEST, CHECKPOINTS, SAVED_EPOCHS, BACK_TRANSLATIONS),
         files=(SUBWORDS,),
     )
     check_epochs(config.epochs, config.self_critical_epochs)
     training, validation = read_texts(config)
     with training_context(config) as devices:
+        if config.monolingual is not None:
+            training = joined(
+                [training, back_translate(config)],
+                [1, config.monolingual_weight],
+            )
         return _train(config, training, validation, devices)
 
 
 def read_texts(config):
-    """Return the pairs for training and for validation."""
+    """Return the pairs for training, and a dict from data sets to validation pairs."""
     files = [config.source, config.target, config.valid_source, config.valid_target]
-    check_files(files, config.data, pair=config.pair)
+    check_files(files, config.data or None, pair=config.pair)
     if any(files[2:]) and not all(files[2:]):
         raise UserError(
             "expected both --valid-source and --valid-target, or neither. Received: "
             f"valid_source={config.valid_source}, valid_target={config.valid_target}"
         )
-    if config.data is not None:
-        files = [
-            *find_files(config.data, config.pair, TRAINING_NAMES),
-            *find_files(config.data, config.pair, VALIDATION_NAMES),
-        ]
-    training = read_pairs(*files[:2], config.guide)
-    if any(files[2:]):
-        return training, read_pairs(*files[2:])
-    return hold_out(training, config.seed)
+    weights = config.data_weights or [1] * len(config.data)
+    if len(weights) != len(config.data):
+        raise UserError(
+            f"--data-weights needs one number for each of the {len(config.data)} data "
+            f"sets. Received: {len(weights)}"
+        )
+    if len(config.data) > 1 and config.guide:
+        raise UserError(
+            f"--guide needs a single data set. Received: {len(config.data)} with --data"
+        )
+    if not config.data:
+        training = read_pairs(*files[:2], config.guide)
+        if any(files[2:]):
+            return training, {"validation": read_pairs(*files[2:])}
+    else:
+        training = joined(
+            [
+                read_pairs(*find_files(x, config.pair, TRAINING_NAMES), config.guide)
+                for x in config.data
+            ],
+            weights,
+        )
+        return training, read_validation(config)
+    training, validation = hold_out(training, config.seed)
+    return training, {"validation": validation}
+
+
+def read_validation(config):
+    """Return a dict from the names of data sets to their validation pairs, if any.
+
+    Raises:
+        UserError: If no data set has validation files.
+    """
+    found, problem = {}, None
+    for folder in config.data:
+        try:
+            files = find_files(folder, config.pair, VALIDATION_NAMES)
+        except UserError as error:
+            problem = error
+            continue
+        name = folder.name
+        while name in found:
+            name = f"{name}'"
+        found[name] = read_pairs(*files)
+    if not found:
+        raise problem
+    return found
 
 
 def hold_out(pairs, seed):
@@ -161,17 +221,22 @@ def text_fingerprint(training, validation):
     """Return a line with the size and a digest of the training text.
 
     Args:
-        training, validation: `Pairs`.
+        training: `Pairs`.
+        validation: Dict from the names of data sets to `Pairs`.
     """
     digest = hashlib.sha256()
-    for pairs in (training, validation):
+    for pairs in (training, *validation.values()):
         # Sentences contain no line feeds, so line feeds separate them.
         for line in (*pairs.source, *pairs.target):
             digest.update(f"{line}\n".encode())
     return (
-        f"{len(training):,} pairs, {len(validation):,} for validation, "
+        f"{len(training):,} pairs, {_count(validation):,} for validation, "
         f"digest {digest.hexdigest()[:12]}"
     )
+
+
+def _count(validation):
+    return sum(map(len, validation.values()))
 
 
 def guide_fingerprint(training):
@@ -271,18 +336,22 @@ class _Phases:
         self.training = training
         self.validation = validation
         self.checkpoints = checkpoints
-        # JAX compiles every shape, so shapes are rounded up.
-        self.multiple = 8 if keras.backend.backend() == "jax" else 1
         self.devices = devices
         self.epochs_folder = config.output / SAVED_EPOCHS
         self.metric = config.validation_metric
-        if self.metric == "bleu" and not has_four_words(validation.target):
+        if self.metric == "bleu" and not all(
+            has_four_words(pairs.target) for pairs in validation.values()
+        ):
             self.metric = "chrf"
         # BLEU is 0 without a correct 4-gram: the other metric breaks ties.
         others = {"bleu": "chrf", "chrf": "bleu"}
         self.rank = operator.itemgetter(self.metric, others[self.metric])
         self.samples = TranslationSamples(
-            list(zip(validation.source, validation.target, strict=True))
+            [
+                example
+                for pairs in validation.values()
+                for example in zip(pairs.source, pairs.target, strict=True)
+            ]
         )
         self.runner = Runner(
             config,
@@ -292,8 +361,9 @@ class _Phases:
             options=training_options(config, paths=("from_preset",)),
             optimizer={"beta_2": config.beta_2},
             title=f"Training of a translator with {NAMES[config.model.attention]}",
-            data_summary=f"{len(training):,} pairs of sentences; {len(validation):,} "
-            f"for validation; {len(translator.tokenizer):,} subwords",
+            data_summary=f"{len(training):,} pairs of sentences; "
+            f"{_count(validation):,} for validation; "
+            f"{len(translator.tokenizer):,} subwords",
             metric=self.metric,
             samples=self.samples,
         )
@@ -392,7 +462,7 @@ class _Phases:
             seed=config.seed,
             epoch=self.checkpoints.progress.epoch,
             copying=self.translator.copying,
-            multiple=self.multiple,
+            few_shapes=keras.backend.backend() == "jax",
             devices=self.devices,
         )
         if not len(batches):
@@ -412,7 +482,7 @@ class _Phases:
                 f"{batches.too_long_count} left out with more than "
                 f"{counted(self.config.model.max_length, 'subword')}"
             )
-        parts.append(f"{len(self.validation)} for validation")
+        parts.append(f"{_count(self.validation)} for validation")
         if training.links:
             parts.append(f"{sum(map(len, training.links))} links")
         parts.append(f"{len(self.translator.tokenizer)} subwords")
@@ -437,16 +507,23 @@ class _Phases:
         return scores
 
     def _scores(self, translator):
+        """Return the metrics of a model: of several data sets, their means first."""
+        pairs = self.validation.values()
         translations = translator.translate(
-            self.validation.source,
+            [x for data_set in pairs for x in data_set.source],
             beam_size=self.config.validation_beam_size,
             batch_size=VALIDATION_BATCH,
         )
         for index, translation in enumerate(translations):
             self.samples.keep(index, translation)
-        texts = [translation.text for translation in translations]
-        scores, _ = translation_scores(texts, self.validation.target)
-        return scores
+        texts = iter([translation.text for translation in translations])
+        found = {
+            name: translation_scores(
+                list(itertools.islice(texts, len(data_set))), data_set.target
+            )[0]
+            for name, data_set in self.validation.items()
+        }
+        return mean_first(found)
 
     def _save_epoch(self, scores):
         """Save the model of this epoch, and remove the epochs that are not averaged."""
@@ -462,6 +539,32 @@ class _Phases:
         for folder in _saved_epochs(self.epochs_folder):
             if folder.name not in chosen:
                 remove_folder(folder)
+
+
+def mean_first(scores):
+    """Return the metrics of several data sets as one dict.
+
+    Args:
+        scores: Dict from the names of data sets to dicts of their metrics.
+
+    Returns:
+        The metrics of an only data set; for several, the mean of each metric over the
+        data sets, and then those of each.
+
+    >>> mean_first({"a": {"bleu": 1.0}, "b": {"bleu": 2.0}})
+    {'bleu': 1.5, 'bleu a': 1.0, 'bleu b': 2.0}
+    """
+    means = {
+        metric: sum(x[metric] for x in scores.values()) / len(scores)
+        for metric in next(iter(scores.values()))
+    }
+    if len(scores) == 1:
+        return means
+    return means | {
+        f"{metric} {name}": value
+        for name, metrics in scores.items()
+        for metric, value in metrics.items()
+    }
 
 
 def _formatted(scores):
