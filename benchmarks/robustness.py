@@ -7,6 +7,7 @@ changed answers to an input that is repeated in between. Then follow the peak me
 and the input that took the most CPU time.
 
     python benchmarks/robustness.py images --count 10000
+    python benchmarks/robustness.py costs --count 1000      # hidden from the size
     python benchmarks/robustness.py datasets --count 10000
     python benchmarks/robustness.py sentences --count 10000
     python benchmarks/robustness.py models --count 500
@@ -28,6 +29,7 @@ import time
 import traceback
 from pathlib import Path
 
+import costly_images
 import mutated_inputs
 import numpy as np
 import workers
@@ -58,6 +60,13 @@ class Images:
         ]
         assert all(a.shape == (224, 224, 3) for a in arrays)
         return arrays[0].tobytes()
+
+
+class Costs(Images):
+    """Reads small image files of few pixels that take long to decode."""
+
+    def inputs(self, random):
+        return costly_images.costly_images(random)
 
 
 class Datasets:
@@ -318,6 +327,7 @@ class Refused(ValueError):
 
 KINDS = {
     "images": Images,
+    "costs": Costs,
     "datasets": Datasets,
     "sentences": Sentences,
     "models": Models,

@@ -62,11 +62,20 @@ class TestUnopenableSources:
 
         fails(path, str(path), "JPEG", "got 9 bytes that begin with b'<html>404'")
 
+    @pytest.mark.parametrize(
+        "brands", [b"heic\0\0\0\0mif1heic", b"mif1\0\0\0\0mif1heix"]
+    )
+    def test_heic_named_jpg(self, tmp_path, brands):
+        path = tmp_path / "phone.jpg"
+        path.write_bytes(b"\0\0\0\x18ftyp" + brands + bytes(100))
+
+        fails(path, "expected an image of", "got a HEIC image; save it as JPEG")
+
     def test_text_files(self, tmp_path):
         path = tmp_path / "a.png"
         path.write_bytes(encode(noise()))
 
-        fails(io.StringIO("text"), "the given StringIO", "(TypeError: ", "'str'")
+        fails(io.StringIO("text"), "the given StringIO", "(TypeError: ", "str")
         with path.open(encoding="utf-8") as file:
             fails(file, "the given TextIOWrapper", "(UnicodeDecodeError: ")
 

@@ -80,7 +80,7 @@ class TestFindImages:
     def test_folders_are_replaced(self, tmp_path):
         folder = tmp_path / "folder"
         (folder / "c.png").mkdir(parents=True)
-        names = ["b.JPG", "a.png", "d.jpeg", "e.WebP", "f.tiff", "g.gif", "h.bmp"]
+        names = ["b.JPG", "a.png", "d.jpeg", "e.WebP", "f.tiff", "g.gif", "h.mpo"]
         for name in [*names, ".hidden.jpg", "notes.txt", "jpg"]:
             (folder / name).touch()
         (folder / "c.png" / "deeper.png").touch()

@@ -1,7 +1,10 @@
 """Limits of images: size, expansion, scans, and memory at the same time."""
 
 import io
+import pathlib
+import runpy
 import threading
+import zlib
 
 import numpy as np
 import pytest
@@ -20,6 +23,10 @@ from .image_files import noise
 from .image_files import png
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
+BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+COSTLY = runpy.run_path(str(BENCHMARKS / "costly_images.py"))
+FEWER_PARTS = "expected an image of fewer parts"
+FEWER_TAGS = "expected tags of "
 
 
 def test_a_side_has_a_limit(monkeypatch):
@@ -66,6 +73,84 @@ def test_scans_are_counted_in_the_image_alone():
 def test_a_jpeg_has_a_limit_of_scans():
     fails(with_scans(101), "expected a JPEG of at most 100 scans and 1000 segments")
     assert read_image(with_scans(2)).size == (noise().shape[1], noise().shape[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "message"),
+    [
+        ("bitmap_of_short_rows", 20_000, "expected at most 9000000 values and bytes"),
+        ("bitmap_of_empty_runs", 9_000_000, "expected at most 9000000 values and"),
+        ("netpbm_of_comments", 3_000, "expected at most 1000 comments, got"),
+        ("gif_of_comments", 60_000, FEWER_PARTS),
+        ("jpeg_of_padding", 20_000, FEWER_PARTS),
+        ("jpeg_of_overlapping_tags", 50_000, FEWER_TAGS),
+        ("png_of_chunks", 2_000_000, FEWER_PARTS),
+        ("tiff_of_overlapping_tags", 50_000, FEWER_TAGS),
+        ("tiff_of_strips", 600_000, "at most 131072 strips or tiles, got 150000"),
+    ],
+)
+def test_costs_that_the_size_hides_are_limited(kind, size, message):
+    for seed in range(3):
+        fails(COSTLY[kind](np.random.default_rng(seed), size), message)
+
+
+def test_tags_of_a_jpeg_are_limited():
+    jpeg = encode(noise(), "JPEG")
+    segment = b"\xff\xe1\xff\xffExif\0\0".ljust(65_537, b"\0")
+    assert read_image(jpeg[:2] + segment * 60 + jpeg[2:]).size == noise().shape[1::-1]
+    fails(jpeg[:2] + segment * 65 + jpeg[2:], "expected at most 4194304 bytes of tags")
+
+
+def test_scans_are_limited_by_their_pixels(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_SCANNED_PIXELS", 35 * count_scans(with_scans(2)))
+    assert read_image(with_scans(2)).size == (5, 7)
+    fails(with_scans(3), "expected a JPEG of at most 100 scans")
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "WEBP", "PNG"])
+def test_overlapping_tags_have_no_orientation(kind, monkeypatch):
+    if kind not in Image.SAVE:
+        pytest.skip(f"this Pillow does not write {kind}")
+    loaded = []
+    monkeypatch.setattr(Image.Exif, "load", lambda _, data: loaded.append(len(data)))
+    random = np.random.default_rng(0)
+    hostile = COSTLY[f"{kind.lower()}_of_overlapping_tags"](random, 40_000)
+    # Those that Pillow reads when it writes the file.
+    loaded.clear()
+
+    assert read_image(hostile).size == (16, 16)
+    assert not loaded
+
+
+def test_tags_behind_a_damaged_one_are_not_counted():
+    # The size of the first value exceeds the file, as after damage.
+    tags = [(0x927C, 7, 2**31, 8), *[(0x9286, 7, 30, 8)] * 3]
+
+    assert limits.problem_of_tags(COSTLY["_tags"](tags)) is None
+    assert limits.problem_of_tags(COSTLY["_tags"](tags[1:] * 9)).startswith(FEWER_TAGS)
+
+
+def test_tags_in_the_text_of_a_png_turn_it():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    text = f"\nexif\n      9\n{exif.tobytes().hex()}\n".encode()
+    profile = b"Raw profile type exif\0\0" + zlib.compress(text)
+
+    assert read_image(png(2, 1, 8, 0, b"ab", zTXt=profile)).size == (1, 2)
+
+
+@pytest.mark.parametrize("kind", ["ppm", "bmp"])
+def test_images_that_pillow_decodes_in_python(kind, monkeypatch):
+    # Such an image needs a read for every pixel, which others must not have.
+    monkeypatch.setattr(limits, "MAX_IMAGE_READS", 0)
+    if kind == "ppm":
+        data = b"P6 40 50 100\n" + bytes([50, 100, 0]) * 2000
+        expected = (128, 255, 0)
+    else:
+        data = COSTLY["_bitmap"](40, 50, (b"\x28\1\0\0" * 50))
+        expected = (9, 9, 9)
+
+    assert np.all(np.asarray(read_image(data)) == expected)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "LA", "P", "1", "I", "F", "I;16"])

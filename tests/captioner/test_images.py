@@ -185,6 +185,15 @@ class TestOrientation:
 
         np.testing.assert_array_equal(np.asarray(image)[..., 0], letters(UPRIGHT[6]))
 
+    def test_avif(self):
+        if "AVIF" not in Image.SAVE:
+            pytest.skip("this Pillow does not write AVIF")
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        data = encode(Image.new("RGB", (64, 32)), "AVIF", exif=exif)
+
+        assert read_image(data).size == (32, 64)
+
     def test_jpeg(self):
         # The left half of the file is the top of the image. Both halves consist of
         # blocks of 8, so that the compression keeps them flat.

@@ -445,6 +445,18 @@ def test_a_jpeg_of_many_scans_is_not_decoded():
     assert problem_in_graph(jpeg + b"\xff\xda" * 200, compiled) == ""
 
 
+@pytest.mark.parametrize("less", [0, 1])
+def test_scans_are_limited_by_their_pixels(less, monkeypatch):
+    jpeg = FILES["jpeg-progressive"]
+    width, height = Image.open(io.BytesIO(jpeg)).size
+    most = width * height * limits.count_scans(jpeg) - less
+    monkeypatch.setattr(limits, "MAX_SCANNED_PIXELS", most)
+    expected = limits.TOO_MANY_SCANS if less else None
+
+    assert limits.problem_of_scans(width * height, jpeg) == expected
+    assert problem_in_graph(jpeg) == (expected or "")
+
+
 def test_large_photographs_are_halved_as_in_python(monkeypatch):
     file = write(draw_smooth(211, 307), "JPEG", quality=95)
     monkeypatch.setattr(limits, "HALVED_PIXELS", 211 * 307 - 1)

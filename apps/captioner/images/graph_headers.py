@@ -160,6 +160,7 @@ def _read_jpeg(encoded):
         maximum_iterations=limits.MAX_SEGMENTS,
     )
     are_too_many = (scans > limits.MAX_SCANS) | (place < count)
+    are_too_many |= scans * size[0] * size[1] > limits.MAX_SCANNED_PIXELS
     return tf.where(are_too_many, tf.constant(-2, tf.int64), size)
 
 

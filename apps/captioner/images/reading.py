@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-import io
+import math
 import os
 import pathlib
 import re
@@ -44,6 +44,12 @@ UNSUPPORTED_SUFFIXES = (
 )
 
 _ORIENTATION = 0x0112
+# The text of a PNG that contains the tags of Exif in hexadecimal digits.
+_RAW_EXIF = "Raw profile type exif"
+# The entry of the tags of Exif in the list of the items of an AVIF file.
+_EXIF_ITEM = re.compile(rb"(infe[\2\3]...(?:..|....)..)Exif", re.DOTALL)
+# The brands of HEIC files, which also have the suffixes of JPEGs.
+_HEIC = re.compile(b"he(?:ic|ix|im|is|vc|vx)|mif1|msf1")
 # For each EXIF orientation, the operation that makes an image upright.
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -235,7 +241,9 @@ def image_suffixes():
     """Return the set of the suffixes of images that can be read, in lower case."""
     Image.init()
     known = Image.registered_extensions()
-    return frozenset(suffix for suffix, name in known.items() if name in FORMATS)
+    # Pillow opens files of several JPEGs as the first of them.
+    formats = (*FORMATS, "MPO")
+    return frozenset(suffix for suffix, name in known.items() if name in formats)
 
 
 def find_unsupported(folder):
@@ -322,22 +330,44 @@ def _open(source, max_pixels):
     elif not isinstance(source, Image.Image):
         data = _read_bytes(source)
         length = len(data)
-        Image.init()
-        formats = [name for name in FORMATS if name in Image.OPEN]
-        with _errors_of_pillow():
-            try:
-                source = Image.open(io.BytesIO(data), formats=formats)
-            except UnidentifiedImageError as error:
-                raise ImageError(
-                    f"expected an image of {', '.join(FORMATS)}, "
-                    f"got {len(data)} bytes that begin with {data[:16]!r}"
-                ) from error
-        if data.startswith(b"\xff\xd8"):
-            problem = limits.problem_of_scans(data)
+        source = _open_file(data)
+        pixels = source.width * source.height
+        if any(tile[0] in Image.DECODERS for tile in source.tile):
+            values = pixels * len(source.getbands())
+            problem = limits.problem_of_python(values, length)
+            source.fp.reads = math.inf
+        elif data.startswith(b"\xff\xd8"):
+            problem = limits.problem_of_scans(pixels, data)
     problem = limits.problem_of_size(*source.size, length, max_pixels) or problem
     if problem:
         raise ImageError(problem)
     return source
+
+
+def _open_file(data):
+    """Open the bytes of an image file, if its header does not take long to read."""
+    Image.init()
+    formats = [name for name in FORMATS if name in Image.OPEN]
+    with _errors_of_pillow():
+        problem = limits.problem_of_file(data)
+        if problem:
+            raise ImageError(problem)
+        is_iso = data[4:8] == b"ftyp"
+        if is_iso:
+            # Pillow would read the tags, although they are not used for AVIF.
+            data = _EXIF_ITEM.sub(rb"\1skip", data)
+        file = limits.BoundedFile(data)
+        try:
+            image = Image.open(file, formats=formats)
+        except UnidentifiedImageError as error:
+            found = f"{len(data)} bytes that begin with {data[:16]!r}"
+            if is_iso and _HEIC.search(data[8:64]):
+                found = "a HEIC image; save it as JPEG"
+            raise ImageError(
+                f"expected an image of {', '.join(formats)}, got {found}"
+            ) from error
+    file.reads = limits.image_reads(len(data))
+    return image
 
 
 def _read_bytes(source):
@@ -391,7 +421,12 @@ def _upright(image):
         image.load()
     # Pillow's own function also rewrites the other tags, which may be broken.
     try:
-        turn = _TURNS.get(image.getexif().get(_ORIENTATION))
+        exif = image.info.get("exif")
+        raw = image.info.get(_RAW_EXIF)
+        if exif is None and raw:
+            exif = bytes.fromhex("".join(raw.split("\n")[3:]))
+        problem = limits.problem_of_tags(exif or b"")
+        turn = None if problem else _TURNS.get(image.getexif().get(_ORIENTATION))
     except Exception:
         turn = None
     return image if turn is None else image.transpose(turn)
