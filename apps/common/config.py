@@ -291,8 +291,11 @@ class ServerConfig:
     """Address and limits of the web interface."""
 
     #: Address to listen on. With an address other than 127.0.0.1, other computers in
-    #: the network can use the page, without a password.
+    #: the network can use the page: there is no login without --password-file.
     host: str = "127.0.0.1"
+    #: File whose first line is the password of the page. The browser asks for it, with
+    #: any user name.
+    password_file: Path | None = None
     #: Port; 0 chooses a free one.
     port: Annotated[int, Range(0, 65535)] = 7860
     #: Maximum size of an upload in megabytes.

@@ -5,6 +5,7 @@ import contextlib
 import re
 
 import pytest
+from keras_attention_apps.captioner.config import WebConfig
 from web_pages import SAMPLE
 from web_pages import check_keyboard
 from web_pages import is_within
@@ -233,10 +234,11 @@ def test_larger_images_are_refused_before_they_are_decoded(client, tmp_path):
 
 def test_no_file_of_the_server_is_readable(address, temporary):
     httpx = pytest.importorskip("httpx")
-    for path in ("/etc/passwd", SAMPLE, temporary, f"{temporary}/../secret"):
+    paths = ("/etc/passwd", SAMPLE, temporary, f"{temporary}/../secret")
+    for path in (*paths, "https://example.com"):
         assert httpx.get(f"{address}/gradio_api/file={path}").status_code == 403
-    for path in ("file=https://example.com", "proxy=https://example.com"):
-        assert httpx.get(f"{address}/gradio_api/{path}").status_code == 404
+    for path in ("openapi.json", "gradio_api/proxy=https://example.com"):
+        assert httpx.get(f"{address}/{path}").status_code == 404
     assert httpx.get(address, headers={"host": "example.com"}).status_code == 400
 
 
@@ -253,3 +255,16 @@ def test_the_documented_handler_captions():
     broken = client.post("/caption", content=b"text")
     assert broken.status_code == 422 and "expected an image" in broken.json()["detail"]
     assert client.post("/caption", content=bytes(20_000_001)).status_code == 413
+
+
+def test_every_value_of_a_client_is_checked():
+    web = pytest.importorskip("keras_attention_apps.captioner.web.page")
+    from keras_attention_apps.common.cli import UserError
+    from keras_attention_apps.common.web.components import checked_values
+
+    functions = [x for x in web.build(WebConfig()).fns.values() if x.fn and x.inputs]
+    for function in functions:
+        # No component takes an object that is no upload.
+        with pytest.raises(UserError, match=r"expected .* Received: an object"):
+            checked_values(function, [{}] * len(function.inputs), "/")
+    assert len(functions) > 5

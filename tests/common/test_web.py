@@ -4,8 +4,10 @@ The pages themselves are tested in a browser; see `test_web.py` of each program.
 """
 
 import asyncio
+import base64
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +15,20 @@ from types import SimpleNamespace
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import ServerConfig
-from keras_attention_apps.common.web import server
+from keras_attention_apps.common.imports import imported
+from keras_attention_apps.common.web import guard as guards
+from keras_attention_apps.common.web import uploads
+from keras_attention_apps.common.web.guard import HEADERS
+from keras_attention_apps.common.web.guard import Guard
 from keras_attention_apps.common.web.markup import words
 from keras_attention_apps.common.web.models import Models
+from keras_attention_apps.common.web.models import Turns
 from keras_attention_apps.common.web.models import name_of
-from keras_attention_apps.common.web.server import HEADERS
-from keras_attention_apps.common.web.server import Guard
 from keras_attention_apps.common.web.server import application_of
 from keras_attention_apps.common.web.server import is_local
+from keras_attention_apps.common.web.server import notice
+from keras_attention_apps.common.web.server import page_folder
+from keras_attention_apps.common.web.server import read_password
 from keras_attention_apps.nmt.main import main
 
 
@@ -85,7 +93,26 @@ def test_names_have_no_folders_of_this_computer(model, name):
         ("/gradio_api/queue/join", {"content-length": "9000000"}, 413),
         ("/gradio_api/upload", {"transfer-encoding": "chunked"}, 411),
         ("/gradio_api/proxy=https://example.com", {}, 404),
-        ("/gradio_api/file=https://example.com", {}, 404),
+        ("/gradio_api/file=https://example.com", {}, 403),
+        ("/openapi.json", {}, 404),
+        ("/gradio_api/openapi.json", {}, 404),
+        ("/gradio_api/component_server", {"content-length": "9"}, 404),
+        ("/gradio_api/upload", {"content-length": "9", "origin": "null"}, 403),
+        (
+            "/gradio_api/upload",
+            {"content-length": "9", "host": "a:80", "origin": "http://b:80"},
+            403,
+        ),
+        (
+            "/gradio_api/upload",
+            {"content-length": "9", "host": "a:80", "origin": "http://a:80"},
+            200,
+        ),
+        (
+            "/gradio_api/upload",
+            {"content-length": "9", "x-forwarded-host": "a", "origin": "https://a"},
+            200,
+        ),
     ],
 )
 def test_the_server_bounds_requests_and_refuses_routes(path, headers, status, tmp_path):
@@ -100,15 +127,19 @@ async def page(scope, receive, send):
 
 
 def status_of(guard, path, headers):
-    """Check the headers of the response to a request, and return its status."""
+    """Check the headers of the response to a request, and return its status.
+
+    A request with a body is a POST request.
+    """
     pytest.importorskip("starlette")
     sent = []
 
     async def send(message):
         sent.append(message)
 
+    method = "POST" if "content-length" in headers else "GET"
     headers = [(k.encode(), v.encode()) for k, v in headers.items()]
-    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    scope = {"type": "http", "method": method, "path": path, "headers": headers}
     asyncio.run(guard(scope, None, send))
     assert {k.decode() for k, _ in sent[0]["headers"]} >= set(HEADERS)
     return sent[0]["status"]
@@ -116,8 +147,8 @@ def status_of(guard, path, headers):
 
 def test_uploads_are_refused_while_the_disk_is_full(monkeypatch, tmp_path):
     now = [0.0]
-    monkeypatch.setattr(server, "MAX_ON_DISK", 100)
-    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(guards, "MAX_ON_DISK", 100)
+    monkeypatch.setattr(guards, "time", SimpleNamespace(monotonic=lambda: now[0]))
     guard = Guard(page, config=ServerConfig(), folder=tmp_path)
 
     def upload():
@@ -139,10 +170,10 @@ def test_old_files_and_empty_folders_are_removed(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "new").mkdir()
     for name in ("old/image.png", "both/old.png", "part", "both", "empty"):
-        before = time.time() - server.UPLOAD_AGE - 1
+        before = time.time() - uploads.UPLOAD_AGE - 1
         os.utime(tmp_path / name, (before, before))
 
-    server.remove_old(tmp_path)
+    uploads.remove_old(tmp_path)
 
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     # The folder of the removed file has just been changed.
@@ -152,9 +183,9 @@ def test_old_files_and_empty_folders_are_removed(tmp_path):
 @pytest.mark.browser
 def test_uploads_are_removed_while_the_page_is_served(monkeypatch):
     pytest.importorskip("gradio")
-    monkeypatch.setattr(server, "UPLOAD_INTERVAL", 0.01)
-    monkeypatch.setattr(server, "UPLOAD_AGE", -1)
-    with server.page_folder("test") as folder:
+    monkeypatch.setattr(uploads, "UPLOAD_INTERVAL", 0.01)
+    monkeypatch.setattr(uploads, "UPLOAD_AGE", -1)
+    with page_folder("test") as folder:
         path = folder / "image.png"
         path.write_text("content")
         deadline = time.monotonic() + 60
@@ -166,17 +197,15 @@ def test_uploads_are_removed_while_the_page_is_served(monkeypatch):
 
 
 @pytest.mark.browser
-def test_an_upload_that_is_created_again_refuses_addresses():
-    gradio = pytest.importorskip("gradio")
-    from keras_attention_apps.common.web import uploads
+def test_an_upload_that_is_created_again_has_paths():
+    pytest.importorskip("gradio")
+    from keras_attention_apps.common.web import components
 
-    for upload in (uploads.image_upload(label="a"), uploads.file_upload(label="b")):
+    for upload in (components.image_upload(), components.file_upload()):
         # Gradio does so when it updates the page.
         again = upload.__class__(**upload.constructor_args)
-        with pytest.raises(gradio.Error, match="expected an uploaded file"):
-            move = again.async_move_resource_to_block_cache
-            asyncio.run(move("https://example.com/a.png"))
-    assert not Path(uploads.__file__).with_suffix(".pyi").exists()
+        assert again.preprocess(SimpleNamespace(path="a.png")) == "a.png"
+    assert not Path(components.__file__).with_suffix(".pyi").exists()
 
 
 @pytest.mark.browser
@@ -195,6 +224,70 @@ def test_a_request_beyond_the_queue_is_refused_with_a_sentence(tmp_path):
 
     assert [answer.status_code for answer in answers] == [200, 200, 503]
     assert answers[2].json()["detail"].startswith("Queue is full")
+
+
+def test_every_request_needs_the_password(monkeypatch, tmp_path):
+    monkeypatch.setattr(guards, "PASSWORD_SECONDS", 0)
+    guard = Guard(page, config=ServerConfig(), folder=tmp_path, password=b"secret")
+
+    def status(login, path="/"):
+        token = base64.b64encode(login.encode()).decode()
+        return status_of(guard, path, {"authorization": f"Basic {token}"})
+
+    assert status_of(guard, "/", {}) == 401
+    assert status_of(guard, "/static/logo.svg", {}) == 401
+    assert status("anybody:wrong") == status("secret") == status("") == 401
+    assert status_of(guard, "/", {"authorization": "Bearer secret"}) == 401
+    assert status("anybody:secret") == 200
+
+
+def test_the_password_is_the_first_line_of_a_file(tmp_path):
+    path = tmp_path / "password"
+    path.write_bytes("pässword\r\nmore".encode())
+
+    assert read_password(path) == "pässword".encode()
+    assert read_password(None) is None
+    for content in (b"", b"\n", b"x" * 1001):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="expected a password of 1 to 1000 bytes"):
+            read_password(path)
+
+
+@pytest.mark.parametrize("program", ["captioner", "nmt"])
+def test_the_help_names_the_password_file(program, capsys):
+    main = imported(f"keras_attention_apps.{program}.main:main")
+    with pytest.raises(SystemExit):
+        main(["web", "--help"])
+
+    assert "--password-file" in capsys.readouterr().out
+
+
+def test_the_notice_says_whether_there_is_a_login():
+    assert "no login" in notice(None) and "--password-file" in notice(None)
+    assert "without encryption" in notice(b"secret")
+
+
+def test_turns_are_taken_in_the_order_of_the_threads():
+    turns, order = Turns(), []
+
+    def take(number):
+        with turns:
+            order.append(number)
+
+    with turns:
+        threads = []
+        for number in range(5):
+            threads.append(threading.Thread(target=take, args=(number,)))
+            threads[-1].start()
+            while len(turns._waiting) < number + 2:
+                time.sleep(0.001)
+        # This thread asks again before the others run.
+        with_others = threading.Thread(target=take, args=("last",))
+        with_others.start()
+    for thread in (*threads, with_others):
+        thread.join()
+
+    assert order == [0, 1, 2, 3, 4, "last"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,10 @@ import gradio as gr
 from keras_attention_apps.captioner.web import views
 from keras_attention_apps.captioner.web.service import CaptionService
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.web.components import file_upload
+from keras_attention_apps.common.web.components import image_upload
+from keras_attention_apps.common.web.components import paste_images
+from keras_attention_apps.common.web.guard import MEGABYTE
 from keras_attention_apps.common.web.markup import alert
 from keras_attention_apps.common.web.markup import note
 from keras_attention_apps.common.web.models import name_of
@@ -18,10 +22,6 @@ from keras_attention_apps.common.web.page import page
 from keras_attention_apps.common.web.page import revealed
 from keras_attention_apps.common.web.page import search_options
 from keras_attention_apps.common.web.page import shown
-from keras_attention_apps.common.web.server import MEGABYTE
-from keras_attention_apps.common.web.uploads import file_upload
-from keras_attention_apps.common.web.uploads import image_upload
-from keras_attention_apps.common.web.uploads import paste_images
 from keras_attention_apps.common.web.uploads import read_upload
 
 PENALTIES = (0.0, 0.7, 1.0)

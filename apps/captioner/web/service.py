@@ -90,7 +90,8 @@ class CaptionService:
             search: Dict of options of the beam search.
             n_best: Maximum number of captions.
         """
-        return _captions(self._main(search), photo, search, n_best)
+        with self._models.turns:
+            return _captions(self._main(search), photo, search, n_best)
 
     def other_caption(self, photo, search, *, inference=None):
         """Return the best caption of the other model.
@@ -102,8 +103,9 @@ class CaptionService:
                 the model if `None`.
         """
         options = {"inference": inference} if inference else {}
-        model = self._models(self._config.compare, search, **options)
-        return _captions(model, photo, search, 1)[0]
+        with self._models.turns:
+            model = self._models(self._config.compare, search, **options)
+            return _captions(model, photo, search, 1)[0]
 
     def _main(self, search):
         chosen = self._config.model

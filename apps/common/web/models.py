@@ -1,6 +1,8 @@
 """The models of a page, loaded when they are first needed, and their names."""
 
+import collections
 import contextlib
+import threading
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
@@ -8,10 +10,36 @@ from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.presets import split_names
 
 
+class Turns:
+    """A lock that threads receive in the order in which they asked for it.
+
+    With `threading.Lock`, a thread that asks again at once can keep others waiting.
+    """
+
+    def __init__(self):
+        self._waiting = collections.deque()
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        turn = threading.Event()
+        with self._lock:
+            self._waiting.append(turn)
+            self._waiting[0].set()
+        turn.wait()
+
+    def __exit__(self, *_):
+        with self._lock:
+            self._waiting.popleft()
+            if self._waiting:
+                self._waiting[0].set()
+
+
 class Models:
     """The models of a page, loaded when they are first needed, and kept.
 
     A LiteRT file is used if its search has the wanted options, and Keras otherwise.
+    Models are loaded and used in `turns`: a second search at the same time would only
+    make both slower.
 
     Args:
         runtimes: The `Runtimes` of the program.
@@ -19,6 +47,7 @@ class Models:
     """
 
     def __init__(self, runtimes, config):
+        self.turns = Turns()
         self._runtimes = runtimes
         self._config = config
         # The loaded models of a name and its options: one on LiteRT, one on Keras.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import gradio as gr
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.web.events import in_daemon
 from keras_attention_apps.common.web.markup import alert
 
 STYLE = Path(__file__).parent / "page.css"
@@ -19,6 +20,9 @@ THEME = gr.themes.Default(
 
 # Class of a row of results, which are side by side where there is room.
 RESULTS = "ka-results"
+
+# Events that share a limit of how many run at the same time.
+EVENTS = "events"
 
 BEAM_SIZES = (1, 3, 5, 10)
 MAX_BEAMS = 20
@@ -74,8 +78,9 @@ def search_options(beam_size, length_penalty):
 def event(function, inputs, outputs):
     """Return the arguments of an event of the page itself.
 
-    All events wait in one queue for the models. If a user triggers one again while it
-    waits, it runs once more afterwards, with the latest values.
+    Several events run at the same time, and take turns with the models. If a user
+    triggers one again while it waits, it runs once more afterwards, with the latest
+    values.
 
     Args:
         function: Function of the values of `inputs`. If it has the name of an endpoint,
@@ -83,11 +88,11 @@ def event(function, inputs, outputs):
         inputs, outputs: Component or list of components.
     """
     return {
-        "fn": function,
+        "fn": in_daemon(function),
         "inputs": inputs,
         "outputs": outputs,
         "api_visibility": "private",
-        "concurrency_id": "models",
+        "concurrency_id": EVENTS,
         "trigger_mode": "always_last",
     }
 
@@ -125,7 +130,7 @@ def endpoint(function, given, defaults, *, name):
     number = functools.partial(gr.Number, visible=False)
     whole = functools.partial(number, precision=0, minimum=1, maximum=MAX_BEAMS)
     gr.Button(visible=False).click(
-        run,
+        in_daemon(run),
         [
             given,
             whole(1, label="Number of results"),
@@ -140,7 +145,7 @@ def endpoint(function, given, defaults, *, name):
         gr.JSON(visible=False, label="Results, best first"),
         api_name=name,
         api_visibility="public",
-        concurrency_id="models",
+        concurrency_id=EVENTS,
     )
 
 

@@ -1,60 +1,31 @@
-"""A server for one page: limits of requests and uploads, and refused routes."""
+"""A server for one page."""
 
-import asyncio
 import contextlib
 import ipaddress
 import logging
 import os
-import re
 import socket
 import sys
-import tempfile
-import threading
-import time
-from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import printable
+from keras_attention_apps.common.cli import reason
+from keras_attention_apps.common.files import expanded
+from keras_attention_apps.common.reading import opened
+from keras_attention_apps.common.web.guard import MEGABYTE
+from keras_attention_apps.common.web.guard import Guard
+from keras_attention_apps.common.web.uploads import upload_folder
 
-MEGABYTE = 1_000_000
-
-# Maximum size of an upload of several files, relative to that of one file.
-FILES_PER_UPLOAD = 10
-# Maximum size of other requests.
-MAX_BYTES = 2 * MEGABYTE
-# Uploads are refused while the files on disk take more than this.
-MAX_ON_DISK = 1000 * MEGABYTE
-
-# Seconds between two measurements of the disk usage, which read all file sizes.
-SUM_INTERVAL = 1
-
-# Uploads are removed when they are older than this, in seconds. A request must not wait
-# longer.
-UPLOAD_AGE = 180
-# Seconds between two searches for old uploads.
-UPLOAD_INTERVAL = 15
-
-# Routes of Gradio that fetch other addresses, record or edit something.
-REFUSED = re.compile(
-    r"/gradio_api/(proxy=|file=\w+:|vibe|run|process_recording|profiling)|/monitoring"
-)
-
-# The browser loads nothing that does not come from this server.
-POLICY = "; ".join(
-    (
-        "default-src 'self' data: blob:",
-        "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:",
-        "style-src 'self' 'unsafe-inline'",
-        "object-src 'none'",
-        "base-uri 'self'",
-        "form-action 'self'",
-        "frame-ancestors 'self'",
-    )
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
+# Events of the page that run at the same time. Most wait for a file or for their turn
+# with the models.
+MAX_EVENTS = 16
+# Maximum size of a password in bytes.
+MAX_PASSWORD = 1000
+# Maximum number of characters of a reason.
+MAX_REASON = 200
+ERRORS = (AssertionError, AttributeError, LookupError, OSError, TypeError, ValueError)
+# Seconds in which the events that are running may end before the program does.
+END_SECONDS = 2
 
 
 def serve(program, build, config):
@@ -70,40 +41,64 @@ def serve(program, build, config):
     Raises:
         UserError: If Gradio is not installed, or the port is in use.
     """
+    password = read_password(config.password_file)
     with listening(config) as listener, page_folder(program) as folder:
         import uvicorn
+        from keras_attention_apps.common.web import connections
 
-        application = application_of(build(), config, folder)
         server = uvicorn.Server(
             uvicorn.Config(
-                application,
+                application_of(build(), config, folder, password),
+                http=connections.Connection,
+                ws="none",
+                loop="asyncio",
+                backlog=connections.BACKLOG,
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=2,
+                timeout_graceful_shutdown=END_SECONDS,
             )
         )
         if not is_local(config.host):
-            print(
-                f"{program}: warning: every computer that reaches this one can use the "
-                "page, and there is no password",
-                file=sys.stderr,
-            )
-        # An interrupt cancels the connections of open pages, which is no error.
-        logging.getLogger("uvicorn.error").addFilter(_is_reported)
+            print(f"{program}: warning: {notice(password)}", file=sys.stderr)
+        for name in ("uvicorn.error", "asyncio", "python_multipart.multipart"):
+            logging.getLogger(name).addFilter(connections.Reported())
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         print(f"{program}: http://{host}:{port} (Ctrl-C ends it)", flush=True)
         server.run(sockets=[listener])
 
 
-def _is_reported(record):
-    """Return whether a log record is reported; that of a cancellation is not."""
-    error = record.exc_info and record.exc_info[1]
-    message = record.getMessage()
-    return not (
-        isinstance(error, asyncio.CancelledError) or message.startswith("Cancel ")
-    )
+def read_password(path):
+    """Return the password in the first line of a file as bytes, or `None`.
+
+    Args:
+        path: Path of the file, or `None`.
+
+    Raises:
+        UserError: If there is no password.
+        OSError: If the file cannot be read.
+    """
+    if path is None:
+        return None
+    with opened(expanded(path)) as file:
+        password = file.readline(MAX_PASSWORD + 1).rstrip(b"\r\n")
+    if not 0 < len(password) <= MAX_PASSWORD:
+        raise UserError(
+            f"expected a password of 1 to {MAX_PASSWORD} bytes in the first line of "
+            f"--password-file. Received: {printable(path)}"
+        )
+    return password
+
+
+def notice(password):
+    """Return what somebody should know whose page can be reached by other computers."""
+    if password is None:
+        return (
+            "every computer that reaches this one can use the page: there is no login. "
+            "--password-file asks for a password"
+        )
+    return "the password and all data are sent without encryption: see docs/serving.md"
 
 
 @contextlib.contextmanager
@@ -124,8 +119,6 @@ def listening(config):
 def page_folder(program):
     """Yield the folder of uploads, and keep Gradio from reporting its use.
 
-    Old uploads are removed in a thread.
-
     Raises:
         UserError: If Gradio is not installed.
     """
@@ -137,61 +130,48 @@ def page_folder(program):
         raise UserError(
             f'the page needs Gradio: python -m pip install ".[web]" ({error})'
         ) from error
-    with tempfile.TemporaryDirectory(prefix=f"{program}-web-") as folder:
+    with upload_folder(program) as folder:
         before = os.environ.get("GRADIO_TEMP_DIR")
-        os.environ["GRADIO_TEMP_DIR"] = folder
-        ended = threading.Event()
-
-        def remove():
-            while not ended.wait(UPLOAD_INTERVAL):
-                remove_old(folder)
-
-        remover = threading.Thread(target=remove, daemon=True)
-        remover.start()
+        os.environ["GRADIO_TEMP_DIR"] = str(folder)
         try:
-            yield Path(folder)
+            yield folder
         finally:
-            ended.set()
-            remover.join()
             if before is None:
                 del os.environ["GRADIO_TEMP_DIR"]
             else:
                 os.environ["GRADIO_TEMP_DIR"] = before
 
 
-def remove_old(folder):
-    """Remove files and empty folders that are older than `UPLOAD_AGE`."""
-    oldest = time.time() - UPLOAD_AGE
-    for root, folders, names in os.walk(folder, topdown=False):
-        for name in (*names, *folders):
-            path = Path(root, name)
-            # A file may be removed meanwhile, and a folder may have new files.
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < oldest:
-                    remove = path.rmdir if name in folders else path.unlink
-                    remove()
-
-
-def application_of(page, config, folder):
+def application_of(page, config, folder, password=None):
     """Return the ASGI application of a page, with its limits.
 
     Args:
         page: The `gradio.Blocks`.
         config: The `ServerConfig`.
         folder: Folder of the uploads.
+        password: Password that every request needs, as bytes, or `None`.
     """
     import fastapi
     import gradio as gr
+    from gradio.route_utils import FnIndexInferError
+    from keras_attention_apps.common.web.components import check_calls
     from keras_attention_apps.common.web.page import STYLE
     from keras_attention_apps.common.web.page import THEME
     from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import ClientDisconnect
 
-    # One search at a time: a second one would only make both slower.
-    page.queue(max_size=config.max_queue, default_concurrency_limit=1, api_open=False)
+    check_calls(page)
+    page.queue(
+        max_size=config.max_queue, default_concurrency_limit=MAX_EVENTS, api_open=False
+    )
+    # What Gradio's routes raise for malformed requests; its events run elsewhere.
+    errors = (*ERRORS, FnIndexInferError, ClientDisconnect)
+    closed = {"docs_url": None, "redoc_url": None, "openapi_url": None}
     application = gr.mount_gradio_app(
-        fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
+        fastapi.FastAPI(**closed),
         page,
         path="/",
+        app_kwargs={**closed, "exception_handlers": dict.fromkeys(errors, _malformed)},
         server_name=config.host,
         server_port=config.port,
         footer_links=["api"],
@@ -205,7 +185,7 @@ def application_of(page, config, folder):
         theme=THEME,
         css_paths=STYLE,
     )
-    application.add_middleware(Guard, config=config, folder=folder)
+    application.add_middleware(Guard, config=config, folder=folder, password=password)
     if is_local(config.host):
         # DNS rebinding: another site must not reach this server through its own host
         # name.
@@ -214,76 +194,25 @@ def application_of(page, config, folder):
     return application
 
 
+def _malformed(request, error):
+    """Answer a request that one of Gradio's routes cannot read, and report it."""
+    from starlette.requests import ClientDisconnect
+    from starlette.responses import JSONResponse
+
+    if isinstance(error, ClientDisconnect):
+        return JSONResponse({"detail": "expected a complete request"}, 408)
+    logging.getLogger("uvicorn.error").warning(
+        "malformed request of %s: %s",
+        printable(request.url.path),
+        type(error).__name__,
+    )
+    detail = f"malformed request: {reason(error)[:MAX_REASON]}"
+    return JSONResponse({"detail": detail}, 400)
+
+
 def is_local(host):
     """Return whether an address can be reached from this computer only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-class Guard:
-    """ASGI middleware that bounds requests, and refuses routes that no page needs.
-
-    Args:
-        application: The ASGI application.
-        config: The `ServerConfig`.
-        folder: Folder of the uploads.
-    """
-
-    def __init__(self, application, *, config, folder):
-        self.application = application
-        self.config = config
-        self.folder = folder
-        self._bytes_on_disk = 0
-        self._next_sum = 0
-
-    async def __call__(self, scope, receive, send):
-        if scope["type"] != "http":
-            await self.application(scope, receive, send)
-            return
-
-        async def send_with_headers(message):
-            if message["type"] == "http.response.start":
-                added = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
-                message = {**message, "headers": [*message["headers"], *added]}
-            await send(message)
-
-        application = self._refusal(scope) or self.application
-        await application(scope, receive, send_with_headers)
-
-    def _refusal(self, scope):
-        """Return the response to a request that is refused, or `None`."""
-        from starlette.responses import PlainTextResponse
-
-        path, headers = scope["path"], dict(scope["headers"])
-        if REFUSED.search(path):
-            return PlainTextResponse("Not found", 404)
-        length = headers.get(b"content-length", b"")
-        if b"transfer-encoding" in headers or not (length or b"0").isdigit():
-            return PlainTextResponse("expected a content length", 411)
-        is_upload = _is_upload(scope)
-        most = MAX_BYTES
-        if is_upload:
-            most = FILES_PER_UPLOAD * self.config.max_megabytes * MEGABYTE
-        if int(length or 0) > most:
-            return PlainTextResponse(f"expected at most {most} bytes", 413)
-        if is_upload and self._is_disk_full():
-            return PlainTextResponse("too many uploads: try again later", 503)
-        return None
-
-    def _is_disk_full(self):
-        """Return whether the uploads take more than they may."""
-        if time.monotonic() >= self._next_sum:
-            self._next_sum = time.monotonic() + SUM_INTERVAL
-            self._bytes_on_disk = 0
-            for root, _, names in os.walk(self.folder):
-                for name in names:
-                    # A file may be removed meanwhile.
-                    with contextlib.suppress(OSError):
-                        self._bytes_on_disk += Path(root, name).stat().st_size
-        return self._bytes_on_disk > MAX_ON_DISK
-
-
-def _is_upload(scope):
-    return scope["path"].rstrip("/") == "/gradio_api/upload"

@@ -5,6 +5,8 @@ import io
 import gradio as gr
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import utf8_lines
+from keras_attention_apps.common.web.components import file_upload
+from keras_attention_apps.common.web.guard import MEGABYTE
 from keras_attention_apps.common.web.markup import alert
 from keras_attention_apps.common.web.markup import figures
 from keras_attention_apps.common.web.markup import note
@@ -18,8 +20,6 @@ from keras_attention_apps.common.web.page import page
 from keras_attention_apps.common.web.page import revealed
 from keras_attention_apps.common.web.page import search_options
 from keras_attention_apps.common.web.page import shown
-from keras_attention_apps.common.web.server import MEGABYTE
-from keras_attention_apps.common.web.uploads import file_upload
 from keras_attention_apps.common.web.uploads import read_upload
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.web import views

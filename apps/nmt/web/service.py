@@ -36,11 +36,13 @@ class TranslationService:
         Raises:
             UserError: If the sentence is too long for the page.
         """
-        return _translations(self._main(search), sentence, search, n_best)
+        with self._models.turns:
+            return _translations(self._main(search), sentence, search, n_best)
 
     def other_translation(self, model, sentence, search):
         """Return the best translation of another model."""
-        return _translations(self._models(model, search), sentence, search, 1)[0]
+        with self._models.turns:
+            return _translations(self._models(model, search), sentence, search, 1)[0]
 
     def _main(self, search):
         chosen = self._config.model

@@ -1,0 +1,275 @@
+"""ASGI middleware that refuses what no page needs, before Gradio reads it."""
+
+import asyncio
+import base64
+import contextlib
+import hmac
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.web.uploads import UPLOAD_AGE
+from keras_attention_apps.common.web.uploads import upload_path
+
+MEGABYTE = 1_000_000
+
+# Maximum size of an upload of several files, relative to that of one file.
+FILES_PER_UPLOAD = 10
+# Maximum size of other requests.
+MAX_BYTES = 2 * MEGABYTE
+# Maximum length of a query, and of the name of a session, which Gradio keeps.
+MAX_CHARACTERS = 500
+# Uploads are refused while the files on disk take more than this.
+MAX_ON_DISK = 1000 * MEGABYTE
+
+# Seconds between two measurements of the disk usage, which read all file sizes.
+SUM_INTERVAL = 1
+# Seconds until a request is complete, and until an upload is.
+REQUEST_SECONDS = 20
+UPLOAD_SECONDS = UPLOAD_AGE
+# Seconds until a wrong password is answered.
+PASSWORD_SECONDS = 1
+
+API = "/gradio_api/"
+UPLOAD = f"{API}upload"
+FILE = f"{API}file="
+# Routes that the pages and Gradio's clients use. Others fetch other addresses, record
+# or edit something, or describe the server.
+ROUTES = re.compile(
+    r"/|/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt)/?"
+    r"|/(assets|static|svelte)/.+"
+    rf"|{API}(info|upload|upload_progress|app_id|startup-events|theme\.css)/?"
+    rf"|{API}(queue/(join|data|status)|cancel|reset|heartbeat/[^/]+)/?"
+    rf"|{API}call/(v2/)?\w+(/\w+)?/?"
+    rf"|{re.escape(FILE)}.+"
+)
+
+LENGTH = re.compile("[0-9]{0,15}")
+
+# The browser loads nothing that does not come from this server.
+POLICY = "; ".join(
+    (
+        "default-src 'self' data: blob:",
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:",
+        "style-src 'self' 'unsafe-inline'",
+        "object-src 'none'",
+        "base-uri 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'self'",
+    )
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+class Guard:
+    """ASGI middleware that bounds requests, and refuses routes that no page needs.
+
+    Args:
+        application: The ASGI application.
+        config: The `ServerConfig`.
+        folder: Folder of the uploads.
+        password: Password that every request needs, as bytes, or `None`.
+    """
+
+    def __init__(self, application, *, config, folder, password=None):
+        self.application = application
+        self.config = config
+        self.folder = os.path.realpath(folder)
+        self.password = password
+        self._bytes_on_disk = 0
+        self._next_sum = 0
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            await self.application(scope, receive, send)
+            return
+
+        async def send_with_headers(message):
+            if message["type"] == "http.response.start":
+                added = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        application = self.application
+        try:
+            await self._check_password(scope)
+            self._check(scope)
+            receive = await _checked_body(scope, receive)
+        except Refusal as refusal:
+            application = refusal.response()
+        from starlette.exceptions import HTTPException
+
+        try:
+            await application(scope, receive, send_with_headers)
+        except RuntimeError as error:
+            # Gradio reports an unknown session in a stream of events, and raises an
+            # error after the response has begun.
+            if not isinstance(error.__cause__, HTTPException):
+                raise
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _check_password(self, scope):
+        """Refuse a request without the password."""
+        if self.password is None:
+            return
+        scheme, _, token = _header(scope, "authorization").partition(" ")
+        try:
+            _, _, given = base64.b64decode(token, validate=True).partition(b":")
+        except ValueError:
+            given = b""
+        if scheme.lower() == "basic" and hmac.compare_digest(given, self.password):
+            return
+        if token:
+            await asyncio.sleep(PASSWORD_SECONDS)
+        login = 'Basic realm="page", charset="UTF-8"'
+        raise Refusal(401, "expected the password", {"www-authenticate": login})
+
+    def _check(self, scope):
+        """Refuse a request by its route and its headers."""
+        path = scope["path"]
+        if not ROUTES.fullmatch(path):
+            raise Refusal(404, "not found")
+        if _is_foreign(scope):
+            raise Refusal(403, "expected a request of this page. Received: another's")
+        if len(scope.get("query_string", b"")) > MAX_CHARACTERS:
+            raise Refusal(414, f"expected a query of at most {MAX_CHARACTERS} bytes")
+        if path.startswith(FILE):
+            with _refusing(403):
+                upload_path(path.removeprefix(FILE), self.folder)
+        length = _header(scope, "content-length")
+        if _header(scope, "transfer-encoding") or not LENGTH.fullmatch(length):
+            raise Refusal(411, "expected a content length")
+        is_upload = _is_upload(scope)
+        most = MAX_BYTES
+        if is_upload:
+            most = FILES_PER_UPLOAD * self.config.max_megabytes * MEGABYTE
+        if int(length or 0) > most:
+            raise Refusal(413, f"expected at most {most} bytes")
+        if is_upload and self._is_disk_full():
+            raise Refusal(503, "too many uploads: try again later")
+
+    def _is_disk_full(self):
+        """Return whether the uploads take more than they may."""
+        if time.monotonic() >= self._next_sum:
+            self._next_sum = time.monotonic() + SUM_INTERVAL
+            self._bytes_on_disk = 0
+            for root, _, names in os.walk(self.folder):
+                for name in names:
+                    # A file may be removed meanwhile.
+                    with contextlib.suppress(OSError):
+                        self._bytes_on_disk += Path(root, name).stat().st_size
+        return self._bytes_on_disk > MAX_ON_DISK
+
+
+class Refusal(Exception):
+    """A request that is refused, with the status and the reason of the response."""
+
+    def __init__(self, status, reason, headers=None):
+        super().__init__(reason)
+        self.status = status
+        self.headers = headers
+
+    def response(self):
+        from starlette.responses import JSONResponse
+
+        return JSONResponse({"detail": str(self)}, self.status, self.headers)
+
+
+@contextlib.contextmanager
+def _refusing(status):
+    """Turn a `UserError` into a `Refusal`."""
+    try:
+        yield
+    except UserError as error:
+        raise Refusal(status, str(error)) from None
+
+
+async def _checked_body(scope, receive):
+    """Return `receive` with a time limit; other requests than uploads are JSON.
+
+    A client that exceeds the limit counts as disconnected.
+    """
+    if _header(scope, "content-length") in ("", "0"):
+        if scope["method"] == "POST":
+            raise Refusal(400, "expected a body. Received: none")
+        # A response that lasts is told by `receive` when the client disconnects.
+        return receive
+    if _is_upload(scope):
+        return _bounded(receive, UPLOAD_SECONDS)
+    bounded, content, more = _bounded(receive, REQUEST_SECONDS), bytearray(), True
+    while more:
+        message = await bounded()
+        if message["type"] == "http.disconnect":
+            raise Refusal(408, f"expected a request within {REQUEST_SECONDS} seconds")
+        content += message.get("body", b"")
+        more = message.get("more_body", False)
+    _check_json(content)
+    messages = [{"type": "http.request", "body": bytes(content), "more_body": False}]
+
+    async def replay():
+        return messages.pop() if messages else await receive()
+
+    return replay
+
+
+def _check_json(content):
+    """Refuse a body that is no JSON object, or has a long name of a session."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise Refusal(400, "expected a JSON object. Received: something else")
+    if len(str(body.get("session_hash"))) > MAX_CHARACTERS:
+        raise Refusal(
+            400, f"session_hash: expected at most {MAX_CHARACTERS} characters"
+        )
+
+
+def _bounded(receive, seconds):
+    """Return `receive` with a time limit for the whole body."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    more = True
+
+    async def receive_in_time():
+        nonlocal more
+        if not more:
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), end - loop.time())
+        except TimeoutError:
+            return {"type": "http.disconnect"}
+        more = message.get("more_body", False)
+        return message
+
+    return receive_in_time
+
+
+def _header(scope, name):
+    """Return the value of a header of a request, or an empty string."""
+    return dict(scope["headers"]).get(name.encode(), b"").decode("latin-1")
+
+
+def _is_foreign(scope):
+    """Return whether a browser sent a request for a page of another address.
+
+    A reverse proxy names the address of the page in `X-Forwarded-Host`. Browsers do not
+    let other pages set it.
+    """
+    origin = _header(scope, "origin")
+    _, _, host = origin.partition("://")
+    own = _header(scope, "host"), _header(scope, "x-forwarded-host")
+    # Some pages, such as files, have the origin "null".
+    return bool(origin) and (not host or host not in own)
+
+
+def _is_upload(scope):
+    return scope["path"].rstrip("/") == UPLOAD

@@ -1,0 +1,373 @@
+"""Requests of strangers to a page: paths, values, connections, and slow events.
+
+The page has the components, events and endpoints of both programs, without a model.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from keras_attention_apps.common.config import ServerConfig
+from keras_attention_apps.common.web import guard
+from keras_attention_apps.common.web.server import application_of
+from keras_attention_apps.common.web.server import page_folder
+
+pytestmark = pytest.mark.browser
+
+SECRET = "the content of another file"
+
+
+def build(read):
+    """Return a page whose endpoint and event return what `read` returns of uploads."""
+    import gradio as gr
+    from keras_attention_apps.common.web import components
+    from keras_attention_apps.common.web import page as frame
+
+    with frame.page("test", "A page of the tests.") as blocks:
+        image = components.image_upload(label="Image")
+        files = components.file_upload(file_count="multiple")
+        options = frame.beam_options({"beam_size": 5, "length_penalty": 1.0}, ())
+        shown = gr.JSON()
+        reading = frame.event(lambda path, *_: [read(path)], [image, *options], shown)
+        frame.in_turn(image.input, reading)
+        several = frame.event(lambda paths: [read(x) for x in paths], files, shown)
+        frame.in_turn(files.upload, several)
+        defaults = {"beam_size": 5, "length_penalty": 1.0}
+        frame.endpoint(lambda path, *_: [read(path)], image, defaults, name="read")
+    return blocks
+
+
+class Client:
+    """A client of the page, in this process.
+
+    Args:
+        http: The `TestClient`.
+        folder: Folder of the uploads.
+    """
+
+    def __init__(self, http, folder):
+        self.http = http
+        self.folder = folder
+
+    def upload(self, content=b"upload"):
+        files = {"files": ("name.txt", content)}
+        return self.http.post("/gradio_api/upload", files=files).json()[0]
+
+    def call(self, *values):
+        """Return what the endpoint answers, as text."""
+        joined = self.http.post("/gradio_api/call/read", json={"data": values})
+        event = joined.json()["event_id"]
+        return self.http.get(f"/gradio_api/call/read/{event}").text
+
+    def trigger(self, number, *values):
+        """Return what an event of the page answers, as text."""
+        body = {"fn_index": number, "data": values, "session_hash": "session"}
+        self.http.post("/gradio_api/queue/join", json=body)
+        options = {"session_hash": "session"}
+        return self.http.get("/gradio_api/queue/data", params=options).text
+
+
+@contextlib.contextmanager
+def client_of(read):
+    pytest.importorskip("gradio")
+    testclient = pytest.importorskip("fastapi.testclient")
+    with page_folder("test") as folder:
+        application = application_of(build(read), ServerConfig(), folder)
+        address = "http://127.0.0.1"
+        with testclient.TestClient(application, base_url=address) as http:
+            yield Client(http, folder)
+
+
+@pytest.fixture(scope="module")
+def client():
+    from keras_attention_apps.common.web.uploads import read_upload
+
+    with client_of(lambda path: read_upload(path, 1000).decode()) as client:
+        yield client
+
+
+@pytest.fixture(params=["file", "link", "parent", "pipe", "folder", "device", "URL"])
+def path(request, client, tmp_path):
+    """A path that is no upload."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text(SECRET)
+    inside = client.folder / request.node.name
+    if request.param == "link":
+        inside.symlink_to(secret)
+    elif request.param == "folder":
+        inside.mkdir()
+    elif request.param == "pipe":
+        os.mkfifo(inside)
+    return {
+        "file": str(secret),
+        "parent": str(client.folder / os.path.relpath(secret, client.folder)),
+        "device": "/dev/zero",
+        "URL": secret.as_uri(),
+    }.get(request.param, str(inside))
+
+
+@pytest.mark.parametrize("meta", [{}, {"meta": {"_type": "gradio.FileData"}}])
+def test_nothing_but_uploads_is_read(client, path, meta):
+    file = {"path": path, **meta}
+    answers = (
+        client.call(file, 1, 5, 1.0),
+        client.trigger(0, file, 5, 1.0),
+        client.trigger(1, [file]),
+        client.http.get(f"/gradio_api/file={path}").text,
+    )
+
+    for answer in answers:
+        assert "expected an uploaded file. Received: " in answer
+        assert SECRET not in answer
+
+
+def test_an_upload_is_read(client):
+    file = {"path": client.upload(), "meta": {"_type": "gradio.FileData"}}
+
+    assert '"upload"' in client.call(file, 1, 5, 1.0)
+    assert '"upload"' in client.trigger(0, file, 5, 1.0)
+    assert '["upload","upload"]' in client.trigger(1, [file, file])
+    assert client.http.get(f"/gradio_api/file={file['path']}").text == "upload"
+
+
+def test_a_removed_upload_must_be_chosen_again(client):
+    path = client.upload(b"removed")
+    os.remove(path)
+
+    assert "choose it again" in client.call({"path": path}, 1, 5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ((None, None, 5, 1.0), "Number of results: expected a whole number .*null"),
+        ((None, 2.5, 5, 1.0), "Number of results: expected a whole number .*2.5"),
+        ((None, True, 5, 1.0), "Number of results: expected a whole number .*true"),
+        ((None, 1, 21, 1.0), "Beam width: expected a whole number from 1 to 20.*21"),
+        ((None, 1, 5, "x"), "Length penalty: expected a number from 0 to 10.*x"),
+        ((3, 1, 5, 1.0), "expected an uploaded file.*3"),
+        (({"path": {"path": "/"}}, 1, 5, 1.0), "expected an uploaded file.*an object"),
+        (([], 1, 5, 1.0), "expected one uploaded file.*0"),
+        ((None, 1, 5), "expected 4 values.*3"),
+        ((None, 1, 5, 1.0, 1), "expected 4 values.*5"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_the_reason(client, capfd, values, reason):
+    answer = client.call(*values)
+
+    assert "event: error" in answer
+    assert re.search(reason, answer)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_choice_of_the_page_is_checked(client, capfd):
+    assert "expected one of [1, 3, 5, 10]" in client.trigger(0, None, 4, 1.0)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("call/unknown", '{"data": []}'),
+        ("call/v2/read", "{}"),
+        ("call/v2/unknown", "{}"),
+        ("call/read", "null"),
+        ("call/read", "[" * 10_000),
+        ("call/read", json.dumps({"data": [], "session_hash": "x" * 1000})),
+        ("queue/join", '{"data": [], "fn_index": 99, "session_hash": "x"}'),
+        ("upload", "no form"),
+    ],
+)
+def test_a_malformed_request_is_answered_with_the_reason(client, path, content, capfd):
+    kind = "multipart/form-data" if path == "upload" else "application/json"
+    headers = {"content-type": kind}
+    answer = client.http.post(f"/gradio_api/{path}", content=content, headers=headers)
+
+    assert answer.status_code == 400
+    assert len(answer.text) > 20
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_unknown_session_is_no_error_of_the_server(client):
+    options = {"session_hash": "unknown"}
+    answer = client.http.get("/gradio_api/queue/data", params=options)
+
+    assert "Not Found" in answer.text
+
+
+def test_others_are_answered_while_one_upload_takes_long():
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def read(path):
+        if Path(path).read_text() == "slow":
+            begun.set()
+            goes_on.wait(60)
+        return "read"
+
+    with client_of(read) as client:
+        slow, quick = client.upload(b"slow"), client.upload(b"quick")
+        answers = []
+
+        def ask():
+            answers.append(client.call({"path": slow}, 1, 5, 1.0))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert begun.wait(60)
+        try:
+            assert '"read"' in client.call({"path": quick}, 1, 5, 1.0)
+            assert answers == []
+        finally:
+            goes_on.set()
+            thread.join()
+        assert '"read"' in answers[0]
+
+
+# Serves the page with an event that never ends.
+PROGRAM = """
+import sys
+sys.path[:0] = {path}
+import time
+from keras_attention_apps.common.cli import run
+from keras_attention_apps.common.config import ServerConfig
+from keras_attention_apps.common.web.server import serve
+from test_web_requests import build
+
+def read(path):
+    print("begun", flush=True)
+    time.sleep(3600)
+
+config = ServerConfig(port=0)
+sys.exit(run("test", lambda: serve("test", lambda: build(read), config)))
+"""
+
+
+def test_the_program_ends_on_sigterm_while_an_event_runs(tmp_path):
+    pytest.importorskip("gradio")
+    httpx = pytest.importorskip("httpx")
+    path = [str(Path(__file__).parent), *sys.path]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(path=path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    try:
+        address = process.stdout.readline().split()[1]
+        body = {"data": [None, 1, 5, 1.0]}
+        httpx.post(f"{address}/gradio_api/call/read", json=body)
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(60) == 143
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        process.kill()
+
+
+async def answer(scope, receive, send):
+    """An application that reads a request and answers, or lasts as a stream does."""
+    while (message := await receive()).get("more_body"):
+        pass
+    if message["type"] == "http.disconnect":
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    is_stream = "heartbeat" in scope["path"]
+    body = {"type": "http.response.body", "body": b"x", "more_body": is_stream}
+    await send(body)
+    if is_stream:
+        await receive()
+
+
+@pytest.fixture
+def port(monkeypatch, tmp_path):
+    """Port of a server with small limits."""
+    uvicorn = pytest.importorskip("uvicorn")
+    from keras_attention_apps.common.web import connections
+
+    for module in (connections, guard):
+        monkeypatch.setattr(module, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(guard, "UPLOAD_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 5)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            guard.Guard(answer, config=ServerConfig(), folder=tmp_path),
+            http=connections.Connection,
+            lifespan="off",
+            log_level="error",
+        )
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        options = {"sockets": [listener]}
+        thread = threading.Thread(target=server.run, kwargs=options)
+        thread.start()
+        yield listener.getsockname()[1]
+        server.should_exit = server.force_exit = True
+        thread.join()
+
+
+def opened(port, content):
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection.sendall(content)
+    return connection
+
+
+def received(connection):
+    """Return what the server sends until it closes the connection."""
+    with connection, contextlib.suppress(ConnectionResetError):
+        return b"".join(iter(lambda: connection.recv(1000), b""))
+    return b""
+
+
+JOIN = (
+    b"POST /gradio_api/queue/join HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"
+)
+ROBOTS = b"GET /robots.txt HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"", b""),
+        (b"GET / HT", b""),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX", b""),
+        (ROBOTS + b"GET / HT", b"HTTP/1.1 200"),
+        (JOIN, b"HTTP/1.1 408"),
+        (JOIN.replace(b"queue/join", b"upload"), b""),
+    ],
+    ids=["nothing", "line", "header", "second", "body", "upload"],
+)
+def test_a_half_sent_request_ends(port, content, status):
+    assert received(opened(port, content)).startswith(status)
+
+
+@pytest.mark.parametrize("path", [b"", b"GET /gradio_api/heartbeat/a HTTP/1.1\r\n"])
+def test_a_page_is_reachable_beyond_the_connections(port, path):
+    content = path and path + b"Host: a\r\n\r\n"
+    kept = [opened(port, content) for _ in range(20)]
+
+    assert received(opened(port, ROBOTS)).startswith(b"HTTP/1.1 200")
+    for connection in kept:
+        connection.close()
+
+
+def test_one_message_is_logged_once(caplog):
+    pytest.importorskip("uvicorn")
+    from keras_attention_apps.common.web.connections import Reported
+
+    logger = logging.getLogger("test")
+    logger.addFilter(Reported())
+    for _ in range(1000):
+        logger.error("Invalid HTTP request received.")
+        logger.error("Cancel 3 running task(s)")
+
+    assert caplog.messages == ["Invalid HTTP request received."]
