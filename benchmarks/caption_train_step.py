@@ -49,7 +49,7 @@ def our_step(jit_compile):
     from keras_attention_apps.captioner.config import TrainConfig
     from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
 
-    training = TrainConfig(data=Path(), output=Path())
+    training = TrainConfig(data=(), output=Path())
     model = ModelConfig(
         region_units=0,
         embedding_units=EMBEDDING_UNITS,

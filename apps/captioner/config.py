@@ -32,6 +32,7 @@ from keras_attention_apps.common.schema import NonNegative
 from keras_attention_apps.common.schema import Positive
 from keras_attention_apps.common.schema import Range
 from keras_attention_apps.common.schema import Units
+from keras_attention_apps.common.schema import Weight
 from tyro.conf import Positional
 
 
@@ -134,10 +135,16 @@ class CaptionTrainingOptions:
     """Options of the training of a captioner."""
 
     #: Folder with images and captions. If it has no splits, a tenth of the images is
-    #: held out for validation, and another tenth for testing.
-    data: Path
+    #: held out for validation, and another tenth for testing. Several data sets, each
+    #: in its own layout, are given as --data first --data second; the mean of the
+    #: validation metric over them selects the best epoch.
+    data: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction]
     #: Output folder for the best model, the checkpoints and the report (report.html).
     output: Path
+    #: Weights of the data sets, one number each: how often an epoch goes through a data
+    #: set. With 2, twice; with 0.5, through another random half of it in every epoch.
+    #: By default 1 each.
+    data_weights: tuple[Weight, ...] = ()
     #: Folder with the files of detected regions, which replace the CNN: for the image
     #: dog.jpg a file dog.npz with the arrays features (R, D) and boxes (R, 4): left,
     #: top, right and bottom as fractions of width and height. Fine-tuning is skipped.

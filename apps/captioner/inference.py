@@ -159,7 +159,7 @@ class Captioner(BaseCaptioner, Task):
         rows = [rows.get(word, 0) for word in self.tokenizer.words]
         copied = keras.ops.take(other.network.embedding.embeddings, rows, axis=0)
         known = keras.ops.convert_to_tensor(known)[:, None]
-        embeddings.assign(keras.ops.where(known, copied, embeddings))
+        embeddings.assign(keras.ops.where(known, copied, embeddings.value))
 
     @property
     def image_size(self):

@@ -409,3 +409,88 @@ def test_a_model_to_start_from_keeps_its_sizes(squares, model_folder, tmp_path, 
     changes = {"from-preset": f"{model_folder}+{model_folder}"}
     assert main(command(squares, tmp_path / "run", sizes={}, **changes)) == 2
     assert "training needs a single captioner" in capsys.readouterr().err
+
+
+def json_lines(squares, folder):
+    """Copy the squares in Hugging Face's layout, of which one in ten is validation."""
+    folder.mkdir()
+    lines = []
+    for path in sorted((squares / "Images").glob("*-8.png")):
+        shutil.copy(path, folder / f"other-{path.name}")
+        caption = f"other {path.stem.partition('-')[0]}"
+        lines.append({"file_name": f"other-{path.name}", "caption": caption})
+    (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return folder
+
+
+def test_several_data_sets_train_one_captioner(
+    eager, squares, tmp_path, capsys, monkeypatch
+):
+    run = command(squares, tmp_path / "run", SHORT, epochs=1)
+    place = run.index("--data")
+    other = json_lines(squares, tmp_path / "other")
+    # CIDEr is 0 for a single image, which is why ROUGE-L selects the best epoch.
+    scores = {4: 10.0, 1: 20.0}
+    monkeypatch.setattr(
+        train, "caption_scores", lambda texts, _: {"rouge-l": scores[len(texts)]}
+    )
+    both = [
+        *run[:place],
+        "--data",
+        str(other),
+        *run[place:],
+        "--data-weights",
+        "2",
+        "1",
+    ]
+    assert main(both) == 0
+
+    out = capsys.readouterr().out
+    # Of four images, one is for validation and one for testing. The others occur twice.
+    assert "other: 2 images with 2 captions, 1 images for validation, which " in out
+    assert f"{squares.name}: 12 images with 24 captions, 4 images for valid" in out
+    figures = f"other: rouge-l 20.0\n{squares.name}: rouge-l 10.0\nmean: rouge-l 15.0"
+    assert figures in out
+    assert "\x1b[1m3/3" in out
+    progress = json.loads((tmp_path / "run/checkpoints/progress.json").read_text())
+    found = {x: y for x, y in progress["history"][2].items() if "rouge" in x}
+    expected = {"rouge-l": 15, "rouge-l other": 20}
+    expected |= {f"rouge-l {squares.name}": 10}
+    assert found == expected and "reward" in progress["history"][2]
+    assert "ROUGE-L (other)" in (tmp_path / "run/report.html").read_text()
+    captioner = Captioner.from_preset(tmp_path / "run/model")
+    assert {"other", "square"} <= {*captioner.tokenizer.words}
+
+    assert main([*both[:-1], "3"]) == 2
+    assert "another training: data_weights was [2.0, 1.0], and is now" in (
+        capsys.readouterr().err
+    )
+    assert main([*run[:place], *run[place + 2 :]]) == 2
+    assert "expected a data set: --data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scores, best", [((5, 5, 4), 0), ((5, 4, 6), 2)])
+def test_a_preset_is_epoch_0_and_kept_unless_an_epoch_exceeds_it(
+    scores, best, eager, without_steps, squares, model_folder, tmp_path, monkeypatch
+):
+    def saved(captioner, folder, **metadata):
+        saves.append(len(saves))
+        save(captioner, folder, **metadata)
+
+    figures, saves, save = iter(scores), [], Captioner.save
+    monkeypatch.setattr(Captioner, "save", saved)
+    monkeypatch.setattr(
+        train, "caption_scores", lambda *texts: {"cider": next(figures)}
+    )
+    changes = {"from-preset": model_folder, "epochs": 2, "fine-tune-epochs": 0}
+    changes["self-critical-epochs"] = 0
+    run = command(squares, tmp_path / "run", {}, **changes)
+    assert [main(run), main(run)] == [0, 0]
+
+    assert len(saves) == (2 if best else 1)
+    progress = json.loads((tmp_path / "run/checkpoints/progress.json").read_text())
+    assert tuple(x["cider"] for x in progress["history"]) == scores
+    report = (tmp_path / "run/report.html").read_text(encoding="utf-8")
+    names = ["Epoch 0: tiny", *(f"Training of the decoder, epoch {n}" for n in (1, 2))]
+    assert f"the best model: {names[best]}" in report
+    assert "4 images for validation, which is too few" in report

@@ -12,7 +12,9 @@ from keras_attention_apps.captioner.data.boxes import viewed
 from keras_attention_apps.captioner.images.reading import read_array
 from keras_attention_apps.common.hosts import rows_of_host
 from keras_attention_apps.common.network.compiling import rounded_up
+from keras_attention_apps.common.network.compiling import shape_multiple
 from keras_attention_apps.common.tokens import PAD
+from keras_attention_apps.common.training.data_sets import Mixture
 
 # Images are sorted by the length of their captions within buckets of this many batches.
 BUCKET_BATCHES = 8
@@ -96,6 +98,8 @@ class TrainingBatches(keras.utils.PyDataset):
 
     Args:
         captions: For each image, its captions as lists of token ids.
+        mixture: `Mixture` of the images, from which every epoch is drawn; each once if
+            omitted.
         features: One array `(images, S, D)` for each view; an epoch draws one of the
             views of each image. `None` to read the images.
         views: For each array, the views of its images; see `random_views`.
@@ -119,6 +123,7 @@ class TrainingBatches(keras.utils.PyDataset):
         self,
         captions,
         *,
+        mixture=None,
         features=None,
         views=None,
         paths=None,
@@ -134,6 +139,7 @@ class TrainingBatches(keras.utils.PyDataset):
     ):
         super().__init__(workers=2)
         self.captions = captions
+        self.mixture = mixture or Mixture([len(captions)])
         self.features = features
         self.views = views
         self.paths = paths
@@ -159,7 +165,7 @@ class TrainingBatches(keras.utils.PyDataset):
     def _plan(self):
         """Return the images of every batch of this epoch."""
         random = np.random.default_rng((self.seed, self.epoch))
-        order = random.permutation(len(self.captions))
+        order = self.mixture.draw(random)
         longest = np.array([max(map(len, texts)) for texts in self.captions])
         bucket = self.batch_images * BUCKET_BATCHES
         batches = []
@@ -222,7 +228,10 @@ class TrainingBatches(keras.utils.PyDataset):
             picked = random.permutation(len(texts))[: self.captions_per_image]
             rows.append([texts[i] for i in picked])
         longest = max(least, *(len(text) for texts in rows for text in texts))
-        count = rounded_up(len(rows), self.multiple)
+        # Without its last token, which is only a target.
+        longest = rounded_up(longest - 1, shape_multiple()) + 1
+        count = rounded_up(len(rows), shape_multiple(self.batch_images))
+        count = rounded_up(count, self.multiple)
         shape = (count, self.captions_per_image, longest)
         token_ids = np.full(shape, PAD, "int32")
         for row, texts in enumerate(rows):

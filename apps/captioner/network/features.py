@@ -12,6 +12,7 @@ from keras_attention_apps.captioner.data.archives import read_content
 from keras_attention_apps.captioner.data.batches import ImageBatches
 from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.files import atomic_path
+from keras_attention_apps.common.network.compiling import shape_multiple
 from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.reading import CHUNK
 
@@ -77,7 +78,8 @@ def _write_features(path, backbone, paths, views):
     progress = keras.utils.Progbar(len(paths), unit_name="image")
     for index in range(len(batches)):
         begin = index * batches.batch_size
-        computed = predict_rows(model, batches[index])
+        multiple = shape_multiple(batches.batch_size)
+        computed = predict_rows(model, batches[index], multiple)
         features[begin : begin + len(computed)] = computed
         progress.add(len(computed))
     features.flush()

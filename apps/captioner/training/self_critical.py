@@ -2,6 +2,8 @@
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.network.compiling import shape_multiple
+from keras_attention_apps.common.training.data_sets import Mixture
 from keras_attention_apps.common.training.self_critical import SelfCritical
 
 
@@ -22,30 +24,36 @@ class SelfCriticalCaptions(SelfCritical):
     Args:
         captioner: The `Captioner`; its network must be compiled.
         features: List of arrays `(images, S, D)`; every step draws one for each image.
+        mixture: `Mixture` of the images, from which every epoch is drawn; each once if
+            omitted.
         reward: Function of the list of words of a caption and the index of its image
             to its reward, such as a `CiderReward`.
         batch_images: Batch size, in images.
         **options: Further arguments of `SelfCritical`.
     """
 
-    def __init__(self, captioner, features, reward, *, batch_images, **options):
+    def __init__(
+        self, captioner, features, reward, *, mixture=None, batch_images, **options
+    ):
         super().__init__(
             captioner.network,
             "captions",
             banned=captioner.tokenizer.banned,
+            multiple=shape_multiple(batch_images),
             **options,
         )
         self.captioner = captioner
         self.features = features
         self.reward = reward
+        self.mixture = mixture or Mixture([len(features[0])])
         self.batch_images = batch_images
 
     def __len__(self):
-        return -(-len(self.features[0]) // self.batch_images)
+        return -(-len(self.mixture) // self.batch_images)
 
     def plan(self, epoch):
         random = np.random.default_rng((self.seed, epoch))
-        order = random.permutation(len(self.features[0]))
+        order = self.mixture.draw(random)
         for begin in range(0, len(order), self.batch_images):
             yield order[begin : begin + self.batch_images]
 

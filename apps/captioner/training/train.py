@@ -45,11 +45,18 @@ from keras_attention_apps.common.files import recover_folder
 from keras_attention_apps.common.files import resolved
 from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.inputs import Inputs
+from keras_attention_apps.common.network.compiling import shape_multiple
 from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.presets import BEST
 from keras_attention_apps.common.presets import model_names
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.checkpoints import dependencies
+from keras_attention_apps.common.training.data_sets import Mixture
+from keras_attention_apps.common.training.data_sets import check_data_sets
+from keras_attention_apps.common.training.data_sets import combined_scores
+from keras_attention_apps.common.training.data_sets import formatted_scores
+from keras_attention_apps.common.training.data_sets import names_of
+from keras_attention_apps.common.training.data_sets import validation_summary
 from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.embeddings import check_embeddings
 from keras_attention_apps.common.training.embeddings import load_embeddings
@@ -83,8 +90,9 @@ MIN_STEPS = 100
 def train(config: TrainConfig):
     """Train a captioner; see `TrainConfig`. Returns the folder of the best model."""
     config = dataclasses.replace(
-        config, data=resolved(config.data), output=resolved(config.output)
+        config, data=tuple(map(resolved, config.data)), output=resolved(config.output)
     )
+    check_data_sets(config.data, config.data_weights)
     if config.regions:
         config = dataclasses.replace(
             config, regions=resolved(config.regions), fine_tune_epochs=0
@@ -92,7 +100,7 @@ def train(config: TrainConfig):
     check_embeddings(config)
     check_sampling(config, recurrent=config.model.decoder == "recurrent")
     inputs = (
-        config.data,
+        *config.data,
         config.regions,
         config.from_preset,
         config.backbone_weights,
@@ -112,13 +120,10 @@ def train(config: TrainConfig):
 
 
 def _train(config, devices):
-    training, validation = (
-        readable(read_dataset(config.data, split), config.max_unreadable)
-        for split in ("train", "dev")
-    )
-    config = with_regions(config, [*training, *validation])
-    texts = [text for image in training for text in image.captions]
-    default_batch = min(BATCH_IMAGES, -(-len(training) // MIN_STEPS))
+    data = _Data(config)
+    config = with_regions(config, [*data.training, *data.validation])
+    texts = [text for image in data.training for text in image.captions]
+    default_batch = min(BATCH_IMAGES, -(-len(data.mixture) // MIN_STEPS))
     config = dataclasses.replace(
         config,
         min_count=config.min_count or (MIN_COUNT if len(texts) >= FEW_CAPTIONS else 1),
@@ -131,34 +136,76 @@ def _train(config, devices):
         vocabulary = start.tokenizer.extended(vocabulary)
     if len(vocabulary) == len(SPECIAL):
         raise UserError(
-            f"no word in {config.data} occurs {config.min_count} times, so the "
-            "vocabulary would be empty. Choose a smaller --min-count"
+            f"no word in {' and '.join(map(str, config.data))} occurs "
+            f"{config.min_count} times, so the vocabulary would be empty. Choose a "
+            "smaller --min-count"
         )
-    data_summary = (
-        f"{len(training)} images with {len(texts)} captions, {len(vocabulary)} "
-        f"words; {len(validation)} images for validation"
-    )
+    data_summary = f"{data.summary}; {len(vocabulary)} words"
     print(data_summary)
     report_unknown(texts, vocabulary, config.min_count)
     report_cut(texts, config.model.max_length)
     if config.supervision:
-        report_phrases(training)
+        report_phrases(data.training)
     if config.teacher_captions:
-        training = with_teacher_captions(training, config.teacher_captions)
-        count = sum(len(image.teacher_captions) for image in training)
+        data.training = with_teacher_captions(data.training, config.teacher_captions)
+        count = sum(len(image.teacher_captions) for image in data.training)
         print(f"{count} teacher captions")
-    depends_on = _dependencies(config, start, training, validation)
+    depends_on = _dependencies(config, start, data)
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
     on_first_host(recover_folder, config.output / BEST, model_names)
     captioner = _new_captioner(config, vocabulary, start)
-    phases = _Phases(
-        config, captioner, training, validation, checkpoints, devices, data_summary
+    phases = _Phases(config, captioner, data, checkpoints, devices, data_summary)
+    phases.runner.run(
+        (phases.train_decoder, phases.fine_tune, phases.self_critical),
+        phases.validate_start,
     )
-    phases.runner.run((phases.train_decoder, phases.fine_tune, phases.self_critical))
     return phases.runner.best
 
 
-def _dependencies(config, start, training, validation):
+class _Data:
+    """The images of a training, from all its data sets.
+
+    Attributes:
+        training: List of all training images.
+        validation: List of all validation images.
+        mixture: `Mixture` of the training images.
+        parts: Dict from the name of each data set to the slice of its validation
+            images.
+        summary: Description of all data sets.
+    """
+
+    def __init__(self, config):
+        self.training, self.validation, self.parts = [], [], {}
+        sizes, lines = [], []
+        for name, directory in zip(names_of(config.data), config.data, strict=True):
+            training, validation = (
+                readable(read_dataset(directory, split), config.max_unreadable)
+                for split in ("train", "dev")
+            )
+            count = sum(len(image.captions) for image in training)
+            lines.append(
+                f"{len(training)} images with {count} captions, "
+                f"{validation_summary(len(validation), 'images')}"
+            )
+            begin = len(self.validation)
+            self.parts[name] = slice(begin, begin + len(validation))
+            sizes.append(len(training))
+            self.training += training
+            self.validation += validation
+        self.mixture = Mixture(sizes, config.data_weights)
+        if len(lines) > 1:
+            lines = [f"{x}: {line}" for x, line in zip(self.parts, lines, strict=True)]
+        self.summary = "; ".join(lines)
+
+    def fingerprint(self, key, *, validation=True):
+        """Return a line with a digest of `key(image)` over the images."""
+        splits = self.mixture.split(self.training)
+        if validation:
+            splits += [self.validation[part] for part in self.parts.values()]
+        return fingerprint(key, *splits)
+
+
+def _dependencies(config, start, data):
     """Return a dict of the options and the data; see `dependencies`."""
     text_of, boxes_of = attrgetter("path.name", "captions"), attrgetter("boxes")
 
@@ -172,10 +219,14 @@ def _dependencies(config, start, training, validation):
         start,
         # A preset has its own backbone.
         files=None if start else files,
-        teacher_captions=fingerprint(attrgetter("teacher_captions"), training),
-        text=fingerprint(text_of, training, validation),
-        boxes=fingerprint(boxes_of, training) if config.supervision else None,
-        region_files=config.regions and fingerprint(regions_of, training, validation),
+        teacher_captions=data.fingerprint(
+            attrgetter("teacher_captions"), validation=False
+        ),
+        text=data.fingerprint(text_of),
+        boxes=(
+            data.fingerprint(boxes_of, validation=False) if config.supervision else None
+        ),
+        region_files=config.regions and data.fingerprint(regions_of),
     )
 
 
@@ -244,24 +295,17 @@ def _build(config, vocabulary_size, encoder):
 class _Phases:
     """The three phases of a training, and the data that they share."""
 
-    def __init__(
-        self,
-        config,
-        captioner,
-        training,
-        validation,
-        checkpoints,
-        devices,
-        data_summary,
-    ):
+    def __init__(self, config, captioner, data, checkpoints, devices, data_summary):
         self.config = config
         self.devices = devices
         self.captioner = captioner
         self.network = captioner.network
-        self.training = training
-        self.validation = validation
+        self.data = data
+        self.training = data.training
+        self.validation = data.validation
         self.metric = config.validation_metric
-        if self.metric == "cider" and len(validation) == 1:
+        sizes = [part.stop - part.start for part in data.parts.values()]
+        if self.metric == "cider" and min(sizes) == 1:
             # BLEU-4 is mostly 0, too.
             print("CIDEr needs several images: the best epoch is chosen by ROUGE-L")
             self.metric = "rouge-l"
@@ -270,9 +314,9 @@ class _Phases:
                 captioner.tokenizer.encode(text, config.model.max_length)
                 for text in (*image.captions, *image.teacher_captions)
             ]
-            for image in training
+            for image in self.training
         ]
-        self.samples = CaptionSamples(validation)
+        self.samples = CaptionSamples(self.validation)
         self.runner = Runner(
             config,
             captioner,
@@ -288,6 +332,10 @@ class _Phases:
             metric=self.metric,
             samples=self.samples,
         )
+
+    def validate_start(self):
+        """Return the metrics before the first epoch."""
+        return self._validate(self._validation_features("frozen"))
 
     def train_decoder(self):
         """Train the decoder on features of the frozen CNN, which are computed once."""
@@ -342,6 +390,7 @@ class _Phases:
             self.captioner,
             features,
             self._reward(),
+            mixture=self.data.mixture,
             batch_images=config.batch_images,
             samples=max(config.captions_per_image, least),
             baseline=config.self_critical_baseline,
@@ -428,10 +477,12 @@ class _Phases:
             if not any(boxes):
                 raise UserError(
                     "supervision needs images with boxes of words in their "
-                    f"captions. Received: none in {config.data}"
+                    "captions. Received: none in "
+                    f"{' and '.join(map(str, config.data))}"
                 )
         batches = TrainingBatches(
             self.token_ids,
+            mixture=self.data.mixture,
             **source,
             augment=config.augment,
             boxes=boxes,
@@ -486,14 +537,18 @@ class _Phases:
         beam_size = self.config.validation_beam_size
         search_model = self.captioner.search_model(beam_size=beam_size)
         captions = []
+        multiple = shape_multiple(VALIDATION_BATCH)
         for batch, boxes in validation_batches():
-            outputs = predict_rows(search_model, batch)
+            outputs = predict_rows(search_model, batch, multiple)
             for [best] in self.captioner.captions_of(outputs, boxes=boxes):
                 self.samples.keep(len(captions), best)
                 captions.append(best.text)
         references = [image.captions for image in self.validation]
-        scores = caption_scores(captions, references)
-        print("\n" + "  ".join(f"{name} {x:.1f}" for name, x in scores.items()))
+        scores = {
+            name: caption_scores(captions[part], references[part])
+            for name, part in self.data.parts.items()
+        }
+        print(f"\n{formatted_scores(scores)}")
         if len(captions) > 1 and len(set(captions)) == 1:
             print(f"All images have the same caption: {captions[0]!r}")
-        return scores
+        return combined_scores(scores)

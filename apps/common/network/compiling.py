@@ -62,6 +62,14 @@ def with_cast_weights(step, network):
     return cast_step
 
 
+def shape_multiple(size=8):
+    """Return the multiple to which the size of an axis is rounded up.
+
+    JAX compiles for every shape, so it is `size` there. Elsewhere it is 1.
+    """
+    return size if keras.backend.backend() == "jax" else 1
+
+
 def rounded_up(size, multiple):
     """Return the smallest multiple of a number that is at least `size`."""
     return -(-size // multiple) * multiple

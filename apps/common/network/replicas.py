@@ -5,8 +5,10 @@ the batch; JAX runs it once, with arrays that are spread over the devices.
 """
 
 import keras
+import numpy as np
 from keras import ops
 from keras_attention_apps.common.hosts import without_distribution
+from keras_attention_apps.common.network.compiling import rounded_up
 
 
 def share_of_replica(count):
@@ -81,7 +83,13 @@ def _replica_count():
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
-def predict_rows(model, inputs):
+def with_rows(array, count):
+    """Return an array with more rows, which repeat the last one."""
+    missing = count - len(array)
+    return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)])
+
+
+def predict_rows(model, inputs, multiple=1):
     """Return the outputs of `model.predict_on_batch` for exactly the rows of a batch.
 
     Each device computes the whole batch. On TensorFlow, the outputs of all devices are
@@ -91,8 +99,13 @@ def predict_rows(model, inputs):
         model: A compiled Keras model.
         inputs: An array, or a nested structure of arrays, whose first axis is that of
             the rows.
+        multiple: The model receives a multiple of this number of rows, the last one
+            repeated.
     """
     rows = len(keras.tree.flatten(inputs)[0])
+    count = rounded_up(rows, multiple)
+    if count > rows:
+        inputs = keras.tree.map_structure(lambda x: with_rows(x, count), inputs)
     with without_distribution():
         outputs = model.predict_on_batch(inputs)
     return keras.tree.map_structure(lambda x: x[:rows], outputs)

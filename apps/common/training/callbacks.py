@@ -4,6 +4,7 @@ import math
 
 import keras
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.training.ranking import best_of
 
 
 class StopOnInvalidLoss(keras.callbacks.Callback):
@@ -77,8 +78,8 @@ class ValidateDecoded(keras.callbacks.Callback):
         score: Function without arguments that returns a dict of metrics.
         rank: Function from these metrics to a value that is larger for better epochs.
         keep: Function without arguments that stores the model as the best.
-        progress: The `Progress` of the training: a model is kept if it is at least as
-            good as those of all finished epochs.
+        progress: The `Progress` of the training: a model is kept if it is the best of
+            all finished epochs; see `best_of`.
         patience: Patience: epochs without improvement before a phase stops early.
     """
 
@@ -87,8 +88,8 @@ class ValidateDecoded(keras.callbacks.Callback):
         self.score = score
         self.rank = rank
         self.keep = keep
-        ranks = [rank(metrics) for metrics in progress.history]
-        self.best = max(ranks, default=None)
+        self.history = [*progress.history]
+        ranks = [rank(metrics) for metrics in self.history]
         # The ranks of this phase alone, for early stopping.
         self.ranks = ranks[len(ranks) - progress.epoch :]
         self.patience = patience
@@ -113,9 +114,8 @@ class ValidateDecoded(keras.callbacks.Callback):
         metrics = self.score()
         logs.update(metrics)
         self.ranks.append(self.rank(metrics))
-        # If epochs are equally good, the latest is kept.
-        if self.best is None or self.ranks[-1] >= self.best:
-            self.best = self.ranks[-1]
+        self.history.append({**logs})
+        if best_of(self.history, self.rank) == len(self.history) - 1:
             self.keep()
         if averages:
             self.averages.on_test_end()

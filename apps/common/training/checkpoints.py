@@ -70,8 +70,8 @@ class Progress:
         epoch: Finished epochs of that phase.
         weights: File name of the checkpoint, `None` before a phase starts.
         seeds: States of the random generators, which Keras does not save.
-        history: One dict of metrics for every finished epoch of all phases, and for
-            the average of epochs.
+        history: One dict of metrics for the preset from which the training starts, if
+            any, for every finished epoch of all phases, and for the average of epochs.
     """
 
     phase: Natural = 0
@@ -139,6 +139,11 @@ class Checkpoints:
                 state.assign(value)
         if progress.weights:
             load_weights(model, self.directory / progress.weights)
+
+    def begin(self, metrics):
+        """Record the metrics of the preset from which the training starts."""
+        self.progress.history.append(metrics)
+        self._write()
 
     def save(self, model, metrics):
         """Record a finished epoch."""

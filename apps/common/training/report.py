@@ -14,6 +14,8 @@ from keras_attention_apps.common.files import read_json
 from keras_attention_apps.common.files import write_json
 from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.training.curves import chart
+from keras_attention_apps.common.training.ranking import best_of
+from keras_attention_apps.common.training.ranking import is_epoch
 from keras_attention_apps.common.web.markup import table
 
 # The report in the output of a training, and its data in the checkpoints.
@@ -193,9 +195,9 @@ class Report:
         return phases
 
     def _best(self, first, end):
-        """Return the index of the best epoch of a range; of equals, the latest."""
-        ranks = [self.rank(epoch["figures"]) for epoch in self._epochs[first:end]]
-        return end - 1 - ranks[::-1].index(max(ranks))
+        """Return the index of the best epoch of a range; see `best_of`."""
+        figures = [epoch["figures"] for epoch in self._epochs[first:end]]
+        return first + best_of(figures, self.rank)
 
     def _shown(self):
         """Return the epochs whose attention is shown: the first, and each phase's best.
@@ -232,7 +234,7 @@ class Report:
         names = []
         for title, first, end in self._phases():
             for number, epoch in enumerate(self._epochs[first:end], start=1):
-                trained = _is_epoch(epoch["figures"])
+                trained = is_epoch(epoch["figures"])
                 names.append(f"{title}, epoch {number}" if trained else title)
         return names
 
@@ -249,16 +251,24 @@ class Report:
         )
         yield '<section><h2>Curves</h2><ol class="phases">'
         for number, (title, first, end) in enumerate(phases):
-            trained = sum(map(_is_epoch, metrics[first:end]))
+            trained = sum(map(is_epoch, metrics[first:end]))
             count = f", epochs: {trained}" if trained else ""
             yield f'<li class="phase-{number % 4}">{html.escape(title)}{count}</li>'
         yield '</ol><div class="charts">'
-        labels, numbers = [], itertools.count(1)
-        for epoch in metrics:
-            labels.append(str(next(numbers)) if _is_epoch(epoch) else "")
+        # Epoch 0 is the preset.
+        labels, numbers = [], itertools.count(int(is_epoch(metrics[0])))
+        for index, epoch in enumerate(metrics):
+            labels.append(str(next(numbers)) if is_epoch(epoch) or not index else "")
         names = dict.fromkeys(name for epoch in metrics for name in epoch)
         # The loss, then the metric that chooses the best epoch.
-        order = sorted(names, key=lambda x: (x != "loss", x != self.metric))
+        order = sorted(
+            names,
+            key=lambda x: (
+                x != "loss",
+                x.partition(" ")[0] != self.metric,
+                x != self.metric,
+            ),
+        )
         for name in order:
             yield chart(
                 _named(name),
@@ -325,11 +335,6 @@ class Report:
         yield f"<details><summary>Options</summary>{options}</details></section>"
 
 
-def _is_epoch(metrics):
-    """Return whether metrics are those of an epoch of training, not of an average."""
-    return not {"loss", "reward"}.isdisjoint(metrics)
-
-
 def _comparable(metrics):
     """Return the metrics without the loss of self-critical training.
 
@@ -341,7 +346,9 @@ def _comparable(metrics):
 
 
 def _named(name):
-    return NAMES.get(name, name)
+    """Return the name of a metric, such as `"cider"`, or `"cider coco"` of a data set."""
+    metric, _, data = name.partition(" ")
+    return NAMES.get(metric, metric) + (f" ({data})" if data else "")
 
 
 def _flat(options, within=""):

@@ -24,6 +24,7 @@ from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
 from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
 from keras_attention_apps.common.training.callbacks import ValidateDecoded
 from keras_attention_apps.common.training.checkpoints import PROGRESS
+from keras_attention_apps.common.training.checkpoints import Progress
 from keras_attention_apps.common.training.checkpoints import check_checkpoints
 from keras_attention_apps.common.training.report import Report
 from keras_attention_apps.common.training.report import check_report
@@ -154,12 +155,31 @@ class Runner:
         """The `Progress` of the training."""
         return self.checkpoints.progress
 
-    def run(self, phases):
-        """Run the unfinished phases, functions without arguments, in order."""
+    def run(self, phases, validate):
+        """Run the unfinished phases in order.
+
+        A training from a preset begins with the metrics of the preset as epoch 0, and
+        the preset is the best model until an epoch exceeds it.
+
+        Args:
+            phases: Functions without arguments.
+            validate: Function without arguments that returns a dict of metrics.
+        """
+        if self.config.from_preset and self.progress == Progress():
+            self._begin(validate)
         for phase in phases[self.progress.phase :]:
             phase()
             self.checkpoints.next_phase()
         self._report_best()
+
+    def _begin(self, validate):
+        """Validate the preset, and keep it as the best model."""
+        title = f"Epoch 0: {Path(self.config.from_preset).name}"
+        print(f"{title}, before training")
+        metrics = {x: float(y) for x, y in broadcast_metrics(validate()).items()}
+        self.save_best()
+        self.report.add_epoch(title, metrics)
+        self.checkpoints.begin(metrics)
 
     def load_best(self):
         """Load the weights of the best model so far, if there is one."""

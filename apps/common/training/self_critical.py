@@ -8,6 +8,7 @@ import numpy as np
 from keras_attention_apps.common.hosts import rows_of_host
 from keras_attention_apps.common.network.compiling import rounded_up
 from keras_attention_apps.common.network.replicas import predict_rows
+from keras_attention_apps.common.network.replicas import with_rows
 from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.common.tokens import PAD
 from keras_attention_apps.common.tokens import START
@@ -171,7 +172,8 @@ class SelfCritical:
             "advantages": rewards - self._baselines(rewards, inputs, items),
         }
         multiple = math.lcm(self.multiple, self.devices)
-        batch = _with_rows(batch, rounded_up(len(items), multiple))
+        rows = rounded_up(len(items), multiple)
+        batch = {name: with_rows(array, rows) for name, array in batch.items()}
         batch[self.sequences][len(items) :] = PAD
         return batch, rewards.mean()
 
@@ -184,10 +186,9 @@ class SelfCritical:
     def _search(self, inputs, items, search, **options):
         """Return token ids `(items, K, T)` and their lengths, as arrays."""
         search_model = self._search_model(search, self.max_length(inputs), **options)
-        rows = rounded_up(len(items), self.multiple)
-        outputs = predict_rows(search_model, _with_rows(inputs, rows))
+        outputs = predict_rows(search_model, inputs, self.multiple)
         return [
-            keras.ops.convert_to_numpy(outputs[name])[: len(items)]
+            keras.ops.convert_to_numpy(outputs[name])
             for name in ("token_ids", "lengths")
         ]
 
@@ -200,11 +201,3 @@ class SelfCritical:
             ],
             "float32",
         )
-
-
-def _with_rows(arrays, rows):
-    """Return a dict of arrays with more rows, which repeat the last one."""
-    return {
-        name: np.concatenate([array, np.repeat(array[-1:], rows - len(array), axis=0)])
-        for name, array in arrays.items()
-    }

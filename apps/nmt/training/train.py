@@ -27,8 +27,11 @@ from keras_attention_apps.common.presets import model_names
 from keras_attention_apps.common.training.averaging import average_models
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.checkpoints import dependencies
+from keras_attention_apps.common.training.data_sets import combined_scores
 from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.embeddings import check_embeddings
+from keras_attention_apps.common.training.ranking import best_of
+from keras_attention_apps.common.training.ranking import is_epoch
 from keras_attention_apps.common.training.runner import CHECKPOINTS
 from keras_attention_apps.common.training.runner import Runner
 from keras_attention_apps.common.training.runner import check_epochs
@@ -284,7 +287,8 @@ def _train(config, training, validation, devices):
     translator = Translator(model, subwords, network)
     phases = _Phases(config, translator, training, validation, checkpoints, devices)
     phases.runner.run(
-        (phases.teacher_forcing, phases.average_epochs, phases.self_critical)
+        (phases.teacher_forcing, phases.average_epochs, phases.self_critical),
+        phases._validate,
     )
     # A finished training never averages again.
     wait_for_hosts("training")
@@ -378,7 +382,7 @@ class _Phases:
         )
         self._report(batches)
         checkpoints = self.checkpoints
-        if not checkpoints.resumed:
+        if not checkpoints.progress.weights:
             # Epochs of another training must not be averaged.
             _remove_epochs(self.epochs_folder)
             if not config.from_preset:
@@ -406,7 +410,7 @@ class _Phases:
             scores = self._scores(averaged)
             print(f"The average of {len(folders)} epochs: {_formatted(scores)}")
             self.runner.report.add_epoch(f"Average of {len(folders)} epochs", scores)
-            if self.rank(scores) >= max(map(self.rank, history)):
+            if best_of([*history, scores], self.rank) == len(history):
                 names = [folder.name for folder in folders]
                 self.runner.save_best(averaged, average_of=names)
             history.append(scores)
@@ -523,12 +527,14 @@ class _Phases:
             )[0]
             for name, data_set in self.validation.items()
         }
-        return mean_first(found)
+        return combined_scores(found)
 
     def _save_epoch(self, scores):
         """Save the model of this epoch, and remove the epochs that are not averaged."""
         config, history = self.config, self.checkpoints.progress.history
-        ranks = [self.rank(metrics) for metrics in (*history, scores)]
+        # Epoch 0, a preset, is not averaged.
+        epochs = [*filter(is_epoch, history), scores]
+        ranks = [self.rank(metrics) for metrics in epochs]
         ranked = list(range(len(ranks)))
         if config.average_of == "best":
             ranked.sort(key=lambda epoch: (ranks[epoch], epoch))
@@ -539,32 +545,6 @@ class _Phases:
         for folder in _saved_epochs(self.epochs_folder):
             if folder.name not in chosen:
                 remove_folder(folder)
-
-
-def mean_first(scores):
-    """Return the metrics of several data sets as one dict.
-
-    Args:
-        scores: Dict from the names of data sets to dicts of their metrics.
-
-    Returns:
-        The metrics of an only data set; for several, the mean of each metric over the
-        data sets, and then those of each.
-
-    >>> mean_first({"a": {"bleu": 1.0}, "b": {"bleu": 2.0}})
-    {'bleu': 1.5, 'bleu a': 1.0, 'bleu b': 2.0}
-    """
-    means = {
-        metric: sum(x[metric] for x in scores.values()) / len(scores)
-        for metric in next(iter(scores.values()))
-    }
-    if len(scores) == 1:
-        return means
-    return means | {
-        f"{metric} {name}": value
-        for name, metrics in scores.items()
-        for metric, value in metrics.items()
-    }
 
 
 def _formatted(scores):
