@@ -346,7 +346,7 @@ def _comparable(metrics):
 
 
 def _named(name):
-    """Return the name of a metric, such as `"cider"`, or `"cider coco"` of a data set."""
+    """Return the name of a metric: `"cider"`, or `"cider coco"` of a data set."""
     metric, _, data = name.partition(" ")
     return NAMES.get(metric, metric) + (f" ({data})" if data else "")
 
