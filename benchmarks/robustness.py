@@ -10,6 +10,7 @@ and the input that took the most CPU time.
     python benchmarks/robustness.py costs --count 1000      # hidden from the size
     python benchmarks/robustness.py datasets --count 10000
     python benchmarks/robustness.py sentences --count 10000
+    python benchmarks/robustness.py tokenizers --count 500
     python benchmarks/robustness.py models --count 500
     python benchmarks/robustness.py layers --count 2000     # KERAS_BACKEND=jax, too
 """
@@ -30,6 +31,7 @@ import traceback
 from pathlib import Path
 
 import costly_images
+import hostile_tokenizers
 import mutated_inputs
 import numpy as np
 import workers
@@ -140,6 +142,29 @@ class Sentences:
         found.text.encode()
         assert "\n" not in found.text
         return found.text
+
+
+class Tokenizers:
+    """Loads SentencePiece models of strangers, and uses those that load."""
+
+    lines = ("A dog runs in the snow.", "\u4e00\u53ea\u72d7 x\u0301 \u2167", "z" * 3000)
+
+    def inputs(self, random):
+        return hostile_tokenizers.mutated_tokenizers(random, self.known())
+
+    def known(self):
+        from keras_attention_apps.nmt.translations import PRESETS
+
+        return (PRESETS / "multi30k-en-de-luong" / "subwords.model").read_bytes()
+
+    def answer(self, model):
+        from keras_attention_apps.common.presets import loading
+        from keras_attention_apps.nmt.data.text import Subwords
+
+        with loading("translator", "translator"):
+            subwords = Subwords(model)
+        found = list(map(subwords.encode, self.lines))
+        return repr([(ids, subwords.decode(ids), subwords.words(ids)) for ids in found])
 
 
 class Models:
@@ -330,6 +355,7 @@ KINDS = {
     "costs": Costs,
     "datasets": Datasets,
     "sentences": Sentences,
+    "tokenizers": Tokenizers,
     "models": Models,
     "layers": Layers,
 }

@@ -19,6 +19,7 @@ from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.captioner.network.encoders import ENCODER_FILE
 from keras_attention_apps.captioner.network.encoders import Encoder
+from keras_attention_apps.captioner.network.encoders import is_encoder
 from keras_attention_apps.captioner.network.ensemble import CaptionEnsemble
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
@@ -89,8 +90,14 @@ class Captioner(BaseCaptioner, Task):
         return replaced(config, changes, options)
 
     @staticmethod
-    def read_parts(folder):
-        return {"encoder": Encoder.load(folder)}
+    def read_parts(folder, config):
+        encoder = Encoder.load(folder)
+        if encoder is None and is_encoder(config.backbone):
+            # Its name would be that of another file, or of a download.
+            raise UserError(
+                f"there is no {ENCODER_FILE}, which describes {config.backbone!r}"
+            )
+        return {"encoder": encoder}
 
     def write_parts(self, folder):
         if self.network.backbone.encoder:

@@ -12,6 +12,7 @@ from keras_attention_apps.common.files import MODEL_FILES
 from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.files import holds
 from keras_attention_apps.common.files import read_json
+from keras_attention_apps.common.files import resolved
 from keras_attention_apps.common.reading import SizeLimitError
 from keras_attention_apps.common.schema import from_json
 
@@ -21,8 +22,10 @@ CONFIG = "config.json"
 # Weights of a model, in its folder.
 WEIGHTS = "model.weights.h5"
 
-# Entry of the configuration of an ensemble: the names of its models.
+# Entry of the configuration of an ensemble: the names of its models, and their maximum
+# number. Each model takes memory, even if its name is repeated.
 ENSEMBLE = "ensemble"
+MAX_MEMBERS = 16
 
 # Folder of the best model in the output of a training.
 BEST = "model"
@@ -73,7 +76,7 @@ def member_names(name_or_path, *, presets, noun):
     """Return the names of the models of an ensemble, or that of a single model.
 
     An ensemble is a name such as `"a+b"`, or a folder whose configuration lists the
-    names of its models. These are presets, or folders, inside this folder or elsewhere.
+    names of its models. These are presets, or folders inside this folder.
 
     Args:
         name_or_path: See `find_preset`.
@@ -81,23 +84,49 @@ def member_names(name_or_path, *, presets, noun):
         noun: See `loading`.
 
     Raises:
-        UserError: If there is no such preset or folder, or its configuration cannot be
-            read.
+        UserError: If there is no such preset or folder, its configuration cannot be
+            read, or there are more than `MAX_MEMBERS`.
     """
     names = split_names(name_or_path)
+    _check_count(names)
     if len(names) > 1:
         found = (member_names(name, presets=presets, noun=noun) for name in names)
-        return [*itertools.chain(*found)]
+        names = [*itertools.chain(*found)]
+        _check_count(names)
+        return names
     folder = find_preset(name_or_path, presets)
     with loading(folder, noun):
-        members = [
-            str(folder / name) if (folder / name / CONFIG).is_file() else name
-            for name in _listed_members(folder)
-        ]
+        listed = _listed_members(folder)
+        _check_count(listed)
+        members = [_member(folder, name, presets) for name in listed]
         for member in members:
             if _listed_members(find_preset(member, presets)):
                 raise UserError(f"{member!r} is an ensemble itself")
     return members or names
+
+
+def _check_count(names):
+    if len(names) > MAX_MEMBERS:
+        raise UserError(
+            f"an ensemble has at most {MAX_MEMBERS} models. Received: {len(names)}"
+        )
+
+
+def _member(folder, name, presets):
+    """Return the path of a model inside the folder of an ensemble, or a preset's name.
+
+    Raises:
+        UserError: If there is neither.
+    """
+    inside = folder / name
+    if resolved(inside).is_relative_to(resolved(folder)) and inside.is_dir():
+        return str(inside)
+    if Path(name).name == name and (presets / name / CONFIG).is_file():
+        return name
+    raise UserError(
+        f"the models of an ensemble must be presets or folders inside {str(folder)!r}. "
+        f"Received: {name!r}"
+    )
 
 
 def _listed_members(folder):

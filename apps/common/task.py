@@ -73,8 +73,13 @@ class Task:
         raise NotImplementedError
 
     @staticmethod
-    def read_parts(folder):
-        """Return the parts of a network that its configuration does not describe."""
+    def read_parts(folder, config):
+        """Return the parts of a network that its configuration does not describe.
+
+        Args:
+            folder: Folder of the model.
+            config: Its configuration.
+        """
         return {}
 
     def write_parts(self, folder):
@@ -139,7 +144,7 @@ class Task:
             tokenizer = cls.tokenizer_type.load(folder)
             fewest = config.fewest_weights(len(tokenizer))
             check_weights(folder / WEIGHTS, fewest, is_verified=is_verified)
-            parts = cls.read_parts(folder)
+            parts = cls.read_parts(folder, config)
             network = cls.build_network(config, len(tokenizer), **parts)
             load_weights(network, folder / WEIGHTS)
         return cls(config, tokenizer, network, **options)

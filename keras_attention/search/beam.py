@@ -38,6 +38,9 @@ from keras_attention.typing import Tensors
 from keras_attention.validation import check_boolean
 from keras_attention.validation import check_positive_integer
 
+# Largest beam width. The memory of a search grows with it.
+MAX_BEAM_SIZE = 10_000
+
 
 def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
     """Beam search over a step function.
@@ -114,7 +117,8 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
         infinity. Such tokens count as impossible.
 
     Raises:
-        ValueError: If `beam_size` or `max_length` is not a positive integer,
+        ValueError: If `beam_size` or `max_length` is not a positive integer, or
+            `beam_size` exceeds 10,000,
             `beam_groups` does not divide `beam_size`, a penalty is negative or
             infinite, the length penalty of `max_length` tokens exceeds
             float32, `length_penalty_form` is unknown, `coverage_mask` or `limit` has a
@@ -177,6 +181,10 @@ class Beam:
     ) -> None:
         max_length = check_positive_integer("max_length", max_length)
         beam_size = check_positive_integer("beam_size", beam_size)
+        if beam_size > MAX_BEAM_SIZE:
+            raise ValueError(
+                f"beam_size must be at most {MAX_BEAM_SIZE}. Received: {beam_size}"
+            )
         self.groups = Groups(beam_size, beam_groups, diversity_penalty)
         self.ranking = Ranking(
             max_length,

@@ -11,6 +11,7 @@ from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.network import backbone as backbones
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.network.encoders import ENCODER_FILE
 from keras_attention_apps.captioner.network.encoders import is_encoder
@@ -305,6 +306,19 @@ def test_a_model_folder_runs_no_code(folder, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     (changed / "config.json").write_text(json.dumps({"model": config["model"]}))
     with pytest.raises(UserError, match=r"mine\.keras cannot be built.* never run"):
+        Captioner.from_preset(changed)
+
+
+@pytest.mark.parametrize("name", ["mine.keras", "/mine.keras", "hub:hf://them/theirs"])
+def test_a_model_folder_names_no_other_file(folder, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(backbones, "read_encoder", None)
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    (changed / ENCODER_FILE).unlink()
+    config = json.loads((folder / "config.json").read_text())
+    model = {**config["model"], "backbone": name}
+    (changed / "config.json").write_text(json.dumps({"model": model}))
+
+    with pytest.raises(UserError, match=f"no backbone.json, which describes '{name}'"):
         Captioner.from_preset(changed)
 
 

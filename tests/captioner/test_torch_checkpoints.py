@@ -1,5 +1,6 @@
 import pathlib
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -55,6 +56,19 @@ def test_a_tensor_lies_inside_its_storage(tmp_path, offset, strides):
 
     with pytest.raises(ValueError, match=r"before PyTorch 1.6.*a\.pth"):
         read_checkpoint(tmp_path / "a.pth")
+
+
+def test_a_large_number_of_a_memorised_object_takes_no_memory(tmp_path):
+    magic = pickle.dumps(MAGIC_NUMBER, 2)[:-1]
+    memorised = b"r" + (2**24).to_bytes(4, "little")
+    (tmp_path / "a.pth").write_bytes(magic + memorised + b".")
+    tracemalloc.start()
+
+    with pytest.raises(ValueError, match="expected a PyTorch checkpoint"):
+        read_checkpoint(tmp_path / "a.pth")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**26
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\3\4", pickle.dumps(5, 2)])

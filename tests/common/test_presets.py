@@ -170,7 +170,8 @@ def test_an_error_of_a_file_is_one_line(error):
         raise error("two\nlines")
 
 
-def test_models_of_an_ensemble(tmp_path):
+def test_models_of_an_ensemble(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     contents = {
         "a": {"model": {}},
         "b+c": {"model": {}},
@@ -180,7 +181,13 @@ def test_models_of_an_ensemble(tmp_path):
         "absent": {"ensemble": ["a", "d"]},
         "inside": {"ensemble": ["a", "lstm/model"]},
         "inside/lstm/model": {"model": {}},
+        "many": {"ensemble": ["a"] * 17},
+        "parent": {"ensemble": ["../a", "a"]},
+        "root": {"ensemble": ["a", str(tmp_path / "presets" / "a")]},
+        "here": {"ensemble": ["a", "in-the-working-directory"]},
+        "../in-the-working-directory": {"model": {}},
     }
+    tmp_path = tmp_path / "presets"
     for name, content in contents.items():
         (tmp_path / name).mkdir(parents=True)
         write_sealed(tmp_path / name / "config.json", content)
@@ -198,7 +205,12 @@ def test_models_of_an_ensemble(tmp_path):
     for name, message in {
         "nested": "nested is not a complete parser: 'both' is an ensemble itself",
         "number": '"ensemble" of config.json is not a list of names',
-        "absent": "Presets: .*Received: 'd'",
+        "absent": "must be presets or folders inside '.*absent'. Received: 'd'",
+        "many": "an ensemble has at most 16 models. Received: 17",
+        "both+" * 8 + "a": "an ensemble has at most 16 models. Received: 17",
+        "parent": "folders inside '.*parent'. Received: '../a'",
+        "root": "folders inside '.*root'. Received: '.*/presets/a'",
+        "here": "folders inside '.*here'. Received: 'in-the-working-directory'",
     }.items():
         with pytest.raises(UserError, match=message):
             members(name)

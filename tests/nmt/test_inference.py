@@ -7,6 +7,7 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.tokens import END
 from keras_attention_apps.nmt import translations
+from keras_attention_apps.nmt.data import text
 from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.data.padding import pad
 from keras_attention_apps.nmt.inference import Translator
@@ -119,6 +120,13 @@ def test_a_very_long_sentence_is_cut(translator):
     assert found.cut
     assert 0 < len(found.source_words) < 20
     assert set(found.source_words) == {"dog"}
+
+
+def test_a_huge_text_is_cut_before_it_is_tokenized(subwords, monkeypatch):
+    monkeypatch.setattr(text, "MAX_CHARACTERS", 9)
+
+    assert subwords.encode("a dog runs") == subwords.encode("a dog run")
+    assert subwords.encode_all(["a dog runs"]) == [subwords.encode("a dog run")]
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])

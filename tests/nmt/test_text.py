@@ -169,6 +169,22 @@ def test_subwords_are_learned_from_words_of_any_length():
     assert int(ran.stdout) < 70_000
 
 
+@pytest.mark.parametrize("options", [b"\x1a", b"\x2a"])
+def test_a_model_has_no_table_of_a_normalisation(subwords, options):
+    name, table = b"\x0a\1x", b"\x12\3abc"
+    assert len(Subwords(subwords.model + options + b"\3" + name)) == len(subwords)
+    with pytest.raises(UserError, match=r"expected .* without a table of a normalisa"):
+        Subwords(subwords.model + options + b"\x08" + name + table)
+
+
+@pytest.mark.parametrize(
+    "end", [b"\x1a", b"\x1a\x05a", b"\x1b", b"\x80" * 11, b"\xff" * 9 + b"\x02\x00"]
+)
+def test_a_model_that_ends_with_a_damaged_field(subwords, end):
+    with pytest.raises(UserError, match=r"not a SentencePiece model: a .* is damaged"):
+        Subwords(subwords.model + end)
+
+
 def test_bytes_that_are_no_sentencepiece_model():
     with pytest.raises(UserError, match="not a SentencePiece model"):
         Subwords(b"nothing of the kind")

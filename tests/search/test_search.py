@@ -418,6 +418,7 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
     ("run", "options", "message"),
     [
         (run_beam, {"beam_size": 0}, "beam_size must be.* Received: 0"),
+        (run_beam, {"beam_size": 10**7}, "beam_size must be at most 10000.*10000000"),
         (run_beam, {"beam_size": 2.5}, "beam_size must be.* Received: 2.5"),
         (run_beam, {"length_penalty": -0.7}, "length_penalty must.* -0.7"),
         (run_beam, {"coverage_penalty": -0.2}, "coverage_penalty must.* -0.2"),

@@ -67,8 +67,12 @@ def _array(dtype, storage, offset, shape, strides):
     return np.ndarray(shape, dtype, storage, size * offset, strides)
 
 
-class _TensorUnpickler(pickle.Unpickler):
-    """Unpickles dicts of tensors: each as its storage's key, offset, shape, strides."""
+class _TensorUnpickler(pickle._Unpickler):
+    """Unpickles dicts of tensors: each as its storage's key, offset, shape, strides.
+
+    The faster `pickle.Unpickler` has an array as long as the largest number that a file
+    gives to a memorised object. Here, it is a dict.
+    """
 
     def __init__(self, file):
         super().__init__(file)

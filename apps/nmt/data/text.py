@@ -35,6 +35,9 @@ MAX_SENTENCES = 2_000_000
 # Subwords are learned from sentences that are cut to at most this many characters,
 # because SentencePiece crashes on 65,536 characters.
 MAX_SENTENCE_LENGTH = 4000
+# Longer texts are cut before they are tokenized, which takes 150 times their size. No
+# model takes as many tokens.
+MAX_CHARACTERS = 1_000_000
 # Maximum number of bytes of a character in UTF-8.
 MAX_UTF_8_BYTES = 4
 
@@ -79,6 +82,7 @@ class Subwords(StoredTokenizer):
         if not model:
             # SentencePiece would crash.
             raise UserError("not a SentencePiece model: there are no bytes")
+        _check_tables(model)
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
@@ -174,8 +178,11 @@ class Subwords(StoredTokenizer):
         return len(self.pieces)
 
     def encode(self, text):
-        """Return the token ids of a text, ending with END."""
-        return [*self._processor.encode(clean(text)), END]
+        """Return the token ids of a text, ending with END.
+
+        A text is cut to `MAX_CHARACTERS`.
+        """
+        return [*self._processor.encode(clean(text[:MAX_CHARACTERS])), END]
 
     def encode_within(self, text):
         """Return the token ids of a text that follows another one without a space."""
@@ -194,13 +201,14 @@ class Subwords(StoredTokenizer):
         """Return the token ids of texts, each ending with END.
 
         Args:
-            texts: Clean strings.
+            texts: Clean strings, which are cut to `MAX_CHARACTERS`.
             dropout: BPE-dropout: probability that a merge of two subwords is skipped.
             seed: Random seed of the BPE-dropout.
 
         Reference:
             [Provilkov et al., 2020](https://arxiv.org/abs/1910.13267), section 3.1.
         """
+        texts = [text[:MAX_CHARACTERS] for text in texts]
         if not dropout:
             return [[*ids, END] for ids in self._processor.encode(texts)]
         import sentencepiece
@@ -304,6 +312,65 @@ class Subwords(StoredTokenizer):
 
     def _text(self, tokens):
         return clean(self._processor.decode(tokens)).replace(" ", "")
+
+
+# Fields of a SentencePiece model with the options of a normalisation, before texts are
+# tokenized and after, and the field of its table in them.
+_NORMALIZATIONS = (3, 5)
+_TABLE = 2
+_VARINT = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
+
+
+def _check_tables(model):
+    """Raise a `UserError` if a SentencePiece model has a table of a normalisation.
+
+    SentencePiece reads memory outside of a crafted table. `train` makes models without
+    one, since `clean` normalises texts.
+    """
+    try:
+        options = [x for number, x in _fields(model) if number in _NORMALIZATIONS]
+        fields = [field for part in options for field in _fields(part)]
+    except ValueError as error:
+        raise UserError(f"not a SentencePiece model: {error}") from error
+    if any(number == _TABLE and content for number, content in fields):
+        raise UserError(
+            "expected a SentencePiece model without a table of a normalisation, such "
+            "as one that was trained with normalization_rule_name=identity"
+        )
+
+
+def _fields(message):
+    """Yield the number and the content of each field of a message in Protocol Buffers.
+
+    The content of a number is `b""`.
+
+    Raises:
+        ValueError: If it is no such message.
+    """
+    place = 0
+    while place < len(message):
+        key, place = _integer(message, place)
+        number, kind = divmod(key, 8)
+        if kind == 0:
+            size, (_, place) = 0, _integer(message, place)
+        elif kind == 2:
+            size, place = _integer(message, place)
+        else:
+            size = {1: 8, 5: 4}.get(kind, -1)
+        end = place + size
+        if size < 0 or end > len(message) or key >= 2**32:
+            raise ValueError("a field is damaged")
+        yield number, message[place:end]
+        place = end
+
+
+def _integer(message, place):
+    """Return the integer of seven bits a byte at a place, and the place after it."""
+    digits = _VARINT.match(message, place)
+    if digits is None:
+        raise ValueError("a number is damaged")
+    value = sum((byte & 127) << 7 * n for n, byte in enumerate(digits[0]))
+    return value, digits.end()
 
 
 def _cut(sentences):
