@@ -35,12 +35,16 @@ def counted(number, noun):
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-# In a file name, control characters could change the state of a terminal. Surrogates
-# that stand for no byte cannot be encoded.
-_ESCAPED = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+# Characters that a terminal does not show as such: controls, which could change its
+# state, and those that reorder the text around them.
+CONTROLS = (*range(32), *range(127, 160))
+BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+# Surrogates that stand for no byte cannot be encoded.
+_ESCAPED = {code: f"\\x{code:02x}" for code in CONTROLS}
 _ESCAPED |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
 _ESCAPED |= {
-    code: f"\\u{code:04x}" for code in (*range(0xD800, 0xDC80), *range(0xDD00, 0xE000))
+    code: f"\\u{code:04x}"
+    for code in (*BIDIRECTIONAL, *range(0xD800, 0xDC80), *range(0xDD00, 0xE000))
 }
 
 

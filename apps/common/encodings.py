@@ -1,9 +1,13 @@
-"""Text in UTF-8, UTF-16 or UTF-32, as UTF-8."""
+"""Text in UTF-8, UTF-16 or UTF-32, which may be compressed by gzip, as UTF-8."""
 
 import codecs
+import contextlib
+import gzip
 import io
+import zlib
 
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import reason
 from keras_attention_apps.common.reading import read_all
 from keras_attention_apps.common.reading import read_line
 
@@ -14,6 +18,8 @@ MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
+# The first bytes of a file of gzip.
+GZIP = b"\x1f\x8b"
 # Maximum share of NUL bytes in a text. In Latin text in UTF-16, half of the bytes are
 # NUL.
 MAX_NUL_SHARE = 0.2
@@ -22,8 +28,9 @@ MAX_NUL_SHARE = 0.2
 def as_utf8(data, name):
     """Return the bytes of a text as UTF-8 without a byte order mark.
 
-    UTF-16 and UTF-32 are known by their byte order mark. Other bytes are returned as
-    they are, whether or not they are valid UTF-8.
+    A text that is compressed by gzip is expanded. UTF-16 and UTF-32 are known by their
+    byte order mark. Other bytes are returned as they are, whether or not they are valid
+    UTF-8.
 
     Args:
         data: The bytes.
@@ -33,6 +40,9 @@ def as_utf8(data, name):
         UserError: If the bytes are not of the encoding that the mark names, or look
             like UTF-16 or UTF-32 without a mark.
     """
+    if data.startswith(GZIP):
+        with _expanded(io.BytesIO(data), name) as file:
+            data = read_all(file, name)
     for mark, encoding in MARKS.items():
         if data.startswith(mark):
             try:
@@ -54,8 +64,8 @@ def as_utf8(data, name):
 def utf8_lines(stream, name):
     """Yield the lines of a binary stream, as UTF-8 with their line feeds.
 
-    A stream in UTF-16 or UTF-32 is read as a whole, others line by line. Neither may
-    exceed the limit of reading.
+    A buffered stream may be compressed by gzip. A stream in UTF-16 or UTF-32 is read as
+    a whole, others line by line. Neither may exceed the limit of reading.
 
     Args:
         stream: Binary file.
@@ -64,6 +74,10 @@ def utf8_lines(stream, name):
     Raises:
         UserError: As of `as_utf8`.
     """
+    if hasattr(stream, "peek") and stream.peek(len(GZIP)).startswith(GZIP):
+        with _expanded(stream, name) as file:
+            yield from utf8_lines(file, name)
+        return
     first = read_line(stream, name)
     if first.startswith(tuple(MARKS)):
         # Unlike `splitlines`, this ends lines at line feeds alone.
@@ -71,3 +85,13 @@ def utf8_lines(stream, name):
     elif first:
         yield as_utf8(first, name)
         yield from iter(lambda: read_line(stream, name), b"")
+
+
+@contextlib.contextmanager
+def _expanded(stream, name):
+    """Yield the file inside a stream that is compressed by gzip."""
+    try:
+        with gzip.GzipFile(fileobj=stream) as file:
+            yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{name} is damaged: {reason(error)}") from error

@@ -9,6 +9,8 @@ import shutil
 import stat
 from pathlib import Path
 
+from keras_attention_apps.common.cli import BIDIRECTIONAL
+from keras_attention_apps.common.cli import CONTROLS
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.reading import STANDARD_INPUT
 from keras_attention_apps.common.reading import read_file
@@ -310,14 +312,24 @@ def _with_temporary(path):
     return path, path.with_name(f".part-{os.getpid()}-{path.name[-KEPT_CHARACTERS:]}")
 
 
+# JSON escapes the controls below U+0020 itself; between values, they are line feeds.
+_ESCAPED = {
+    code: f"\\u{code:04x}" for code in (*CONTROLS, *BIDIRECTIONAL) if code > 0x20
+}
+
+
 def to_json(value, **layout):
-    """Return a value as JSON; characters that UTF-8 cannot encode are escaped.
+    """Return a value as JSON.
+
+    Characters that UTF-8 cannot encode, and those that a terminal does not show, are
+    escaped.
 
     Args:
         value: The value. File names may contain bytes that are not UTF-8.
         **layout: Options of `json.dumps`.
     """
     text = json.dumps(value, ensure_ascii=False, **layout)
+    text = text.translate(_ESCAPED)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

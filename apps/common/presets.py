@@ -14,6 +14,7 @@ from keras_attention_apps.common.files import holds
 from keras_attention_apps.common.files import read_json
 from keras_attention_apps.common.files import resolved
 from keras_attention_apps.common.reading import SizeLimitError
+from keras_attention_apps.common.reading import check_local
 from keras_attention_apps.common.schema import from_json
 
 # Configuration of a model, in its folder.
@@ -48,6 +49,7 @@ def find_preset(name_or_path, presets):
     Raises:
         UserError: If there is neither such a preset nor such a folder.
     """
+    check_local(name_or_path)
     path = expanded(name_or_path)
     is_name = str(name_or_path) == path.name
     for folder in (presets / path, path) if is_name else (path,):

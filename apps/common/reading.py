@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import stat
 import sys
 
@@ -18,6 +19,10 @@ OPEN_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 CHUNK = 2**24
 
 _limit = MAX_BYTES
+
+
+# Beginnings of addresses; a path has only one of the slashes.
+_ADDRESS = re.compile(r"(https?|ftp|s3|gs|hf|file):/+", re.IGNORECASE)
 
 
 class SizeLimitError(UserError):
@@ -53,6 +58,16 @@ def check_bytes(count, name):
         )
 
 
+def check_local(path):
+    """Raise a `UserError` if a path is the address of something on the network."""
+    address = _ADDRESS.sub(r"\1://", str(path))
+    if _ADDRESS.match(address) and not os.path.exists(path):
+        raise UserError(
+            "expected a path on this computer, since nothing is downloaded. Received "
+            f"an address: {address!r}"
+        )
+
+
 def check_input(path):
     """Raise a `UserError` if a path is neither a regular file nor an open one.
 
@@ -67,6 +82,7 @@ def check_input(path):
         return
     if str(path).startswith(OPEN_FILES):
         return
+    check_local(path)
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         raise UserError(

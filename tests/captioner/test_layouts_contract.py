@@ -219,6 +219,51 @@ def test_captions_without_a_word_are_counted(tmp_path, capsys):
     ]
 
 
+def no_caption(root, kind):
+    """Write a data set whose second image has a caption that is null."""
+    if kind == "coco":
+        coco(root)
+        path = root / "captions_train2017.json"
+        content = json.loads(path.read_text())
+        content["annotations"].append({**content["annotations"][0], "caption": None})
+        write(path, content)
+    elif kind == "karpathy":
+        karpathy(root, karpathy_image("a.jpg", "train", "A .", None))
+    elif kind == "webdataset":
+        one, other = b'{"caption": "A ."}', b'{"caption": null}'
+        files = {"a__jpg": b"x", "a__json": one, "b__jpg": b"y", "b__json": other}
+        shard(root / "train-0.tar", **files)
+        shard(root / "val-0.tar", c__jpg=b"z", c__json=one)
+    else:
+        rows = [{"file_name": "a.jpg", "text": "A ."}, {"file_name": "b.jpg"}]
+        rows[1] |= {"text": None} if kind == "null" else {"captions": [None, "B ."]}
+        write(root / "train" / "metadata.jsonl", "\n".join(map(json.dumps, rows)))
+        write(root / "dev" / "metadata.jsonl", json.dumps({**rows[0], "text": "C ."}))
+        photograph(root, "train/a.jpg", "train/b.jpg", "dev/a.jpg")
+
+
+@pytest.mark.parametrize("kind", ["coco", "karpathy", "webdataset", "null", "list"])
+def test_a_caption_that_is_null_is_counted_as_an_empty_one(tmp_path, capsys, kind):
+    no_caption(tmp_path, kind)
+
+    (warning,) = warned(tmp_path, capsys)
+    assert warning.endswith("captions without a word are left out: 1, the first is ''")
+
+
+@pytest.mark.parametrize(
+    "mark", ["<start>", "<end>", "startseq", "endseq", "<s>", "<unk>", "&amp;", "&#39;"]
+)
+def test_marks_of_other_programs_are_named(tmp_path, capsys, mark):
+    text = f"A {mark} dog"
+    karpathy(tmp_path, karpathy_image("a.jpg", "train", "A cat & a <dog>.", text, text))
+
+    assert warned(tmp_path, capsys) == [
+        f"{tmp_path}/dataset_flickr8k.json: 2 captions of the split train contain "
+        f"marks of another program, which are read as words. The first: {mark!r} in "
+        f"{text!r}"
+    ]
+
+
 @pytest.mark.parametrize("second, count", [("A cat", 1), ("A dog", 0), ("", 0)])
 def test_a_second_text_of_an_image_is_counted(tmp_path, capsys, second, count):
     table(tmp_path / "train", f"a.jpg,A dog,{second}\n", "file_name,caption,text")

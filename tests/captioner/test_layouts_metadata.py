@@ -45,6 +45,27 @@ def test_hugging_face_json_lines_hold_splits_and_several_captions(tmp_path):
     assert image.captions == ("\u732b\u304c\u5ea7\u308b",)
 
 
+@pytest.mark.parametrize("key", ["file_name", "filename", "file", "image"])
+@pytest.mark.parametrize("name", ["in/a.jpg", "in\\a.jpg", "C:\\data\\in\\a.jpg"])
+def test_names_of_the_column_of_files(tmp_path, key, name):
+    photograph(tmp_path / "in", "a.jpg")
+    rows = [{key: name, "text": "A dog"}, {key: name, "text": None}]
+    write(tmp_path / "metadata.jsonl", "\n".join(map(json.dumps, rows)))
+
+    (image,) = read_dataset(tmp_path, "train", validation_share=0)
+    assert (image.path, image.image_id) == (tmp_path / "in" / "a.jpg", "a")
+
+
+def test_a_file_may_have_a_backslash_in_its_name(tmp_path):
+    # Some programs unpack archives of Windows in this way.
+    photograph(tmp_path, "in\\a.jpg")
+    row = {"file_name": "in/a.jpg", "text": "A dog"}
+    write(tmp_path / "metadata.jsonl", json.dumps(row))
+
+    (image,) = read_dataset(tmp_path, "train", validation_share=0)
+    assert image.path == tmp_path / "in\\a.jpg"
+
+
 def test_images_of_one_name_have_numbers_of_their_own(tmp_path):
     names = ("a/1.png", "b/1.png", "b/2.png")
     photograph(tmp_path, *names, "a/3.png")

@@ -169,6 +169,47 @@ def test_kaggle_reads_commas_and_quotes(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("name", ["results.csv", "captions.txt"])
+def test_kaggle_reads_the_table_of_flickr30k(tmp_path, name):
+    photograph(tmp_path / "flickr30k_images" / "flickr30k_images", "1.jpg", "2.jpg")
+    write(
+        tmp_path / name,
+        "image_name| comment_number| comment\n"
+        '1.jpg| 0| A "stop" sign , red .\n'
+        "1.jpg| 1|  A sign | a post .\n"
+        "\n"
+        # As in the data set.
+        "2.jpg| 4   A dog runs across the grass .\n",
+    )
+    found = read_dataset(tmp_path, "train", validation_share=0)
+    assert [image.captions for image in found] == [
+        ('A "stop" sign , red .', "A sign | a post ."),
+        ("A dog runs across the grass .",),
+    ]
+    write(tmp_path / name, "image_name|comment_number|comment\n1.jpg|A sign\n")
+    fails(tmp_path, with_message="line 2: expected image_name|comment_number|comment")
+
+
+def test_kaggle_reads_the_columns_of_flickr30k(tmp_path):
+    photograph(tmp_path / "Images", "1.jpg")
+    content = (
+        'image_name,comment_number,comment\n1.jpg,0,"One, two ."\n1.jpg,1,A, b .\n'
+    )
+    write(tmp_path / "captions.txt", content)
+    (image,) = read_dataset(tmp_path, "train", validation_share=0)
+    assert image.captions == ("One, two .", "A, b .")
+
+
+def test_another_table_of_results_is_no_data_set(tmp_path):
+    kaggle(tmp_path, "a.jpg,A .\n")
+    (tmp_path / "captions.txt").rename(tmp_path / "metadata.csv")
+    write(tmp_path / "results.csv", "epoch,loss\n1,2\n")
+    content = "file_name,text\nImages/a.jpg,A dog\n"
+    write(tmp_path / "metadata.csv", content)
+    (image,) = read_dataset(tmp_path, "train", validation_share=0)
+    assert image.captions == ("A dog",)
+
+
 def test_kaggle_tolerates_bom_crlf_and_lower_case_folder(tmp_path):
     photograph(tmp_path / "images", "a.jpg")
     write(tmp_path / "captions.txt", b"\xef\xbb\xbfImage, Caption\r\na.jpg,One .\r\n")
@@ -199,7 +240,8 @@ def test_kaggle_uses_split_files_where_there_are_some(tmp_path):
     [
         (
             "file;text\na.jpg;A .\n",
-            "line 1: expected the header image,caption, but found 'file;text'",
+            "line 1: expected the header image,caption or image_name|comment_number|"
+            "comment, but found 'file;text'",
         ),
         (
             "image,caption\na.jpg,A .\n\nb.jpg\n",

@@ -76,6 +76,7 @@ def test_control_characters_in_file_names_are_escaped(capsys):
     assert capsys.readouterr().err == (
         "captioner: error: no \\x1b[2Jphoto\\x9b\\n.jpg\n"
     )
+    assert printable("gpj.\u202eexe \u200f") == r"gpj.\u202eexe \u200f"
     assert printable("größe 犬\udce9") == "größe 犬\udce9"
     # These stand for no byte, and cannot be encoded.
     assert printable("\ud800 \udfff") == r"\ud800 \udfff"

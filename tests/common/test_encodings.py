@@ -1,10 +1,12 @@
 import codecs
+import gzip
 import io
 
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import as_utf8
 from keras_attention_apps.common.encodings import utf8_lines
+from keras_attention_apps.common.reading import at_most
 
 TEXT = "Ein größerer Hund.\r\nZwei\u2028Hunde 🐕\n\nDrei"
 LINES = [line.encode() for line in TEXT.split("\n")]
@@ -26,6 +28,29 @@ def test_encodings_with_a_mark_are_read(data):
     assert as_utf8(data, "x.txt") == TEXT.encode()
     lines = [line.removesuffix(b"\n") for line in utf8_lines(io.BytesIO(data), "x.txt")]
     assert lines == LINES
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_texts_that_are_compressed_by_gzip_are_read(encoding):
+    data = gzip.compress(TEXT.encode(encoding))
+    assert as_utf8(data, "x.txt") == TEXT.encode()
+    lines = utf8_lines(io.BufferedReader(io.BytesIO(data)), "x.txt")
+    assert [line.removesuffix(b"\n") for line in lines] == LINES
+
+
+def test_a_compressed_text_has_the_limit_of_others():
+    data = gzip.compress(bytes(range(200)) * 1000)
+    with at_most(1000), pytest.raises(UserError, match="x has more than 1,000 bytes"):
+        as_utf8(data, "x")
+
+
+@pytest.mark.parametrize("end", [slice(40), slice(None, -9)])
+def test_a_damaged_file_of_gzip_is_named(end):
+    data = gzip.compress(TEXT.encode())[end] + b"?"
+    with pytest.raises(UserError, match=r"^x\.gz is damaged: "):
+        as_utf8(data, "x.gz")
+    with pytest.raises(UserError, match=r"^x\.gz is damaged: "):
+        list(utf8_lines(io.BufferedReader(io.BytesIO(data)), "x.gz"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])

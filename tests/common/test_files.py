@@ -1,5 +1,6 @@
 import contextlib
 import errno
+import json
 import os
 import re
 import tempfile
@@ -17,6 +18,7 @@ from keras_attention_apps.common.files import is_pipe_or_device
 from keras_attention_apps.common.files import read_json
 from keras_attention_apps.common.files import recover_folder
 from keras_attention_apps.common.files import remove_folder
+from keras_attention_apps.common.files import to_json
 from keras_attention_apps.common.files import write_json
 
 KIND = ("config.json", "weights")
@@ -393,6 +395,14 @@ def test_json_keeps_every_script(tmp_path):
 
     assert read_json(tmp_path / "a.json") == {"wort": "Größe 犬"}
     assert "犬" in (tmp_path / "a.json").read_text("utf-8")
+
+
+def test_json_escapes_what_a_terminal_does_not_show():
+    text = "é\x7f\x85\u202e\u2066\u200f"
+    assert to_json([text], indent=1) == (
+        '[\n "é\\u007f\\u0085\\u202e\\u2066\\u200f"\n]'
+    )
+    assert json.loads(to_json(text)) == text
 
 
 def test_json_keeps_names_that_are_not_utf_8(tmp_path):

@@ -1,5 +1,8 @@
+from pathlib import Path
+
 import pytest
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.presets import find_preset
 from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.data.dataset import find_files
 from keras_attention_apps.nmt.data.dataset import read_lines
@@ -46,6 +49,37 @@ def test_files_of_different_length(tmp_path):
         read_parallel(source, target)
 
 
+@pytest.mark.parametrize("name", ["a", "link", "./a"])
+def test_one_file_is_no_pair(tmp_path, name):
+    source = write(tmp_path / "a", "one\ntwo\n")
+    (tmp_path / "link").symlink_to(source)
+    with pytest.raises(
+        UserError, match=r"expected two files\. Received: .*/a as source"
+    ):
+        read_parallel(source, f"{tmp_path}/{name}")
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_table_is_no_text(tmp_path, place):
+    table = write(tmp_path / "table", "one\tun\ntwo\tdeux\nthree\n")
+    text = write(tmp_path / "text", "1\n2 \t\n3\n")
+    files = [table, text] if place else [text, table]
+    with pytest.raises(UserError, match=r"Received: a table with tabs, .*/table"):
+        read_parallel(*files)
+    assert read_parallel(text, write(tmp_path / "b", "1\n2\n3\n"))[0] == ["1", "2", "3"]
+
+
+def test_an_address_is_no_path():
+    for address in ("https://example.org/data", "hf:/them/theirs", "S3://bucket/a"):
+        expected = r"nothing is downloaded. Received an address: '\w+://[a-z]+"
+        with pytest.raises(UserError, match=expected):
+            read_lines(address)
+        with pytest.raises(UserError, match=expected):
+            find_files(Path(address), "en-de", ("dev",))
+        with pytest.raises(UserError, match=expected):
+            find_preset(address, Path("presets"))
+
+
 def test_pairs_with_an_empty_side_are_left_out(tmp_path):
     source = write(tmp_path / "a", "one\n\nthree\nfour\n")
     target = write(tmp_path / "b", "un\ndeux\n \nquatre\n")
@@ -67,6 +101,8 @@ def test_files_of_a_folder(tmp_path):
     found = find_files(tmp_path, "en-de", ("val", "dev"))
 
     assert [path.name for path in found] == ["dev.en", "dev.de"]
+    (tmp_path / "dev.en").rename(tmp_path / "dev.en.gz")
+    assert find_files(tmp_path, "en-de", ("dev",))[0].name == "dev.en.gz"
     with pytest.raises(UserError, match=r"expected the files test\.en and test\.de"):
         find_files(tmp_path, "en-de", ("test",))
     for pair in ("en", "", "-de", "en-de-fr"):

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import os
+import re
 import sys
 import unicodedata
 from pathlib import Path
@@ -21,9 +22,16 @@ from keras_attention_apps.captioner.data.text import tokenize
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.images.reading import read_image
 from keras_attention_apps.common.cli import printable
+from keras_attention_apps.common.reading import check_local
 
 IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
 IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
+
+# Marks of the beginning and the end of captions, and entities of HTML: parts of other
+# programs that are not words.
+_MARKS = re.compile(
+    r"</?(?:start|end|pad|unk|bos|eos|s)>|\b(?:startseq|endseq)\b|&(?:[a-z]+|#\d+);"
+)
 
 
 def read_dataset(directory, split, *, validation_share=0.1):
@@ -54,6 +62,7 @@ def read_dataset(directory, split, *, validation_share=0.1):
         raise unexpected(
             "validation_share", "0 or more, below 0.5", repr(validation_share)
         )
+    check_local(directory)
     directory = Path(directory).expanduser().absolute()
     if not directory.is_dir():
         found = "a file" if directory.exists() else "nothing"
@@ -149,6 +158,13 @@ def _images_on_disk(roots, listing, split, validation_share):
     folders = _Folders(roots)
     images, others = listing.select(split, validation_share)
     found, missing = [], []
+    marked = [x for image in images for x in image.captions if _MARKS.search(x)]
+    if marked:
+        _warn(
+            f"{listing.where}: {len(marked)} captions of the split {split} contain "
+            f"marks of another program, which are read as words. The first: "
+            f"{_MARKS.search(marked[0])[0]!r} in {marked[0]!r:.60}"
+        )
     for image in images:
         captions = tuple(text.strip() for text in image.captions if tokenize(text))
         for text in image.captions:
@@ -229,6 +245,11 @@ def _size(path):
 
 
 def _spellings(name):
-    """Return a name and its Unicode normal forms; macOS decomposes accents."""
-    forms = (unicodedata.normalize(form, str(name)) for form in ("NFC", "NFD"))
+    """Return the spellings of a name that a file may have.
+
+    macOS decomposes accents, and some programs unpack folders of archives that were
+    made on Windows as parts of the names of files.
+    """
+    forms = [unicodedata.normalize(form, str(name)) for form in ("NFC", "NFD")]
+    forms += [form.replace("/", "\\") for form in forms]
     return dict.fromkeys((name, *map(Path, forms)))

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import sys
 
 from keras_attention_apps.common.cli import UserError
@@ -13,6 +12,7 @@ from keras_attention_apps.common.figures import plots
 from keras_attention_apps.common.figures import write_figure
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.files import check_file
+from keras_attention_apps.common.files import to_json
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.inputs import Inputs
@@ -208,7 +208,7 @@ def _line(config, number, translation):
     """Format a translation as a line of output."""
     details = translation.details()
     if config.json:
-        return json.dumps({"line": number, **details}, ensure_ascii=False)
+        return to_json({"line": number, **details})
     columns = [translation.text]
     if config.n_best > 1:
         columns = [str(number), f"{translation.score:.4f}", *columns]

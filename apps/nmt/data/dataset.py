@@ -1,10 +1,13 @@
 """Sentence pairs in parallel files: line n of one translates line n of the other."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import as_utf8
+from keras_attention_apps.common.reading import STANDARD_INPUT
+from keras_attention_apps.common.reading import check_local
 from keras_attention_apps.common.reading import read_file
 from keras_attention_apps.nmt.data.links import parse_links
 from keras_attention_apps.nmt.data.text import clean
@@ -118,13 +121,33 @@ def read_parallel(source, target):
             "expected --source and --target, or --data and --pair. Received: "
             f"source={source}, target={target}"
         )
-    sources, targets = read_lines(source), read_lines(target)
+    is_open = STANDARD_INPUT in (str(source), str(target))
+    if not is_open and os.path.exists(target) and os.path.samefile(source, target):
+        raise UserError(
+            f"expected two files. Received: {source} as source and as target"
+        )
+    sources, targets = map(_read_column, (source, target))
     if len(sources) != len(targets):
         raise UserError(
             f"both files must have the same number of lines. Received: {source} with "
             f"{len(sources)}, {target} with {len(targets)}"
         )
     return sources, targets
+
+
+def _read_column(path):
+    """Return the clean lines of a file of one column.
+
+    Raises:
+        UserError: If most of its lines have several columns.
+    """
+    lines = read_raw_lines(path)
+    if sum("\t" in line for line in lines) > len(lines) / 2:
+        raise UserError(
+            "expected the sentences of one language. Received: a table with tabs, "
+            f"{path}. Write its columns to two files, such as with cut -f1 and cut -f2"
+        )
+    return [clean(line) for line in lines]
 
 
 def read_links(path, sources, targets, *, possible=False):
@@ -206,6 +229,7 @@ def find_files(data, pair, names):
     Raises:
         UserError: If `pair` is not two suffixes, or there are no such files.
     """
+    check_local(data)
     if pair is None:
         raise UserError("--data needs --pair, such as en-de. Received: none")
     languages = pair.split("-")
@@ -215,8 +239,14 @@ def find_files(data, pair, names):
             f"Received: {pair!r}"
         )
     for name in names:
-        source, target = (Path(data) / f"{name}.{language}" for language in languages)
-        if source.is_file() and target.is_file():
-            return source, target
+        files = [_find_file(Path(data) / f"{name}.{x}") for x in languages]
+        if all(files):
+            return tuple(files)
     expected = (" and ".join(f"{x}.{y}" for y in languages) for x in names)
     raise UserError(f"expected the files {' or '.join(expected)} in {str(data)!r}")
+
+
+def _find_file(path):
+    """Return the path of a file, or of one that is compressed by gzip, or `None`."""
+    paths = path, path.with_name(f"{path.name}.gz")
+    return next((found for found in paths if found.is_file()), None)

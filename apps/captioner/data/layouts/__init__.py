@@ -3,14 +3,16 @@
 - Official Flickr8k and Flickr30k: `*.token.txt` or `*.token` with lines
   `name.jpg#0<TAB>caption`, and optionally `*trainImages.txt`, `*devImages.txt` and
   `*testImages.txt` with one name per line.
-- Kaggle: `captions.txt`, a CSV file with the header `image,caption`, with or without
-  split files as above.
+- Kaggle: `captions.txt`, a CSV file with the header `image,caption`, or that of
+  Flickr30k, `results.csv` with `image_name|comment_number|comment`, also with commas;
+  with or without split files as above.
 - Karpathy: `dataset*.json`, which holds the captions and the splits.
 - COCO: `captions_*train*.json`, `captions_*val*.json`, `captions_*test*.json`.
-- Hugging Face: `metadata.csv` or `metadata.jsonl`, with `file_name`, one of the keys
-  `caption`, `captions` and `text`, and optionally `split`; in the folder, or one in
-  each of its folders `train`, `validation` and `test`. JSON may also have `boxes`: for
-  words of the captions, lists of `[left, top, right, bottom]` as fractions of width
+- Hugging Face: `metadata.csv` or `metadata.jsonl`, with `file_name` (or `filename`,
+  `file` or `image`), one of the keys `caption`, `captions` and `text`, and optionally
+  `split`; in the folder, or one in each of its folders `train`, `validation` and
+  `test`. JSON may also have `boxes`: for words of the captions, lists of
+  `[left, top, right, bottom]` as fractions of width
   and height.
 - WebDataset: `*.tar`, in which an image and its captions share a name: `0001.jpg` with
   `0001.txt`, one caption per line, or `0001.json`, with the same keys as above. The

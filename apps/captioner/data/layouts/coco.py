@@ -27,7 +27,7 @@ def _read_file(path, split, listing):
     for index, annotation in enumerate(get(content, "annotations", list, path)):
         where = f"{path}: annotations[{index}]"
         image_id = get(annotation, "image_id", int | str, where)
-        caption = get(annotation, "caption", str, where)
+        caption = get(annotation, "caption", str | None, where) or ""
         captions.setdefault(image_id, []).append(caption)
     folder = path.stem.removeprefix("captions_")
     ids = set()

@@ -31,7 +31,7 @@ def read_karpathy(root):
         keys = [key for key in ("cocoid", "imgid") if key in image]
         listing.add(
             get({"filepath": "", **image}, "filepath", str, where) / name,
-            [get(sentence, "raw", str, where) for sentence in sentences],
+            [get(sentence, "raw", str | None, where) or "" for sentence in sentences],
             KARPATHY_SPLITS[split],
             where=where,
             image_id=get(image, keys[0], int | str, where) if keys else None,

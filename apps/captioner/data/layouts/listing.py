@@ -84,6 +84,9 @@ class Listing:
             DataError: If the image is in another split, has another id, or is another
                 file of the same name; or if another image of the split has this id.
         """
+        if not isinstance(path, ArchivedFile):
+            # Paths of Windows, also on other systems.
+            path = Path(str(path).replace("\\", "/"))
         name = _whole_name(path)
         image = self._images.setdefault(name, _Listed(path, split, image_id))
         if image.split != split:

@@ -10,6 +10,7 @@ from keras_attention_apps.captioner.data.layouts.files import unexpected
 from keras_attention_apps.captioner.data.layouts.listing import SPLITS
 from keras_attention_apps.captioner.data.layouts.listing import Listing
 
+FILE_NAMES = ("file_name", "filename", "file", "image")
 CAPTION_NAMES = ("caption", "captions", "text")
 
 
@@ -24,7 +25,9 @@ def read_metadata(root):
     for folder, path in paths.items():
         rows = read_json_lines if path.suffix == ".jsonl" else read_table
         for where, entry in rows(path):
-            name = folder.relative_to(root) / get(entry, "file_name", str, where)
+            keys = (key for key in FILE_NAMES if key in entry)
+            file_name = get(entry, next(keys, FILE_NAMES[0]), str, where)
+            name = folder.relative_to(root) / file_name
             split = _split_of(entry, folders[folder], where)
             listing.add(
                 name,
@@ -52,6 +55,8 @@ def _split_of(entry, folder_split, where):
 def captions_of(entry, where, listing, split):
     """Return the captions of a JSON object or a row: a string or a list of strings.
 
+    A missing one, `null`, is an empty one.
+
     If there are several keys, the first of `CAPTION_NAMES` is used. Different values of
     the others are recorded as dropped.
     """
@@ -60,8 +65,9 @@ def captions_of(entry, where, listing, split):
         expected = f"one of the keys {list_some(CAPTION_NAMES)}"
         raise unexpected(where, expected, f"only {list_some(entry)}")
     found = entry[names[0]]
-    captions = [found] if isinstance(found, str) else found
-    if not isinstance(captions, list) or not all(isinstance(x, str) for x in captions):
+    captions = found if isinstance(found, list) else [found]
+    captions = ["" if text is None else text for text in captions]
+    if not all(isinstance(text, str) for text in captions):
         expected = f"a string or a list of strings as {names[0]!r}"
         raise unexpected(where, expected, f"{found!r:.60}")
     for name in names[1:]:
