@@ -35,6 +35,7 @@ PASSWORD_SECONDS = 1
 
 API = "/gradio_api/"
 UPLOAD = f"{API}upload"
+INFO = f"{API}info"
 FILE = f"{API}file="
 # Routes that the pages and Gradio's clients use. Others fetch other addresses, record
 # or edit something, or describe the server.
@@ -97,6 +98,9 @@ class Guard:
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
+        if scope["path"].rstrip("/") == INFO:
+            # Without a page, Gradio keeps the answer, with the host of one request.
+            scope = {**scope, "query_string": scope["query_string"] + b"&page="}
         application = self.application
         try:
             await self._check_password(scope)
