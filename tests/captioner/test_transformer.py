@@ -210,3 +210,10 @@ def test_a_saved_model_gives_the_same_captions(captioner, photographs, tmp_path)
         words = len(caption.words)
         maps = found["attention"][row, :words].numpy()
         np.testing.assert_allclose(maps, caption.weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("config", [TINY, TRANSFORMER])
+def test_all_layers_are_built_with_the_network(config):
+    # Otherwise Keras on JAX runs a search eagerly before it compiles it.
+    network = untrained(config).network
+    assert [x.name for x in network._flatten_layers() if not x.built] == []

@@ -82,6 +82,9 @@ class Backbone(layers.Layer):
         folded = fold_normalization(self.cnn)
         # A closure hides the model from Keras: its weights are those of the CNN.
         self._folded = lambda: folded
+        # Before a search with a layer that is not built, Keras runs it eagerly on JAX,
+        # which compiles every operation by itself.
+        self.built = True
 
     def unfreeze(self, share):
         """Make the upper layers trainable.
@@ -105,9 +108,6 @@ class Backbone(layers.Layer):
         for layer in self._folded().layers:
             if isinstance(layer, FoldedConvolution):
                 layer.freeze()
-
-    def build(self, images_shape):
-        self.built = True
 
     def call(self, images):
         images = ops.cast(images, self.compute_dtype)

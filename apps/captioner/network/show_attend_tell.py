@@ -76,6 +76,8 @@ class ShowAttendTell(CaptionNetwork):
         self.initial_output.build(mean)
         self.initial_carry.build(mean)
         self.build_decoder(embedded, regions)
+        # The cell has created its weights.
+        self.decoder.cell.attention.built = True
         self.readout.build(embedded, (*embedded[:2], self.config.units), regions)
 
     def build_decoder(self, embedded_shape, regions_shape):

@@ -56,6 +56,7 @@ class TransformerCaptioner(CaptionNetwork):
         """Create all weights; nothing depends on the inputs' shape."""
         if not self.built:
             self.decoder.build(*self.build_inputs())
+            self.positions.built = True
 
     def decode(self, words, regions, mask=None, training=None):
         embedded = embed(self.embedding, self.positions, words)

@@ -335,6 +335,8 @@ class _Phases:
 
     def validate_start(self):
         """Return the metrics before the first epoch."""
+        # As in the first phase: on JAX, a change would compile the search again.
+        self.network.backbone.trainable = False
         return self._validate(self._validation_features("frozen"))
 
     def train_decoder(self):
