@@ -1,9 +1,10 @@
-"""Robustness: mutated images, data sets and models, hostile sentences, calls of layers.
+"""Robustness: mutated images, data sets and models, hostile sentences and requests.
 
 Prints, for each kind of input, how many were tried, how many were answered, and how
 many were refused with one line. The other columns should be zero: tracebacks, crashes
-of the process, inputs that took over 30 seconds (`--longest`, for a busy machine), and
-changed answers to an input that is repeated in between. Then follow the peak memory,
+of the process, inputs that took over 30 seconds (`--longest`, for a busy machine),
+changed answers to an input that is repeated in between, and files that a request should
+not have read. Then follow the peak memory,
 and the input that took the most CPU time.
 
     python benchmarks/robustness.py images --count 10000
@@ -12,6 +13,7 @@ and the input that took the most CPU time.
     python benchmarks/robustness.py sentences --count 10000
     python benchmarks/robustness.py tokenizers --count 500
     python benchmarks/robustness.py models --count 500
+    python benchmarks/robustness.py requests --count 500
     python benchmarks/robustness.py layers --count 2000     # KERAS_BACKEND=jax, too
 """
 
@@ -31,6 +33,7 @@ import traceback
 from pathlib import Path
 
 import costly_images
+import hostile_requests
 import hostile_tokenizers
 import mutated_inputs
 import numpy as np
@@ -39,7 +42,10 @@ from photographs import PHOTO
 
 # Number of inputs between two checks with a known answer.
 REPEATED = 50
-COLUMNS = ("tried", "answered", "refused", "tracebacks", "crashes", "hangs", "changed")
+COLUMNS = (
+    *("tried", "answered", "refused", "tracebacks", "crashes", "hangs", "changed"),
+    "files read",
+)
 KERAS_MODELS = "captioner", "translator", "older-captioner", "older-translator"
 
 
@@ -346,6 +352,33 @@ class Layers:
         return np.round(context, 4).tobytes()
 
 
+class Requests:
+    """Sends requests to the pages of both programs."""
+
+    @contextlib.contextmanager
+    def started(self):
+        """Start the pages in the process that answers."""
+        self.pages = hostile_requests.Pages()
+        with contextlib.closing(self.pages):
+            assert "a man is holding a camera" in self.answer(self.known())
+            yield
+
+    def inputs(self, random):
+        return hostile_requests.requests(random)
+
+    def known(self):
+        return "captioner", "call", [{"path": "{upload}"}, 1, 5, 0.7]
+
+    def answer(self, request):
+        status, text = self.pages.answer(request)
+        if status >= 400:
+            raise Refused(text)
+        return text
+
+    def memory(self):
+        return self.pages.memory()
+
+
 class Refused(ValueError):
     """A refusal that may have several lines."""
 
@@ -358,6 +391,7 @@ KINDS = {
     "tokenizers": Tokenizers,
     "models": Models,
     "layers": Layers,
+    "requests": Requests,
 }
 
 
@@ -366,22 +400,31 @@ def serve(name, connection):
     from keras_attention_apps.common.cli import UserError
 
     task = KINDS[name]()
-    connection.send("ready")
-    while True:
-        try:
-            item = connection.recv()
-        except EOFError:
-            return
-        start = time.process_time()
-        try:
-            found = "answered", task.answer(item)
-        except (UserError, Refused) as error:
-            one_line = isinstance(error, Refused) or "\n" not in str(error)
-            found = ("refused" if one_line else "tracebacks"), str(error)
-        except BaseException:
-            found = "tracebacks", traceback.format_exc()
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        connection.send((*found, time.process_time() - start, memory))
+    memory_of = getattr(task, "memory", _own_memory)
+    with getattr(task, "started", contextlib.nullcontext)():
+        connection.send("ready")
+        while True:
+            try:
+                item = connection.recv()
+            except EOFError:
+                return
+            start = time.process_time()
+            try:
+                found = "answered", task.answer(item)
+            except (UserError, Refused) as error:
+                one_line = isinstance(error, Refused) or "\n" not in str(error)
+                found = ("refused" if one_line else "tracebacks"), str(error)
+            except hostile_requests.NoAnswer as error:
+                found = "hangs", str(error)
+            except hostile_requests.FileWasRead as error:
+                found = "files read", str(error)
+            except BaseException:
+                found = "tracebacks", traceback.format_exc()
+            connection.send((*found, time.process_time() - start, memory_of()))
+
+
+def _own_memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @dataclasses.dataclass
@@ -433,6 +476,8 @@ def fuzz(name, count, seed, longest, directory):
             _keep(directory, f"{name}-{seed}-{number}", item)
         if number % REPEATED == 0:
             counts["changed"] += worker.ask(task.known())[1] != expected
+    worker.connection.close()
+    worker.process.join(longest)
     report(name, counts, count)
     print(f"peak memory {peak / 1e3:.0f} MB; slowest {slowest[0]:.1f} s: {slowest[1]}")
 

@@ -302,8 +302,8 @@ def port(monkeypatch, tmp_path):
     from keras_attention_apps.common.web import connections
 
     for module in (connections, guard):
-        monkeypatch.setattr(module, "REQUEST_SECONDS", 0.5)
-    monkeypatch.setattr(guard, "UPLOAD_SECONDS", 0.5)
+        monkeypatch.setattr(module, "REQUEST_SECONDS", 1)
+    monkeypatch.setattr(guard, "UPLOAD_SECONDS", 1)
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 5)
     server = uvicorn.Server(
         uvicorn.Config(
