@@ -4,6 +4,7 @@ import functools
 import math
 
 import keras
+from keras import ops
 
 # Assumed length where it is unknown.
 USUAL_LENGTH = 1024
@@ -41,6 +42,29 @@ def has_few_scores(shape, dtype):
     return math.prod((*leading, length or USUAL_LENGTH)) <= FEW_SCORES
 
 
+def softmax(x):
+    """Return the softmax of every row, by the fastest implementation."""
+    if x.shape[-1] == 1:
+        # Keras warns of the softmax of a single number. NaN must propagate.
+        return 1 + 0 * x
+    if has_few_scores(x.shape, x.dtype):
+        return ops.exp(ops.log_softmax(x, axis=-1))
+    return ops.softmax(x, axis=-1)
+
+
+def project_rows(dense, x):
+    """Apply a `Dense` layer to the last axis of `x`, reshaped to a matrix.
+
+    For tensors of higher rank, Keras' own product does not compile under XLA inside a
+    loop over a batch of unknown size.
+    """
+    if len(x.shape) == 2:
+        return dense(x)
+    rows = dense(ops.reshape(x, (-1, x.shape[-1])))
+    return ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
+
+
+@functools.cache
 def xla_compiled(function):
     """Return a function of tensors that TensorFlow always compiles by XLA.
 

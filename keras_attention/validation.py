@@ -136,6 +136,8 @@ def check_shape(name, x, *shapes, broadcasts=False):
     if not hasattr(x, "shape"):
         raise ValueError(f"{name} must be a tensor or an array. Received: {x!r}")
     found = tuple(x.shape)
+    if found in shapes:
+        return
     sizes = [None if broadcasts and size == 1 else size for size in found]
     if not any(may_be_equal(sizes, shape) for shape in shapes):
         expected = " or ".join(str(tuple(shape)) for shape in shapes)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from typing import Self
 
@@ -15,6 +16,7 @@ import keras
 from keras import ops
 from keras import tree
 
+from keras_attention.acceleration import project_rows
 from keras_attention.composite import CompositeLayer
 from keras_attention.decoder.cell_options import attentional_layer
 from keras_attention.decoder.cell_options import check_order
@@ -35,10 +37,9 @@ from keras_attention.decoder.states import joined
 from keras_attention.decoder.states import query_units
 from keras_attention.decoder.states import remove_sequence_axis
 from keras_attention.decoder.states import topmost_state
-from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.base import check_memory
 from keras_attention.layers.base import freeze_new_weights
-from keras_attention.layers.projections import project_rows
 from keras_attention.layers.recurrent import call_cell
 from keras_attention.layers.recurrent import check_cell
 from keras_attention.layers.recurrent import check_loop_layer
@@ -243,37 +244,30 @@ class AttentionCell(CompositeLayer):
         single = len(inputs.shape) == 2
         if single:
             inputs, state = add_sequence_axis((inputs, state))
-
-        def attend(query, **options):
-            return self.step(
-                query,
-                memory,
-                state.get("attention", {}),
-                noise=noise,
-                training=training,
-                **options,
-            )
-
-        def run_cell(added):
-            return self.run_cell([inputs, *added], state["cell"], training)
-
-        outputs, new_state = self.compute_step(inputs, state, attend, run_cell)
+        attend = partial(
+            self.step,
+            memory=memory,
+            state=state.get("attention", {}),
+            noise=noise,
+            training=training,
+        )
+        run_cell = partial(self.run_cell, inputs, state["cell"], training=training)
+        read = partial(self.read, attend)
+        outputs, new_state = self.equations(inputs, state, read, run_cell)
         results = self.complete(outputs), new_state
         return remove_sequence_axis(results) if single else results
 
-    def compute_step(
-        self, inputs: Tensor, state: Tensors, attend: Callable, run_cell: Callable
+    def equations(
+        self, inputs: Tensor, state: Tensors, read: Callable, run_cell: Callable
     ) -> tuple[Tensors, Tensors]:
         """Run the equations of one step; every tensor is `(B, K, ...)`.
-
-        Attention and cell are computed by two functions, so that a decoder can compute
-        parts of them for all steps at once.
 
         Args:
             inputs: Input of this step, for the query and the sentinel; the cell gets it
                 through `run_cell`.
             state: Dict of states, as in the call.
-            attend: Function `(query, **options) -> (outputs, state)` of the attention.
+            read: Function `(query, *sources) -> (outputs, state)`: the method `read`,
+                or one that postpones it.
             run_cell: Function `added -> (output, state)`, which runs the cell on its
                 input concatenated with the tensors in the list `added`.
 
@@ -286,24 +280,15 @@ class AttentionCell(CompositeLayer):
             query = topmost_state(state["cell"])
             if self.input_in_query:
                 query = joined([query, ops.cast(inputs, query.dtype)])
-            results, attention_state = attend(query)
-            context = self.gated(results["context"], query)
-            cell_output, cell_state = run_cell([*fed, context])
-            outputs = {**results, "context": context, "query": query}
+            outputs, attention_state = read(query)
+            cell_output, cell_state = run_cell([*fed, outputs["context"]])
+            outputs = {**outputs, "query": query}
         else:
             cell_output, cell_state = run_cell(fed)
-            results, attention_state = attend_with_sentinel(
-                self.visual_sentinel,
-                attend,
-                cell_output,
-                [inputs, *fed],
-                [state["cell"][0], cell_state[-1]],
-            )
-            outputs = {
-                **results,
-                "context": self.gated(results["context"], cell_output),
-            }
-        outputs["cell_output"] = cell_output
+            states = [state["cell"][0], cell_state[-1]]
+            sources = [[inputs, *fed], states] if self.sentinel else []
+            outputs, attention_state = read(cell_output, *sources)
+        outputs = {**outputs, "cell_output": cell_output}
         new_state = {"cell": cell_state}
         if "attention" in state:
             new_state["attention"] = attention_state
@@ -314,13 +299,27 @@ class AttentionCell(CompositeLayer):
             new_state["fed"] = ops.cast(result, state["fed"].dtype)
         return outputs, new_state
 
-    def gated(self, context: Tensor, query: Tensor) -> Tensor:
-        """Return the context in the compute dtype, scaled by the gate if any."""
-        context = ops.cast(context, self.compute_dtype)
-        if self.context_gate is None:
-            return context
-        gate = project_rows(self.context_gate, query)
-        return ops.cast(gate, self.compute_dtype) * context
+    def read(
+        self, attend: Callable, query: Tensor, *sources: Any
+    ) -> tuple[Tensors, Nested]:
+        """Attend, add the sentinel and scale by the gate, for the queries of any steps.
+
+        Args:
+            attend: Function `(query, **options) -> (outputs, state)` of the attention.
+            query: Tensor `(B, K, depth)`.
+            *sources: With a sentinel, the lists of its inputs and of its states.
+        """
+        if self.visual_sentinel is None:
+            outputs, state = attend(query)
+        else:
+            outputs, state = attend_with_sentinel(
+                self.visual_sentinel, attend, query, *sources
+            )
+        context = ops.cast(outputs["context"], self.compute_dtype)
+        if self.context_gate is not None:
+            gate = project_rows(self.context_gate, query)
+            context = ops.cast(gate, self.compute_dtype) * context
+        return {**outputs, "context": context}, state
 
     def combine(self, outputs: Tensors) -> Tensor:
         """Return the attentional vector of context and cell output."""
@@ -339,10 +338,14 @@ class AttentionCell(CompositeLayer):
         return outputs
 
     def run_cell(
-        self, inputs: list[Tensor], state: Nested, training: bool | None = None
+        self,
+        inputs: Tensor,
+        state: Nested,
+        added: list[Tensor],
+        training: bool | None = None,
     ) -> tuple[Tensor, Nested]:
-        """Run the RNN cell on the joined `inputs`, a list of tensors `(B, K, ...)`."""
-        inputs = joined([ops.cast(inputs[0], self.compute_dtype), *inputs[1:]])
+        """Run the RNN cell on `inputs` and `added`, joined tensors `(B, K, ...)`."""
+        inputs = joined([ops.cast(inputs, self.compute_dtype), *added])
         leading = ops.shape(inputs)[:2]
         try:
             # Keras cells have a single batch axis.

@@ -5,6 +5,7 @@ extra axis K after B holds several sequences that attend to the same memory.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import keras
@@ -16,7 +17,6 @@ from keras_attention import loops
 from keras_attention.composite import CompositeLayer
 from keras_attention.decoder.attention_cell import AttentionCell
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
-from keras_attention.decoder.sentinel import attend_with_sentinel
 from keras_attention.decoder.states import add_sequence_axis
 from keras_attention.decoder.states import as_rows
 from keras_attention.decoder.states import as_sequences
@@ -164,10 +164,7 @@ class AttentionDecoder(CompositeLayer):
             inputs = clear_masked(inputs, mask)
             sequence["mask"] = ops.moveaxis(mask, 2, 0)
         inputs = ops.moveaxis(inputs, 2, 0)
-        run = self._step_by_step if cell.sequential else self._attend_at_once
-        if training and self.sampling is not None:
-            run = self._sample
-        outputs, state = run(inputs, sequence, state, memory, training)
+        outputs, state = self._run(inputs, sequence, state, memory, training)
         word_inputs = outputs.pop("word_inputs", inputs)
         outputs = cell.complete(outputs)
         if self.sampling is not None:
@@ -180,26 +177,43 @@ class AttentionDecoder(CompositeLayer):
         results = {**outputs, "state": state}
         return remove_sequence_axis(results) if single else results
 
-    def _step_by_step(self, inputs, sequence, state, memory, training):
-        """Run the steps one after the other; sequences are `(T, B, K, ...)`."""
-        cell = self.cell
-        recurrence = _Recurrence(cell, inputs, self.compute_dtype, training)
+    def _run(self, inputs, sequence, state, memory, training):
+        """Run the steps of sequences `(T, B, K, ...)` one after the other.
+
+        The attention of all steps is read at once, after the loop, if no step depends
+        on it.
+        """
+        cell, sampling = self.cell, self.sampling if training else None
+        reads_later = not (cell.sequential or sampling)
+        recurrence = _Recurrence(
+            cell, inputs, self.compute_dtype, training, splits=sampling is None
+        )
+        noise = self._draw(inputs, memory) if training else {}
         memories = memory if cell.has_several else [memory]
-        deferred = DeferredValueGradients(memories, ops.shape(inputs)[:-1])
-        memory = deferred.memories if cell.has_several else deferred.memories[0]
+        deferred = DeferredValueGradients(
+            [] if reads_later else memories, ops.shape(inputs)[:-1]
+        )
+        seen = deferred.memories if cell.has_several else deferred.memories[:1]
+        uses_inputs = sampling or cell.input_in_query or cell.sentinel
         sequence = {
             **sequence,
             "cell": recurrence.sequences,
             "values": deferred.sequences,
-            "inputs": inputs if cell.input_in_query or cell.sentinel else {},
-            "noise": self._draw(inputs, memory) if training else {},
+            "inputs": inputs if uses_inputs else {},
+            "noise": {} if reads_later else noise,
+            "sampling": self._draw_samples(inputs, sequence) if sampling else {},
         }
 
-        def step(state, part):
+        def step(carry, part):
+            state, previous = carry
+            words, given = part["inputs"], part["cell"]
+            if sampling:
+                words = given = sampling.choose(part["sampling"], words, *previous)
+
             def attend(query, **options):
                 results, attention_state = cell.step(
                     query,
-                    memory,
+                    seen if cell.has_several else seen[0],
                     state.get("attention", {}),
                     noise=part["noise"] or None,
                     training=training,
@@ -208,95 +222,70 @@ class AttentionDecoder(CompositeLayer):
                 context = deferred.add(results["context"], part["values"])
                 return {**results, "context": context}, attention_state
 
+            def read(query, *sources):
+                if reads_later:
+                    return {"states": sources[1] if sources else []}, {}
+                return cell.read(attend, query, *sources)
+
             def run_cell(added):
-                return recurrence.step(part["cell"], added, state["cell"])
+                return recurrence.step(given, added, state["cell"])
 
-            outputs, new_state = cell.compute_step(
-                part["inputs"], state, attend, run_cell
-            )
-            outputs["kernel_inputs"] = recurrence.kernel_inputs(state)
-            return _update_where(part.get("mask"), new_state, state), outputs
+            outputs, new_state = cell.equations(words, state, read, run_cell)
+            if sampling:
+                outputs = cell.complete(outputs)
+                previous = words, outputs
+                outputs = {**outputs, "word_inputs": words}
+            outputs = {**outputs, "kernel_inputs": recurrence.kernel_inputs(state)}
+            return (
+                _update_where(part.get("mask"), new_state, state),
+                previous,
+            ), outputs
 
-        first = at_least_one(inputs)[0]
-        with cell.same_dropout(first, state, memory, training=training):
-            state, outputs = loops.scan(step, state, sequence)
-        weights = outputs["weights"]
-        deferred.record_weights(weights if cell.has_several else [weights])
+        first = tree.map_structure(lambda x: at_least_one(x)[0], (inputs, sequence))
+        words, part = first
+        previous = ()
+        with cell.same_dropout(words, state, memory, training=training):
+            if sampling:
+                # This call gives the shapes of the outputs before the first step, and
+                # builds, outside of the loop, every layer that is not built yet.
+                outputs, _ = cell(words, state, memory, part["noise"], training=True)
+                previous = words, tree.map_structure(ops.zeros_like, outputs)
+                sampling.choose(part["sampling"], words, *previous)
+            (state, _), outputs = loops.scan(step, (state, previous), sequence)
+        if not reads_later:
+            weights = outputs["weights"]
+            deferred.record_weights(weights if cell.has_several else [weights])
         context = [outputs["context"]] if cell.order == "previous" else []
         recurrence.record_kernel_inputs(outputs.pop("kernel_inputs"), context)
+        if reads_later:
+            outputs |= self._read_all(inputs, outputs, memory, noise, training)
         return outputs, state
 
-    def _attend_at_once(self, inputs, sequence, state, memory, training):
-        """Run the cell alone, then the attention of all steps at once."""
-        cell = self.cell
-        recurrence = _Recurrence(cell, inputs, self.compute_dtype, training)
-        sequence = {**sequence, "cell": recurrence.sequences}
-
-        def step(state, part):
-            output, cell_state = recurrence.step(part["cell"], [], state["cell"])
-            outputs = {
-                "cell_output": output,
-                "kernel_inputs": recurrence.kernel_inputs(state),
-            }
-            if cell.sentinel:
-                outputs["states"] = [state["cell"][0], cell_state[-1]]
-            new_state = {"cell": cell_state}
-            return _update_where(part.get("mask"), new_state, state), outputs
-
-        first = at_least_one(inputs)[0]
-        with cell.same_dropout(first, state, memory, training=training):
-            state, outputs = loops.scan(step, state, sequence)
-        recurrence.record_kernel_inputs(outputs.pop("kernel_inputs"), [])
-
+    def _read_all(self, inputs, outputs, memory, noise, training):
+        """Read the attention of all steps at once."""
         steps, _, sequences = ops.shape(inputs)[:-1]
-        noise = self._draw(inputs, memory) if training else None
-        noise = noise and tree.map_structure(_as_queries, noise)
-        query = _as_queries(outputs["cell_output"])
-        states = tree.map_structure(_as_queries, outputs.pop("states", []))
-
-        def attend(query, **options):
-            return cell.step(query, memory, noise=noise, training=training, **options)
-
-        results, _ = attend_with_sentinel(
-            cell.visual_sentinel, attend, query, [_as_queries(inputs)], states
+        names = {"query": outputs["cell_output"], "inputs": inputs, "noise": noise}
+        names["states"] = outputs.pop("states")
+        all_ = tree.map_structure(_as_queries, names)
+        attend = partial(
+            self.cell.step,
+            memory=memory,
+            noise=all_["noise"] or None,
+            training=training,
         )
-        results = {**results, "context": cell.gated(results["context"], query)}
-        results = tree.map_structure(lambda x: _as_steps(x, sequences, steps), results)
-        return {**outputs, **results}, state
+        sources = [[all_["inputs"]], all_["states"]] if self.cell.sentinel else []
+        results, _ = self.cell.read(attend, all_["query"], *sources)
+        return tree.map_structure(lambda x: _as_steps(x, sequences, steps), results)
 
-    def _sample(self, inputs, sequence, state, memory, training):
-        """Run the steps one after the other, with inputs that the model may sample."""
-        cell, sampling = self.cell, self.sampling
-        sampling_noise = sampling.draw(ops.shape(inputs)[0], ops.shape(inputs)[1:-1])
+    def _draw_samples(self, inputs, sequence):
+        """Draw the noise of scheduled sampling for all steps."""
+        noise = self.sampling.draw(ops.shape(inputs)[0], ops.shape(inputs)[1:-1])
         if "mask" in sequence:
             # A step after padding has no output to sample from.
             mask = sequence["mask"]
             before = ops.concatenate([ops.zeros_like(mask[:1]), mask[:-1]], axis=0)
-            use_sample = ops.logical_and(sampling_noise["use_sample"], before)
-            sampling_noise["use_sample"] = use_sample
-        noise = self._draw(inputs, memory)
-        sequence |= {"noise": noise, "inputs": inputs, "sampling": sampling_noise}
-
-        def step(carry, part):
-            state, previous = carry
-            word_inputs = sampling.choose(part["sampling"], part["inputs"], *previous)
-            outputs, new_state = cell(
-                word_inputs, state, memory, part["noise"], training=True
-            )
-            state = _update_where(part.get("mask"), new_state, state)
-            carry = state, (word_inputs, outputs)
-            return carry, {**outputs, "word_inputs": word_inputs}
-
-        first = tree.map_structure(lambda x: at_least_one(x)[0], sequence)
-        inputs = first["inputs"]
-        with cell.same_dropout(inputs, state, memory, training=True):
-            # This call gives the shapes of the outputs before the first step, and
-            # builds, outside of the loop, every layer that is not built yet.
-            outputs, _ = cell(inputs, state, memory, first["noise"], training=True)
-            before = inputs, tree.map_structure(ops.zeros_like, outputs)
-            sampling.choose(first["sampling"], inputs, *before)
-            (state, _), outputs = loops.scan(step, (state, before), sequence)
-        return outputs, state
+            noise["use_sample"] = ops.logical_and(noise["use_sample"], before)
+        return noise
 
     def _draw(self, inputs, memory):
         """Draw noise for all steps, tensors `(T, B, K, ...)`."""
@@ -358,17 +347,17 @@ class _Recurrence:
         sequences: Tensors `(T, ...)`; each step receives its part.
     """
 
-    def __init__(self, cell, inputs, dtype, training):
+    def __init__(self, cell, inputs, dtype, training, *, splits=True):
         self._cell, self._training = cell, training
         steps, batch, sequences, depth = ops.shape(inputs)
         rows = ops.reshape(inputs, (steps, batch * sequences, depth))
-        self._split = split_cell(cell.cell, rows, dtype)
+        self._split = split_cell(cell.cell, rows, dtype) if splits else None
         self.sequences = inputs if self._split is None else self._split.sequences
 
     def step(self, part, added, state):
         """Return output and new state for this part of `sequences`."""
         if self._split is None:
-            return self._cell.run_cell([part, *added], state, self._training)
+            return self._cell.run_cell(part, state, added, self._training)
         leading = ops.shape(tree.flatten(state)[0])[:2]
         added = as_rows(joined(added)) if added else None
         output, new_state = self._split(part, added, as_rows(state))

@@ -5,7 +5,7 @@ Shapes: B batch, K queries, S positions, V depth of the context.
 
 from keras import ops
 
-from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.self_attention_checks import check_independent_queries
 from keras_attention.validation import shapes_of

@@ -8,9 +8,9 @@ import keras
 from keras import ops
 from keras import tree
 
+from keras_attention.acceleration import project_rows
 from keras_attention.composite import CompositeLayer
 from keras_attention.layers.attention import AttentionStep
-from keras_attention.layers.projections import project_rows
 
 
 class VisualSentinel(CompositeLayer):
@@ -81,10 +81,10 @@ def visual_sentinel(sentinel, cell, attention, order, dtype):
 
 
 def attend_with_sentinel(sentinel, attend, query, inputs, states):
-    """Attend to a memory and, if there is one, to the sentinel.
+    """Attend to a memory and to the sentinel.
 
     Args:
-        sentinel: The `VisualSentinel`, or `None`.
+        sentinel: The `VisualSentinel`.
         attend: Function `(query, **options) -> (outputs, state)` of the attention.
         query: The query, `(B, K, U)`.
         inputs: List of the inputs of the cell.
@@ -94,8 +94,6 @@ def attend_with_sentinel(sentinel, attend, query, inputs, states):
         The outputs, with the weight of the sentinel as `"sentinel"` `(B, K)`, and the
         state of the attention.
     """
-    if sentinel is None:
-        return attend(query)
     key, value = sentinel(inputs, *states)
     outputs, state = attend(query, extra_key=key)
     outputs = dict(outputs)

@@ -1,4 +1,7 @@
-"""Attention layers composed of parts: a score, a weighting and a window."""
+"""Attention layers composed of parts: a score, a weighting and a window.
+
+Shapes: B batch, T queries, S positions, Q query depth, V value depth.
+"""
 
 from typing import Any
 
@@ -7,23 +10,438 @@ from keras import ops
 from keras import tree
 
 from keras_attention import loops
-from keras_attention.layers.base import BaseAttention
+from keras_attention.acceleration import project_rows
+from keras_attention.composite import CompositeLayer
+from keras_attention.layers.base import BaseMemory
+from keras_attention.layers.base import BaseStep
+from keras_attention.layers.base import Score
+from keras_attention.layers.base import Weighting
 from keras_attention.layers.base import as_queries
+from keras_attention.layers.base import build_part
+from keras_attention.layers.base import check_calling_form
+from keras_attention.layers.base import check_memory
 from keras_attention.layers.base import check_shapes
+from keras_attention.layers.base import freeze_new_weights
+from keras_attention.layers.base import set_dtype_policy
 from keras_attention.layers.base import standardize_attention_mask
-from keras_attention.layers.scores import Score
-from keras_attention.layers.single_head import AttentionMemory
-from keras_attention.layers.single_head import AttentionStep
-from keras_attention.layers.weighting import Weighting
+from keras_attention.layers.base import step_numbers
+from keras_attention.layers.dropout import WeightDropout
+from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.windows import LocalWindow
+from keras_attention.ops.extra_position import append_score
+from keras_attention.ops.extra_position import split_weight
+from keras_attention.ops.masks import clear_masked
+from keras_attention.ops.masks import combine_masks
+from keras_attention.ops.masks import where_rows
+from keras_attention.ops.precision import accumulation_dtype
+from keras_attention.ops.windows import spread_window
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
 from keras_attention.typing import Config
 from keras_attention.typing import Nested
 from keras_attention.typing import Seed
 from keras_attention.typing import Shape
+from keras_attention.typing import Shapes
 from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_mask
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AttentionMemory(BaseMemory):
+    """Memory of a single-head attention; see `BaseMemory` for the call.
+
+    Args:
+        key_projection: Layer applied to the keys, or `None` to leave them unchanged.
+            Unless it is built already, it computes in the dtype of this layer.
+
+    Returns:
+        Dict with `"values"` `(B, S, V)`, `"keys"` `(B, S, projected)` and, if there
+        is a mask, the boolean `"mask"` `(B, S)`.
+    """
+
+    def __init__(
+        self, key_projection: keras.layers.Layer | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        if key_projection is not None:
+            _check_part(
+                "key_projection", key_projection, keras.layers.Layer, "Dense(8)"
+            )
+            set_dtype_policy(key_projection, self.dtype_policy)
+        self.key_projection = key_projection
+
+    def build(self, value_shape: Shape, key_shape: Shape | None = None) -> None:
+        if self.key_projection is not None and not self.key_projection.built:
+            self.key_projection.build(key_shape or value_shape)
+        self.built = True
+
+    def call(
+        self,
+        value: Tensor,
+        key: Tensor | None = None,
+        *,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensors:
+        key = value if key is None else key
+        memory = {"values": value}
+        value_mask = value_mask if mask is None else mask
+        if not (value_mask is None and key_mask is None):
+            check_mask("value_mask", value_mask, value.shape[:2])
+            check_mask("key_mask", key_mask, value.shape[:2])
+            # Nothing that is stored there, NaN included, can reach a result.
+            memory["mask"] = mask = combine_masks(value_mask, key_mask)
+            memory["values"], key = clear_masked(value, mask), clear_masked(key, mask)
+        if isinstance(self.key_projection, keras.layers.Dense):
+            key = project_rows(self.key_projection, key)
+        elif self.key_projection is not None:
+            key = self.key_projection(key)
+        memory["keys"] = key
+        return memory
+
+    def shapes(self, value_shape: Shape, key_shape: Shape | None = None) -> Shapes:
+        keys_shape = tuple(key_shape or value_shape)
+        if self.key_projection is not None:
+            keys_shape = tuple(self.key_projection.compute_output_shape(keys_shape))
+        return {"values": tuple(value_shape), "keys": keys_shape}
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "key_projection": serialize_part(self.key_projection),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AttentionStep(BaseStep):
+    """Step of an attention composed of parts.
+
+    The window selects positions, the causal mask excludes those after the query, the
+    score compares query and keys, the weighting turns scores into weights, the prior of
+    the window scales them, coverage sums them up, and dropout drops some of them.
+    Coverage and the weighting's own state do not depend on the dropout.
+
+    See `BaseStep` for the other call arguments.
+
+    Args:
+        score: Part that is called as `score(query, keys)`; see `Score`.
+        weighting: Part that turns scores into weights; see `Weighting`.
+        window: Part that selects positions, or `None` for all of them.
+        causal: Whether query t sees the positions up to and including t only.
+        dropout: Rate at which weights are dropped in training.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`; for the dropout.
+
+    Call arguments:
+        extra_key: Key of one more position of every query, `(B, T, depth)`. Its weight
+            is the output `"extra_weight"` `(B, T)`, which has no dropout; `"weights"`
+            and `"context"` contain the positions of the memory only.
+    """
+
+    def __init__(
+        self,
+        score: Score,
+        weighting: str | Weighting,
+        window: LocalWindow | None,
+        *,
+        causal: bool,
+        dropout: float,
+        seed: Seed,
+        **kwargs: Any,
+    ) -> None:
+        # States and noise keep their precision in every dtype policy.
+        super().__init__(autocast=False, **kwargs)
+        _check_part("score", score, Score, "DotScore()")
+        if window is not None:
+            _check_part("window", window, LocalWindow, "LocalMonotonicWindow()")
+        check_boolean("causal", causal)
+        self.weighting: Weighting = get_weighting(weighting, self.dtype_policy)
+        self.score = score = self.weighting.prepare_score(score)
+        self.window = window
+        self.coverage = score.takes_coverage
+        self.causal = causal
+        # A layer, because old files contain the state of its seed under its name.
+        self.weight_dropout = WeightDropout(
+            dropout, seed=seed, dtype=self.dtype_policy, name="weight_dropout"
+        )
+        _check_parts(self)
+        self.reports = self.weighting.reports
+        self.sequential = self.coverage or self.weighting.sequential
+        self.has_state = bool(self.state_names)
+        set_dtype_policy(score, self.dtype_policy)
+        set_dtype_policy(self.weighting, self.dtype_policy)
+        if window is not None:
+            set_dtype_policy(window, self.dtype_policy)
+            self.sequential = self.sequential or window.sequential
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Window and weighting: Keras saves their weights as those of `parts`."""
+        parts = {"window": self.window, "weighting": self.weighting}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    def state_names(self) -> Nested:
+        window = () if self.window is None else self.window.state_names
+        names = {
+            "window": window,
+            "causal_mask": ("step",) if self.causal else (),
+            "weighting": self.weighting.state_names,
+            "coverage": ("total",) if self.coverage else (),
+        }
+        return {name: dict.fromkeys(own) for name, own in names.items() if own}
+
+    def initial_state(
+        self,
+        memory: Tensors,
+        queries: int = 1,
+        *,
+        causal: bool = False,
+        at_once: bool = False,
+    ) -> Tensors:
+        """Return the state before the first step, tensors `(B, queries, ...)`.
+
+        Args:
+            causal: Whether the queries are causal even if the layer is not.
+            at_once: Whether the queries are all steps of one sequence, rather than the
+                first steps of several. Only for a step that is not `sequential`.
+        """
+        states: Any = {}
+        batch, length = ops.shape(memory["values"])[:2]
+        if self.window is not None and self.window.state_names:
+            states["window"] = _initial(self.window, memory, queries, at_once)
+        if self.causal or causal:
+            states["causal_mask"] = {"step": step_numbers(batch, queries, at_once)}
+        if self.weighting.state_names:
+            states["weighting"] = _initial(self.weighting, memory, queries, at_once)
+        if self.coverage:
+            dtype = accumulation_dtype(self.compute_dtype)
+            states["coverage"] = {"total": ops.zeros((batch, queries, length), dtype)}
+        return states
+
+    def draw(self, memory: Tensors, steps: int, queries: int = 1) -> Nested:
+        batch, length = ops.shape(memory["values"])[:2]
+        length = self.window.width if self.window else length
+        shape = (steps, batch, queries, length)
+        noise = {
+            "weighting": self.weighting.draw(shape),
+            "dropout": self.weight_dropout.draw(shape),
+        }
+        return {name: x for name, x in noise.items() if x}
+
+    def build(self, query_shape: Shape, memory_shape: Shapes) -> None:
+        check_memory(memory_shape)
+        if self.window is not None:
+            build_part(self.window, query_shape, memory_shape)
+        build_part(self.score, query_shape, memory_shape["keys"])
+        build_part(self.weighting, (query_shape[0], None, None))
+        freeze_new_weights(self)
+        self.built = True
+
+    def call(
+        self,
+        query: Tensor,
+        memory: Tensors,
+        state: Nested = None,
+        *,
+        query_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        noise: Nested = None,
+        extra_key: Tensor | None = None,
+        return_weights: bool = True,
+        training: bool | None = None,
+    ) -> tuple[Tensors, Nested]:
+        if not (isinstance(memory, dict) and {"values", "keys"} <= memory.keys()):
+            check_memory(memory)
+        query = ops.cast(query, self.compute_dtype)
+        if state is None:
+            state = self.initial_state(memory, ops.shape(query)[1])
+        if noise is None:
+            noise = self._draw_once(memory, query) if training else {}
+        if query_mask is not None:
+            query = clear_masked(query, query_mask)
+        new_state = {}
+
+        def updated(new, old):
+            return new if query_mask is None else where_rows(query_mask, new, old)
+
+        # 1. Which positions each query may see.
+        if self.window is None:
+            view, valid = memory, memory.get("mask")
+            valid = mask if valid is None else combine_masks(valid[:, None], mask)
+        else:
+            old = state.get("window", {})
+            view, new = self.window(query, memory, old, mask)
+            valid = view["mask"]
+            if self.window.state_names:
+                new_state["window"] = (
+                    updated(new, old) if self.window.sequential else new
+                )
+        if "causal_mask" in state:
+            step, length = state["causal_mask"]["step"], ops.shape(memory["values"])[1]
+            places = view.get("positions", ops.arange(length, dtype="int32"))
+            valid = combine_masks(valid, places <= step[..., None])
+            new_state["causal_mask"] = {"step": step + 1}
+        if query_mask is not None:
+            valid = combine_masks(valid, query_mask[..., None])
+
+        # 2. Scores of the queries against the keys.
+        score = self.score.call if self.score.casts_weights else self.score
+        if self.coverage:
+            total = state["coverage"]["total"]
+            scores = score(query, view["keys"], total)
+        else:
+            scores = score(query, view["keys"])
+        if extra_key is not None:
+            extra = score(query, extra_key[:, :, None])
+            scores, valid = append_score(scores, valid, extra, query_mask)
+
+        # 3. Weights.
+        old = state.get("weighting", {})
+        weigh = self.weighting.call if self.weighting.casts_weights else self.weighting
+        outputs, new = weigh(
+            scores, valid, old, noise.get("weighting"), training=training
+        )
+        if extra_key is not None:
+            outputs = split_weight(outputs)
+        if self.weighting.state_names:
+            is_sequential = self.weighting.sequential
+            new_state["weighting"] = updated(new, old) if is_sequential else new
+        weights = outputs["weights"]
+        if "prior" in view:
+            weights = weights * view["prior"]
+        if self.coverage:
+            covered = total + ops.cast(weights, total.dtype)
+            new_state["coverage"] = {"total": updated(covered, total)}
+        if "dropout" in noise:
+            weights = self.weight_dropout.drop(weights, noise["dropout"])
+
+        # 4. The context: the weighted sum of the values.
+        weights = ops.cast(weights, self.compute_dtype)
+        values = ops.cast(view["values"], self.compute_dtype)
+        if self.window is None:
+            context = weights @ values
+        else:
+            context = (ops.expand_dims(weights, 2) @ values)[:, :, 0]
+        if return_weights and self.window is not None:
+            length = ops.shape(memory["values"])[1]
+            weights = spread_window(weights, view["positions"], length)
+        outputs = {**outputs, "context": context, "weights": weights}
+        if not return_weights:
+            del outputs["weights"]
+        return outputs, new_state
+
+    def _draw_once(self, memory, query):
+        """Return noise for one step."""
+        noise = self.draw(memory, 1, ops.shape(query)[1])
+        return tree.map_structure(lambda x: x[0], noise)
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "score": serialize_part(self.score),
+            "weighting": serialize_part(self.weighting),
+            "window": serialize_part(self.window),
+            "causal": self.causal,
+            "dropout": self.weight_dropout.rate,
+            "seed": serialize_seed(self.weight_dropout.seed),
+        }
+
+
+def _initial(part, memory, queries, at_once):
+    """Return the state of a part before each query, or each first query."""
+    if at_once:
+        return part.states_of_sequence(memory, queries)
+    return part.initial_state(memory, queries)
+
+
+def _check_part(name, part, expected, example):
+    """Raise `ValueError` unless a part is an instance of a class."""
+    if not isinstance(part, expected):
+        raise ValueError(
+            f"{name} must be a {expected.__name__}, such as {example}. "
+            f"Received: {part!r}"
+        )
+
+
+def _check_parts(step):
+    """Raise `ValueError` for parts that cannot be combined."""
+    local = step.window is not None
+    scaled = local and step.window.has_prior
+    for wrong, reason in (
+        (
+            local and not step.score.uses_keys,
+            "a location score has a weight for every position and takes no window",
+        ),
+        (
+            local and step.weighting.needs_all_positions,
+            "monotonic attention moves over all positions and takes no window",
+        ),
+        (
+            scaled and not step.weighting.allows_scaling,
+            "a hard choice cannot be multiplied with the prior of a local-p window",
+        ),
+        (
+            local and step.coverage,
+            "coverage sums the weights of all positions and takes no window",
+        ),
+        (
+            step.weight_dropout.rate and not step.weighting.allows_scaling,
+            "dropout cannot drop the only position of a hard choice",
+        ),
+    ):
+        if wrong:
+            names = [type(part).__name__ for part in (step.score, step.weighting)]
+            names += [type(step.window).__name__] if local else []
+            rate = step.weight_dropout.rate
+            names += [f"dropout={rate}"] if rate else []
+            raise ValueError(f"{reason}. Received: {', '.join(names)}")
+
+
+class BaseAttention(CompositeLayer):
+    """Base of the attention layers, which consist of a memory and a step.
+
+    A call of the layer calls both. A decoder calls them separately.
+
+    Attributes:
+        memory: The `BaseMemory`; called once for every source.
+        step: The `BaseStep`; called for one query after the other, or for all at once.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if (args and isinstance(args[0], (list, tuple))) or "mask" in kwargs:
+            check_calling_form(args, kwargs)
+        if "use_causal_mask" in kwargs:
+            check_boolean("use_causal_mask", kwargs["use_causal_mask"])
+            # Keras would turn a boolean of NumPy into a tensor.
+            kwargs["use_causal_mask"] = bool(kwargs["use_causal_mask"])
+        return super().__call__(*args, **kwargs)
+
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+    ) -> None:
+        if value_shape is None:
+            # Self-attention; a single step, (batch, depth), is one query.
+            value_shape = (*query_shape[:1], None, query_shape[-1])
+        shapes = query_shape, value_shape, key_shape
+        check_shapes(*(None if x is None else tuple(x) for x in shapes))
+        if not self.memory.built:
+            self.memory.build(value_shape, key_shape)
+        if not self.step.built:
+            queries_shape = (query_shape[0], None, query_shape[-1])
+            memory_shapes = self.memory.shapes(value_shape, key_shape)
+            self.step.build(queries_shape, memory_shapes)
+        freeze_new_weights(self)
+        self.built = True
 
 
 class ComposedAttention(BaseAttention):
@@ -79,27 +497,44 @@ class ComposedAttention(BaseAttention):
         return_details: bool = False,
         training: bool | None = None,
     ) -> Nested:
-        key_shape = None if key is None else key.shape
+        key_shape = None if key is None else tuple(key.shape)
         ordered = self.step.causal or use_causal_mask
-        check_shapes(query.shape, value.shape, key_shape, ordered=ordered)
-        mask = attention_mask
+        check_shapes(tuple(query.shape), tuple(value.shape), key_shape, ordered=ordered)
         if query_mask is not None:
             check_mask("query_mask", query_mask, query.shape[:-1])
-        if mask is not None:
-            mask = standardize_attention_mask(mask, query.shape, value.shape[1])
+        if attention_mask is not None:
+            attention_mask = standardize_attention_mask(
+                attention_mask, query.shape, value.shape[1]
+            )
         single = len(query.shape) == 2
         if single:
             query, query_mask = as_queries(query, query_mask)
-        memory = self.memory(value, key, value_mask=value_mask, key_mask=key_mask)
+        # Called without Keras' `__call__`, which has converted and cast all tensors.
+        memory = self.memory.call(value, key, value_mask=value_mask, key_mask=key_mask)
         sequence = {"query": query}
         if query_mask is not None:
             sequence["query_mask"] = ops.cast(query_mask, "bool")
-        if mask is not None:
+        if attention_mask is not None:
             shape = (*ops.shape(query)[:2], ops.shape(value)[1])
-            sequence["mask"] = ops.broadcast_to(ops.cast(mask, "bool"), shape)
-        run = self._one_by_one if self.step.sequential else self._all_at_once
-        return_weights = return_attention_scores or return_details
-        outputs = run(sequence, memory, use_causal_mask, return_weights, training)
+            mask = ops.cast(attention_mask, "bool")
+            sequence["mask"] = ops.broadcast_to(mask, shape)
+        options = {
+            "return_weights": return_attention_scores or return_details,
+            "training": training,
+        }
+        if self.step.sequential:
+            outputs = self._one_by_one(sequence, memory, use_causal_mask, options)
+        else:
+            state, noise, queries = {}, {}, ops.shape(query)[1]
+            if self.step.has_state or use_causal_mask:
+                state = self.step.initial_state(
+                    memory, queries, causal=use_causal_mask, at_once=True
+                )
+            if training:
+                noise = tree.map_structure(_joined, self.step.draw(memory, queries))
+            outputs, _ = self.step.call(
+                memory=memory, state=state, noise=noise, **sequence, **options
+            )
         if single:
             outputs = tree.map_structure(lambda x: x[:, 0], outputs)
         if return_details:
@@ -107,44 +542,23 @@ class ComposedAttention(BaseAttention):
         context = outputs["context"]
         return (context, outputs["weights"]) if return_attention_scores else context
 
-    def _all_at_once(self, sequence, memory, causal, return_weights, training):
-        """Run one step for all queries of a sequence together."""
-        queries = ops.shape(sequence["query"])[1]
-        noise = {}
-        if training:
-            noise = self.step.draw(memory, queries)
-            noise = tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), noise)
-        outputs, _ = self.step(
-            memory=memory,
-            state=self.step.state_of_all(memory, queries, causal=causal),
-            noise=noise,
-            return_weights=return_weights,
-            training=training,
-            **sequence,
-        )
-        return outputs
-
-    def _one_by_one(self, sequence, memory, causal, return_weights, training):
+    def _one_by_one(self, sequence, memory, causal, options):
         """Run the steps of the queries of a sequence one after the other."""
         queries = ops.shape(sequence["query"])[1]
         inputs = {
             name: ops.swapaxes(x, 0, 1)[:, :, None] for name, x in sequence.items()
         }
-        inputs["noise"] = self.step.draw(memory, queries) if training else {}
+        inputs["noise"] = self.step.draw(memory, queries) if options["training"] else {}
 
         def step(state, inputs):
-            outputs, state = self.step(
-                memory=memory,
-                state=state,
-                return_weights=return_weights,
-                training=training,
-                **inputs,
+            outputs, state = self.step.call(
+                memory=memory, state=state, **inputs, **options
             )
             return state, outputs
 
         state = self.step.initial_state(memory, causal=causal)
         _, outputs = loops.scan(step, state, inputs)
-        return tree.map_structure(lambda x: ops.swapaxes(x[:, :, 0], 0, 1), outputs)
+        return tree.map_structure(_joined, outputs)
 
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
@@ -162,9 +576,9 @@ class ComposedAttention(BaseAttention):
         return_details: bool = False,
         **kwargs: Any,
     ) -> Any:
-        key_shape = None if key is None else key.shape
+        key_shape = None if key is None else tuple(key.shape)
         ordered = self.step.causal or use_causal_mask
-        check_shapes(query.shape, value.shape, key_shape, ordered=ordered)
+        check_shapes(tuple(query.shape), tuple(value.shape), key_shape, ordered=ordered)
         if return_details:
             kwargs.update(use_causal_mask=use_causal_mask, return_details=True)
             return keras.Operation.compute_output_spec(
@@ -249,3 +663,8 @@ class Attention(ComposedAttention):
             "key_projection": serialize_part(self.memory.key_projection),
             "window": serialize_part(self.step.window),
         }
+
+
+def _joined(steps):
+    """Return tensors of one query a step, `(T, B, 1, ...)`, as `(B, T, ...)`."""
+    return ops.swapaxes(steps[:, :, 0], 0, 1)

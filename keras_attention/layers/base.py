@@ -3,8 +3,10 @@
 Shapes: B batch, T queries, S positions, N heads, Q query depth, V value depth.
 """
 
+import functools
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_attention.composite import CompositeLayer
@@ -89,8 +91,7 @@ class BaseStep(CompositeLayer):
         memory: Dict that the memory of the same attention returned.
         state: Dict that `initial_state` or the previous step returned, tensors
             `(B, T, ...)`; the initial state if omitted. Each of the T queries has a
-            state of its own. In a decoder, they belong to T independent sequences; with
-            `state_of_all`, they are the steps of one.
+            state of its own: in a decoder, they belong to T independent sequences.
         query_mask: Boolean `(B, T)`. A masked query gives zeros and keeps its state,
             but the causal mask and local-m count it as a step.
         mask: Boolean, broadcastable to `(B, T, S)`, combined with the memory's.
@@ -139,47 +140,6 @@ class BaseStep(CompositeLayer):
         return None
 
 
-class BaseAttention(CompositeLayer):
-    """Base of the attention layers, which consist of a memory and a step.
-
-    A call of the layer calls both. A decoder calls them separately.
-
-    Attributes:
-        memory: The `BaseMemory`; called once for every source.
-        step: The `BaseStep`; called for one query after the other, or for all at once.
-    """
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        check_calling_form(args, kwargs)
-        if "use_causal_mask" in kwargs:
-            # Keras would turn a boolean of NumPy into a tensor.
-            kwargs["use_causal_mask"] = bool(kwargs["use_causal_mask"])
-        return super().__call__(*args, **kwargs)
-
-    def build(
-        self,
-        query_shape: Shape,
-        value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-    ) -> None:
-        if value_shape is None:
-            # Self-attention; a single step, (batch, depth), is one query.
-            value_shape = (*query_shape[:1], None, query_shape[-1])
-        check_shapes(query_shape, value_shape, key_shape)
-        if not self.memory.built:
-            self.memory.build(value_shape, key_shape)
-        if not self.step.built:
-            queries_shape = (query_shape[0], None, query_shape[-1])
-            memory_shapes = self.memory.shapes(value_shape, key_shape)
-            self.step.build(queries_shape, memory_shapes)
-        freeze_new_weights(self)
-        self.built = True
-
-
 class AttentionPart(CompositeLayer):
     """Base of scores, windows, weightings, relative positions and coverage.
 
@@ -192,10 +152,14 @@ class AttentionPart(CompositeLayer):
         state_names: Names of the tensors in its state.
         sequential: Whether a query needs the state that the query before it returned,
             so that queries must be handled one after the other.
+        casts_weights: Whether `call` itself casts its weights to the dtype of the
+            computation. An attention then calls it directly, which saves the time of
+            Keras' `__call__`.
     """
 
     state_names: tuple[str, ...] = ()
     sequential = False
+    casts_weights = False
 
     def __init__(self, **kwargs: Any) -> None:
         # States and noise keep their precision in every dtype policy.
@@ -219,8 +183,8 @@ class AttentionPart(CompositeLayer):
         """
         return {}
 
-    def state_of_all(self, memory: Tensors, queries: int) -> Tensors:
-        """Return the states of all queries of a sequence, to handle them at once.
+    def states_of_sequence(self, memory: Tensors, queries: int) -> Tensors:
+        """Return the states before each query of a sequence, to handle them at once.
 
         Used for parts that are not sequential.
         """
@@ -234,23 +198,89 @@ class AttentionPart(CompositeLayer):
         """
         return {}
 
-    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
+
+class Score(AttentionPart):
+    """Base of the scores.
+
+    A custom score implements `build(query_shape, keys_shape)` and `call(query, keys)`,
+    or, with `takes_coverage`, `call(query, keys, coverage=None)`.
+
+    Attributes:
+        takes_coverage: Whether it takes the sum of earlier weights of each position.
+        uses_keys: Whether it uses the keys.
+
+    Call arguments:
+        query: Tensor of shape `(B, T, Q)`.
+        keys: Projected keys, `(B, [T,] S, U)`.
+
+    Returns:
+        Scores, `(B, T, S)`.
+    """
+
+    takes_coverage = False
+    uses_keys = True
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.autocast = True
+
+    def make_key_projection(self) -> keras.layers.Layer | None:
+        """Return a new layer that projects the keys for this score, or `None`."""
         return None
 
 
-class StepCounter(AttentionPart):
-    """Part whose state is the number of earlier queries."""
+class Weighting(AttentionPart):
+    """Base of the weightings.
 
-    state_names = ("step",)
+    A custom weighting implements `call`; see `AttentionPart` for its state and
+    its noise.
 
-    def initial_state(self, memory: Tensors, queries: int) -> Tensors:
-        batch = ops.shape(memory["values"])[0]
-        return {"step": ops.zeros((batch, queries), "int32")}
+    `build` receives the shape of the scores: `(B, T, S)`, or `(B, N, T, S)` if it takes
+    heads. T is `None`, except in a pooling, where it is the number of hops.
 
-    def state_of_all(self, memory: Tensors, queries: int) -> Tensors:
-        batch = ops.shape(memory["values"])[0]
-        steps = ops.arange(queries, dtype="int32")
-        return {"step": ops.broadcast_to(steps, (batch, queries))}
+    Attributes:
+        takes_heads: Whether scores, mask, noise and results may be those of N heads,
+            `(B, N, T, ...)`. Otherwise, the queries of all heads are joined,
+            `(B, N T, ...)`.
+        reports: Names of the outputs other than the weights.
+        needs_all_positions: Whether it needs the scores of all positions and takes no
+            window.
+        allows_scaling: Whether weights may be scaled by a prior or dropped.
+
+    Call arguments:
+        scores: Tensor of shape `(B, T, S)`.
+        valid: Boolean, broadcastable to the scores: positions that may have weight;
+            `None` for all.
+        state: Dict of tensors, as `initial_state` returns it.
+        noise: Dict of tensors, as `draw` returns it for one step; empty or `None`
+            for a deterministic result.
+        training: Whether the layer trains.
+
+    Returns:
+        outputs: Dict with `"weights"` `(B, T, S)`, in float32 at least, and the
+            `reports`, which losses use.
+        state: Dict for the next step.
+    """
+
+    reports: tuple[str, ...] = ()
+    takes_heads = False
+    needs_all_positions = False
+    allows_scaling = True
+
+    def prepare_score(self, score: Score) -> Score:
+        """Return the score for this weighting, given the score of a layer."""
+        return score
+
+
+def step_numbers(batch, queries, at_once):
+    """Return the numbers of steps before each query, int32 `(B, queries)`.
+
+    Args:
+        at_once: Whether the queries are the steps of one sequence: 0, 1, 2 and so on.
+    """
+    if not at_once:
+        return ops.zeros((batch, queries), "int32")
+    return ops.broadcast_to(ops.arange(queries, dtype="int32"), (batch, queries))
 
 
 def check_calling_form(args, kwargs):
@@ -276,8 +306,11 @@ def _holds_tensors(x):
     return any(hasattr(one, "shape") for one in x)
 
 
+@functools.lru_cache(maxsize=1024)
 def check_shapes(query_shape, value_shape, key_shape=None, *, ordered=False):
-    """Raise `ValueError` for shapes of a query, value and key that do not fit.
+    """Raise `ValueError` for shapes, tuples, of a query, value and key that do not fit.
+
+    Shapes that fit are remembered, so that a call checks new shapes only.
 
     If `ordered`, the position of a query matters, so a single query is an error.
     """

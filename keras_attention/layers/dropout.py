@@ -30,13 +30,6 @@ class WeightDropout(AttentionPart):
         rate: Probability that a weight is dropped, in `[0, 1)`.
         seed: Integer, `keras.random.SeedGenerator`, or `None`.
 
-    Call arguments:
-        weights: Tensor of shape `(B, T, S)`.
-        noise: Dict, as `draw` returns it for one step.
-
-    Returns:
-        Tensor like the weights.
-
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), the authors' code.
     """
@@ -58,7 +51,8 @@ class WeightDropout(AttentionPart):
         uniform = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator)
         return {"kept": uniform >= self.rate}
 
-    def call(self, weights: Tensor, noise: Nested) -> Tensor:
+    def drop(self, weights: Tensor, noise: Nested) -> Tensor:
+        """Return the weights that are used, given the noise of one step."""
         return ops.where(noise["kept"], weights / (1 - self.rate), 0.0)
 
     def get_config(self) -> Config:

@@ -1,19 +1,22 @@
 """Luong's attention: dot, general, concat and location scores, global or local."""
 
+import math
 from typing import Any
 
 import keras
+from keras import ops
 
+from keras_attention.acceleration import project_rows
+from keras_attention.layers.additive import AdditiveScore
 from keras_attention.layers.attention import ComposedAttention
+from keras_attention.layers.base import Score
+from keras_attention.layers.base import Weighting
+from keras_attention.layers.projections import ProjectedScore
+from keras_attention.layers.projections import check_shared_depth
 from keras_attention.layers.projections import fresh_options
 from keras_attention.layers.projections import options_of
 from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_options
-from keras_attention.layers.scores import AdditiveScore
-from keras_attention.layers.scores import DotScore
-from keras_attention.layers.scores import GeneralScore
-from keras_attention.layers.scores import LocationScore
-from keras_attention.layers.weighting import Weighting
 from keras_attention.layers.windows import LocalMonotonicWindow
 from keras_attention.layers.windows import LocalPredictiveWindow
 from keras_attention.typing import Config
@@ -21,7 +24,10 @@ from keras_attention.typing import Dtype
 from keras_attention.typing import Initializer
 from keras_attention.typing import Regularizer
 from keras_attention.typing import Seed
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
 from keras_attention.typing import WeightConstraint
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_choice
 from keras_attention.validation import check_positive_integer
 
@@ -188,3 +194,167 @@ def _build_window(window, half_width, options, dtype):
         return LocalMonotonicWindow(half_width, dtype=dtype, name="window")
     kernel = options_of(options, "kernel")
     return LocalPredictiveWindow(half_width, **kernel, dtype=dtype, name="window")
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class DotScore(Score):
+    """Dot product of query and key, which must have the same depth.
+
+        scores[t, s] = query[t] . keys[s]                 (dot)
+        scores[t, s] = query[t] . keys[s] / sqrt(depth)   (scaled)
+
+    Args:
+        scaled: Whether to divide by the square root of the depth.
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1;
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2.1.
+    """
+
+    casts_weights = True
+
+    def __init__(self, scaled: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_boolean("scaled", scaled)
+        self.scaled = scaled
+
+    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
+        self.check_shared(query_shape, keys_shape)
+        self.built = True
+
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, keys_shape = shapes
+        if query_shape[-1] != keys_shape[-1]:
+            raise ValueError(
+                "query and key must have the same depth for a dot score; the general "
+                f"score has no such limit. Received: query depth {query_shape[-1]}, "
+                f"key depth {keys_shape[-1]}"
+            )
+
+    def call(self, query: Tensor, keys: Tensor) -> Tensor:
+        if self.scaled:
+            query = query / math.sqrt(query.shape[-1])
+        return dot_scores(query, keys)
+
+    def get_config(self) -> Config:
+        return {**super().get_config(), "scaled": self.scaled}
+
+
+def dot_scores(query, keys):
+    """Return the dot product of every query and every key.
+
+        scores[b, t, s] = query[b, t] . keys[b, s]
+
+    Args:
+        query: Tensor `(B, T, U)`.
+        keys: Tensor `(B, [T,] S, U)`.
+
+    Returns:
+        Scores, `(B, T, S)`.
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1.
+    """
+    keys = ops.cast(keys, query.dtype)
+    if len(keys.shape) == 4:
+        return (keys @ ops.expand_dims(query, -1))[..., 0]
+    return query @ ops.transpose(keys, (0, 2, 1))
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class GeneralScore(ProjectedScore):
+    """Bilinear form, also called multiplicative score.
+
+        scores[t, s] = (W query[t] + bias) . keys[s]
+
+    The query is projected rather than the keys, because there are fewer queries.
+
+    Args:
+        use_bias: Whether the projection has a bias.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For `W`.
+        bias_initializer, bias_regularizer, bias_constraint: For the bias.
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1.
+    """
+
+    casts_weights = True
+
+    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
+        self.query_projection = keras.layers.Dense(
+            keys_shape[-1],
+            use_bias=self.use_bias,
+            **self.options,
+            dtype=self.dtype_policy,
+            name="query_projection",
+        )
+        self.query_projection.build((None, query_shape[-1]))
+        self.built = True
+
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, keys_shape = shapes
+        check_shared_depth(self.query_projection, query_shape)
+        if keys_shape[-1] != self.query_projection.units:
+            raise ValueError(
+                "layers that share a general score must have the same depth of keys, "
+                f"{self.query_projection.units}. Received: {keys_shape[-1]}"
+            )
+
+    def call(self, query: Tensor, keys: Tensor) -> Tensor:
+        query = project_rows(self.query_projection, query)
+        return dot_scores(query, keys)
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class LocationScore(ProjectedScore):
+    """Score of every position from the query alone, without the keys.
+
+        scores[t] = W query[t] + bias
+
+    Args:
+        positions: Number of positions that have weights: the maximum source length.
+        use_bias: Whether there is a bias.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For `W`.
+        bias_initializer, bias_regularizer, bias_constraint: For the bias.
+
+    Reference:
+        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.1.
+    """
+
+    uses_keys = False
+    casts_weights = True
+
+    def __init__(self, positions: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.positions = check_positive_integer("positions", positions)
+        self.projection = keras.layers.Dense(
+            self.positions,
+            use_bias=self.use_bias,
+            **self.options,
+            dtype=self.dtype_policy,
+            name="projection",
+        )
+
+    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
+        self.projection.build((None, query_shape[-1]))
+        self.built = True
+
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, _ = shapes
+        check_shared_depth(self.projection, query_shape)
+
+    def call(self, query: Tensor, keys: Tensor) -> Tensor:
+        length = keys.shape[-2]
+        # Unknown lengths are None, or a symbol where JAX infers shapes.
+        if isinstance(length, int) and length > self.positions:
+            raise ValueError(
+                f"value must have at most {self.positions} positions, for which the "
+                f"location score has weights. Received: {length}"
+            )
+        scores = project_rows(self.projection, query)
+        if isinstance(length, int):
+            return scores[..., :length]
+        return ops.take(scores, ops.arange(ops.shape(keys)[-2], dtype="int32"), axis=-1)
+
+    def get_config(self) -> Config:
+        return {**super().get_config(), "positions": self.positions}

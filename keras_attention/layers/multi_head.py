@@ -8,6 +8,7 @@ import keras
 from keras import ops
 from keras import tree
 
+from keras_attention.acceleration import project_rows
 from keras_attention.layers.base import BaseMemory
 from keras_attention.layers.base import BaseStep
 from keras_attention.layers.base import build_part
@@ -19,7 +20,6 @@ from keras_attention.layers.head_weights import draw_for_steps
 from keras_attention.layers.head_weights import weigh_heads
 from keras_attention.layers.projections import head_norm
 from keras_attention.layers.projections import head_projection
-from keras_attention.layers.projections import project_rows
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.weightings import is_plain_softmax
 from keras_attention.lengths import is_zero
@@ -455,7 +455,7 @@ class MultiHeadStep(BaseStep):
         )
         weights = outputs["weights"]
         if "dropout" in noise:
-            weights = self.weight_dropout(weights, noise["dropout"])
+            weights = self.weight_dropout.drop(weights, noise["dropout"])
         return {**outputs, "weights": ops.cast(weights, self.compute_dtype)}
 
     @classmethod

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_attention.composite import CompositeLayer
-from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.base import as_queries
 from keras_attention.layers.base import check_calling_form
 from keras_attention.layers.base import freeze_new_weights

@@ -10,14 +10,14 @@ import keras
 from keras import ops
 from keras import tree
 
+from keras_attention.acceleration import project_rows
 from keras_attention.composite import CompositeLayer
+from keras_attention.layers.base import Weighting
 from keras_attention.layers.base import build_part
 from keras_attention.layers.base import freeze_new_weights
-from keras_attention.layers.projections import project_rows
 from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_arguments
 from keras_attention.layers.projections import weight_options
-from keras_attention.layers.weighting import Weighting
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.lengths import mean
 from keras_attention.ops.masks import clear_masked

@@ -13,10 +13,12 @@ from keras import ops
 from keras import regularizers
 
 from keras_attention.composite import CompositeLayer
+from keras_attention.layers.base import Score
 from keras_attention.serialization import serialize_part
 from keras_attention.typing import Config
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
+from keras_attention.validation import check_boolean
 
 _KINDS = {
     "initializer": initializers,
@@ -94,18 +96,6 @@ def _kind(name):
     return name.rpartition("_")[2]
 
 
-def project_rows(dense, x):
-    """Apply a `Dense` layer to the last axis of `x`, reshaped to a matrix.
-
-    For tensors of higher rank, Keras' own product does not compile under XLA inside a
-    loop over a batch of unknown size.
-    """
-    if len(x.shape) == 2:
-        return dense(x)
-    rows = dense(ops.reshape(x, (-1, x.shape[-1])))
-    return ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
-
-
 def head_norm(layer, name):
     """Return a new normalisation of heads for a layer, or `None`."""
     if layer.query_key_norm is None:
@@ -160,3 +150,46 @@ class ConcatenatedProjection(CompositeLayer):
             "first": serialize_part(self.first),
             "second": serialize_part(self.second),
         }
+
+
+class ProjectedScore(Score):
+    """Base of the scores that have a projection.
+
+    Args:
+        use_bias: Whether the projection has a bias.
+        **kwargs: `kernel_initializer`, `bias_regularizer` and the like, for the weights
+            in `default_initializers`, and options of the layer.
+
+    Attributes:
+        default_initializers: Pairs of the name of a weight and its initializer.
+        options: Dict of initializers, regularizers and constraints of the weights.
+    """
+
+    default_initializers: tuple[tuple[str, str], ...] = (
+        ("kernel", "glorot_uniform"),
+        ("bias", "zeros"),
+    )
+
+    def __init__(self, *, use_bias: bool = False, **kwargs: Any) -> None:
+        options = take_options(kwargs, self.default_initializers)
+        super().__init__(**kwargs)
+        check_boolean("use_bias", use_bias)
+        self.use_bias = use_bias
+        self.options = options
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "use_bias": self.use_bias,
+            **serialize_options(self.options),
+        }
+
+
+def check_shared_depth(projection, query_shape):
+    """Raise `ValueError` if queries do not have the depth of a built projection."""
+    depth = projection.input_spec.axes[-1]
+    if query_shape[-1] != depth:
+        raise ValueError(
+            "layers that share a score must have the same depth of queries, "
+            f"{depth}. Received: {query_shape[-1]}"
+        )

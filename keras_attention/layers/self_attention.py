@@ -10,8 +10,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.attention_axes import AttentionAxes
-from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.base import Weighting
 from keras_attention.layers.base import as_queries
 from keras_attention.layers.base import standardize_attention_mask
 from keras_attention.layers.cache import initial_cache
@@ -24,7 +25,6 @@ from keras_attention.layers.relative_positions import RelativePositions
 from keras_attention.layers.relative_positions import get_positions
 from keras_attention.layers.self_attention_checks import check_arguments
 from keras_attention.layers.self_attention_checks import check_call
-from keras_attention.layers.weighting import Weighting
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
 from keras_attention.typing import Config

@@ -66,4 +66,6 @@ def check_call(layer, query, value, key, use_causal_mask, return_details, cache)
     ordered = value is not None and (
         layer.causal or use_causal_mask or layer.step.needs_positions
     )
-    check_shapes(query_shape, value_shape or (None,) * 3, key_shape, ordered=ordered)
+    shapes = query_shape, value_shape or (None,) * 3, key_shape
+    shapes = (None if x is None else tuple(x) for x in shapes)
+    check_shapes(*shapes, ordered=ordered)

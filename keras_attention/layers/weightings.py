@@ -1,6 +1,8 @@
 """Weightings: functions from scores to weights, as parts of an attention.
 
-Shapes: B batch, T queries, S scores of a query.
+Shapes: B batch, T queries, S scores of a query, N heads. A mask is boolean and
+broadcastable to the scores, `True` marks a valid position; without one, every position
+is valid. Masked scores, whatever their value, affect neither a result nor a gradient.
 """
 
 import math
@@ -9,26 +11,19 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_attention.acceleration import softmax
+from keras_attention.layers.base import Weighting
 from keras_attention.layers.base import set_dtype_policy
-from keras_attention.layers.scores import Score
-from keras_attention.layers.scores import ScorePair
-from keras_attention.layers.weighting import TemperatureWeighting
-from keras_attention.layers.weighting import Weighting
-from keras_attention.ops.choices import entropy
-from keras_attention.ops.choices import log_probability
-from keras_attention.ops.choices import masked_gumbel_max
-from keras_attention.ops.choices import masked_gumbel_softmax
-from keras_attention.ops.choices import masked_hardmax
-from keras_attention.ops.choices import straight_through
-from keras_attention.ops.monotonic import chunkwise
-from keras_attention.ops.monotonic import monotonic_hard
-from keras_attention.ops.monotonic import monotonic_parallel
-from keras_attention.ops.monotonic import monotonic_recursive
+from keras_attention.layers.monotonic import MochaWeighting
+from keras_attention.layers.monotonic import MonotonicWeighting
 from keras_attention.ops.precision import accumulation_dtype
-from keras_attention.ops.weightings import masked_entmax15
-from keras_attention.ops.weightings import masked_sigmoid
-from keras_attention.ops.weightings import masked_softmax
-from keras_attention.ops.weightings import masked_sparsemax
+from keras_attention.ops.precision import at_least_float32
+from keras_attention.ops.rows import LOWEST
+from keras_attention.ops.rows import TINY
+from keras_attention.ops.rows import cumsum
+from keras_attention.ops.rows import first_candidate
+from keras_attention.ops.rows import row_max
+from keras_attention.ops.rows import subtract_max
 from keras_attention.serialization import seed_and_generator
 from keras_attention.serialization import serialize_seed
 from keras_attention.typing import Config
@@ -37,12 +32,78 @@ from keras_attention.typing import Seed
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
+from keras_attention.validation import check_boolean
 from keras_attention.validation import check_choice
 from keras_attention.validation import check_fraction
-from keras_attention.validation import check_not_negative
-from keras_attention.validation import check_number
 from keras_attention.validation import check_positive
-from keras_attention.validation import check_positive_integer
+
+
+class TemperatureWeighting(Weighting):
+    """Base of the weightings that divide the scores by a temperature.
+
+    Args:
+        temperature: Positive; a low one sharpens the weights, a high one flattens them.
+        learn_temperature: Whether the temperature is a weight, of which `temperature`
+            is the initial value. Its logarithm is learned, so that it stays positive.
+            Every head of an attention, and every hop of a pooling, has its own.
+    """
+
+    takes_heads = True
+    casts_weights = True
+
+    def __init__(
+        self,
+        temperature: float = 1.0,
+        learn_temperature: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_positive("temperature", temperature)
+        check_boolean("learn_temperature", learn_temperature)
+        self.temperature = temperature
+        self.learn_temperature = learn_temperature
+        self.has_temperature = learn_temperature or temperature != 1.0
+
+    def build(self, scores_shape: Shape) -> None:
+        if self.learn_temperature:
+            self.log_temperature = self.add_weight(
+                name="log_temperature",
+                autocast=False,
+                shape=_temperatures(scores_shape),
+                initializer=keras.initializers.Constant(math.log(self.temperature)),
+            )
+        self.built = True
+
+    def check_shared(self, *shapes: Shape) -> None:
+        if not self.learn_temperature:
+            return
+        expected, found = tuple(self.log_temperature.shape), _temperatures(*shapes)
+        if expected != found and {*expected, *found} != {1}:
+            raise ValueError(
+                "layers that share a learned temperature must have the same number of "
+                f"heads or hops. Received: temperatures {expected} and {found}"
+            )
+
+    def divide_by_temperature(self, scores: Tensor) -> Tensor:
+        """Return the scores divided by the temperature."""
+        if not self.has_temperature:
+            return scores
+        scores = at_least_float32(scores)
+        if not self.learn_temperature:
+            return scores / self.temperature
+        return scores / ops.exp(ops.cast(self.log_temperature, scores.dtype))
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "temperature": self.temperature,
+            "learn_temperature": self.learn_temperature,
+        }
+
+
+def _temperatures(scores_shape):
+    """Return the shape of the temperatures for scores `(B, N or T, ...)`."""
+    return (scores_shape[1] or 1, *[1] * len(scores_shape[2:]))
 
 
 class _DeterministicWeighting(TemperatureWeighting):
@@ -61,6 +122,54 @@ class _DeterministicWeighting(TemperatureWeighting):
         return {"weights": self.normalize(scores, valid)}, {}
 
 
+def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Softmax over the last axis that gives masked positions exactly zero.
+
+    Where there is a mask, a row with no valid position is a row of zeros with zero
+    gradients, and a score of minus infinity counts as not valid; without one, the
+    weights of a row of minus infinity are NaN. The sum is taken in float32 at least,
+    whatever the dtype of the scores.
+
+    Args:
+        scores: Scores, `(..., S)`; masked ones may have any value, NaN included.
+        mask: Boolean, broadcastable to `scores`; `True` marks a valid position.
+            Without it, every position is valid.
+
+    Returns:
+        Weights like `scores`, in float32 (float64 for float64 scores).
+    """
+    scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
+    if mask is None:
+        return softmax(scores)
+    scores = ops.where(mask, scores, LOWEST)
+    scores = ops.where(scores < LOWEST, LOWEST, scores)
+    has_valid = ops.any(scores > LOWEST, axis=-1, keepdims=True)
+    return softmax(scores) * ops.cast(has_valid, scores.dtype)
+
+
+def masked_log_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Logarithm of `masked_softmax`, exact where the weights underflow.
+
+    Args:
+        scores, mask: As in `masked_softmax`.
+
+    Returns:
+        Logarithms like `scores`, in float32 (float64 for float64 scores). Masked
+        positions hold `LOWEST`: it is finite, and its exponential is zero.
+
+    Example:
+
+    >>> scores = np.log(np.array([1.0, 3.0, 4.0], "float32"))
+    >>> logs = masked_log_softmax(scores, np.array([True, True, False]))
+    >>> print(np.exp(keras.ops.convert_to_numpy(logs)).round(3))
+    [0.25 0.75 0.  ]
+    """
+    scores, valid = subtract_max(scores, mask)
+    total = ops.sum(ops.where(valid, ops.exp(scores), 0.0), axis=-1, keepdims=True)
+    logs = scores - ops.log(ops.where(total > 0, total, 1.0))
+    return ops.where(valid, logs, LOWEST)
+
+
 @keras.saving.register_keras_serializable(package="keras_attention")
 class SoftmaxWeighting(_DeterministicWeighting):
     """Softmax: weights in proportion to `exp(score / temperature)`.
@@ -71,6 +180,40 @@ class SoftmaxWeighting(_DeterministicWeighting):
     """
 
     normalize = staticmethod(masked_softmax)
+
+
+def masked_sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Sparsemax: projection of the valid scores onto the simplex.
+
+        weights[s] = max(scores[s] - threshold, 0),  with the threshold for which
+                                                     the weights sum to one
+
+    Gradients are exact, and one-sided where a score equals the threshold.
+
+    Args:
+        scores, mask: As in `masked_softmax`.
+
+    Returns:
+        Weights like `scores`, in float32 (float64 for float64 scores). A row with no
+        valid position is a row of zeros with zero gradients.
+
+    Example:
+
+    >>> weights = masked_sparsemax(np.array([-2.0, 0.0, 0.5], "float32"))
+    >>> print(keras.ops.convert_to_numpy(weights))
+    [0.   0.25 0.75]
+
+    Reference:
+        [Martins & Astudillo, 2016](https://arxiv.org/abs/1602.02068), algorithm 1.
+    """
+    scores, valid = subtract_max(scores, mask)
+    scores, ordered, rank = _sorted(scores)
+    # Of the thresholds for the best k scores, the largest is that of the support.
+    thresholds = (cumsum(ordered) - 1) / rank
+    support = _above(row_max(thresholds), scores, valid)
+    # Recomputed from the support, the threshold carries the gradient.
+    count, deviation = _deviation(scores, support)
+    return ops.where(support, ops.relu(deviation + 1 / count), 0.0)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -90,6 +233,40 @@ class SparsemaxWeighting(_DeterministicWeighting):
     normalize = staticmethod(masked_sparsemax)
 
 
+def masked_entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Sparse weights between softmax and sparsemax: entmax with alpha = 1.5.
+
+        weights[s] = max(scores[s] / 2 - threshold, 0)^2,  with the threshold for which
+                                                           the weights sum to one
+
+    Gradients are exact. Arguments and results are as in `masked_sparsemax`.
+
+    Example:
+
+    >>> weights = masked_entmax15(np.array([-2.0, 0.0, 0.5], "float32"))
+    >>> print(keras.ops.convert_to_numpy(weights).round(3))
+    [0.    0.326 0.674]
+
+    Reference:
+        [Peters et al., 2019](https://arxiv.org/abs/1905.05702), algorithm 2.
+    """
+    scores, valid = subtract_max(scores, mask)
+    scores, ordered, rank = _sorted(scores / 2)
+    mean = cumsum(ordered) / rank
+    spread = cumsum(ops.square(ordered)) - rank * ops.square(mean)
+    thresholds = mean - ops.sqrt(ops.clip(1 - spread, 0.0, 1.0) / rank)
+    # The threshold for the best k scores is valid if score k is not below it. The
+    # largest valid threshold is that of the support; for k = 1, it is -1.
+    thresholds = ops.where(thresholds <= ordered, thresholds, -1.0)
+    support = _above(row_max(thresholds), scores, valid)
+    # Recomputed from the support, the threshold carries the gradient, and the spread
+    # is free of cancellation.
+    count, deviation = _deviation(scores, support)
+    spread = ops.sum(ops.square(deviation), axis=-1, keepdims=True)
+    root = deviation + ops.sqrt((1 - spread) / count)
+    return ops.where(support, ops.square(ops.relu(root)), 0.0)
+
+
 @keras.saving.register_keras_serializable(package="keras_attention")
 class EntmaxWeighting(_DeterministicWeighting):
     """1.5-entmax, half way between softmax and sparsemax: smooth, yet sparse.
@@ -103,6 +280,32 @@ class EntmaxWeighting(_DeterministicWeighting):
     """
 
     normalize = staticmethod(masked_entmax15)
+
+
+def _sorted(scores):
+    """Return clipped scores, the same in descending order, and their ranks from 1."""
+    # Scores below -1 get no weight, and squares of the lowest would overflow. No score
+    # reaches the upper bound, because at a bound JAX halves the gradient.
+    scores = ops.clip(scores, -2.0, 1.0)
+    ordered = -ops.sort(-ops.stop_gradient(scores), axis=-1)
+    return scores, ordered, cumsum(ops.ones_like(ordered))
+
+
+def _above(threshold, scores, valid):
+    """Return which valid scores exceed the threshold; `True` for NaN."""
+    # Not `scores > threshold`, because NaN must propagate to the weights.
+    return ops.logical_and(valid, ops.logical_not(scores <= threshold))
+
+
+def _deviation(scores, support):
+    """Return the size of the support (at least 1), and deviations from its mean."""
+    count = ops.sum(ops.cast(support, scores.dtype), axis=-1, keepdims=True)
+    count = ops.where(count > 0, count, 1.0)
+    # The second pass removes the rounding error of the first.
+    for _ in range(2):
+        total = ops.sum(ops.where(support, scores, 0.0), axis=-1, keepdims=True)
+        scores = scores - total / count
+    return count, ops.where(support, scores, 0.0)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -224,168 +427,156 @@ class HardWeighting(TemperatureWeighting):
         }
 
 
-@keras.saving.register_keras_serializable(package="keras_attention")
-class MonotonicWeighting(Weighting):
-    """Monotonic attention: every query starts where the previous one stopped.
-
-        p[t, s]       = sigmoid(scores[t, s] + bias + noise)
-        weights[t, s] = p[t, s] * sum over r <= s of
-                        weights[t-1, r] * product over r <= k < s of (1 - p[t, k])
-
-    The weight is the probability of stopping at `s`, for a process that starts where
-    the previous query stopped (the first starts at position 0) and stops at each
-    position with probability `p`. Weights may sum to less than one, because the process
-    may pass the last position. The recursive mode has a correct second derivative on
-    TensorFlow only.
+def masked_hardmax(scores, mask=None):
+    """One-hot weights of the best valid position; the first wins a tie.
 
     Args:
-        mode: How the expected weights are computed: `"recursive"`, exact, or
-            `"parallel"`, the paper's cumulative products, which lose weights where the
-            product of `1 - p` is below 1e-10. `"hard"` stops at the first position with
-            `p > 0.5` and gives no gradient to the scores.
-        inference: `"expectation"`, as in training, or `"hard"`.
-        noise: Standard deviation of the Gaussian noise that is added to the scores in
-            training, so that the model learns probabilities near 0 and 1.
-        score_bias: Initial value of the bias; a negative one makes early stops
-            improbable.
-        seed: Integer, `keras.random.SeedGenerator`, or `None`.
+        scores, mask: As in `masked_softmax`.
 
-    Reference:
-        [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), sections 2.2 to 2.4.
+    Returns:
+        One-hot weights like `scores`, in float32 (float64 for float64 scores), without
+        a gradient. A row with no valid position is a row of zeros.
+
+    Example:
+
+    >>> weights = masked_hardmax(np.array([1.0, 3.0, 3.0, 2.0], "float32"))
+    >>> print(keras.ops.convert_to_numpy(weights))
+    [0. 1. 0. 0.]
     """
-
-    state_names = ("previous",)
-    sequential = True
-    needs_all_positions = True
-
-    def __init__(
-        self,
-        mode: str = "recursive",
-        *,
-        inference: str = "expectation",
-        noise: float = 1.0,
-        score_bias: float = -2.0,
-        seed: Seed = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        check_choice("mode", mode, ("recursive", "parallel", "hard"))
-        check_choice("inference", inference, ("expectation", "hard"))
-        check_not_negative("noise", noise)
-        check_number("score_bias", score_bias, "a finite number", math.isfinite)
-        self.mode = mode
-        self.inference = inference
-        self.noise = noise
-        self.score_bias = score_bias
-        self.seed, self.seed_generator = seed_and_generator(seed)
-
-    def build(self, scores_shape: Shape) -> None:
-        self.bias = self.add_weight(
-            name="score_bias",
-            shape=(),
-            initializer=keras.initializers.Constant(self.score_bias),
-        )
-        self.built = True
-
-    def initial_state(self, memory: Tensors, queries: int) -> Tensors:
-        batch, length = ops.shape(memory["values"])[:2]
-        first = ops.equal(ops.arange(length, dtype="int32"), 0)
-        first = ops.cast(first, accumulation_dtype(self.compute_dtype))
-        return {"previous": ops.broadcast_to(first, (batch, queries, length))}
-
-    def draw(self, shape: Shape) -> Nested:
-        if not self.noise:
-            return {}
-        noise = keras.random.normal(
-            shape,
-            stddev=self.noise,
-            dtype=accumulation_dtype(self.compute_dtype),
-            seed=self.seed_generator,
-        )
-        return {"normal": noise}
-
-    def call(
-        self,
-        scores: Tensor,
-        valid: Tensor | None = None,
-        state: Nested = None,
-        noise: Nested = None,
-        training: bool | None = None,
-    ) -> tuple[Tensors, Tensors]:
-        scores = ops.cast(scores, accumulation_dtype(self.compute_dtype))
-        scores = scores + ops.cast(self.bias, scores.dtype)
-        if noise:
-            scores = scores + noise["normal"]
-        p = masked_sigmoid(scores, valid)
-        if self.mode == "hard" or (self.inference == "hard" and not training):
-            weights = monotonic_hard(p, state["previous"])
-        elif self.mode == "parallel":
-            weights = monotonic_parallel(p, state["previous"])
-        else:
-            weights = monotonic_recursive(p, state["previous"])
-        return {"weights": weights}, {"previous": weights}
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "mode": self.mode,
-            "inference": self.inference,
-            "noise": self.noise,
-            "score_bias": self.score_bias,
-            "seed": serialize_seed(self.seed),
-        }
+    scores, valid = subtract_max(scores, mask)
+    scores = ops.stop_gradient(ops.where(valid, scores, LOWEST))
+    return first_candidate(scores >= 0, scores)
 
 
-@keras.saving.register_keras_serializable(package="keras_attention")
-class MochaWeighting(MonotonicWeighting):
-    """Monotonic chunkwise attention (MoChA): a softmax over a small chunk.
+def masked_gumbel_max(scores, uniform, mask=None):
+    """One-hot weights of a position drawn from `masked_softmax`.
 
-    Monotonic attention decides where a query stops, and a softmax of other scores,
-    `chunk_scores`, distributes the weight over the `chunk_size` positions that end
-    there:
+        choice = argmax over s of scores[s] - log(-log(uniform[s]))
 
-        stops[t]      = the weights of `MonotonicWeighting`
-        weights[t, j] = sum over j <= k < j + chunk_size of stops[t, k] *
-                        exp(chunk_scores[t, j]) /
-                        sum over k - chunk_size < l <= k of exp(chunk_scores[t, l])
-
-    `scores` is a pair: the scores of the layer, and the chunk scores. The latter are
-    those of a copy of the layer's score with its own weights and key projection.
+    The noise is an argument, so that it can be drawn before a loop.
 
     Args:
-        chunk_size: Positive integer, number of positions of a chunk.
-        inference: `"hard"`, one chunk, or `"expectation"`, as in training.
-        **options: Further options of `MonotonicWeighting`.
+        scores, mask: As in `masked_softmax`.
+        uniform: Uniform noise in `[0, 1)`, like `scores`, drawn in float32 at least.
+
+    Returns:
+        One-hot weights like `scores`, in float32 (float64 for float64 scores), without
+        a gradient. A row with no valid position is a row of zeros.
+
+    Example:
+
+    >>> scores = np.array([0.0, 0.0], "float32")
+    >>> choice = masked_gumbel_max(scores, np.array([0.3, 0.6], "float32"))
+    >>> print(keras.ops.convert_to_numpy(choice))
+    [0. 1.]
 
     Reference:
-        [Chiu and Raffel, 2018](https://arxiv.org/abs/1712.05382), section 2.3.
+        [Maddison et al., 2014](https://arxiv.org/abs/1411.0030), section 2.
     """
+    return masked_hardmax(_perturbed(scores, uniform, mask))
 
-    def __init__(
-        self, chunk_size: int = 2, *, inference: str = "hard", **options: Any
-    ) -> None:
-        super().__init__(inference=inference, **options)
-        self.chunk_size = check_positive_integer("chunk_size", chunk_size)
 
-    def prepare_score(self, score: Score) -> Score:
-        return score if isinstance(score, ScorePair) else ScorePair(score, name="score")
+def masked_gumbel_softmax(scores, uniform, mask=None, *, temperature=1.0):
+    """Relaxation of `masked_gumbel_max`, closer to it at a lower temperature.
 
-    def call(
-        self,
-        scores: tuple[Tensor, Tensor],
-        valid: Tensor | None = None,
-        state: Nested = None,
-        noise: Nested = None,
-        training: bool | None = None,
-    ) -> tuple[Tensors, Tensors]:
-        scores, chunk_scores = scores
-        outputs, state = super().call(scores, valid, state, noise, training)
-        chunk_scores = ops.cast(chunk_scores, accumulation_dtype(self.compute_dtype))
-        weights = chunkwise(outputs["weights"], chunk_scores, self.chunk_size, valid)
-        return {"weights": weights}, state
+        weights = softmax((scores[s] - log(-log(uniform[s]))) / temperature)
 
-    def get_config(self) -> Config:
-        return {**super().get_config(), "chunk_size": self.chunk_size}
+    Args:
+        scores, uniform, mask: As in `masked_gumbel_max`.
+        temperature: Positive.
+
+    Returns:
+        Weights like `scores`, in float32 (float64 for float64 scores). A row with no
+        valid position is a row of zeros, with a zero gradient.
+
+    Example:
+
+    >>> scores, uniform = np.array([[0.0, 0.0], [0.3, 0.6]], "float32")
+    >>> weights = masked_gumbel_softmax(scores, uniform, temperature=0.1)
+    >>> print(keras.ops.convert_to_numpy(weights).round(3))
+    [0. 1.]
+
+    Reference:
+        [Jang et al., 2017](https://arxiv.org/abs/1611.01144), section 2;
+        [Maddison et al., 2017](https://arxiv.org/abs/1611.00712), section 3.
+    """
+    return masked_softmax(_perturbed(scores, uniform, mask) / temperature, mask)
+
+
+def log_probability(scores, choice, mask=None):
+    """Logarithm of the probability that `masked_softmax` gives to a choice.
+
+    Args:
+        scores, mask: As in `masked_softmax`.
+        choice: One-hot, like `scores`; no gradient flows into it.
+
+    Returns:
+        Logarithms `(...)`, zero where the choice is a row of zeros (no valid
+        position). Choosing a masked position gives `LOWEST`.
+
+    Example:
+
+    >>> scores = np.log(np.array([1.0, 3.0, 4.0], "float32"))
+    >>> logs = log_probability(scores, np.array([0, 0, 1]))
+    >>> print(np.exp(keras.ops.convert_to_numpy(logs)).round(3))
+    0.5
+    """
+    logs = masked_log_softmax(scores, mask)
+    return ops.sum(ops.stop_gradient(ops.cast(choice, logs.dtype)) * logs, axis=-1)
+
+
+def entropy(scores, mask=None):
+    """Entropy of `masked_softmax`, in nats.
+
+        entropy = -sum over s of weights[s] * log(weights[s])
+
+    Args:
+        scores, mask: As in `masked_softmax`.
+
+    Returns:
+        Entropies `(...)`; zero with a zero gradient for a row with no valid position.
+
+    Example:
+
+    >>> among_three = entropy(np.zeros(3, "float32"))
+    >>> print(np.exp(keras.ops.convert_to_numpy(among_three)).round(3))
+    3.0
+    """
+    logs = masked_log_softmax(scores, mask)
+    return -ops.sum(ops.exp(logs) * logs, axis=-1)
+
+
+def straight_through(hard, soft):
+    """Return the exact value of `hard` with the gradient of `soft`.
+
+    Args:
+        hard: Weights to use, for example of `masked_hardmax`.
+        soft: Weights to learn from, for example of `masked_softmax`; finite.
+
+    Returns:
+        `hard` in the dtype of `soft`.
+
+    Example:
+
+    >>> soft = masked_softmax(np.array([1.0, 3.0], "float32"))
+    >>> print(keras.ops.convert_to_numpy(straight_through(masked_hardmax(soft), soft)))
+    [0. 1.]
+
+    Reference:
+        [Bengio et al., 2013](https://arxiv.org/abs/1308.3432), section 4.
+    """
+    # A number minus itself is exactly zero; soft + (hard - soft) would be rounded.
+    hard = ops.stop_gradient(ops.cast(hard, soft.dtype))
+    return hard + (soft - ops.stop_gradient(soft))
+
+
+def _perturbed(scores, uniform, mask):
+    """Return scores plus Gumbel noise, `LOWEST` at masked positions."""
+    # Once the maximum is subtracted, large scores do not round the noise away.
+    scores, valid = subtract_max(scores, mask)
+    exponential = -ops.log(ops.cast(uniform, scores.dtype))
+    noisy = scores - ops.log(ops.clip(exponential, TINY, 100.0))
+    return ops.where(valid, noisy, LOWEST)
 
 
 WEIGHTINGS = {

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_attention.acceleration import project_rows
 from keras_attention.layers.base import AttentionPart
-from keras_attention.layers.base import StepCounter
+from keras_attention.layers.base import step_numbers
 from keras_attention.layers.projections import fresh_options
-from keras_attention.layers.projections import project_rows
 from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_options
 from keras_attention.lengths import join_axes
@@ -118,7 +118,7 @@ def _take_by_query(mask, positions):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class LocalMonotonicWindow(StepCounter, LocalWindow):
+class LocalMonotonicWindow(LocalWindow):
     """Local-m: the window moves by one position with every query.
 
         center[t] = t
@@ -129,6 +129,16 @@ class LocalMonotonicWindow(StepCounter, LocalWindow):
     Reference:
         [Luong et al., 2015](https://arxiv.org/abs/1508.04025), section 3.2.
     """
+
+    state_names = ("step",)
+
+    def initial_state(self, memory: Tensors, queries: int) -> Tensors:
+        batch = ops.shape(memory["values"])[0]
+        return {"step": step_numbers(batch, queries, at_once=False)}
+
+    def states_of_sequence(self, memory: Tensors, queries: int) -> Tensors:
+        batch = ops.shape(memory["values"])[0]
+        return {"step": step_numbers(batch, queries, at_once=True)}
 
     def centers(
         self, query: Tensor, memory: Tensors, state: Tensors

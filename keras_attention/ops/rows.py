@@ -30,18 +30,13 @@ def subtract_max(scores, mask):
 
 def valid_scores(scores, mask):
     """Return scores with `LOWEST` at invalid positions, and the mask of valid ones."""
-    scores = bounded_scores(scores, mask)
-    # Not `x > LOWEST`, because NaN must propagate to the weights.
-    return scores, ops.logical_not(scores <= LOWEST)
-
-
-def bounded_scores(scores, mask):
-    """Return scores with `LOWEST` at invalid positions."""
     scores = at_least_float32(scores)
     if mask is not None:
         mask = ops.broadcast_to(mask, ops.shape(scores))
         scores = ops.where(mask, scores, LOWEST)
-    return ops.where(scores < LOWEST, LOWEST, scores)
+    # Not `x > LOWEST`, because NaN must propagate to the weights.
+    valid = ops.logical_not(scores <= LOWEST)
+    return ops.where(scores < LOWEST, LOWEST, scores), valid
 
 
 def cumsum(x):

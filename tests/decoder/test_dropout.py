@@ -23,7 +23,7 @@ from keras import ops
 from keras_attention import AdditiveAttention
 from keras_attention import AttentionCell
 from keras_attention import AttentionDecoder
-from keras_attention.ops import fast_scores
+from keras_attention.ops import additive_blocks
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -150,13 +150,13 @@ def test_training_with_dropout_leaves_no_cached_masks(rng, compiles):
 
 
 @pytest.mark.parametrize("compiles", [False, COMPILES])
-@pytest.mark.parametrize("block", [0, fast_scores.BLOCK_ELEMENTS])
+@pytest.mark.parametrize("block", [0, additive_blocks.BLOCK_ELEMENTS])
 @pytest.mark.exhaustive
 def test_training_with_dropout_runs_several_sequences(
     rng, monkeypatch, block, compiles
 ):
     # With a block of 0, scores are compiled, in graphs for any number of examples.
-    monkeypatch.setattr(fast_scores, "BLOCK_ELEMENTS", block)
+    monkeypatch.setattr(additive_blocks, "BLOCK_ELEMENTS", block)
     decoder = decoder_of("lstm", dropout=0.3, recurrent_dropout=0.3)
     inputs = keras.Input((SEQUENCES, STEPS, INPUT_DIM))
     value = keras.Input((POSITIONS, VALUE_DIM))

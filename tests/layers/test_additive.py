@@ -430,7 +430,8 @@ def test_many_queries_are_scored_in_blocks(rng, gradients, monkeypatch):
     expected_context = ops.convert_to_numpy(layer(*arrays))
     expected = gradients(read, arrays, layer.variables)
 
-    monkeypatch.setattr("keras_attention.ops.fast_scores.MIN_BLOCKED_ELEMENTS", 0)
+    for limit in ("BLOCK_ELEMENTS", "MIN_BLOCKED_ELEMENTS"):
+        monkeypatch.setattr(f"keras_attention.ops.additive_blocks.{limit}", 0)
 
     context = ops.convert_to_numpy(layer(*arrays))
     np.testing.assert_allclose(context, expected_context, atol=1e-6)

@@ -7,7 +7,7 @@ from ops.weightings_reference import BATCH
 from ops.weightings_reference import QUERIES
 from ops.weightings_reference import tensor
 
-from keras_attention.ops.monotonic import chunkwise
+from keras_attention.layers.monotonic import chunkwise
 
 POSITIONS = 7
 

@@ -16,9 +16,9 @@ from ops.weightings_reference import finite_differences
 from ops.weightings_reference import tensor
 from rounding import rounding_bound
 
-from keras_attention.ops.monotonic import monotonic_hard
-from keras_attention.ops.monotonic import monotonic_parallel
-from keras_attention.ops.monotonic import monotonic_recursive
+from keras_attention.layers.monotonic import monotonic_hard
+from keras_attention.layers.monotonic import monotonic_parallel
+from keras_attention.layers.monotonic import monotonic_recursive
 
 
 def monotonic(function, p, previous, dtype="float32"):

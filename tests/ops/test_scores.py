@@ -7,8 +7,8 @@ from keras import ops
 from rounding import rounding_bound
 
 from keras_attention import acceleration
-from keras_attention.ops import fast_scores
-from keras_attention.ops.fast_scores import fast_additive_scores
+from keras_attention.layers.additive import additive_scores
+from keras_attention.ops import additive_blocks
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, QUERIES, POSITIONS, UNITS = 2, 3, 5, 7
@@ -21,8 +21,12 @@ def arrays():
     return [rng.normal(size=shape).astype("float32") for shape in shapes]
 
 
+def large_scores(*arrays):
+    return additive_blocks.large_scores(additive_scores, *arrays)
+
+
 def scores_of(*arrays):
-    scores = fast_additive_scores(*(ops.convert_to_tensor(x) for x in arrays))
+    scores = large_scores(*(ops.convert_to_tensor(x) for x in arrays))
     return ops.convert_to_numpy(scores)
 
 
@@ -52,11 +56,11 @@ def test_follows_the_formula(arrays):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_rounded_at_the_end_alone(arrays, dtype):
     half = [ops.cast(x, dtype) for x in arrays]
-    exact = fast_additive_scores(*(ops.cast(x, "float32") for x in half))
+    exact = large_scores(*(ops.cast(x, "float32") for x in half))
 
     found, expected = (
         ops.convert_to_numpy(ops.cast(x, "float32"))
-        for x in (fast_additive_scores(*half), ops.cast(exact, dtype))
+        for x in (large_scores(*half), ops.cast(exact, dtype))
     )
     np.testing.assert_array_equal(found, expected)
 
@@ -81,7 +85,7 @@ def test_opposite_inputs_give_opposite_scores(arrays):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_keeps_the_dtype(arrays, dtype):
-    scores = fast_additive_scores(*(ops.cast(x, dtype) for x in arrays))
+    scores = large_scores(*(ops.cast(x, dtype) for x in arrays))
 
     assert keras.backend.standardize_dtype(scores.dtype) == dtype
 
@@ -98,7 +102,7 @@ def test_batch_and_lengths_may_be_unknown(arrays, queries, jit_compile):
 
     shapes = (None, queries, UNITS), (None, None, UNITS), (UNITS,)
     compiled = tf.function(
-        fast_additive_scores,
+        large_scores,
         input_signature=list(map(tf.TensorSpec, shapes)),
         jit_compile=jit_compile,
     )
@@ -114,7 +118,7 @@ def test_batch_and_lengths_may_be_unknown(arrays, queries, jit_compile):
 def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch, dtype):
     import tensorflow as tf
 
-    monkeypatch.setattr(fast_scores, "BLOCK_ELEMENTS", QUERIES * POSITIONS * UNITS)
+    monkeypatch.setattr(additive_blocks, "BLOCK_ELEMENTS", QUERIES * POSITIONS * UNITS)
     arrays = [tf.cast(x, dtype) for x in arrays]
     query, keys, scale = arrays
 
@@ -128,7 +132,7 @@ def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch,
     def scores_and_gradients(*arrays):
         with tf.GradientTape() as tape:
             tape.watch(arrays)
-            scores = fast_additive_scores(*arrays)
+            scores = large_scores(*arrays)
         return scores, tape.gradient(scores, arrays)
 
     found, gradients = scores_and_gradients(*arrays)
@@ -153,18 +157,18 @@ def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch,
 @pytest.fixture
 def blocks(monkeypatch):
     """Work in blocks of two queries, however small the tensors are."""
-    monkeypatch.setattr(fast_scores, "MIN_BLOCKED_ELEMENTS", 0)
-    monkeypatch.setattr(fast_scores, "BLOCK_ELEMENTS", 2 * POSITIONS * UNITS)
+    monkeypatch.setattr(additive_blocks, "MIN_BLOCKED_ELEMENTS", 0)
+    monkeypatch.setattr(additive_blocks, "BLOCK_ELEMENTS", 2 * POSITIONS * UNITS)
 
 
 @pytest.mark.parametrize(
     ("queries", "most", "blocks_of"), [(10, 8, (2, 5)), (7, 3, (3, 3)), (6, 99, (1, 6))]
 )
 def test_blocks_are_of_equal_sizes(arrays, monkeypatch, queries, most, blocks_of):
-    monkeypatch.setattr(fast_scores, "BLOCK_ELEMENTS", most * POSITIONS * UNITS)
+    monkeypatch.setattr(additive_blocks, "BLOCK_ELEMENTS", most * POSITIONS * UNITS)
     query = ops.ones((BATCH, queries, UNITS))
 
-    blocks = fast_scores._split_into_blocks(
+    blocks = additive_blocks._split_into_blocks(
         ops.convert_to_tensor(arrays[1]), query=query
     )
 
@@ -191,11 +195,11 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
     if lengths == "unknown but small":
         # Unlike the others, they are not compiled.
         usual = acceleration.USUAL_LENGTH**2 * UNITS
-        monkeypatch.setattr(fast_scores, "MIN_BLOCKED_ELEMENTS", usual - 1)
+        monkeypatch.setattr(additive_blocks, "MIN_BLOCKED_ELEMENTS", usual - 1)
 
     def total(query, keys, scale):
         if lengths == "known":
-            scores = fast_additive_scores(query, keys, scale)
+            scores = large_scores(query, keys, scale)
         else:
             scores = _of_unknown_length(query, keys, scale)
         return ops.sum(ops.multiply(scores, upstream))
@@ -224,17 +228,17 @@ def test_blocks_of_unknown_lengths_are_compiled_if_they_are_large(
     if not large:
         # Less than the usual size, for which the graph is made.
         usual = acceleration.USUAL_LENGTH**2 * UNITS
-        monkeypatch.setattr(fast_scores, "MIN_BLOCKED_ELEMENTS", usual - 1)
+        monkeypatch.setattr(additive_blocks, "MIN_BLOCKED_ELEMENTS", usual - 1)
     unknown = tf.TensorSpec((None, None, UNITS))
     specs = unknown, unknown, tf.TensorSpec((UNITS,))
 
-    scores = tf.function(fast_additive_scores, input_signature=specs)(*arrays)
+    scores = tf.function(large_scores, input_signature=specs)(*arrays)
 
     np.testing.assert_allclose(scores, exact_scores(*arrays), atol=1e-5)
 
 
 def _of_unknown_length(query, keys, scale):
-    forward, backward = fast_scores._plain
+    forward, backward = additive_blocks._plain
 
     @ops.custom_gradient
     def scores(query, keys, scale):
@@ -275,7 +279,7 @@ def test_blocks_do_not_clamp(blocks):
 @pytest.mark.parametrize("dtype", quick_first(["float16", "bfloat16"]))
 def test_blocks_sum_up_half_precision_exactly(arrays, blocks, gradients, dtype):
     def total(query, keys, scale):
-        scores = fast_additive_scores(
+        scores = large_scores(
             *(ops.cast(x, dtype) for x in (query, keys, scale))
         )
         assert keras.backend.standardize_dtype(scores.dtype) == dtype
@@ -284,7 +288,7 @@ def test_blocks_sum_up_half_precision_exactly(arrays, blocks, gradients, dtype):
     for gradient in gradients(total, arrays):
         assert np.isfinite(gradient).all()
     half = [ops.cast(x, dtype) for x in arrays]
-    found = ops.cast(fast_additive_scores(*half), "float32")
+    found = ops.cast(large_scores(*half), "float32")
     exact = exact_scores(*(ops.convert_to_numpy(ops.cast(x, "float32")) for x in half))
     np.testing.assert_allclose(
         ops.convert_to_numpy(found),

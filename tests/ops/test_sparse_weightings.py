@@ -14,9 +14,9 @@ from ops.weightings_reference import finite_differences
 from ops.weightings_reference import weights_of
 from rounding import rounding_bound
 
-from keras_attention.ops.weightings import masked_entmax15
-from keras_attention.ops.weightings import masked_softmax
-from keras_attention.ops.weightings import masked_sparsemax
+from keras_attention.layers.weightings import masked_entmax15
+from keras_attention.layers.weightings import masked_softmax
+from keras_attention.layers.weightings import masked_sparsemax
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -19,21 +19,21 @@ from ops.weightings_reference import tensor
 from ops.weightings_reference import weights_of
 from rounding import rounding_bound
 
+from keras_attention.layers.monotonic import masked_sigmoid
+from keras_attention.layers.monotonic import monotonic_hard
+from keras_attention.layers.monotonic import monotonic_parallel
+from keras_attention.layers.monotonic import monotonic_recursive
+from keras_attention.layers.weightings import entropy
+from keras_attention.layers.weightings import log_probability
+from keras_attention.layers.weightings import masked_entmax15
+from keras_attention.layers.weightings import masked_gumbel_max
+from keras_attention.layers.weightings import masked_gumbel_softmax
+from keras_attention.layers.weightings import masked_hardmax
+from keras_attention.layers.weightings import masked_log_softmax
+from keras_attention.layers.weightings import masked_softmax
+from keras_attention.layers.weightings import masked_sparsemax
+from keras_attention.layers.weightings import straight_through
 from keras_attention.loops import scan
-from keras_attention.ops.choices import entropy
-from keras_attention.ops.choices import log_probability
-from keras_attention.ops.choices import masked_gumbel_max
-from keras_attention.ops.choices import masked_gumbel_softmax
-from keras_attention.ops.choices import masked_hardmax
-from keras_attention.ops.choices import straight_through
-from keras_attention.ops.monotonic import monotonic_hard
-from keras_attention.ops.monotonic import monotonic_parallel
-from keras_attention.ops.monotonic import monotonic_recursive
-from keras_attention.ops.weightings import masked_entmax15
-from keras_attention.ops.weightings import masked_log_softmax
-from keras_attention.ops.weightings import masked_sigmoid
-from keras_attention.ops.weightings import masked_softmax
-from keras_attention.ops.weightings import masked_sparsemax
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -11,8 +11,6 @@ from keras_attention import acceleration
 from keras_attention import loops
 from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.scores import additive_scores
-from keras_attention.ops.scores import project_to_scalars
 
 # Number of elements of the hidden layer in a block.
 BLOCK_ELEMENTS = 2**21
@@ -26,58 +24,54 @@ USUAL_BATCH = 32
 MAX_EXPONENT = 80.0
 
 
-def fast_additive_scores(query, keys, scale, shift=None):
-    """Compute `additive_scores` at once, compiled, or in blocks.
+def is_large(query, keys, *, batch=None, limit=None):
+    """Return whether the hidden layer `(B, T, S, U)` has more elements than a block.
 
-    Many queries are handled in blocks, forwards and backwards, so that the hidden layer
-    `(B, T, S, U)` never exists as a whole: apart from operands and scores, memory does
-    not grow with T.
+    Assumes the usual sizes where they are unknown. Returns `False` where JAX infers
+    shapes, whose unknown lengths are symbols, and where every query has its own keys.
 
-    Args, Returns: As for `additive_scores`.
+    Args:
+        query, keys: As for `additive_scores`.
+        batch: B, if not that of the query.
+        limit: Number of elements, if not that of a block.
+    """
+    batch = batch or query.shape[0]
+    if not (batch and isinstance(batch, int)):
+        batch = USUAL_BATCH
+    queries, positions = query.shape[1], keys.shape[1]
+    queries = acceleration.USUAL_LENGTH if queries is None else queries
+    positions = acceleration.USUAL_LENGTH if positions is None else positions
+    if not (isinstance(queries, int) and isinstance(positions, int)):
+        return False
+    size = batch * queries * positions * query.shape[2]
+    limit = BLOCK_ELEMENTS if limit is None else limit
+    return len(keys.shape) == 3 and size > limit
+
+
+def large_scores(scores_at_once, query, keys, scale):
+    """Return additive scores, computed in blocks or, in graphs for CPUs, compiled.
+
+    A compiled loop never writes the hidden layer to memory, which takes CPUs longer
+    than computing it. A search over many hypotheses gains the most.
+
+    Args:
+        scores_at_once: Function of the other arguments, which computes all scores with
+            one hidden layer, `(B, T, S, U)`.
+        query, keys, scale: As for `additive_scores`.
     """
     # Reshaped, because a variable is then a tensor: TensorFlow refuses a custom
     # gradient that captures a variable.
     scale = ops.reshape(scale, (-1,))
-    # A single query, as in a decoder step, gains from neither blocks nor compilation.
-    if shift is not None or len(keys.shape) == 4 or query.shape[1] == 1:
-        return additive_scores(query, keys, scale, shift)
-    if _is_large(query, keys):
-        return _in_blocks(query, keys, scale)
-    if acceleration.traces_for_cpu():
-        return _compiled_where_large(query, keys, scale)
-    return additive_scores(query, keys, scale)
-
-
-_compiled_scores = acceleration.xla_compiled(additive_scores)
-
-
-def _compiled_where_large(query, keys, scale):
-    """Compute all scores of a graph at once, compiled if the hidden layer is large.
-
-    A compiled loop never writes the hidden layer to memory, which takes CPUs longer
-    than computing it. A search over many hypotheses gains the most.
-    """
-    (batch, queries, units), positions = query.shape, keys.shape[1]
+    if is_large(query, keys, batch=1, limit=MIN_BLOCKED_ELEMENTS):
+        return _scores_in_blocks(query, keys, scale)
     # With unknown lengths, every length would be compiled separately.
-    if None in (queries, positions):
-        return additive_scores(query, keys, scale)
-    is_large = (batch or USUAL_BATCH) * queries * positions * units > BLOCK_ELEMENTS
-    return (_compiled_scores if is_large else additive_scores)(query, keys, scale)
+    if acceleration.traces_for_cpu() and None not in (query.shape[1], keys.shape[1]):
+        scores_at_once = acceleration.xla_compiled(scores_at_once)
+    return scores_at_once(query, keys, scale)
 
 
-def _is_large(query, keys):
-    queries, positions = query.shape[1], keys.shape[1]
-    if queries is None:
-        queries = acceleration.USUAL_LENGTH
-    if positions is None:
-        positions = acceleration.USUAL_LENGTH
-    # Where JAX infers shapes, unknown lengths are symbols.
-    are_known = isinstance(queries, int) and isinstance(positions, int)
-    return are_known and queries * positions * query.shape[2] > MIN_BLOCKED_ELEMENTS
-
-
-def _in_blocks(query, keys, scale):
-    """Compute `additive_scores` block by block, with an explicit backward pass.
+def _scores_in_blocks(query, keys, scale):
+    """Return the scores, block by block, with an explicit backward pass.
 
     With `r = (1 - tanh(x)) / 2 = sigmoid(-2 x)`, `tanh(x)` is `1 - 2 r` and its
     derivative `4 r (1 - r)`.
@@ -210,6 +204,12 @@ def _if_large(compiled, plain):
 _compiled_if_large = tuple(
     _if_large(*functions) for functions in zip(_compiled, _plain, strict=True)
 )
+
+
+def project_to_scalars(hidden, scale):
+    """Return `hidden . scale` for every vector of `(..., U)`."""
+    flat = ops.reshape(hidden, (-1, hidden.shape[-1]))
+    return ops.reshape(ops.matmul(flat, scale[:, None]), ops.shape(hidden)[:-1])
 
 
 def _split_into_blocks(keys, **sequences):

@@ -1,0 +1,474 @@
+"""Monotonic attention, and monotonic chunkwise attention.
+
+Shapes: B batch, T queries, S scores of a query.
+"""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_attention.acceleration import softmax
+from keras_attention.layers.base import Score
+from keras_attention.layers.base import Weighting
+from keras_attention.layers.base import build_part
+from keras_attention.layers.projections import ConcatenatedProjection
+from keras_attention.ops.gradients import with_upstream
+from keras_attention.ops.precision import accumulation_dtype
+from keras_attention.ops.precision import at_least_float32
+from keras_attention.ops.rows import LOWEST
+from keras_attention.ops.rows import TINY
+from keras_attention.ops.rows import cumsum
+from keras_attention.ops.rows import first_candidate
+from keras_attention.ops.rows import valid_scores
+from keras_attention.serialization import seed_and_generator
+from keras_attention.serialization import serialize_part
+from keras_attention.serialization import serialize_seed
+from keras_attention.typing import Config
+from keras_attention.typing import Nested
+from keras_attention.typing import Seed
+from keras_attention.typing import Shape
+from keras_attention.typing import Tensor
+from keras_attention.typing import Tensors
+from keras_attention.validation import check_choice
+from keras_attention.validation import check_not_negative
+from keras_attention.validation import check_number
+from keras_attention.validation import check_positive_integer
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class MonotonicWeighting(Weighting):
+    """Monotonic attention: every query starts where the previous one stopped.
+
+        p[t, s]       = sigmoid(scores[t, s] + bias + noise)
+        weights[t, s] = p[t, s] * sum over r <= s of
+                        weights[t-1, r] * product over r <= k < s of (1 - p[t, k])
+
+    The weight is the probability of stopping at `s`, for a process that starts where
+    the previous query stopped (the first starts at position 0) and stops at each
+    position with probability `p`. Weights may sum to less than one, because the process
+    may pass the last position. The recursive mode has a correct second derivative on
+    TensorFlow only.
+
+    Args:
+        mode: How the expected weights are computed: `"recursive"`, exact, or
+            `"parallel"`, the paper's cumulative products, which lose weights where the
+            product of `1 - p` is below 1e-10. `"hard"` stops at the first position with
+            `p > 0.5` and gives no gradient to the scores.
+        inference: `"expectation"`, as in training, or `"hard"`.
+        noise: Standard deviation of the Gaussian noise that is added to the scores in
+            training, so that the model learns probabilities near 0 and 1.
+        score_bias: Initial value of the bias; a negative one makes early stops
+            improbable.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`.
+
+    Reference:
+        [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), sections 2.2 to 2.4.
+    """
+
+    state_names = ("previous",)
+    sequential = True
+    needs_all_positions = True
+    casts_weights = True
+
+    def __init__(
+        self,
+        mode: str = "recursive",
+        *,
+        inference: str = "expectation",
+        noise: float = 1.0,
+        score_bias: float = -2.0,
+        seed: Seed = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_choice("mode", mode, ("recursive", "parallel", "hard"))
+        check_choice("inference", inference, ("expectation", "hard"))
+        check_not_negative("noise", noise)
+        check_number("score_bias", score_bias, "a finite number", math.isfinite)
+        self.mode = mode
+        self.inference = inference
+        self.noise = noise
+        self.score_bias = score_bias
+        self.seed, self.seed_generator = seed_and_generator(seed)
+
+    def build(self, scores_shape: Shape) -> None:
+        self.bias = self.add_weight(
+            name="score_bias",
+            autocast=False,
+            shape=(),
+            initializer=keras.initializers.Constant(self.score_bias),
+        )
+        self.built = True
+
+    def initial_state(self, memory: Tensors, queries: int) -> Tensors:
+        batch, length = ops.shape(memory["values"])[:2]
+        first = ops.equal(ops.arange(length, dtype="int32"), 0)
+        first = ops.cast(first, accumulation_dtype(self.compute_dtype))
+        return {"previous": ops.broadcast_to(first, (batch, queries, length))}
+
+    def draw(self, shape: Shape) -> Nested:
+        if not self.noise:
+            return {}
+        noise = keras.random.normal(
+            shape,
+            stddev=self.noise,
+            dtype=accumulation_dtype(self.compute_dtype),
+            seed=self.seed_generator,
+        )
+        return {"normal": noise}
+
+    def call(
+        self,
+        scores: Tensor,
+        valid: Tensor | None = None,
+        state: Nested = None,
+        noise: Nested = None,
+        training: bool | None = None,
+    ) -> tuple[Tensors, Tensors]:
+        scores = ops.cast(scores, accumulation_dtype(self.compute_dtype))
+        scores = scores + ops.cast(self.bias, scores.dtype)
+        if noise:
+            scores = scores + noise["normal"]
+        p = masked_sigmoid(scores, valid)
+        if self.mode == "hard" or (self.inference == "hard" and not training):
+            weights = monotonic_hard(p, state["previous"])
+        elif self.mode == "parallel":
+            weights = monotonic_parallel(p, state["previous"])
+        else:
+            weights = monotonic_recursive(p, state["previous"])
+        return {"weights": weights}, {"previous": weights}
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "mode": self.mode,
+            "inference": self.inference,
+            "noise": self.noise,
+            "score_bias": self.score_bias,
+            "seed": serialize_seed(self.seed),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class MochaWeighting(MonotonicWeighting):
+    """Monotonic chunkwise attention (MoChA): a softmax over a small chunk.
+
+    Monotonic attention decides where a query stops, and a softmax of other scores,
+    `chunk_scores`, distributes the weight over the `chunk_size` positions that end
+    there:
+
+        stops[t]      = the weights of `MonotonicWeighting`
+        weights[t, j] = sum over j <= k < j + chunk_size of stops[t, k] *
+                        exp(chunk_scores[t, j]) /
+                        sum over k - chunk_size < l <= k of exp(chunk_scores[t, l])
+
+    `scores` is a pair: the scores of the layer, and the chunk scores. The latter are
+    those of a copy of the layer's score with its own weights and key projection.
+
+    Args:
+        chunk_size: Positive integer, number of positions of a chunk.
+        inference: `"hard"`, one chunk, or `"expectation"`, as in training.
+        **options: Further options of `MonotonicWeighting`.
+
+    Reference:
+        [Chiu and Raffel, 2018](https://arxiv.org/abs/1712.05382), section 2.3.
+    """
+
+    def __init__(
+        self, chunk_size: int = 2, *, inference: str = "hard", **options: Any
+    ) -> None:
+        super().__init__(inference=inference, **options)
+        self.chunk_size = check_positive_integer("chunk_size", chunk_size)
+
+    def prepare_score(self, score: Score) -> Score:
+        return score if isinstance(score, ScorePair) else ScorePair(score, name="score")
+
+    def call(
+        self,
+        scores: tuple[Tensor, Tensor],
+        valid: Tensor | None = None,
+        state: Nested = None,
+        noise: Nested = None,
+        training: bool | None = None,
+    ) -> tuple[Tensors, Tensors]:
+        scores, chunk_scores = scores
+        outputs, state = super().call(scores, valid, state, noise, training)
+        chunk_scores = ops.cast(chunk_scores, accumulation_dtype(self.compute_dtype))
+        weights = chunkwise(outputs["weights"], chunk_scores, self.chunk_size, valid)
+        return {"weights": weights}, state
+
+    def get_config(self) -> Config:
+        return {**super().get_config(), "chunk_size": self.chunk_size}
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class ScorePair(Score):
+    """A score, and a copy of it with its own weights, for weightings that take two.
+
+    If the score projects its keys, the copy has its own projection, too. The keys are
+    then both projections, concatenated.
+
+    Args:
+        score: The `Score`.
+
+    Returns:
+        Pair of scores, each `(B, T, S)`.
+    """
+
+    casts_weights = True
+
+    def __init__(self, score: Score, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.first = score
+        config = {**score.get_config(), "name": f"{score.name}_copy"}
+        self.second = type(score).from_config(config)
+        self.takes_coverage = score.takes_coverage
+        self.uses_keys = score.uses_keys
+
+    def make_key_projection(self) -> keras.layers.Layer | None:
+        if not self._projects_keys:
+            return None
+        scores = self.first, self.second
+        first, second = (x.make_key_projection() for x in scores)  # type: Any, Any
+        second.name += "_copy"
+        return ConcatenatedProjection(first, second, name="key_projection")
+
+    @property
+    def _projects_keys(self):
+        return type(self.first).make_key_projection is not Score.make_key_projection
+
+    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
+        keys_shape = self._keys_of_one(keys_shape)
+        for score in (self.first, self.second):
+            build_part(score, query_shape, keys_shape)
+        self.built = True
+
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, keys_shape = shapes
+        keys_shape = self._keys_of_one(keys_shape)
+        for score in (self.first, self.second):
+            score.check_shared(query_shape, keys_shape)
+
+    def _keys_of_one(self, keys_shape):
+        """Return the shape of the keys of one score, given those of the pair."""
+        projection = self.make_key_projection()
+        if projection is None:
+            return keys_shape
+        depth = keys_shape[-1]
+        one = (*keys_shape[:-1], depth // 2)
+        if projection.compute_output_shape(one)[-1] != depth:
+            raise ValueError(
+                "a weighting with two scores needs two projections of the keys, "
+                'concatenated, as with key_projection="score". Received: keys of depth '
+                f"{depth}"
+            )
+        return one
+
+    def call(self, query: Tensor, keys: Tensor, coverage: Tensor = None) -> Any:
+        pair = ops.split(keys, 2, axis=-1) if self._projects_keys else [keys, keys]
+        options = {"coverage": coverage} if self.takes_coverage else {}
+        scores = zip((self.first, self.second), pair, strict=True)
+        return tuple(score(query, keys, **options) for score, keys in scores)
+
+    def get_config(self) -> Config:
+        return {**super().get_config(), "score": serialize_part(self.first)}
+
+
+def masked_sigmoid(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Sigmoid of every score: the probability of stopping at a position.
+
+    Args:
+        scores, mask: As in `masked_softmax`.
+
+    Returns:
+        Probabilities like `scores`, in float32 (float64 for float64 scores); exactly
+        zero with a zero gradient at masked positions.
+
+    Example:
+
+    >>> scores = np.array([0.0, 0.0], "float32")
+    >>> p = masked_sigmoid(scores, np.array([True, False]))
+    >>> print(keras.ops.convert_to_numpy(p))
+    [0.5 0. ]
+    """
+    scores, valid = valid_scores(scores, mask)
+    return ops.where(valid, ops.sigmoid(scores), 0.0)
+
+
+def monotonic_recursive(p, previous):
+    """Expected weights of a process that moves forward until it stops at a position.
+
+        q[j]       = (1 - p[j - 1]) * q[j - 1] + previous[j],  q[0] = previous[0]
+        weights[j] = p[j] * q[j]
+
+    The result is exact up to rounding for any `p`, zero and one included: the
+    recurrence is solved by doubling (`q` over two positions, four, eight, ...), which
+    only adds and multiplies numbers that are not negative. It takes `log2(S)` rounds.
+    The second derivative is correct on TensorFlow only.
+
+    Args:
+        p: Probability of stopping at a position, `(..., S)`, zero where it is masked;
+            see `masked_sigmoid`.
+        previous: Weights of the step before, like `p`; before the first step, one-hot
+            at the first position.
+
+    Returns:
+        Weights like `p`, in float32 (float64 for float64 `p`). Their sum is that of
+        `previous` minus the probability of passing the last position.
+
+    Example:
+
+    >>> p = np.array([0.2, 0.5, 0.9, 0.1], "float32")
+    >>> weights = monotonic_recursive(p, np.array([1, 0, 0, 0], "float32"))
+    >>> print(keras.ops.convert_to_numpy(weights).round(4))
+    [0.2   0.4   0.36  0.004]
+
+    Reference:
+        [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3.
+    """
+    p, previous = _both_at_least_float32(p, previous)
+    return p * _solve(_shifted(1 - p, 0.0), previous)
+
+
+def monotonic_parallel(p, previous):
+    """Closed form of `monotonic_recursive`, for moderate `p` only.
+
+        passed[j]  = (1 - p[0]) * ... * (1 - p[j - 1])
+        weights[j] = p[j] * passed[j] * sum over k <= j of previous[k] / passed[k]
+
+    As in the paper's implementation, `passed` is at least 1e-10 as a divisor, to stay
+    finite. Weights are lost wherever it is smaller: with every `p` at 0.9 and the
+    previous position at 30, position 30 gets 9e-21, not 0.9.
+
+    Args:
+        p, previous: As in `monotonic_recursive`.
+
+    Returns:
+        Weights like `p`, in float32 (float64 for float64 `p`).
+
+    Reference:
+        [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3.
+    """
+    p, previous = _both_at_least_float32(p, previous)
+    # Not a product, whose gradient may be infinite where a factor is zero. No value
+    # reaches the upper bounds, because at a bound JAX halves the gradient.
+    logs = ops.log(ops.clip(_shifted(1 - p, 1.0), TINY, 2.0))
+    passed = ops.exp(cumsum(logs))
+    return p * passed * cumsum(previous / ops.clip(passed, 1e-10, 2.0))
+
+
+def monotonic_hard(p, previous):
+    """One-hot weights of the first position with `p > 0.5`, from the previous one on.
+
+    Args:
+        p: As in `monotonic_recursive`.
+        previous: Choice of the step before, one-hot like `p`; before the first step,
+            at the first position.
+
+    Returns:
+        One-hot weights like `p`, in float32 (float64 for float64 `p`), without a
+        gradient. A row of zeros if there is no such position.
+
+    Example:
+
+    >>> p = np.array([0.9, 0.2, 0.5, 0.6], "float32")
+    >>> weights = monotonic_hard(p, np.array([0, 1, 0, 0], "float32"))
+    >>> print(keras.ops.convert_to_numpy(weights))
+    [0. 0. 0. 1.]
+
+    Reference:
+        [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.2.
+    """
+    p, previous = map(ops.stop_gradient, _both_at_least_float32(p, previous))
+    reached = cumsum(previous) > 0.5
+    return first_candidate(ops.logical_and(reached, p > 0.5), p)
+
+
+def chunkwise(stops, scores, size, mask=None):
+    """Spread the weight of each position by a softmax over the chunk that ends there.
+
+        weights[j] = sum over j <= k < j + size of
+                     stops[k] * exp(scores[j]) / sum over k - size < l <= k of
+                                                 exp(scores[l])
+
+    Each chunk has a softmax of its own, so the result is exact even if the scores of
+    distant positions differ by much. It takes `size` times as much memory as `stops`.
+
+    Args:
+        stops: Weights of the last positions of the chunks, `(..., S)`, such as those of
+            `monotonic_hard`; zero where they are masked.
+        scores: Scores `(..., S)`.
+        size: Number of positions of a chunk. A chunk that begins before the first
+            position is shorter.
+        mask: Boolean, broadcastable to `scores`.
+
+    Returns:
+        Weights like `scores`, in float32 (float64 for float64 scores), with the sum of
+        `stops`.
+
+    Example:
+
+    >>> scores = np.log(np.array([5.0, 1.0, 3.0, 2.0], "float32"))
+    >>> weights = chunkwise(np.array([0, 0, 1, 0], "float32"), scores, size=2)
+    >>> print(keras.ops.convert_to_numpy(weights).round(4))
+    [0.   0.25 0.75 0.  ]
+
+    Reference:
+        [Chiu and Raffel, 2018](https://arxiv.org/abs/1712.05382), section 2.3.
+    """
+    scores, _ = valid_scores(scores, mask)
+    delayed = [scores]
+    for _ in range(size - 1):
+        delayed.append(_shifted(delayed[-1], LOWEST))
+    shares = softmax(ops.stack(delayed, axis=-1))
+    parts = ops.cast(stops, shares.dtype)[..., None] * shares
+    weights = parts[..., size - 1]
+    for n in reversed(range(size - 1)):
+        # `parts[k, n]` is the weight of position k - n. It is shifted n times.
+        beyond = ops.zeros_like(weights[..., :1])
+        weights = ops.concatenate([weights[..., 1:], beyond], axis=-1) + parts[..., n]
+    return weights
+
+
+def _both_at_least_float32(p, previous):
+    """Return both in float32, or in float64 for float64 `p`."""
+    p = at_least_float32(p)
+    return p, ops.cast(previous, p.dtype)
+
+
+def _shifted(x, first):
+    """Shift `x` by one position, with `first` in the first position."""
+    return ops.concatenate([ops.full_like(x[..., :1], first), x[..., :-1]], axis=-1)
+
+
+@ops.custom_gradient
+def _solve(factor, x):
+    """Solve `q[j] = factor[j] * q[j - 1] + x[j]` for q; `factor[0]` is zero."""
+    q = _solve_by_doubling(factor, x)
+    previous = ops.roll(q, 1, axis=-1)
+
+    @with_upstream
+    def gradient(upstream):
+        # The gradient of q[j] is the same recurrence, from the last position back.
+        reversed_factor = ops.roll(ops.flip(factor, axis=-1), 1, axis=-1)
+        x_gradient = _solve_by_doubling(reversed_factor, ops.flip(upstream, axis=-1))
+        x_gradient = ops.flip(x_gradient, axis=-1)
+        return x_gradient * previous, x_gradient
+
+    return q, gradient
+
+
+def _solve_by_doubling(factor, q):
+    """Solve the recurrence of `_solve` by doubling, without an explicit gradient."""
+
+    # XLA compiles the loop many times as fast as unrolled steps. Entries that `roll`
+    # wraps around are multiplied by factor[0], which is zero.
+    def double(distance, factor, q):
+        q = q + factor * ops.roll(q, distance, axis=-1)
+        return 2 * distance, factor * ops.roll(factor, distance, axis=-1), q
+
+    length = ops.shape(q)[-1]
+    start = ops.convert_to_tensor(1), factor, q
+    return ops.while_loop(lambda distance, *_: distance < length, double, start)[-1]
