@@ -1,7 +1,7 @@
 """Additive, Luong and self-attention for Keras 3, with decoders and search."""
 
-from keras_attention.decoder.attention_cell import AttentionCell
-from keras_attention.decoder.attention_decoder import AttentionDecoder
+from keras_attention.decoder.cell import AttentionCell
+from keras_attention.decoder.decoder import AttentionDecoder
 from keras_attention.decoder.scheduled_sampling import InverseSigmoidRate
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
 from keras_attention.distribution import attention_layout_map
@@ -18,6 +18,8 @@ from keras_attention.layers.luong import LocationScore
 from keras_attention.layers.luong import LuongAttention
 from keras_attention.layers.monotonic import MochaWeighting
 from keras_attention.layers.monotonic import MonotonicWeighting
+from keras_attention.layers.multi_head import MultiHeadAttention
+from keras_attention.layers.multi_head import SelfAttention
 from keras_attention.layers.pointer_generator import PointerGenerator
 from keras_attention.layers.pointer_network import PointerNetwork
 from keras_attention.layers.pooling import AttentionPooling
@@ -29,7 +31,6 @@ from keras_attention.layers.relative_positions import RelativePositions
 from keras_attention.layers.relative_positions import RotaryPositions
 from keras_attention.layers.relative_positions import ShawPositions
 from keras_attention.layers.relative_positions import T5Positions
-from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.layers.weightings import EntmaxWeighting
 from keras_attention.layers.weightings import HardWeighting
 from keras_attention.layers.weightings import SoftmaxWeighting
@@ -95,6 +96,7 @@ __all__ = [
     "MinLength",
     "MochaWeighting",
     "MonotonicWeighting",
+    "MultiHeadAttention",
     "NoRepeatNgrams",
     "PointerCrossentropy",
     "PointerGenerator",

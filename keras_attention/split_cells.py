@@ -174,22 +174,22 @@ class SplitSum(SplitCell):
 
     def __call__(self, part, context, state):
         sums = self._add_products(part["sums"], context=context, state=state[0])
-        return self._advance(sums, state)
+        return self._advance(self.cell, sums, state)
 
 
 class SplitSimple(SplitSum):
     """Split `keras.layers.SimpleRNNCell`."""
 
-    def _advance(self, sums, state):
-        output = self.cell.activation(sums)
+    @staticmethod
+    def _advance(cell, sums, state):
+        output = cell.activation(sums)
         return output, [output]
 
 
 class SplitLSTM(SplitSum):
     """Split `keras.layers.LSTMCell`."""
 
-    def _advance(self, sums, state):
-        return lstm_gates(self.cell, sums, state)
+    _advance = staticmethod(lstm_gates)
 
 
 class SplitProducts(SplitCell):
@@ -207,14 +207,13 @@ class SplitProducts(SplitCell):
     def __call__(self, part, context, state):
         input_products = self._add_products(part["inputs"], context=context)
         state_products = self._add_products(part["state"], state=state[0])
-        return self._advance(input_products, state_products, state)
+        return self._advance(self.cell, input_products, state_products, state)
 
 
 class SplitGRU(SplitProducts):
     """Split `keras.layers.GRUCell` with `reset_after`, the default of Keras."""
 
-    def _advance(self, input_products, state_products, state):
-        return gru_gates(self.cell, input_products, state_products, state)
+    _advance = staticmethod(gru_gates)
 
 
 class SplitNormalized(SplitProducts):
@@ -243,7 +242,7 @@ class SplitNormalized(SplitProducts):
         gates = _by_gate(ops.cast(kernel, self._sum_dtype), self._averaging)
         return ops.reshape(gates - _mean(gates, self._averaging), kernel.shape)
 
-    def _advance(self, input_products, state_products, state):
+    def _advance(self, _, input_products, state_products, state):
         if "context" in self._kernels:
             input_products = self._of_inputs(input_products)
         return self._step(input_products, self._of_state(state_products), state)

@@ -6,8 +6,7 @@ Shapes: B batch, K queries, S positions, V depth of the context.
 from keras import ops
 
 from keras_attention.layers.attention import BaseAttention
-from keras_attention.layers.self_attention import SelfAttention
-from keras_attention.layers.self_attention_checks import check_independent_queries
+from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.validation import shapes_of
 
 
@@ -69,10 +68,10 @@ class JointStep:
         self._steps = steps
         self._dtype = dtype
 
-    def __call__(self, query, memory, state=None, *, noise=None, training=None):
+    def call(self, query, memory, state=None, *, noise=None, training=None):
         count = len(self._steps)
         results = [
-            step(query, *inputs, noise=one_noise, training=training)
+            step.call(query, *inputs, noise=one_noise, training=training)
             for step, *inputs, one_noise in zip(
                 self._steps,
                 memory,
@@ -125,25 +124,6 @@ class JointStep:
         return [step.draw(one, steps, queries) for step, one in pairs]
 
 
-def memory_of(attention):
-    """Return the memory of an attention layer, or the `JointMemory` of a list."""
-    if not isinstance(attention, list):
-        return attention.memory
-    return JointMemory([one.memory for one in attention])
-
-
-def step_of(attention, dtype):
-    """Return the step of an attention layer, or the `JointStep` of a list.
-
-    Args:
-        attention: The layer, or the list.
-        dtype: Dtype of the context of a list.
-    """
-    if not isinstance(attention, list):
-        return attention.step
-    return JointStep([one.step for one in attention], dtype)
-
-
 def check_attention(attention):
     """Raise `ValueError` for anything but an attention layer or a list of them."""
     attentions = attention if isinstance(attention, list) else [attention]
@@ -154,5 +134,5 @@ def check_attention(attention):
             f"AdditiveAttention(256), or a list of them. Received: {attention!r}"
         )
     for one in attentions:
-        if isinstance(one, SelfAttention):
-            check_independent_queries(one, "in a decoder")
+        if isinstance(one, MultiHeadAttention):
+            one.check_independent_queries("in a decoder")

@@ -15,8 +15,7 @@ from keras_attention.layers.base import as_queries
 from keras_attention.layers.base import check_calling_form
 from keras_attention.layers.base import freeze_new_weights
 from keras_attention.layers.base import standardize_attention_mask
-from keras_attention.layers.self_attention import SelfAttention
-from keras_attention.layers.self_attention_checks import check_independent_queries
+from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.ops.copying import log_of_weights
 from keras_attention.serialization import serialize_part
 from keras_attention.typing import Config
@@ -144,8 +143,8 @@ class PointerNetwork(CompositeLayer):
                 "value must be a tensor for an attention with a state, which one step "
                 f"passes to the next. Received: a dict and {self.attention!r}"
             )
-        if isinstance(self.attention, SelfAttention):
-            check_independent_queries(self.attention, "with a dict as value")
+        if isinstance(self.attention, MultiHeadAttention):
+            self.attention.check_independent_queries("with a dict as value")
         # For a dict `value`, Keras passes a dict of implicit masks.
         if value_mask is not None and not isinstance(value_mask, Mapping):
             raise ValueError(

@@ -26,12 +26,6 @@ _KINDS = {
     "constraint": constraints,
 }
 
-# Normalisations of queries and keys.
-NORMS = {
-    "rms": keras.layers.RMSNormalization,
-    "layer": keras.layers.LayerNormalization,
-}
-
 
 def weight_options(arguments):
     """Return the options of weights among the arguments of a layer, as objects.
@@ -94,26 +88,6 @@ def serialize_options(options):
 
 def _kind(name):
     return name.rpartition("_")[2]
-
-
-def head_norm(layer, name):
-    """Return a new normalisation of heads for a layer, or `None`."""
-    if layer.query_key_norm is None:
-        return None
-    return NORMS[layer.query_key_norm](
-        epsilon=1e-6, dtype=layer.dtype_policy, trainable=layer.trainable, name=name
-    )
-
-
-def head_projection(layer, name, units):
-    """Return a new projection for a layer, frozen if the layer is."""
-    return keras.layers.Dense(
-        units,
-        **layer.dense_options,
-        dtype=layer.dtype_policy,
-        trainable=layer.trainable,
-        name=name,
-    )
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

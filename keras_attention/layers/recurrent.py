@@ -11,7 +11,6 @@ from keras import tree
 
 from keras_attention.layers.projections import fresh_initializer
 from keras_attention.lengths import at_least_one
-from keras_attention.lengths import is_zero
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.typing import Config
 from keras_attention.typing import Initializer
@@ -247,20 +246,20 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         return ops.concatenate(normalized, axis=-1)
 
 
-def lstm_gates(cell, sums, state, prepare=lambda carry: carry):
+def lstm_gates(cell, sums, state, prepare=None):
     """Return output and new state of an LSTM cell.
 
     Args:
         cell: `keras.layers.LSTMCell`, or one that is derived from it.
         sums: Sums of all products and biases, `(..., 4 U)`.
         state: `[h, c]`, tensors `(..., U)`.
-        prepare: Function of the new carry, applied before the activation.
+        prepare: Function of the new carry, applied before the activation; optional.
     """
     _, carry = state
     gate, activation = cell.recurrent_activation, cell.activation
     i, f, g, o = ops.split(sums, 4, axis=-1)
     carry = gate(f) * carry + gate(i) * activation(g)
-    output = gate(o) * activation(prepare(carry))
+    output = gate(o) * activation(carry if prepare is None else prepare(carry))
     return output, [output, carry]
 
 
@@ -306,7 +305,8 @@ def check_cell(name, cell):
 
 def call_cell(cell, inputs, state, **options):
     """Call a cell for inputs `(B, D)` and states `(B, U)`; B may be 0."""
-    if not is_zero(inputs.shape[0]):
+    # Where JAX infers shapes, B is a symbol.
+    if not (isinstance(inputs.shape[0], int) and inputs.shape[0] == 0):
         return cell(inputs, state, **options)
     # On TensorFlow, the LSTM cell of Keras takes no empty batch.
     row = tree.map_structure(at_least_one, (inputs, state))

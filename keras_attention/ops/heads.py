@@ -13,19 +13,20 @@ Reference:
 import keras
 from keras import ops
 
-from keras_attention import acceleration
+from keras_attention.acceleration import has_few_scores
 from keras_attention.lengths import may_be_zero
 from keras_attention.ops.masks import clear_masked
 
 
-def split_heads(x, num_heads):
-    """Reshape `(B, T, N * D)` to `(B, N, T, D)`."""
+def project_heads(dense, x, num_heads):
+    """Apply a `Dense` layer to `(B, T, depth)` and return its heads, `(B, N, T, D)`."""
     batch, length = ops.shape(x)[:2]
-    depth = x.shape[-1] // num_heads
+    rows = dense(ops.reshape(x, (-1, x.shape[-1])))
+    depth = rows.shape[-1] // num_heads
     if x.shape[1] == 1:
-        return ops.reshape(x, (batch, num_heads, 1, depth))
-    x = ops.reshape(x, (batch, length, num_heads, depth))
-    return ops.transpose(x, (0, 2, 1, 3))
+        return ops.reshape(rows, (batch, num_heads, 1, depth))
+    rows = ops.reshape(rows, (batch, length, num_heads, depth))
+    return ops.transpose(rows, (0, 2, 1, 3))
 
 
 def join_heads(x):
@@ -38,36 +39,34 @@ def join_heads(x):
 
 def head_scores(query, keys):
     """Return `query @ keys^T` `(B, N, T, S)` for `(B, N, T, D)` and `(B, G, S, D)`."""
-    grouped = _by_group(query, keys.shape[1])
-    if acceleration.has_few_scores((*grouped.shape[:3], keys.shape[2]), query.dtype):
-        scores = ops.sum(grouped[:, :, :, None] * keys[:, :, None], axis=-1)
+    is_grouped = query.shape[1] != keys.shape[1]
+    heads = _by_group(query, keys.shape[1]) if is_grouped else query
+    if has_few_scores((*heads.shape[:3], keys.shape[2]), query.dtype):
+        scores = ops.sum(heads[:, :, :, None] * keys[:, :, None], axis=-1)
     else:
-        scores = ops.matmul(grouped, ops.transpose(keys, (0, 1, 3, 2)))
-    return _by_head(scores, query)
+        scores = ops.matmul(heads, ops.transpose(keys, (0, 1, 3, 2)))
+    return _by_head(scores, query) if is_grouped else scores
 
 
 def read_heads(weights, values):
     """Return `weights @ values` for `(B, N, T, S)` and values `(B, G, S, V)`."""
-    grouped = _by_group(weights, values.shape[1])
-    if acceleration.has_few_scores(grouped.shape, weights.dtype):
-        context = ops.sum(grouped[..., None] * values[:, :, None], axis=-2)
+    is_grouped = weights.shape[1] != values.shape[1]
+    heads = _by_group(weights, values.shape[1]) if is_grouped else weights
+    if has_few_scores(heads.shape, weights.dtype):
+        context = ops.sum(heads[..., None] * values[:, :, None], axis=-2)
     else:
-        context = ops.matmul(grouped, values)
-    return _by_head(context, weights)
+        context = ops.matmul(heads, values)
+    return _by_head(context, weights) if is_grouped else context
 
 
 def _by_group(x, num_groups):
     """Reshape `(B, N, T, ...)` to `(B, G, N / G * T, ...)`."""
-    if x.shape[1] == num_groups:
-        return x
     batch, num_heads, length, last = ops.shape(x)
     return ops.reshape(x, (batch, num_groups, num_heads // num_groups * length, last))
 
 
 def _by_head(x, like):
     """Reshape `(B, G, N / G * T, ...)` to `(B, N, T, ...)`, the axes of `like`."""
-    if x.shape[1] == like.shape[1]:
-        return x
     return ops.reshape(x, (*ops.shape(like)[:3], ops.shape(x)[3]))
 
 

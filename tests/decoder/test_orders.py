@@ -40,7 +40,7 @@ from keras_attention import HardWeighting
 from keras_attention import LuongAttention
 from keras_attention import SelfAttention
 from keras_attention import acceleration
-from keras_attention.decoder import attention_decoder
+from keras_attention.decoder import fast
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -222,7 +222,7 @@ def test_deferred_gradients_equal_those_of_the_loop(
 
     found = gradients(*arguments)
 
-    monkeypatch.setattr(attention_decoder, "split_cell", lambda *_: None)
+    monkeypatch.setattr(fast, "split_cell", lambda *_: None)
     monkeypatch.setattr(acceleration, "defers_gradients", lambda: False)
     for x, y in zip(found, gradients(*arguments), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-4 * abs(y).max(), rtol=1e-3)

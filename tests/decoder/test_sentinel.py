@@ -34,7 +34,7 @@ from keras_attention import AttentionDecoder
 from keras_attention import HardWeighting
 from keras_attention import LayerNormLSTMCell
 from keras_attention import acceleration
-from keras_attention.decoder import attention_decoder
+from keras_attention.decoder import fast
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -157,7 +157,7 @@ def test_gradients_are_the_same_with_and_without_deferred_parts(
 
     found = gradients(loss, arrays, decoder.trainable_variables)
 
-    monkeypatch.setattr(attention_decoder, "split_cell", lambda *_: None)
+    monkeypatch.setattr(fast, "split_cell", lambda *_: None)
     monkeypatch.setattr(acceleration, "defers_gradients", lambda: False)
     monkeypatch.setattr(AttentionCell, "sequential", True)
     expected = gradients(loss, arrays, decoder.trainable_variables)

@@ -5,7 +5,7 @@ import numpy as np
 from arrays import numpy
 from keras import ops
 
-from keras_attention.layers.self_attention import SelfAttention
+from keras_attention.layers.multi_head import SelfAttention
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, QUERIES, POSITIONS, HEADS = 2, 3, 5, 7

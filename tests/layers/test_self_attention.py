@@ -30,7 +30,7 @@ from layers.self_attention_reference import dense
 from layers.self_attention_reference import read
 from rounding import rounding_bound
 
-from keras_attention.layers.self_attention import SelfAttention
+from keras_attention.layers.multi_head import SelfAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

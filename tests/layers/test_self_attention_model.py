@@ -36,7 +36,7 @@ from layers.self_attention_reference import stepped
 
 from keras_attention import SoftmaxWeighting
 from keras_attention import T5Positions
-from keras_attention.layers.self_attention import SelfAttention
+from keras_attention.layers.multi_head import SelfAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -279,9 +279,7 @@ def test_blocks_do_not_clamp(blocks):
 @pytest.mark.parametrize("dtype", quick_first(["float16", "bfloat16"]))
 def test_blocks_sum_up_half_precision_exactly(arrays, blocks, gradients, dtype):
     def total(query, keys, scale):
-        scores = large_scores(
-            *(ops.cast(x, dtype) for x in (query, keys, scale))
-        )
+        scores = large_scores(*(ops.cast(x, dtype) for x in (query, keys, scale)))
         assert keras.backend.standardize_dtype(scores.dtype) == dtype
         return ops.sum(ops.cast(scores, "float32"))
 

@@ -12,18 +12,15 @@ import keras
 from keras import ops
 from keras import tree
 
-from keras_attention import acceleration
 from keras_attention import loops
 from keras_attention.composite import CompositeLayer
-from keras_attention.decoder.attention_cell import AttentionCell
+from keras_attention.decoder.cell import AttentionCell
+from keras_attention.decoder.cell import add_sequence_axis
+from keras_attention.decoder.cell import check_state
+from keras_attention.decoder.cell import remove_sequence_axis
+from keras_attention.decoder.fast import DeferredValueGradients
+from keras_attention.decoder.fast import Recurrence
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
-from keras_attention.decoder.states import add_sequence_axis
-from keras_attention.decoder.states import as_rows
-from keras_attention.decoder.states import as_sequences
-from keras_attention.decoder.states import check_state
-from keras_attention.decoder.states import joined
-from keras_attention.decoder.states import remove_sequence_axis
-from keras_attention.decoder.value_gradients import DeferredValueGradients
 from keras_attention.layers.base import check_memory
 from keras_attention.layers.base import freeze_new_weights
 from keras_attention.layers.recurrent import initial_cell_state
@@ -31,7 +28,6 @@ from keras_attention.lengths import at_least_one
 from keras_attention.ops.masks import clear_masked
 from keras_attention.ops.masks import where_rows
 from keras_attention.serialization import serialize_part
-from keras_attention.split_cells import split_cell
 from keras_attention.typing import Config
 from keras_attention.typing import Nested
 from keras_attention.typing import Shape
@@ -185,20 +181,22 @@ class AttentionDecoder(CompositeLayer):
         """
         cell, sampling = self.cell, self.sampling if training else None
         reads_later = not (cell.sequential or sampling)
-        recurrence = _Recurrence(
+        recurrence = Recurrence(
             cell, inputs, self.compute_dtype, training, splits=sampling is None
         )
         noise = self._draw(inputs, memory) if training else {}
         memories = memory if cell.has_several else [memory]
         deferred = DeferredValueGradients(
-            [] if reads_later else memories, ops.shape(inputs)[:-1]
+            [] if reads_later else memories, ops.shape(inputs)[:-1], self.compute_dtype
         )
-        seen = deferred.memories if cell.has_several else deferred.memories[:1]
+        seen = deferred.memories
+        if not (cell.has_several or reads_later):
+            (seen,) = seen
         uses_inputs = sampling or cell.input_in_query or cell.sentinel
         sequence = {
             **sequence,
             "cell": recurrence.sequences,
-            "values": deferred.sequences,
+            "zeros": {} if deferred.zeros is None else deferred.zeros,
             "inputs": inputs if uses_inputs else {},
             "noise": {} if reads_later else noise,
             "sampling": self._draw_samples(inputs, sequence) if sampling else {},
@@ -209,46 +207,38 @@ class AttentionDecoder(CompositeLayer):
             words, given = part["inputs"], part["cell"]
             if sampling:
                 words = given = sampling.choose(part["sampling"], words, *previous)
-
-            def attend(query, **options):
-                results, attention_state = cell.step(
-                    query,
-                    seen if cell.has_several else seen[0],
-                    state.get("attention", {}),
-                    noise=part["noise"] or None,
-                    training=training,
-                    **options,
-                )
-                context = deferred.add(results["context"], part["values"])
-                return {**results, "context": context}, attention_state
-
-            def read(query, *sources):
-                if reads_later:
-                    return {"states": sources[1] if sources else []}, {}
-                return cell.read(attend, query, *sources)
-
-            def run_cell(added):
-                return recurrence.step(given, added, state["cell"])
-
-            outputs, new_state = cell.equations(words, state, read, run_cell)
+            attend = partial(
+                cell.step.call,
+                memory=seen,
+                state=state.get("attention", {}),
+                noise=part["noise"] or None,
+                training=training,
+            )
+            read = partial(cell.read, attend, zeros=part["zeros"])
+            run_cell = partial(recurrence.step, given, state["cell"])
+            outputs, new_state = cell.equations(
+                words, state, _read_later if reads_later else read, run_cell
+            )
             if sampling:
                 outputs = cell.complete(outputs)
                 previous = words, outputs
                 outputs = {**outputs, "word_inputs": words}
             outputs = {**outputs, "kernel_inputs": recurrence.kernel_inputs(state)}
-            return (
-                _update_where(part.get("mask"), new_state, state),
-                previous,
-            ), outputs
+            if "mask" in part:
+                new_state = where_rows(part["mask"], new_state, state)
+            return (new_state, previous), outputs
 
-        first = tree.map_structure(lambda x: at_least_one(x)[0], (inputs, sequence))
-        words, part = first
-        previous = ()
-        with cell.same_dropout(words, state, memory, training=training):
+        first, previous = (), ()
+        if sampling or cell.has_dropout:
+            words, part = tree.map_structure(
+                lambda x: at_least_one(x)[0], (inputs, sequence)
+            )
+            first = words, state, memory
+        with cell.same_dropout(*first, training=training):
             if sampling:
                 # This call gives the shapes of the outputs before the first step, and
                 # builds, outside of the loop, every layer that is not built yet.
-                outputs, _ = cell(words, state, memory, part["noise"], training=True)
+                outputs, _ = cell(*first, part["noise"], training=True)
                 previous = words, tree.map_structure(ops.zeros_like, outputs)
                 sampling.choose(part["sampling"], words, *previous)
             (state, _), outputs = loops.scan(step, (state, previous), sequence)
@@ -268,7 +258,7 @@ class AttentionDecoder(CompositeLayer):
         names["states"] = outputs.pop("states")
         all_ = tree.map_structure(_as_queries, names)
         attend = partial(
-            self.cell.step,
+            self.cell.step.call,
             memory=memory,
             noise=all_["noise"] or None,
             training=training,
@@ -340,61 +330,15 @@ class AttentionDecoder(CompositeLayer):
         }
 
 
-class _Recurrence:
-    """The RNN cell in the loop of a decoder, split if possible; see `split_cell`.
-
-    Attributes:
-        sequences: Tensors `(T, ...)`; each step receives its part.
-    """
-
-    def __init__(self, cell, inputs, dtype, training, *, splits=True):
-        self._cell, self._training = cell, training
-        steps, batch, sequences, depth = ops.shape(inputs)
-        rows = ops.reshape(inputs, (steps, batch * sequences, depth))
-        self._split = split_cell(cell.cell, rows, dtype) if splits else None
-        self.sequences = inputs if self._split is None else self._split.sequences
-
-    def step(self, part, added, state):
-        """Return output and new state for this part of `sequences`."""
-        if self._split is None:
-            return self._cell.run_cell(part, state, added, self._training)
-        leading = ops.shape(tree.flatten(state)[0])[:2]
-        added = as_rows(joined(added)) if added else None
-        output, new_state = self._split(part, added, as_rows(state))
-        output, new_state = as_sequences((output, new_state), leading)
-        return output, tree.pack_sequence_as(state, tree.flatten(new_state))
-
-    def kernel_inputs(self, state):
-        """Return the inputs of the kernels in this step, if gradients are deferred."""
-        if self._split is None or not acceleration.defers_gradients():
-            return {}
-        fed = [state["fed"]] if "fed" in state else []
-        return {"state": tree.flatten(state["cell"])[0], "fed": fed}
-
-    def record_kernel_inputs(self, kernel_inputs, context):
-        """Record the inputs of all steps for the deferred gradients of the kernels."""
-        if kernel_inputs:
-            self._split.record_kernel_inputs(
-                joined([*kernel_inputs["fed"], *context]), kernel_inputs["state"]
-            )
-
-
 def _cast_like(states, others):
     """Return states with the dtypes and the structure of `others`."""
     pairs = zip(tree.flatten(states), tree.flatten(others), strict=True)
     return tree.pack_sequence_as(others, [ops.cast(x, y.dtype) for x, y in pairs])
 
 
-def _update_where(mask, new_state, state):
-    """Return the new state where a step is valid, and the old one elsewhere.
-
-    Args:
-        mask: Boolean `(B, K)`, or `None` if all steps are valid.
-        new_state, state: Nested tensors `(B, K, ...)`.
-    """
-    if mask is None:
-        return new_state
-    return where_rows(mask, new_state, state)
+def _read_later(query, *sources):
+    """Return what the attention needs, once all steps are read at once."""
+    return {"states": sources[1] if sources else []}, {}
 
 
 def _as_queries(x):

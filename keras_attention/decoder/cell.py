@@ -18,25 +18,11 @@ from keras import tree
 
 from keras_attention.acceleration import project_rows
 from keras_attention.composite import CompositeLayer
-from keras_attention.decoder.cell_options import attentional_layer
-from keras_attention.decoder.cell_options import check_order
-from keras_attention.decoder.cell_options import context_gate
-from keras_attention.decoder.feeding import feedback_units
-from keras_attention.decoder.feeding import initial_feedback
+from keras_attention.decoder.joint_attention import JointMemory
+from keras_attention.decoder.joint_attention import JointStep
 from keras_attention.decoder.joint_attention import check_attention
-from keras_attention.decoder.joint_attention import memory_of
-from keras_attention.decoder.joint_attention import step_of
 from keras_attention.decoder.sentinel import attend_with_sentinel
 from keras_attention.decoder.sentinel import visual_sentinel
-from keras_attention.decoder.states import add_sequence_axis
-from keras_attention.decoder.states import as_rows
-from keras_attention.decoder.states import as_sequences
-from keras_attention.decoder.states import check_state
-from keras_attention.decoder.states import initial_attention_state
-from keras_attention.decoder.states import joined
-from keras_attention.decoder.states import query_units
-from keras_attention.decoder.states import remove_sequence_axis
-from keras_attention.decoder.states import topmost_state
 from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.base import check_memory
 from keras_attention.layers.base import freeze_new_weights
@@ -47,6 +33,7 @@ from keras_attention.layers.recurrent import has_dropout
 from keras_attention.layers.recurrent import initial_cell_state
 from keras_attention.layers.recurrent import output_units
 from keras_attention.layers.recurrent import reset_dropout_masks
+from keras_attention.layers.recurrent import topmost_units
 from keras_attention.serialization import deserialize_parts
 from keras_attention.serialization import serialize_part
 from keras_attention.typing import Config
@@ -56,7 +43,12 @@ from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
 from keras_attention.validation import as_integer
 from keras_attention.validation import check_boolean
+from keras_attention.validation import check_choice
+from keras_attention.validation import check_positive_integer
 from keras_attention.validation import check_rank
+from keras_attention.validation import shapes_of
+
+ORDERS = ("previous", "current")
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -204,7 +196,7 @@ class AttentionCell(CompositeLayer):
         self.has_several = isinstance(attention, (list, tuple))
         attentions: Any = list(attention) if self.has_several else attention
         check_attention(attentions)
-        check_order(order, input_in_query)
+        _check_order(order, input_in_query)
         self.cell = cell
         self.attention = attentions
         self.order = order
@@ -212,11 +204,11 @@ class AttentionCell(CompositeLayer):
         check_boolean("input_feeding", input_feeding)
         self.input_feeding = input_feeding
         self.gate = gate
-        self.attentional_layer = attentional_layer(
+        self.attentional_layer = _attentional_layer(
             attentional_vector, self.dtype_policy
         )
         self.attentional_vector = as_integer(attentional_vector) or attentional_vector
-        self.context_gate = context_gate(gate, self.dtype_policy)
+        self.context_gate = _context_gate(gate, self.dtype_policy)
         self.sentinel = sentinel
         self.visual_sentinel = visual_sentinel(
             sentinel, cell, attentions, order, self.dtype_policy
@@ -226,6 +218,7 @@ class AttentionCell(CompositeLayer):
             check_loop_layer("gate", self.context_gate)
         if input_feeding:
             check_loop_layer("attentional_vector", self.attentional_layer)
+        self.has_dropout = has_dropout(cell)
         self._shares_dropout = False
         self.input_depth = self.context_depth = None
 
@@ -237,7 +230,8 @@ class AttentionCell(CompositeLayer):
         noise: Nested = None,
         training: bool | None = None,
     ) -> tuple[Tensors, Tensors]:
-        check_rank("inputs", inputs.shape, (2, 3), "(batch, [sequences,] depth)")
+        if len(inputs.shape) not in (2, 3):
+            check_rank("inputs", inputs.shape, (2, 3), "(batch, [sequences,] depth)")
         check_state("state", state, self.cell, len(inputs.shape))
         check_memory(memory, self.attention, inputs)
         state = self.complete_state(state, memory)
@@ -245,7 +239,7 @@ class AttentionCell(CompositeLayer):
         if single:
             inputs, state = add_sequence_axis((inputs, state))
         attend = partial(
-            self.step,
+            self.step.call,
             memory=memory,
             state=state.get("attention", {}),
             noise=noise,
@@ -300,7 +294,7 @@ class AttentionCell(CompositeLayer):
         return outputs, new_state
 
     def read(
-        self, attend: Callable, query: Tensor, *sources: Any
+        self, attend: Callable, query: Tensor, *sources: Any, zeros: Any = ()
     ) -> tuple[Tensors, Nested]:
         """Attend, add the sentinel and scale by the gate, for the queries of any steps.
 
@@ -308,6 +302,8 @@ class AttentionCell(CompositeLayer):
             attend: Function `(query, **options) -> (outputs, state)` of the attention.
             query: Tensor `(B, K, depth)`.
             *sources: With a sentinel, the lists of its inputs and of its states.
+            zeros: Zeros that are added to the context; their gradient gives that of the
+                values.
         """
         if self.visual_sentinel is None:
             outputs, state = attend(query)
@@ -316,6 +312,8 @@ class AttentionCell(CompositeLayer):
                 self.visual_sentinel, attend, query, *sources
             )
         context = ops.cast(outputs["context"], self.compute_dtype)
+        if len(zeros):
+            context = context + zeros
         if self.context_gate is not None:
             gate = project_rows(self.context_gate, query)
             context = ops.cast(gate, self.compute_dtype) * context
@@ -329,7 +327,7 @@ class AttentionCell(CompositeLayer):
         return ops.cast(vector, self.compute_dtype)
 
     def complete(self, outputs: Tensors) -> Tensors:
-        """Add `"query"` and `"output"` to outputs of `compute_step`, for any steps."""
+        """Add `"query"` and `"output"` to outputs of `equations`, for any steps."""
         outputs = {"query": outputs["cell_output"], **outputs}
         if self.attentional_layer is None:
             outputs["output"] = outputs["cell_output"]
@@ -352,7 +350,7 @@ class AttentionCell(CompositeLayer):
             inputs, rows = as_rows((inputs, state))
             results = call_cell(self.cell, inputs, rows, training=training)
         finally:
-            if not self._shares_dropout:
+            if self.has_dropout and not self._shares_dropout:
                 reset_dropout_masks(self.cell)
         output, new_state = as_sequences(results, leading)
         return output, tree.pack_sequence_as(state, tree.flatten(new_state))
@@ -365,12 +363,17 @@ class AttentionCell(CompositeLayer):
     @property
     def memory(self) -> Any:
         """The memory of the attention, or the `JointMemory` of several."""
-        return memory_of(self.attention)
+        if not self.has_several:
+            return self.attention.memory
+        return JointMemory([attention.memory for attention in self.attention])
 
     @property
     def step(self) -> Any:
         """The step of the attention, or the `JointStep` of several."""
-        return step_of(self.attention, self.compute_dtype)
+        if not self.has_several:
+            return self.attention.step
+        steps = [attention.step for attention in self.attention]
+        return JointStep(steps, self.compute_dtype)
 
     @property
     def reports(self) -> tuple[str, ...]:
@@ -393,7 +396,7 @@ class AttentionCell(CompositeLayer):
         check_rank("inputs", inputs_shape, (2, 3), "(batch, [sequences,] depth)")
         check_memory(memory_shape, self.attention)
         self.input_depth = inputs_shape[-1]
-        query_depth = query_units(self)
+        query_depth = _query_units(self)
         context_depth = self.step.context_depth(query_depth, memory_shape)
         self.context_depth = context_depth
         if not self.step.built:
@@ -406,7 +409,7 @@ class AttentionCell(CompositeLayer):
             )
         depth = inputs_shape[-1]
         depth += context_depth if self.order == "previous" else 0
-        depth += feedback_units(self) if self.input_feeding else 0
+        depth += _feedback_units(self) if self.input_feeding else 0
         if not self.cell.built:
             self.cell.build((None, depth))
         if self.visual_sentinel is not None and not self.visual_sentinel.built:
@@ -436,10 +439,10 @@ class AttentionCell(CompositeLayer):
         """
         state = dict(state)
         if self.input_feeding and "fed" not in state:
-            state["fed"] = initial_feedback(self, topmost_state(state["cell"]), memory)
+            state["fed"] = _initial_feedback(self, topmost_state(state["cell"]), memory)
         if self._has_attention_state and "attention" not in state:
             output = topmost_state(state["cell"])
-            state["attention"] = initial_attention_state(self.step, output, memory)
+            state["attention"] = _initial_attention_state(self.step, output, memory)
         return state
 
     def draw(self, memory: Nested, steps: int, queries: int = 1) -> Nested:
@@ -467,7 +470,7 @@ class AttentionCell(CompositeLayer):
         reset_dropout_masks(self.cell)
         self._shares_dropout = True
         try:
-            if has_dropout(self.cell):
+            if self.has_dropout:
                 self(*first_step, training=training)
             yield
         finally:
@@ -494,3 +497,175 @@ class AttentionCell(CompositeLayer):
         cell = keras.saving.deserialize_keras_object(config.pop("cell"))
         attention = keras.saving.deserialize_keras_object(config.pop("attention"))
         return cls(cell, attention, **deserialize_parts(config))
+
+
+def add_sequence_axis(nested):
+    """Return tensors `(B, ...)` of one sequence as those of K = 1 sequences."""
+    return tree.map_structure(partial(ops.expand_dims, axis=1), nested)
+
+
+def remove_sequence_axis(nested):
+    """Return tensors `(B, 1, ...)` of K = 1 sequences as those of one sequence."""
+    return tree.map_structure(partial(ops.squeeze, axis=1), nested)
+
+
+def as_rows(nested):
+    """Return tensors `(B, K, D)` as `(B * K, D)`; `None` stays."""
+    rows = []
+    for x in tree.flatten(nested):
+        rows.append(x if x is None else ops.reshape(x, (-1, x.shape[-1])))
+    return tree.pack_sequence_as(nested, rows)
+
+
+def as_sequences(nested, leading):
+    """Return tensors `(B * K, D)` as `(B, K, D)`, for the leading sizes B and K."""
+    sequences = []
+    for x in tree.flatten(nested):
+        sequences.append(ops.reshape(x, (*leading, x.shape[-1])))
+    return tree.pack_sequence_as(nested, sequences)
+
+
+def joined(tensors):
+    """Concatenate tensors along the last axis; `None` for an empty list."""
+    if len(tensors) < 2:
+        return tensors[0] if tensors else None
+    return ops.concatenate(tensors, axis=-1)
+
+
+def topmost_state(cell_state):
+    """Return the output state of the topmost cell, `(B, [K,] U)`."""
+    while isinstance(cell_state[-1], (list, tuple)):
+        cell_state = cell_state[-1]
+    return cell_state[0]
+
+
+def _query_units(cell):
+    """Return the depth of the query of an `AttentionCell`, or `None` if not known."""
+    if cell.order == "current":
+        return output_units(cell.cell)
+    units = topmost_units(cell.cell)
+    if not cell.input_in_query:
+        return units
+    return None if cell.input_depth is None else units + cell.input_depth
+
+
+def _initial_attention_state(step, output, memory):
+    """Return the state of an attention before the first step.
+
+    Args:
+        step: Step of the attention.
+        output: Output state of the RNN cell, `(B, [K,] U)`.
+        memory: Memory of the attention; required.
+    """
+    if memory is None:
+        raise ValueError(
+            "memory must be given: the initial state of this attention depends on it. "
+            f"Received: memory={shapes_of(memory)}"
+        )
+    if len(output.shape) == 3:
+        return step.initial_state(memory, ops.shape(output)[1])
+    return remove_sequence_axis(step.initial_state(memory))
+
+
+def check_state(name, state, cell, rank):
+    """Raise `ValueError` unless there is a tensor for every state of the cell."""
+    is_known = isinstance(state, dict) and state.keys() <= {"cell", "attention", "fed"}
+    found = tree.flatten(state.get("cell")) if is_known else []
+    expected = tree.flatten(cell.state_size)
+    fits = is_known and isinstance(state.get("cell"), (list, tuple))
+    fits = fits and len(found) == len(expected)
+    for x, units in zip(found, expected, strict=False):
+        shape = getattr(x, "shape", ())
+        fits = fits and len(shape) == rank and shape[-1] == units
+    if not fits:
+        raise ValueError(
+            f"{name} must be a dict like that of cell.get_initial_state: 'cell' with "
+            f"tensors of rank {rank} for units {cell.state_size}, and optionally "
+            f"'attention' and 'fed'. Received: {shapes_of(state)}"
+        )
+
+
+def _feedback_units(cell, memory=None):
+    """Return the depth of the fed-back vector, or `None` if it is not known.
+
+    Args:
+        cell: The `AttentionCell`.
+        memory: Memory of its attention, for a cell that is not built.
+    """
+    depth = cell.context_depth
+    if depth is None and memory is not None:
+        memory_shapes = tree.map_structure(lambda x: tuple(x.shape), memory)
+        depth = cell.step.context_depth(_query_units(cell), memory_shapes)
+    if cell.attentional_layer is None:
+        return depth
+    width = getattr(cell.attentional_layer, "units", None)
+    if width is None and depth is not None:
+        input_shape = (None, depth + output_units(cell.cell))
+        width = cell.attentional_layer.compute_output_shape(input_shape)[-1]
+    return width
+
+
+def _initial_feedback(cell, output, memory):
+    """Return the fed-back vector before the first step, zeros.
+
+    Args:
+        cell, memory: As in `_feedback_units`.
+        output: Output state of the RNN cell, `(B, [K,] U)`.
+    """
+    units = _feedback_units(cell, memory)
+    if units is None:
+        raise ValueError(
+            "memory must be given unless the cell is built: the depth of the context "
+            "that is fed back is not known yet. "
+            f"Received: memory={shapes_of(memory)}"
+        )
+    return ops.zeros((*ops.shape(output)[:-1], units), cell.compute_dtype)
+
+
+def _check_order(order, input_in_query):
+    """Raise `ValueError` unless the order is known and allows `input_in_query`.
+
+    Args:
+        order, input_in_query: As in `AttentionCell`.
+    """
+    check_choice("order", order, ORDERS)
+    check_boolean("input_in_query", input_in_query)
+    if input_in_query and order != "previous":
+        raise ValueError(
+            "input_in_query needs order='previous': the current state depends on the "
+            f"input already. Received: order={order!r}"
+        )
+
+
+def _attentional_layer(width, dtype):
+    """Return the layer that computes the attentional vector, or `None`.
+
+    Args:
+        width: Width of the vector, a layer, which is returned unchanged, or `None`.
+        dtype: Dtype policy of a new layer.
+    """
+    if width is None or isinstance(width, keras.layers.Layer):
+        return width
+    return keras.layers.Dense(
+        check_positive_integer("attentional_vector", width),
+        activation="tanh",
+        use_bias=False,
+        dtype=dtype,
+        name="attentional_vector",
+    )
+
+
+def _context_gate(gate, dtype):
+    """Return the layer that computes the gate, or `None`.
+
+    Args:
+        gate: Whether to gate the context, or a layer, which is returned unchanged.
+        dtype: Dtype policy of a new layer.
+    """
+    if isinstance(gate, keras.layers.Layer):
+        return gate
+    if not isinstance(gate, bool):
+        raise ValueError(f"gate must be a boolean or a layer. Received: {gate!r}")
+    if not gate:
+        return None
+    return keras.layers.Dense(1, activation="sigmoid", dtype=dtype, name="context_gate")
