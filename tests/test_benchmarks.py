@@ -77,9 +77,9 @@ def test_the_stages_of_a_caption_are_timed():
         ("additive", (14, 5, 8)),
         ("additive, value mask", (28, 7, 12)),
         ("dot", (12, 5, 6)),
-        ("self-attention", (60, 14, 45)),
-        ("decoder step", (32, 11, 25)),
-        ("decoder, 4 steps", (250, 17, 170)),
+        ("self-attention", (32, 7, 22)),
+        ("decoder step", (24, 7, 18)),
+        ("decoder, 4 steps", (180, 13, 120)),
     ],
 )
 def test_few_functions_are_between_a_call_and_its_equation(name, most):

@@ -294,7 +294,11 @@ class AttentionCell(CompositeLayer):
         return outputs, new_state
 
     def read(
-        self, attend: Callable, query: Tensor, *sources: Any, zeros: Any = ()
+        self,
+        attend: Callable,
+        query: Tensor,
+        *sources: Any,
+        zeros: Tensor | None = None,
     ) -> tuple[Tensors, Nested]:
         """Attend, add the sentinel and scale by the gate, for the queries of any steps.
 
@@ -312,7 +316,7 @@ class AttentionCell(CompositeLayer):
                 self.visual_sentinel, attend, query, *sources
             )
         context = ops.cast(outputs["context"], self.compute_dtype)
-        if len(zeros):
+        if zeros is not None:
             context = context + zeros
         if self.context_gate is not None:
             gate = project_rows(self.context_gate, query)

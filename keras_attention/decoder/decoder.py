@@ -196,11 +196,13 @@ class AttentionDecoder(CompositeLayer):
         sequence = {
             **sequence,
             "cell": recurrence.sequences,
-            "zeros": {} if deferred.zeros is None else deferred.zeros,
             "inputs": inputs if uses_inputs else {},
             "noise": {} if reads_later else noise,
             "sampling": self._draw_samples(inputs, sequence) if sampling else {},
         }
+
+        if deferred.zeros is not None:
+            sequence["zeros"] = deferred.zeros
 
         def step(carry, part):
             state, previous = carry
@@ -214,7 +216,7 @@ class AttentionDecoder(CompositeLayer):
                 noise=part["noise"] or None,
                 training=training,
             )
-            read = partial(cell.read, attend, zeros=part["zeros"])
+            read = partial(cell.read, attend, zeros=part.get("zeros"))
             run_cell = partial(recurrence.step, given, state["cell"])
             outputs, new_state = cell.equations(
                 words, state, _read_later if reads_later else read, run_cell
