@@ -9,9 +9,10 @@ import keras
 from keras import ops
 from keras import tree
 
-from keras_attention import acceleration
+from keras_attention import backends
 from keras_attention import loops
 from keras_attention.composite import CompositeLayer
+from keras_attention.empty_tensors import at_least_one
 from keras_attention.layers.base import freeze_new_weights
 from keras_attention.layers.recurrent import call_cell
 from keras_attention.layers.recurrent import check_cell
@@ -19,7 +20,6 @@ from keras_attention.layers.recurrent import has_dropout
 from keras_attention.layers.recurrent import initial_cell_state
 from keras_attention.layers.recurrent import output_units
 from keras_attention.layers.recurrent import reset_dropout_masks
-from keras_attention.lengths import at_least_one
 from keras_attention.ops.masks import clear_masked
 from keras_attention.serialization import serialize_part
 from keras_attention.split_cells import split_cell
@@ -260,7 +260,7 @@ class _Pass:
         else:
             output, new_state = self._split(part["inputs"], None, state)
         results = {"output": output}
-        if self._split is not None and acceleration.defers_gradients():
+        if self._split is not None and backends.defers_gradients():
             results["previous_state"] = state[0]
         new_state = tree.pack_sequence_as(state, tree.flatten(new_state))
         new_state = tree.map_structure(

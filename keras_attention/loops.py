@@ -4,7 +4,7 @@ import keras
 from keras import ops
 from keras import tree
 
-from keras_attention.lengths import at_least_one
+from keras_attention.empty_tensors import at_least_one
 
 
 def scan(step, state, inputs):

@@ -10,7 +10,7 @@ from typing import Self
 import keras
 from keras import ops
 
-from keras_attention.lengths import is_zero
+from keras_attention.empty_tensors import is_zero
 from keras_attention.sample_weights import broadcast_sample_weights
 from keras_attention.typing import Dtype
 from keras_attention.typing import Tensor

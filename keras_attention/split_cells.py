@@ -11,7 +11,7 @@ depth of the context, U units.
 import keras
 from keras import ops
 
-from keras_attention import acceleration
+from keras_attention import backends
 from keras_attention.layers.recurrent import LayerNormGRUCell
 from keras_attention.layers.recurrent import LayerNormLSTMCell
 from keras_attention.layers.recurrent import gru_gates
@@ -105,7 +105,7 @@ class SplitCell:
         `x^T @ gradient`, with the rows of all steps at once.
         """
         kernels = {name: self._kernels[name] for name in names if name in self._kernels}
-        if kernels and acceleration.defers_gradients():
+        if kernels and backends.defers_gradients():
             sums = _defer_gradients(self._kernel_inputs, list(kernels))(
                 sums, *kernels.values()
             )
@@ -147,7 +147,7 @@ def _multiplier(kernel):
     gradient of `x` is a product with the transpose, which is laid out in memory once: a
     product with a transposed view takes several times as long.
     """
-    if not acceleration.defers_gradients():
+    if not backends.defers_gradients():
         return lambda x: ops.matmul(x, kernel)
     kernel = ops.stop_gradient(kernel)
     transposed = ops.transpose(kernel)

@@ -8,9 +8,9 @@ LIBRARY, APPS = "keras_attention", "keras_attention_apps"
 
 # Parts of the library that do not depend on attention.
 BASICS = {
-    "acceleration",
+    "backends",
     "composite",
-    "lengths",
+    "empty_tensors",
     "loops",
     "sample_weights",
     "serialization",
@@ -25,12 +25,12 @@ BELOW = {
     "validation": set(),
     "composite": {"serialization", "typing"},
     "serialization": set(),
-    "acceleration": set(),
+    "backends": set(),
     "distribution": set(),
-    "lengths": set(),
-    "loops": {"lengths"},
+    "empty_tensors": set(),
+    "loops": {"empty_tensors"},
     "sample_weights": {"validation"},
-    "ops": {"lengths", "loops", "acceleration", "typing"},
+    "ops": {"empty_tensors", "loops", "backends", "typing"},
     "layers": BASICS | {"ops"},
     "split_cells": BASICS | {"ops", "layers"},
     "encoder": BASICS | {"ops", "layers", "split_cells"},
@@ -46,7 +46,7 @@ BELOW = {
 
 # Where TensorFlow may be imported, and whether at the top of the file.
 TENSORFLOW = {
-    f"{LIBRARY}.acceleration": False,
+    f"{LIBRARY}.backends": False,
     f"{LIBRARY}.litert": False,
     f"{LIBRARY}.litert_quantization": False,
     f"{LIBRARY}.loops": False,

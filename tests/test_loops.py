@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 from keras import tree
 
-from keras_attention import acceleration
+from keras_attention import backends
 from keras_attention import loops
 
 # Every dimension is a different prime, so that no two axes can be confused.
@@ -253,13 +253,13 @@ def test_no_step_keeps_the_state(arguments, steps):
 
 
 def test_a_graph_for_a_cpu_is_known(monkeypatch):
-    assert not acceleration.traces_for_cpu()
+    assert not backends.traces_for_cpu()
     if BACKEND != "tensorflow":
         return
     import tensorflow as tf
 
     def traced():
-        return tf.function(lambda: tf.constant(acceleration.traces_for_cpu()))().numpy()
+        return tf.function(lambda: tf.constant(backends.traces_for_cpu()))().numpy()
 
     for devices in ([], ["GPU:0"]):
         monkeypatch.setattr(

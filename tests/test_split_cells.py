@@ -15,7 +15,7 @@ from keras_attention import AttentionCell
 from keras_attention import AttentionDecoder
 from keras_attention import LayerNormGRUCell
 from keras_attention import RecurrentEncoder
-from keras_attention import acceleration
+from keras_attention import backends
 from keras_attention import loops
 from keras_attention.split_cells import split_cell
 
@@ -150,7 +150,7 @@ def test_deferred_gradients_are_freed(name, monkeypatch):
     attention = AdditiveAttention(CONTEXT_DIM)
     decoder = AttentionDecoder(AttentionCell(cells[0], attention))
     outputs = RecurrentEncoder(*cells[1:])(x), decoder(x, value)
-    assert made or not acceleration.defers_gradients()
+    assert made or not backends.defers_gradients()
     del outputs, decoder
     gc.collect()
 

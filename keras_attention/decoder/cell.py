@@ -16,7 +16,7 @@ import keras
 from keras import ops
 from keras import tree
 
-from keras_attention.acceleration import project_rows
+from keras_attention.backends import project_rows
 from keras_attention.composite import CompositeLayer
 from keras_attention.decoder.joint_attention import JointMemory
 from keras_attention.decoder.joint_attention import JointStep
@@ -120,8 +120,8 @@ class AttentionCell(CompositeLayer):
         inputs: Input of this step, `(B, D)` or `(B, K, D)`.
         state: Dict of states, each `(B, ...)` or `(B, K, ...)`, as returned by
             `get_initial_state` or by the previous step. `"cell"` is the state of the
-            cell, `"attention"` that of the attention if it has one, and `"fed"`, with
-            input feeding, the result of the previous step.
+            cell, `"attention"` that of the attention if it has one, and, with input
+            feeding, `"feedback"` the result of the previous step.
         memory: Dict that `attention.memory(value, ...)` returned, for batch B; for
             several attentions a list of dicts.
         noise: Dict as `draw` returns it, for one step; drawn if omitted in training.
@@ -232,6 +232,8 @@ class AttentionCell(CompositeLayer):
     ) -> tuple[Tensors, Tensors]:
         if len(inputs.shape) not in (2, 3):
             check_rank("inputs", inputs.shape, (2, 3), "(batch, [sequences,] depth)")
+        if isinstance(state, dict) and "fed" in state:
+            state = with_new_names(state)
         check_state("state", state, self.cell, len(inputs.shape))
         check_memory(memory, self.attention, inputs)
         state = self.complete_state(state, memory)
@@ -269,18 +271,18 @@ class AttentionCell(CompositeLayer):
             outputs: Dict of outputs, without those that `complete` adds.
             state: Dict for the next step.
         """
-        fed = [state["fed"]] if self.input_feeding else []
+        feedback = [state["feedback"]] if self.input_feeding else []
         if self.order == "previous":
             query = topmost_state(state["cell"])
             if self.input_in_query:
                 query = joined([query, ops.cast(inputs, query.dtype)])
             outputs, attention_state = read(query)
-            cell_output, cell_state = run_cell([*fed, outputs["context"]])
+            cell_output, cell_state = run_cell([*feedback, outputs["context"]])
             outputs = {**outputs, "query": query}
         else:
-            cell_output, cell_state = run_cell(fed)
+            cell_output, cell_state = run_cell(feedback)
             states = [state["cell"][0], cell_state[-1]]
-            sources = [[inputs, *fed], states] if self.sentinel else []
+            sources = [[inputs, *feedback], states] if self.sentinel else []
             outputs, attention_state = read(cell_output, *sources)
         outputs = {**outputs, "cell_output": cell_output}
         new_state = {"cell": cell_state}
@@ -290,7 +292,7 @@ class AttentionCell(CompositeLayer):
             result = outputs["context"]
             if self.attentional_layer is not None:
                 result = outputs["output"] = self.combine(outputs)
-            new_state["fed"] = ops.cast(result, state["fed"].dtype)
+            new_state["feedback"] = ops.cast(result, state["feedback"].dtype)
         return outputs, new_state
 
     def read(
@@ -442,8 +444,10 @@ class AttentionCell(CompositeLayer):
             memory: As for `get_initial_state`.
         """
         state = dict(state)
-        if self.input_feeding and "fed" not in state:
-            state["fed"] = _initial_feedback(self, topmost_state(state["cell"]), memory)
+        if self.input_feeding and "feedback" not in state:
+            state["feedback"] = _initial_feedback(
+                self, topmost_state(state["cell"]), memory
+            )
         if self._has_attention_state and "attention" not in state:
             output = topmost_state(state["cell"])
             state["attention"] = _initial_attention_state(self.step, output, memory)
@@ -571,9 +575,18 @@ def _initial_attention_state(step, output, memory):
     return remove_sequence_axis(step.initial_state(memory))
 
 
+def with_new_names(state):
+    """Return a state of a model saved by an earlier version with today's names."""
+    return {"feedback" if name == "fed" else name: x for name, x in state.items()}
+
+
 def check_state(name, state, cell, rank):
     """Raise `ValueError` unless there is a tensor for every state of the cell."""
-    is_known = isinstance(state, dict) and state.keys() <= {"cell", "attention", "fed"}
+    is_known = isinstance(state, dict) and state.keys() <= {
+        "cell",
+        "attention",
+        "feedback",
+    }
     found = tree.flatten(state.get("cell")) if is_known else []
     expected = tree.flatten(cell.state_size)
     fits = is_known and isinstance(state.get("cell"), (list, tuple))
@@ -585,7 +598,7 @@ def check_state(name, state, cell, rank):
         raise ValueError(
             f"{name} must be a dict like that of cell.get_initial_state: 'cell' with "
             f"tensors of rank {rank} for units {cell.state_size}, and optionally "
-            f"'attention' and 'fed'. Received: {shapes_of(state)}"
+            f"'attention' and 'feedback'. Received: {shapes_of(state)}"
         )
 
 

@@ -18,13 +18,14 @@ from keras_attention.decoder.cell import AttentionCell
 from keras_attention.decoder.cell import add_sequence_axis
 from keras_attention.decoder.cell import check_state
 from keras_attention.decoder.cell import remove_sequence_axis
+from keras_attention.decoder.cell import with_new_names
 from keras_attention.decoder.fast import DeferredValueGradients
 from keras_attention.decoder.fast import Recurrence
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
+from keras_attention.empty_tensors import at_least_one
 from keras_attention.layers.base import check_memory
 from keras_attention.layers.base import freeze_new_weights
 from keras_attention.layers.recurrent import initial_cell_state
-from keras_attention.lengths import at_least_one
 from keras_attention.ops.masks import clear_masked
 from keras_attention.ops.masks import where_rows
 from keras_attention.serialization import serialize_part
@@ -292,6 +293,8 @@ class AttentionDecoder(CompositeLayer):
             lambda x: ops.broadcast_to(x[0], (*leading, x.shape[-1])), state
         )
         if given is not None:
+            if isinstance(given, dict):
+                given = with_new_names(given)
             check_state("initial_state", given, self.cell.cell, len(leading) + 1)
             for x in tree.flatten(given["cell"]):
                 check_shape("initial_state", x, (*inputs.shape[:-2], x.shape[-1]))
@@ -307,7 +310,7 @@ class AttentionDecoder(CompositeLayer):
         if cell.step.state_names:
             state["attention"] = cell.step.state_names
         if cell.input_feeding:
-            state["fed"] = None
+            state["feedback"] = None
         names = ["output", "cell_output", "query", "context"]
         names += ["word_inputs"] if self.sampling is not None else []
         return {

@@ -13,7 +13,7 @@ Shapes: T steps, B batch, K sequences, S positions, V depth of the values.
 from keras import ops
 from keras import tree
 
-from keras_attention import acceleration
+from keras_attention import backends
 from keras_attention.decoder.cell import as_rows
 from keras_attention.decoder.cell import as_sequences
 from keras_attention.decoder.cell import joined
@@ -33,7 +33,7 @@ class Recurrence:
         steps, batch, sequences, depth = ops.shape(inputs)
         rows = ops.reshape(inputs, (steps, batch * sequences, depth))
         self._split = split_cell(cell.cell, rows, dtype) if splits else None
-        self._defers = self._split is not None and acceleration.defers_gradients()
+        self._defers = self._split is not None and backends.defers_gradients()
         self.sequences = inputs if self._split is None else self._split.sequences
 
     def step(self, part, state, added):
@@ -49,14 +49,14 @@ class Recurrence:
         """Return the inputs of the kernels in this step, if gradients are deferred."""
         if not self._defers:
             return {}
-        fed = [state["fed"]] if "fed" in state else []
-        return {"state": tree.flatten(state["cell"])[0], "fed": fed}
+        feedback = [state["feedback"]] if "feedback" in state else []
+        return {"state": tree.flatten(state["cell"])[0], "feedback": feedback}
 
     def record_kernel_inputs(self, kernel_inputs, context):
         """Record the inputs of all steps for the deferred gradients of the kernels."""
         if kernel_inputs:
             self._split.record_kernel_inputs(
-                joined([*kernel_inputs["fed"], *context]), kernel_inputs["state"]
+                joined([*kernel_inputs["feedback"], *context]), kernel_inputs["state"]
             )
 
 
@@ -82,7 +82,7 @@ class DeferredValueGradients:
         self.memories, self.zeros = list(memories), None
         self._weights = []
         ranks = {len(memory["values"].shape) for memory in memories}
-        if acceleration.defers_gradients() and ranks == {3}:
+        if backends.defers_gradients() and ranks == {3}:
             zeros = [
                 self._zeros_of(i, memory["values"], leading, dtype)
                 for i, memory in enumerate(memories)

@@ -14,7 +14,7 @@ import keras
 from keras import ops
 from keras import tree
 
-from keras_attention.lengths import join_axes
+from keras_attention.empty_tensors import join_axes
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.sampling import sample_by_inversion
 from keras_attention.serialization import deserialize_parts

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 from keras import tree
 
-from keras_attention.acceleration import project_rows
+from keras_attention.backends import project_rows
 from keras_attention.composite import CompositeLayer
 from keras_attention.layers.attention import AttentionStep
 

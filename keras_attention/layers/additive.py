@@ -7,7 +7,7 @@ import keras
 from keras import initializers
 from keras import ops
 
-from keras_attention.acceleration import project_rows
+from keras_attention.backends import project_rows
 from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.base import Weighting
 from keras_attention.layers.projections import ProjectedScore
@@ -143,7 +143,11 @@ class AdditiveAttention(ComposedAttention):
         **kwargs: Any,
     ) -> None:
         units = check_positive_integer("units", units)
-        options = weight_options(locals())
+        options = weight_options(
+            kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
+            bias=(bias_initializer, bias_regularizer, bias_constraint),
+            scale=(scale_initializer, scale_regularizer, scale_constraint),
+        )
         score = AdditiveScore(
             units,
             coverage=coverage,
@@ -155,7 +159,7 @@ class AdditiveAttention(ComposedAttention):
         )
         super().__init__(
             score,
-            "score",
+            True,
             None,
             weighting=weighting,
             causal=causal,

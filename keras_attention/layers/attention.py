@@ -4,13 +4,14 @@ Shapes: B batch, T queries, S positions, Q query depth, V value depth.
 """
 
 from typing import Any
+from typing import Literal
 
 import keras
 from keras import ops
 from keras import tree
 
 from keras_attention import loops
-from keras_attention.acceleration import project_rows
+from keras_attention.backends import project_rows
 from keras_attention.composite import CompositeLayer
 from keras_attention.layers.base import BaseMemory
 from keras_attention.layers.base import BaseStep
@@ -453,7 +454,7 @@ class ComposedAttention(BaseAttention):
     def __init__(
         self,
         score: Score,
-        key_projection: str | keras.layers.Layer | None,
+        key_projection: keras.layers.Layer | Literal[True] | None,
         window: LocalWindow | None,
         /,
         *,
@@ -474,7 +475,7 @@ class ComposedAttention(BaseAttention):
             dtype=self.dtype_policy,
             name="step",
         )
-        if key_projection == "score":
+        if key_projection is True:
             key_projection = step.score.make_key_projection()
         # Assigned before the step, so that the weights of the memory come first.
         self.memory = AttentionMemory(
@@ -518,7 +519,7 @@ class ComposedAttention(BaseAttention):
             shape = (*ops.shape(query)[:2], ops.shape(value)[1])
             mask = ops.cast(attention_mask, "bool")
             sequence["mask"] = ops.broadcast_to(mask, shape)
-        options = {
+        options: dict[str, Any] = {
             "return_weights": return_attention_scores or return_details,
             "training": training,
         }
@@ -614,7 +615,7 @@ class Attention(ComposedAttention):
     Args:
         score: Part that scores queries against keys, such as `DotScore()` or a
             subclass of `Score`.
-        key_projection: Layer applied to the keys, once: `"score"` for the one that the
+        key_projection: Layer applied to the keys, once; `True` for the one that the
             score creates, if any, or `None` to leave the keys unchanged.
         weighting: How scores become weights: `"softmax"`, `"sparsemax"`, `"entmax"`,
             `"hard"`, `"monotonic"`, `"mocha"`, or a `Weighting`.
@@ -636,7 +637,7 @@ class Attention(ComposedAttention):
     def __init__(
         self,
         score: Score,
-        key_projection: str | keras.layers.Layer | None = "score",
+        key_projection: keras.layers.Layer | Literal[True] | None = True,
         *,
         weighting: str | Weighting = "softmax",
         window: LocalWindow | None = None,

@@ -10,8 +10,6 @@ import keras
 from keras import ops
 
 from keras_attention.composite import CompositeLayer
-from keras_attention.ops.masks import clear_masked
-from keras_attention.ops.masks import combine_masks
 from keras_attention.typing import Nested
 from keras_attention.typing import Shape
 from keras_attention.typing import Shapes
@@ -26,8 +24,8 @@ class BaseMemory(CompositeLayer):
     """Base of the memories: the projected values and keys, computed once per source.
 
     Masked positions are cleared first, so that nothing stored there (NaN and inf
-    included) can reach a result or a gradient. A subclass implements `build`,
-    `project(value, key)` and `shapes(value_shape, key_shape)`.
+    included) can reach a result or a gradient. A subclass implements `build`, `call`
+    and `shapes(value_shape, key_shape)`.
 
     Call arguments:
         value: Tensor of shape `(B, S, V)`.
@@ -45,29 +43,6 @@ class BaseMemory(CompositeLayer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
-
-    def call(
-        self,
-        value: Tensor,
-        key: Tensor | None = None,
-        *,
-        value_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> Tensors:
-        value_mask = value_mask if mask is None else mask
-        if value_mask is None and key_mask is None:
-            return self.project(value, value if key is None else key)
-        check_mask("value_mask", value_mask, value.shape[:2])
-        check_mask("key_mask", key_mask, value.shape[:2])
-        mask = combine_masks(value_mask, key_mask)
-        value = clear_masked(value, mask)
-        key = value if key is None else clear_masked(key, mask)
-        return {"mask": mask, **self.project(value, key)}
-
-    def project(self, value: Tensor, key: Tensor | None) -> Tensors:
-        """Return the dict of `"values"` and `"keys"`, given cleared tensors."""
-        raise NotImplementedError
 
     def shapes(self, value_shape: Shape, key_shape: Shape | None = None) -> Shapes:
         """Return the shapes of `"values"` and `"keys"` in the dict of the call."""

@@ -5,7 +5,7 @@ Shapes: B batch, T steps, L slots of the cache, N heads, D depth of a head.
 
 from keras import ops
 
-from keras_attention.lengths import at_least_one
+from keras_attention.empty_tensors import at_least_one
 from keras_attention.ops.integers import at_most
 from keras_attention.ops.masks import combine_masks
 from keras_attention.validation import check_positive_integer

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.acceleration import project_rows
+from keras_attention.backends import project_rows
 from keras_attention.layers.additive import AdditiveScore
 from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.base import Score
@@ -132,10 +132,13 @@ class LuongAttention(ComposedAttention):
             "positions", positions, optional=score != "location"
         )
         half_width = check_positive_integer("half_width", half_width)
-        options = weight_options(locals())
+        options = weight_options(
+            kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
+            bias=(bias_initializer, bias_regularizer, bias_constraint),
+        )
         super().__init__(
             _build_score(score, units, positions, coverage, use_bias, options, dtype),
-            "score",
+            True,
             _build_window(window, half_width, options, dtype),
             weighting=weighting,
             causal=causal,

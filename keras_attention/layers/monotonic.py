@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.acceleration import softmax
+from keras_attention.backends import softmax
 from keras_attention.layers.base import Score
 from keras_attention.layers.base import Weighting
 from keras_attention.layers.base import build_part
@@ -261,7 +261,7 @@ class ScorePair(Score):
         if projection.compute_output_shape(one)[-1] != depth:
             raise ValueError(
                 "a weighting with two scores needs two projections of the keys, "
-                'concatenated, as with key_projection="score". Received: keys of depth '
+                "concatenated, as with key_projection=True. Received: keys of depth "
                 f"{depth}"
             )
         return one

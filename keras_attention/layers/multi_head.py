@@ -12,7 +12,8 @@ import keras
 from keras import ops
 from keras import tree
 
-from keras_attention.acceleration import project_rows
+from keras_attention.backends import project_rows
+from keras_attention.empty_tensors import is_zero
 from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.attention_axes import AttentionAxes
 from keras_attention.layers.base import BaseMemory
@@ -33,7 +34,6 @@ from keras_attention.layers.relative_positions import RelativePositions
 from keras_attention.layers.relative_positions import get_positions
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.weightings import is_plain_softmax
-from keras_attention.lengths import is_zero
 from keras_attention.ops import sliding_windows
 from keras_attention.ops.heads import causal_mask
 from keras_attention.ops.heads import fused_heads
@@ -241,7 +241,24 @@ class MultiHeadAttention(BaseAttention):
         self.window_size = check_positive_integer(
             "window_size", window_size, optional=True
         )
-        _check_arguments(locals())
+        if num_key_value_heads is not None and num_heads % num_key_value_heads:
+            raise ValueError(
+                f"num_key_value_heads must divide num_heads={num_heads}. "
+                f"Received: {num_key_value_heads}"
+            )
+        if output_dim is not None and not use_output_projection:
+            raise ValueError(
+                "output_dim must be None without an output projection. "
+                f"Received: {output_dim!r}"
+            )
+        if query_key_norm is not None:
+            check_choice("query_key_norm", query_key_norm, _NORMS)
+        if scale is not None:
+            check_number("scale", scale, "a finite number or None", math.isfinite)
+        check_boolean("causal", causal)
+        check_boolean("use_output_projection", use_output_projection)
+        check_boolean("use_bias", use_bias)
+        check_boolean("use_gate", use_gate)
         self.use_output_projection = use_output_projection
         self.causal = causal
         self.scale = scale
@@ -253,7 +270,12 @@ class MultiHeadAttention(BaseAttention):
         self.use_gate = use_gate
         # From a configuration, every projection makes an initializer of its own: two
         # that share one would start with the same weights.
-        options = serialize_options(weight_options(locals()))
+        options = serialize_options(
+            weight_options(
+                kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
+                bias=(bias_initializer, bias_regularizer, bias_constraint),
+            )
+        )
         self.dense_options = {"use_bias": use_bias, **options}
         self.memory, self.step = self._make_parts(weighting, dropout, seed)
 
@@ -1098,28 +1120,6 @@ class MultiHeadStep(BaseStep):
             "query_key_norm": self.query_key_norm,
             "use_gate": self.use_gate,
         }
-
-
-def _check_arguments(arguments):
-    """Raise `ValueError` for arguments, a dict by name, that do not fit."""
-    num_heads, groups = arguments["num_heads"], arguments["num_key_value_heads"]
-    if groups is not None and num_heads % groups:
-        raise ValueError(
-            f"num_key_value_heads must divide num_heads={num_heads}. Received: {groups}"
-        )
-    output_dim = arguments["output_dim"]
-    if output_dim is not None and not arguments["use_output_projection"]:
-        raise ValueError(
-            "output_dim must be None without an output projection. "
-            f"Received: {output_dim!r}"
-        )
-    if arguments["query_key_norm"] is not None:
-        check_choice("query_key_norm", arguments["query_key_norm"], _NORMS)
-    if arguments["scale"] is not None:
-        expected = "a finite number or None"
-        check_number("scale", arguments["scale"], expected, math.isfinite)
-    for name in ("causal", "use_output_projection", "use_bias", "use_gate"):
-        check_boolean(name, arguments[name])
 
 
 def _check_for_heads(weighting, dropout):

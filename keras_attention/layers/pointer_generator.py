@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.acceleration import project_rows
+from keras_attention.backends import project_rows
 from keras_attention.composite import CompositeLayer
 from keras_attention.layers.base import freeze_new_weights
 from keras_attention.ops.copying import extended_log_probs

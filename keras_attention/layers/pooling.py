@@ -10,8 +10,9 @@ import keras
 from keras import ops
 from keras import tree
 
-from keras_attention.acceleration import project_rows
+from keras_attention.backends import project_rows
 from keras_attention.composite import CompositeLayer
+from keras_attention.empty_tensors import mean
 from keras_attention.layers.base import Weighting
 from keras_attention.layers.base import build_part
 from keras_attention.layers.base import freeze_new_weights
@@ -19,7 +20,6 @@ from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_arguments
 from keras_attention.layers.projections import weight_options
 from keras_attention.layers.weightings import get_weighting
-from keras_attention.lengths import mean
 from keras_attention.ops.masks import clear_masked
 from keras_attention.serialization import serialize_part
 from keras_attention.typing import Activation
@@ -134,7 +134,10 @@ class AttentionPooling(CompositeLayer):
                 f"needs. Received: weighting={weighting!r}"
             )
         self.use_bias = use_bias
-        self.options = weight_options(locals())
+        self.options = weight_options(
+            kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
+            bias=(bias_initializer, bias_regularizer, bias_constraint),
+        )
         self.supports_masking = True
 
     def build(self, value_shape: Shape) -> None:

@@ -102,7 +102,13 @@ class PositionEncoding(keras.layers.Layer):
         self.max_length = check_positive_integer(
             "max_length", max_length, optional=True
         )
-        self.options = weight_options(locals())
+        self.options = weight_options(
+            embeddings=(
+                embeddings_initializer,
+                embeddings_regularizer,
+                embeddings_constraint,
+            )
+        )
 
     def build(self, inputs_shape: Shape) -> None:
         if self.kind == "learned":

@@ -1,6 +1,6 @@
 """Options of weights (initializers, regularizers, constraints), and projections.
 
-A layer collects the options among its arguments once, with `weight_options(locals())`;
+A layer collects the options among its arguments once, with `weight_options`:
 `kernel_initializer`, `bias_regularizer` and the like are then entries of one dict.
 """
 
@@ -27,16 +27,17 @@ _KINDS = {
 }
 
 
-def weight_options(arguments):
-    """Return the options of weights among the arguments of a layer, as objects.
+def weight_options(**weights):
+    """Return the options of weights as objects, by names like `"kernel_initializer"`.
 
     Args:
-        arguments: Dict of all arguments by name; the others are ignored.
+        **weights: For the name of each weight, such as `kernel`, its initializer,
+            regularizer and constraint.
     """
     return {
-        name: _KINDS[_kind(name)].get(value)
-        for name, value in arguments.items()
-        if _kind(name) in _KINDS
+        f"{weight}_{kind}": _KINDS[kind].get(option)
+        for weight, options in weights.items()
+        for kind, option in zip(_KINDS, options, strict=True)
     }
 
 
@@ -49,9 +50,10 @@ def take_options(arguments, initializers):
     """
     names = [f"{weight}_{kind}" for weight, _ in initializers for kind in _KINDS]
     defaults = {f"{weight}_initializer": x for weight, x in initializers}
-    return weight_options(
-        {name: arguments.pop(name, defaults.get(name)) for name in names}
-    )
+    return {
+        name: _KINDS[_kind(name)].get(arguments.pop(name, defaults.get(name)))
+        for name in names
+    }
 
 
 def options_of(options, *weights):

@@ -9,8 +9,8 @@ import keras
 from keras import ops
 from keras import tree
 
+from keras_attention.empty_tensors import at_least_one
 from keras_attention.layers.projections import fresh_initializer
-from keras_attention.lengths import at_least_one
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.typing import Config
 from keras_attention.typing import Initializer

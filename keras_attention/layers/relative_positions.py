@@ -286,7 +286,9 @@ class T5Positions(RelativePositions):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.bidirectional = bidirectional
-        self.options = weight_options(locals())
+        self.options = weight_options(
+            bias=(bias_initializer, bias_regularizer, bias_constraint)
+        )
 
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.biases = self.add_weight(
@@ -371,7 +373,13 @@ class ShawPositions(RelativePositions):
         self.max_distance = check_positive_integer("max_distance", max_distance)
         self.use_values = use_values
         self.has_value_term = use_values
-        self.options = weight_options(locals())
+        self.options = weight_options(
+            embeddings=(
+                embeddings_initializer,
+                embeddings_regularizer,
+                embeddings_constraint,
+            )
+        )
 
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.of_keys = self._table("of_keys", query_shape[-1])

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.acceleration import softmax
+from keras_attention.backends import softmax
 from keras_attention.layers.base import Weighting
 from keras_attention.layers.base import set_dtype_policy
 from keras_attention.layers.monotonic import MochaWeighting

@@ -9,13 +9,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.acceleration import project_rows
+from keras_attention.backends import project_rows
+from keras_attention.empty_tensors import join_axes
 from keras_attention.layers.base import AttentionPart
 from keras_attention.layers.base import step_numbers
 from keras_attention.layers.projections import fresh_options
 from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_options
-from keras_attention.lengths import join_axes
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.rows import row_max
 from keras_attention.ops.windows import gaussian
@@ -181,7 +181,9 @@ class LocalPredictiveWindow(LocalWindow):
     ) -> None:
         super().__init__(half_width, **kwargs)
         self.units = check_positive_integer("units", units, optional=True)
-        self.options = weight_options(locals())
+        self.options = weight_options(
+            kernel=(kernel_initializer, kernel_regularizer, kernel_constraint)
+        )
 
     def build(self, query_shape: Shape, memory_shape: Shapes = None) -> None:
         self.query_depth = query_shape[-1]

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.lengths import mean
+from keras_attention.empty_tensors import mean
 from keras_attention.losses.masking import masked
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Config

@@ -7,7 +7,7 @@ import functools
 
 from keras import ops
 
-from keras_attention import acceleration
+from keras_attention import backends
 from keras_attention import loops
 from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
@@ -39,8 +39,8 @@ def is_large(query, keys, *, batch=None, limit=None):
     if not (batch and isinstance(batch, int)):
         batch = USUAL_BATCH
     queries, positions = query.shape[1], keys.shape[1]
-    queries = acceleration.USUAL_LENGTH if queries is None else queries
-    positions = acceleration.USUAL_LENGTH if positions is None else positions
+    queries = backends.USUAL_LENGTH if queries is None else queries
+    positions = backends.USUAL_LENGTH if positions is None else positions
     if not (isinstance(queries, int) and isinstance(positions, int)):
         return False
     size = batch * queries * positions * query.shape[2]
@@ -65,8 +65,8 @@ def large_scores(scores_at_once, query, keys, scale):
     if is_large(query, keys, batch=1, limit=MIN_BLOCKED_ELEMENTS):
         return _scores_in_blocks(query, keys, scale)
     # With unknown lengths, every length would be compiled separately.
-    if acceleration.traces_for_cpu() and None not in (query.shape[1], keys.shape[1]):
-        scores_at_once = acceleration.xla_compiled(scores_at_once)
+    if backends.traces_for_cpu() and None not in (query.shape[1], keys.shape[1]):
+        scores_at_once = backends.xla_compiled(scores_at_once)
     return scores_at_once(query, keys, scale)
 
 
@@ -78,7 +78,7 @@ def _scores_in_blocks(query, keys, scale):
     """
     known = None not in (query.shape[1], keys.shape[1])
     compiled = _compiled if known else _compiled_if_large
-    forward, backward = compiled if acceleration.fuses() else _plain
+    forward, backward = compiled if backends.fuses() else _plain
 
     @ops.custom_gradient
     def scores(query, keys, scale):
@@ -183,7 +183,7 @@ def _passes(sigmoid):
 
 _plain = _passes(_Sigmoid())
 _compiled = tuple(
-    acceleration.xla_compiled(function) for function in _passes(_FactorisedSigmoid())
+    backends.xla_compiled(function) for function in _passes(_FactorisedSigmoid())
 )
 
 
@@ -217,7 +217,7 @@ def _split_into_blocks(keys, **sequences):
 
     Each example has its own blocks, so that no tensor has to be transposed.
     """
-    positions = keys.shape[1] or acceleration.USUAL_LENGTH
+    positions = keys.shape[1] or backends.USUAL_LENGTH
     size = max(1, BLOCK_ELEMENTS // (positions * keys.shape[2]))
     queries = sequences["query"].shape[1]
     if queries is not None:

@@ -6,8 +6,8 @@ Shapes: B batch, M entries of a row.
 from keras import ops
 from keras import tree
 
-from keras_attention.lengths import is_zero
-from keras_attention.lengths import join_axes
+from keras_attention.empty_tensors import is_zero
+from keras_attention.empty_tensors import join_axes
 
 
 def take_rows(nested, index):

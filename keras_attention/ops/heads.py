@@ -13,8 +13,8 @@ Reference:
 import keras
 from keras import ops
 
-from keras_attention.acceleration import has_few_scores
-from keras_attention.lengths import may_be_zero
+from keras_attention.backends import has_few_scores
+from keras_attention.empty_tensors import may_be_zero
 from keras_attention.ops.masks import clear_masked
 
 

@@ -10,7 +10,7 @@ J positions that a block sees: `2 C`, or `3 C` unless causal.
 
 from keras import ops
 
-from keras_attention.lengths import join_axes
+from keras_attention.empty_tensors import join_axes
 from keras_attention.ops.gathering import take_rows
 
 # Smaller blocks would make matrix products that are too small to be fast.

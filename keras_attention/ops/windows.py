@@ -5,8 +5,8 @@ Shapes: B batch, T queries, S positions, W positions in a window, D depth.
 
 from keras import ops
 
-from keras_attention.lengths import at_least_one
-from keras_attention.lengths import is_zero
+from keras_attention.empty_tensors import at_least_one
+from keras_attention.empty_tensors import is_zero
 from keras_attention.ops.gathering import take_rows
 
 

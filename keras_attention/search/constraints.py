@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.lengths import join_axes
+from keras_attention.empty_tensors import join_axes
 from keras_attention.ops.integers import at_most
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.search.nested import check_rows

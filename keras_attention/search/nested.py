@@ -5,7 +5,7 @@ import math
 from keras import ops
 from keras import tree
 
-from keras_attention.lengths import is_zero
+from keras_attention.empty_tensors import is_zero
 
 
 def batch_of(nested):

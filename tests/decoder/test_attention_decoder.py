@@ -249,4 +249,6 @@ def test_the_depth_of_an_attentional_layer_without_units_is_inferred(rng):
 
     assert tuple(found["output"].shape) == (BATCH, STEPS, INPUT_DIM)
     memory = cell.attention.memory(value)
-    assert tuple(cell.get_initial_state(BATCH, memory)["fed"].shape)[-1] == INPUT_DIM
+    assert (
+        tuple(cell.get_initial_state(BATCH, memory)["feedback"].shape)[-1] == INPUT_DIM
+    )

@@ -39,7 +39,6 @@ from keras_attention import AttentionDecoder
 from keras_attention import HardWeighting
 from keras_attention import LuongAttention
 from keras_attention import SelfAttention
-from keras_attention import acceleration
 from keras_attention.decoder import fast
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -74,7 +73,7 @@ def decode_as_luong(cell, words, source, state):
             }
         )
     outputs = tree.map_structure(lambda *steps: np.stack(steps), *found)
-    return {**outputs, "state": {"cell": state, "fed": fed}}
+    return {**outputs, "state": {"cell": state, "feedback": fed}}
 
 
 def test_follows_luong(rng):
@@ -123,7 +122,7 @@ def test_a_step_of_ones_worked_by_hand():
     memory = cell.attention.memory(np.array([[[2.0], [-1.0]]], "float32"))
     state = {
         "cell": [np.array([[0.5]], "float32"), np.array([[0.25]], "float32")],
-        "fed": np.array([[0.75]], "float32"),
+        "feedback": np.array([[0.75]], "float32"),
     }
 
     outputs, new_state = cell(np.array([[1.0]], "float32"), state, memory)
@@ -143,7 +142,9 @@ def test_a_step_of_ones_worked_by_hand():
     for name, value in expected.items():
         np.testing.assert_allclose(numpy(outputs[name]), value, rtol=1e-5)
     np.testing.assert_allclose(numpy(new_state["cell"]), [[[output]], [[carry]]])
-    np.testing.assert_allclose(numpy(new_state["fed"]), [[context + output]], rtol=1e-5)
+    np.testing.assert_allclose(
+        numpy(new_state["feedback"]), [[context + output]], rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_deferred_gradients_equal_those_of_the_loop(
     found = gradients(*arguments)
 
     monkeypatch.setattr(fast, "split_cell", lambda *_: None)
-    monkeypatch.setattr(acceleration, "defers_gradients", lambda: False)
+    monkeypatch.setattr(backends, "defers_gradients", lambda: False)
     for x, y in zip(found, gradients(*arguments), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-4 * abs(y).max(), rtol=1e-3)
         assert (x != 0).any()
@@ -502,4 +503,4 @@ def test_a_depth_that_follows_the_inputs_is_known_once_the_cell_is_built(rng):
     decoder = AttentionDecoder(fed())
     context = decoder(inputs, value)["context"]
     state = decoder.cell.get_initial_state(BATCH)
-    assert tuple(state["fed"].shape) == (BATCH, context.shape[-1])
+    assert tuple(state["feedback"].shape) == (BATCH, context.shape[-1])

@@ -33,7 +33,6 @@ from keras_attention import AttentionCell
 from keras_attention import AttentionDecoder
 from keras_attention import HardWeighting
 from keras_attention import LayerNormLSTMCell
-from keras_attention import acceleration
 from keras_attention.decoder import fast
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -158,7 +157,7 @@ def test_gradients_are_the_same_with_and_without_deferred_parts(
     found = gradients(loss, arrays, decoder.trainable_variables)
 
     monkeypatch.setattr(fast, "split_cell", lambda *_: None)
-    monkeypatch.setattr(acceleration, "defers_gradients", lambda: False)
+    monkeypatch.setattr(backends, "defers_gradients", lambda: False)
     monkeypatch.setattr(AttentionCell, "sequential", True)
     expected = gradients(loss, arrays, decoder.trainable_variables)
     for x, y in zip(found, expected, strict=True):

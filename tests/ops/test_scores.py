@@ -6,7 +6,7 @@ from combinations import quick_first
 from keras import ops
 from rounding import rounding_bound
 
-from keras_attention import acceleration
+from keras_attention import backends
 from keras_attention.layers.additive import additive_scores
 from keras_attention.ops import additive_blocks
 
@@ -194,7 +194,7 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
     upstream = rng.normal(size=(BATCH, queries, POSITIONS)).astype("float32")
     if lengths == "unknown but small":
         # Unlike the others, they are not compiled.
-        usual = acceleration.USUAL_LENGTH**2 * UNITS
+        usual = backends.USUAL_LENGTH**2 * UNITS
         monkeypatch.setattr(additive_blocks, "MIN_BLOCKED_ELEMENTS", usual - 1)
 
     def total(query, keys, scale):
@@ -227,7 +227,7 @@ def test_blocks_of_unknown_lengths_are_compiled_if_they_are_large(
 
     if not large:
         # Less than the usual size, for which the graph is made.
-        usual = acceleration.USUAL_LENGTH**2 * UNITS
+        usual = backends.USUAL_LENGTH**2 * UNITS
         monkeypatch.setattr(additive_blocks, "MIN_BLOCKED_ELEMENTS", usual - 1)
     unknown = tf.TensorSpec((None, None, UNITS))
     specs = unknown, unknown, tf.TensorSpec((UNITS,))

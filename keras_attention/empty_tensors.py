@@ -1,4 +1,4 @@
-"""Lengths of zero: an empty batch, sequence or source gives an empty result.
+"""Empty tensors: an empty batch, sequence or source gives an empty result.
 
 Backends cannot read from an empty tensor, or infer a size if another one is zero. A
 size that is known is checked in Python, at no cost. Only TensorFlow's graphs have

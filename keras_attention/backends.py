@@ -1,4 +1,4 @@
-"""Properties of the backend that decide which implementation is the fastest."""
+"""What is fastest on each backend: its properties, and functions that use them."""
 
 import functools
 import math
