@@ -21,10 +21,10 @@ from keras_attention.search.expansion import last_token_counts
 from keras_attention.search.expansion import progress_of
 from keras_attention.search.groups import Groups
 from keras_attention.search.limits import checked_limit
-from keras_attention.search.nested import batch_of
-from keras_attention.search.nested import concatenate
-from keras_attention.search.nested import repeat_for_hypotheses
-from keras_attention.search.nested import write
+from keras_attention.search.nested_tensors import batch_of
+from keras_attention.search.nested_tensors import concatenate
+from keras_attention.search.nested_tensors import repeat_for_hypotheses
+from keras_attention.search.nested_tensors import write
 from keras_attention.search.ranking import Ranking
 from keras_attention.search.ranking import best_first
 from keras_attention.search.step import check_keywords

@@ -12,7 +12,7 @@ from keras import ops
 from keras_attention.empty_tensors import join_axes
 from keras_attention.ops.integers import at_most
 from keras_attention.ops.log_probs import IMPOSSIBLE
-from keras_attention.search.nested import check_rows
+from keras_attention.search.nested_tensors import check_rows
 from keras_attention.typing import Nested
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
@@ -151,8 +151,8 @@ class Constraint:
 
         Returns:
             Dict of integers: `"token_ids"` `(B, K, C)`, different next tokens that make
-            progress, -1 for none; `"with"` `(B, K, C)`, the progress after each of
-            them; `"without"` `(B, K)`, the progress after any other token.
+            progress, -1 for none; `"after"` `(B, K, C)`, the progress after each of
+            them; `"after_others"` `(B, K)`, that after any other token.
         """
         return None
 

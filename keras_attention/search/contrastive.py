@@ -10,11 +10,11 @@ from keras import tree
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.log_probs import is_possible
 from keras_attention.search.constraints import Constraint
-from keras_attention.search.independent import search_independently
+from keras_attention.search.independent_hypotheses import search_independently
 from keras_attention.search.limits import checked_limit
-from keras_attention.search.nested import batch_of
-from keras_attention.search.nested import repeat_for_hypotheses
-from keras_attention.search.nested import write
+from keras_attention.search.nested_tensors import batch_of
+from keras_attention.search.nested_tensors import repeat_for_hypotheses
+from keras_attention.search.nested_tensors import write
 from keras_attention.search.step import checks_keywords
 from keras_attention.search.step import constrain
 from keras_attention.search.step import weights_template

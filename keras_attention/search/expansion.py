@@ -48,13 +48,15 @@ def _allocate_by_progress(totals, progress):
     # and one more ends, so K + 1 suffice.
     others = ops.where(mark(wanted, exists, size), FORBIDDEN, totals)
     values, token_ids = ops.top_k(others, min(beam_size + 1, size))
-    without = ops.broadcast_to(progress["without"][..., None], ops.shape(token_ids))
+    unchanged = ops.broadcast_to(
+        progress["after_others"][..., None], ops.shape(token_ids)
+    )
     wanted = ops.where(exists, wanted, 0)
     own = ops.take_along_axis(totals, wanted, axis=-1)
     parts = {
         "values": (values, ops.where(exists, own, FORBIDDEN)),
         "token_ids": (ops.cast(token_ids, "int32"), wanted),
-        "progress": (without, progress["with"]),
+        "progress": (unchanged, progress["after"]),
     }
     found = {name: ops.concatenate(pair, axis=-1) for name, pair in parts.items()}
     width = found["values"].shape[-1]

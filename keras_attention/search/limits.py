@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_attention.search.nested import check_rows
+from keras_attention.search.nested_tensors import check_rows
 from keras_attention.validation import values_of
 
 

@@ -13,7 +13,7 @@ from keras_attention.search.constraints import SearchStep
 from keras_attention.search.constraints import as_integer
 from keras_attention.search.constraints import as_integers
 from keras_attention.search.constraints import mark
-from keras_attention.search.nested import check_rows
+from keras_attention.search.nested_tensors import check_rows
 from keras_attention.typing import Nested
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
@@ -186,8 +186,8 @@ class RequiredPhrases(Constraint):
         repeated = ops.any(ops.logical_and(same, first), axis=-1)
         return {
             "token_ids": ops.where(missing & ~repeated, wanted, -1),
-            "with": met[..., None] + gained,
-            "without": met,
+            "after": met[..., None] + gained,
+            "after_others": met,
         }
 
     def _advanced(self, state, step):

@@ -17,7 +17,7 @@ from keras_attention.search.constraints import Prefix
 from keras_attention.search.constraints import SearchSettings
 from keras_attention.search.constraints import SearchStep
 from keras_attention.search.constraints import as_integer
-from keras_attention.search.nested import batch_of
+from keras_attention.search.nested_tensors import batch_of
 from keras_attention.validation import may_be_equal
 
 Search = TypeVar("Search", bound=Callable[..., Any])

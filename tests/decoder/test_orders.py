@@ -39,6 +39,7 @@ from keras_attention import AttentionDecoder
 from keras_attention import HardWeighting
 from keras_attention import LuongAttention
 from keras_attention import SelfAttention
+from keras_attention import backends
 from keras_attention.decoder import fast
 
 pytestmark = pytest.mark.usefixtures("seeded")

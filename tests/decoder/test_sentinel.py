@@ -33,6 +33,7 @@ from keras_attention import AttentionCell
 from keras_attention import AttentionDecoder
 from keras_attention import HardWeighting
 from keras_attention import LayerNormLSTMCell
+from keras_attention import backends
 from keras_attention.decoder import fast
 
 pytestmark = pytest.mark.usefixtures("seeded")
