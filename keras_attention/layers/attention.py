@@ -526,13 +526,14 @@ class ComposedAttention(BaseAttention):
         if self.step.sequential:
             outputs = self._one_by_one(sequence, memory, use_causal_mask, options)
         else:
-            state, noise, queries = {}, {}, ops.shape(query)[1]
+            state, noise = {}, {}
             if self.step.has_state or use_causal_mask:
                 state = self.step.initial_state(
-                    memory, queries, causal=use_causal_mask, at_once=True
+                    memory, ops.shape(query)[1], causal=use_causal_mask, at_once=True
                 )
             if training:
-                noise = tree.map_structure(_joined, self.step.draw(memory, queries))
+                noise = self.step.draw(memory, ops.shape(query)[1])
+                noise = tree.map_structure(_joined, noise)
             outputs, _ = self.step.call(
                 memory=memory, state=state, noise=noise, **sequence, **options
             )
