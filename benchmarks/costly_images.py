@@ -3,6 +3,7 @@
 `size` is roughly the size of a file in bytes.
 """
 
+import functools
 import io
 import struct
 import zlib
@@ -10,6 +11,7 @@ import zlib
 from PIL import Image
 
 
+@functools.lru_cache(32)
 def _encoded(kind, sides=(16, 16), mode="RGB", **options):
     file = io.BytesIO()
     Image.new(mode, sides).save(file, kind, **options)

@@ -69,3 +69,7 @@ def test_new_words_follow_the_old_ones():
     old, new = Vocabulary(["dog", "a"]), Vocabulary(["a", "cat", "dog", "sits"])
 
     assert old.extended(new).words[4:] == ("dog", "a", "cat", "sits")
+
+
+def test_a_huge_caption_is_cut():
+    assert tokenize("a " * 200_000) == ["a"] * 50_000

@@ -17,6 +17,8 @@ from keras_attention_apps.common.writing_systems import UNSPACED
 
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
 VOCABULARY = "vocabulary.json"
+# Longer captions are cut, since tokenization takes many times the memory of a text.
+MAX_CHARACTERS = 100_000
 
 # Stands for combining marks (accents, vowel signs) and joiners, which belong to the
 # letter before them.
@@ -34,14 +36,16 @@ def tokenize(caption):
     """Split a caption into lower-case words without punctuation, in any script.
 
     In a script without spaces between words, every character is a word. Invisible
-    characters are removed; see `remove_invisible`.
+    characters are removed; see `remove_invisible`. A caption is cut to
+    `MAX_CHARACTERS`.
 
     >>> tokenize("A man's T-shirt, in the sun .")
     ['a', 'man', "'s", 't-shirt', 'in', 'the', 'sun']
     >>> tokenize("一只狗。")
     ['一', '只', '狗']
     """
-    text = unicodedata.normalize("NFC", remove_invisible(caption).lower())
+    caption = remove_invisible(caption[:MAX_CHARACTERS])
+    text = unicodedata.normalize("NFC", caption.lower())
     text = _POSSESSIVE.sub(" 's", text)
     # The same length as the text, so that the spans of its words are those of the text.
     masked = "".join(map(_masked, text))

@@ -22,7 +22,7 @@ MAX_SCANS = 100
 # Maximum number of segments of a JPEG, and of comments in a Netpbm file of text.
 MAX_SEGMENTS = 1_000
 # Maximum number of pixels of a JPEG, times the number of its scans.
-MAX_SCANNED_PIXELS = 2**32
+MAX_SCANNED_PIXELS = 2**31
 # Maximum number of bytes of the tags of a JPEG. Pillow copies them for each segment.
 MAX_TAG_BYTES = 2**22
 # Maximum number of strips or tiles of a TIFF.
