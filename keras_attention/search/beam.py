@@ -105,7 +105,8 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
         constraints: List of `Constraint` objects, such as `Ban` and `RequiredPhrases`.
 
     Returns:
-        Dict of tensors, best hypothesis first:
+        Dict of tensors, the finished hypotheses of a row before the unfinished ones,
+        each with the best score first:
         `"token_ids"` `(B, K, L)`, padded with `end` after the last token;
         `"lengths"` `(B, K)`, number of tokens including `end`; 0 for a hypothesis that
         does not exist, where fewer than `beam_size` different ones are possible;

@@ -3,7 +3,6 @@
 Shapes: B rows, K hypotheses of a group, M continuations, N vocabulary size.
 """
 
-import numpy as np
 from keras import ops
 
 from keras_attention.ops.gathering import take_rows
@@ -12,6 +11,7 @@ from keras_attention.ops.log_probs import is_possible
 from keras_attention.search.constraints import FORBIDDEN
 from keras_attention.search.constraints import mark
 from keras_attention.search.top_k import top_k
+from keras_attention.sizes import index_range
 
 
 def best_continuations(unnormalized_scores, log_probs, progress=None):
@@ -59,22 +59,24 @@ def _allocate_by_progress(totals, progress):
         "progress": (unchanged, progress["after"]),
     }
     found = {name: ops.concatenate(pair, axis=-1) for name, pair in parts.items()}
-    width = found["values"].shape[-1]
+    width = ops.shape(found["values"])[-1]
     found = {name: ops.reshape(x, (-1, beam_size * width)) for name, x in found.items()}
     order = ops.cast(ops.argsort(-found["values"], axis=-1), "int32")
     found = {**take_rows(found, order), "parents": order // width}
     # Sort key: first the rank among continuations of the same progress, then progress
     # from high to low; impossible ones last.
-    count = order.shape[-1]
+    count = ops.shape(order)[-1]
     same = found["progress"][:, :, None] == found["progress"][:, None, :]
-    better = np.tril(np.ones((count, count), dtype="bool"), k=-1)
-    sort_keys = ops.sum(ops.cast(ops.logical_and(same, better), "int32"), axis=-1)
+    places = index_range(count)
+    better = same & (places < places[:, None])
+    sort_keys = ops.sum(ops.cast(better, "int32"), axis=-1)
     highest = ops.max(found["progress"], axis=-1, keepdims=True, initial=0)
     sort_keys = sort_keys * (highest + 1) + highest - found["progress"]
     last = count * (highest + 1)
     sort_keys = ops.where(is_possible(found["values"]), sort_keys, last)
     chosen = ops.cast(ops.argsort(sort_keys, axis=-1), "int32")[:, : 2 * beam_size]
-    found = take_rows(found, chosen)
+    # Each hypothesis has two continuations at least, even if their number is unknown.
+    found = take_rows(found, ops.reshape(chosen, (-1, 2 * beam_size)))
     return found["values"], found["parents"], found["token_ids"]
 
 

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attention.empty_tensors import at_least_one
 from keras_attention.search.constraints import FORBIDDEN
 from keras_attention.search.constraints import Constraint
 from keras_attention.search.constraints import SearchSettings
@@ -14,6 +15,7 @@ from keras_attention.search.constraints import as_integer
 from keras_attention.search.constraints import as_integers
 from keras_attention.search.constraints import mark
 from keras_attention.search.nested_tensors import check_rows
+from keras_attention.sizes import index_range
 from keras_attention.typing import Nested
 from keras_attention.typing import Tensor
 from keras_attention.typing import Tensors
@@ -25,6 +27,9 @@ class RequiredPhrases(Constraint):
 
     A hypothesis does not end before it contains all its phrases, each as consecutive
     tokens, in any order. Phrases may overlap, and equal phrases need to appear once.
+    Room is reserved for every missing phrase in full: where phrases share tokens, they
+    are demanded earlier than necessary, and must fit into `max_length` and `limit` one
+    after the other.
 
     The phrases are guaranteed: as soon as the remaining tokens are just enough for the
     phrases that are missing and the end token, only tokens that continue a phrase are
@@ -86,19 +91,16 @@ class RequiredPhrases(Constraint):
             token_ids = _padded(token_ids)
         dtype = keras.backend.standardize_dtype(token_ids.dtype)
         shape = tuple(token_ids.shape)
-        if len(shape) != 3 or None in shape[1:] or "int" not in dtype:
+        if len(shape) != 3 or "int" not in dtype:
             raise ValueError(
                 "token_ids of RequiredPhrases must be integers of the shape (batch, "
-                "phrases, tokens), where only the batch may be unknown. "
-                f"Received: {dtype} of shape {shape}"
+                f"phrases, tokens). Received: {dtype} of shape {shape}"
             )
-        if 0 in shape[1:]:
-            # Backends cannot reduce an axis of size 0.
-            sizes = [max(size, 1) for size in shape[1:]]
-            token_ids = ops.full((ops.shape(token_ids)[0], *sizes), -1, dtype="int32")
         # In a graph, the values are not known.
         self.values = values_of(token_ids)
-        self.token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
+        # Backends cannot reduce an axis of size 0; what is added is padding.
+        shifted = ops.convert_to_tensor(token_ids, dtype="int32") + 1
+        self.token_ids = at_least_one(at_least_one(shifted, axis=1), axis=2) - 1
         self.lengths = ops.sum(ops.cast(self.token_ids >= 0, "int32"), axis=-1)
         if self.values is not None:
             valid = self.values >= 0
@@ -182,8 +184,8 @@ class RequiredPhrases(Constraint):
         gained = ops.where(same & completes, lengths[..., None, :], 0)
         partial = ops.where(same & ~completes, after[..., None, :], 0)
         gained = ops.sum(gained, axis=-1) + ops.max(partial, axis=-1, initial=0)
-        first = np.tril(np.ones((same.shape[-1],) * 2, dtype="bool"), k=-1)
-        repeated = ops.any(ops.logical_and(same, first), axis=-1)
+        order = index_range(ops.shape(same)[-1])
+        repeated = ops.any(same & (order < order[:, None]), axis=-1)
         return {
             "token_ids": ops.where(missing & ~repeated, wanted, -1),
             "after": met[..., None] + gained,
@@ -199,7 +201,7 @@ class RequiredPhrases(Constraint):
         # The start is not part of the hypothesis.
         newest = ops.where(step.length == 0, -2, step.token_ids)[..., None, None]
         active = _shifted(state["active"]) & (self.token_ids[:, None] == newest)
-        places = ops.arange(ops.shape(active)[-1], dtype="int32")
+        places = index_range(ops.shape(active)[-1])
         last = places == self.lengths[..., None] - 1
         complete = ops.any(active & last[:, None], axis=-1)
         newly_met = ops.any(complete & ~state["met"], axis=-1)
@@ -214,7 +216,7 @@ class RequiredPhrases(Constraint):
         """
         begun = _shifted(state["active"]) & (self.token_ids >= 0)[:, None]
         missing = ops.logical_not(state["met"])[..., None]
-        sizes = ops.arange(ops.shape(begun)[-1], dtype="int32") + 1
+        sizes = index_range(ops.shape(begun)[-1]) + 1
         return ops.where(begun & missing, sizes, 0)
 
     def _wanted(self, state):

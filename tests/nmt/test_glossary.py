@@ -144,6 +144,20 @@ def test_translations_contain_the_phrases_of_their_sentences(eager, translator):
             assert several[0].score == pytest.approx(plain.score, abs=1e-4)
 
 
+def test_one_search_takes_phrases_of_growing_and_shrinking_sizes(subwords):
+    translator = untrained(subwords, "bahdanau")
+    glossaries = [
+        {"dog": "chien"},
+        {"dog": "un vieux chien", "red": "grand", "the": "le"},
+        {"dog": "chien", "red": "grand"},
+        {},
+        {"dog": "vieux chien noir"},
+    ]
+    for glossary in glossaries:
+        found = translator.translate(["the red dog", "a cat"], glossary=glossary)
+        assert all(phrase in found[0].text for phrase in glossary.values())
+
+
 @pytest.mark.exhaustive
 def test_compiled_searches_contain_them_too(subwords):
     translator = untrained(subwords, "bahdanau")
