@@ -2,6 +2,7 @@
 
 import codecs
 import dataclasses
+import gzip
 import os
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -69,8 +70,8 @@ def load_word_vectors(
     file may be larger than the memory.
 
     Args:
-        file: Path of the file, or an iterable of its lines in bytes, such as a file
-            that `gzip.open` has opened.
+        file: Path of the file, which may be compressed by gzip, or an iterable of its
+            lines in bytes.
         words: The vocabulary. Row i of the result is the vector of word i.
         dimension: Expected dimension of the vectors; any if `None`.
         lowercase: Whether a word that is not in the file takes the vector of its
@@ -107,7 +108,9 @@ def load_word_vectors(
         [Bojanowski et al., 2017](https://arxiv.org/abs/1607.04606) (fastText).
     """
     if isinstance(file, (str, os.PathLike)):
-        with open(file, "rb") as lines:
+        with open(file, "rb") as stream:
+            is_compressed = stream.peek(2).startswith(b"\x1f\x8b")
+            lines = gzip.GzipFile(fileobj=stream) if is_compressed else stream
             return load_word_vectors(
                 lines, words, dimension=dimension, lowercase=lowercase
             )

@@ -65,6 +65,7 @@ def test_a_compressed_file_is_read_line_by_line(tmp_path):
     path.write_bytes(gzip.compress(FORMS["fasttext"](LINES)))
     with gzip.open(path) as file:
         assert load_word_vectors(file, ["dog"]).vectors.tolist() == [[1, 2, 3]]
+    assert load_word_vectors(path, ["dog"]).vectors.tolist() == [[1, 2, 3]]
 
 
 def test_missing_words_have_the_mean_and_deviation_of_the_others(rng):

@@ -63,13 +63,18 @@ class TestUnopenableSources:
         fails(path, str(path), "JPEG", "got 9 bytes that begin with b'<html>404'")
 
     @pytest.mark.parametrize(
-        "brands", [b"heic\0\0\0\0mif1heic", b"mif1\0\0\0\0mif1heix"]
+        ("brands", "found"),
+        [
+            (b"heic\0\0\0\0mif1heic", "a HEIC image; save it as JPEG"),
+            (b"mif1\0\0\0\0mif1heix", "a HEIC image; save it as JPEG"),
+            (b"avif\0\0\0\0mif1avif", "an AVIF image that is damaged, or"),
+        ],
     )
-    def test_heic_named_jpg(self, tmp_path, brands):
+    def test_heic_and_avif_named_jpg(self, tmp_path, brands, found):
         path = tmp_path / "phone.jpg"
         path.write_bytes(b"\0\0\0\x18ftyp" + brands + bytes(100))
 
-        fails(path, "expected an image of", "got a HEIC image; save it as JPEG")
+        fails(path, "expected an image of", f"got {found}")
 
     def test_text_files(self, tmp_path):
         path = tmp_path / "a.png"

@@ -361,7 +361,9 @@ def _open_file(data):
             image = Image.open(file, formats=formats)
         except UnidentifiedImageError as error:
             found = f"{len(data)} bytes that begin with {data[:16]!r}"
-            if is_iso and _HEIC.search(data[8:64]):
+            if is_iso and b"avi" in data[8:64]:
+                found = "an AVIF image that is damaged, or that Pillow does not support"
+            elif is_iso and _HEIC.search(data[8:64]):
                 found = "a HEIC image; save it as JPEG"
             raise ImageError(
                 f"expected an image of {', '.join(formats)}, got {found}"
