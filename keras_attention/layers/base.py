@@ -1,6 +1,8 @@
 """Base classes of the attention layers, and of the parts that they are composed of.
 
-Shapes: B batch, T queries, S positions, N heads, Q query depth, V value depth.
+Shapes: B batch, T queries, K sequences of queries, S positions, N heads, Q query depth,
+V value depth. A call handles T queries at once: those of one sequence, or the next query
+of each of K = T sequences, such as the hypotheses of a search.
 """
 
 import functools
@@ -65,8 +67,7 @@ class BaseStep(CompositeLayer):
         query: Tensor of shape `(B, T, Q)`.
         memory: Dict that the memory of the same attention returned.
         state: Dict that `initial_state` or the previous step returned, tensors
-            `(B, T, ...)`; the initial state if omitted. Each of the T queries has a
-            state of its own: in a decoder, they belong to T independent sequences.
+            `(B, T, ...)`, one for each query; the initial state if omitted.
         query_mask: Boolean `(B, T)`. A masked query gives zeros and keeps its state,
             but the causal mask and local-m count it as a step.
         mask: Boolean, broadcastable to `(B, T, S)`, combined with the memory's.
@@ -116,9 +117,9 @@ class BaseStep(CompositeLayer):
 
 
 class AttentionPart(CompositeLayer):
-    """Base of scores, windows, weightings, relative positions and coverage.
+    """Base of scores, windows, weightings and relative positions.
 
-    A part keeps nothing between calls. Its state, a dict of tensors `(B, T, ...)` for T
+    A part keeps nothing between calls. Its state, a dict of tensors `(B, K, ...)` for K
     independent sequences of queries, is an argument and a result; noise is an argument,
     too. The same part can therefore run for all queries at once, in a loop, and one
     step at a time.
@@ -154,7 +155,7 @@ class AttentionPart(CompositeLayer):
         Args:
             memory: Dict of `"keys"` `(B, S, U)`, `"values"` `(B, S, V)` and, if there
                 is a mask, `"mask"` `(B, S)`.
-            queries: Number T of independent sequences of queries in a row.
+            queries: Number K of independent sequences of queries.
         """
         return {}
 
@@ -169,9 +170,12 @@ class AttentionPart(CompositeLayer):
         """Return noise for training, tensors with the first three axes of `shape`.
 
         Args:
-            shape: `(steps, B, T, scores)`.
+            shape: `(steps, B, K, scores)`.
         """
         return {}
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
+        return None
 
 
 class Score(AttentionPart):

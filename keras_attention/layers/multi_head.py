@@ -28,10 +28,10 @@ from keras_attention.layers.cache import check_cache
 from keras_attention.layers.cache import initial_cache
 from keras_attention.layers.cache import update_cache
 from keras_attention.layers.dropout import WeightDropout
+from keras_attention.layers.positions import RelativePositions
+from keras_attention.layers.positions import get_positions
 from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_options
-from keras_attention.layers.relative_positions import RelativePositions
-from keras_attention.layers.relative_positions import get_positions
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.weightings import is_plain_softmax
 from keras_attention.ops import sliding_windows

@@ -7,7 +7,7 @@ from layers.keras_contract import assert_fulfils_the_contract_of_keras
 from layers.keras_contract import restored_from_json
 from rounding import rounding_bound
 
-from keras_attention.layers.position import PositionEncoding
+from keras_attention.layers.positions import PositionEncoding
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
