@@ -29,13 +29,13 @@ from keras_attention.layers.base import step_numbers
 from keras_attention.layers.dropout import WeightDropout
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.windows import LocalWindow
+from keras_attention.layers.windows import spread_window
 from keras_attention.ops.extra_position import append_score
 from keras_attention.ops.extra_position import split_weight
 from keras_attention.ops.masks import clear_masked
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.masks import where_rows
 from keras_attention.ops.precision import accumulation_dtype
-from keras_attention.ops.windows import spread_window
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
 from keras_attention.typing import Config

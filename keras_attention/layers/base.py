@@ -1,7 +1,7 @@
 """Base classes of the attention layers, and of the parts that they are composed of.
 
 Shapes: B batch, T queries, K sequences of queries, S positions, N heads, Q query depth,
-V value depth. A call handles T queries at once: those of one sequence, or the next query
+V value depth. A call handles T queries at once: those of one sequence, or the next one
 of each of K = T sequences, such as the hypotheses of a search.
 """
 

@@ -30,6 +30,8 @@ from keras_attention.layers.cache import update_cache
 from keras_attention.layers.dropout import WeightDropout
 from keras_attention.layers.positions import RelativePositions
 from keras_attention.layers.positions import get_positions
+from keras_attention.layers.positions import offsets_between
+from keras_attention.layers.positions import positions_of_steps
 from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_options
 from keras_attention.layers.weightings import get_weighting
@@ -45,8 +47,6 @@ from keras_attention.ops.heads import sees_a_key
 from keras_attention.ops.masks import clear_masked
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.relative_positions import offsets_between
-from keras_attention.ops.relative_positions import positions_of_steps
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
 from keras_attention.typing import Config

@@ -9,7 +9,7 @@ from layers.self_attention_reference import attend
 
 from keras_attention import RotaryPositions
 from keras_attention import SelfAttention
-from keras_attention.ops.relative_positions import buckets_of_offsets
+from keras_attention.layers.positions import buckets_of_offsets
 
 hub = pytest.importorskip("keras_hub")
 

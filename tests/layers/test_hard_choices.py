@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 from keras import ops
-from ops.weightings_reference import DTYPES
-from ops.weightings_reference import NAN
-from ops.weightings_reference import POSITIONS
-from ops.weightings_reference import QUERIES
-from ops.weightings_reference import tensor
-from ops.weightings_reference import weights_of
+from layers.weightings_reference import DTYPES
+from layers.weightings_reference import NAN
+from layers.weightings_reference import POSITIONS
+from layers.weightings_reference import QUERIES
+from layers.weightings_reference import tensor
+from layers.weightings_reference import weights_of
 
 from keras_attention.layers.monotonic import monotonic_hard
 from keras_attention.layers.weightings import entropy

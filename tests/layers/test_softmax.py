@@ -6,17 +6,17 @@ from combinations import quick_first
 from hypothesis import strategies
 from hypothesis.extra import numpy as array_strategies
 from keras import ops
-from ops.weightings_reference import BATCH
-from ops.weightings_reference import DTYPES
-from ops.weightings_reference import INF
-from ops.weightings_reference import NAN
-from ops.weightings_reference import POSITIONS
-from ops.weightings_reference import QUERIES
-from ops.weightings_reference import SPARSE
-from ops.weightings_reference import WEIGHTINGS
-from ops.weightings_reference import by_the_formula
-from ops.weightings_reference import tensor
-from ops.weightings_reference import weights_of
+from layers.weightings_reference import BATCH
+from layers.weightings_reference import DTYPES
+from layers.weightings_reference import INF
+from layers.weightings_reference import NAN
+from layers.weightings_reference import POSITIONS
+from layers.weightings_reference import QUERIES
+from layers.weightings_reference import SPARSE
+from layers.weightings_reference import WEIGHTINGS
+from layers.weightings_reference import by_the_formula
+from layers.weightings_reference import tensor
+from layers.weightings_reference import weights_of
 from rounding import rounding_bound
 
 from keras_attention.layers.monotonic import masked_sigmoid

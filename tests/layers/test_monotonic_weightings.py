@@ -6,14 +6,14 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from ops.weightings_reference import BATCH
-from ops.weightings_reference import DTYPES
-from ops.weightings_reference import EXACT
-from ops.weightings_reference import NAN
-from ops.weightings_reference import POSITIONS
-from ops.weightings_reference import QUERIES
-from ops.weightings_reference import finite_differences
-from ops.weightings_reference import tensor
+from layers.weightings_reference import BATCH
+from layers.weightings_reference import DTYPES
+from layers.weightings_reference import EXACT
+from layers.weightings_reference import NAN
+from layers.weightings_reference import POSITIONS
+from layers.weightings_reference import QUERIES
+from layers.weightings_reference import finite_differences
+from layers.weightings_reference import tensor
 from rounding import rounding_bound
 
 from keras_attention.layers.monotonic import monotonic_hard

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 from keras import ops
-from ops.weightings_reference import BATCH
-from ops.weightings_reference import EXACT
-from ops.weightings_reference import NAN
-from ops.weightings_reference import POSITIONS
-from ops.weightings_reference import QUERIES
-from ops.weightings_reference import SPARSE
-from ops.weightings_reference import by_the_paper
-from ops.weightings_reference import finite_differences
-from ops.weightings_reference import weights_of
+from layers.weightings_reference import BATCH
+from layers.weightings_reference import EXACT
+from layers.weightings_reference import NAN
+from layers.weightings_reference import POSITIONS
+from layers.weightings_reference import QUERIES
+from layers.weightings_reference import SPARSE
+from layers.weightings_reference import by_the_paper
+from layers.weightings_reference import finite_differences
+from layers.weightings_reference import weights_of
 from rounding import rounding_bound
 
 from keras_attention.layers.weightings import masked_entmax15
