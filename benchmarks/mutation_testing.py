@@ -1,9 +1,9 @@
 """Mutation check: share of faults in the library that the quick tests find.
 
-Draws a sample of the mutants of `keras_attention/ops`, `search` and `decoder`, each one
-small change of a line by an operator of cosmic-ray. For every mutant it runs the quick
-tests that reach the changed line, the fastest first, until one fails. Prints how many
-mutants were found, and every survivor.
+Draws a sample of the mutants of `keras_attention/ops`, `layers`, `search` and
+`decoder`, each one small change of a line by an operator of cosmic-ray. For every
+mutant it runs the quick tests that reach the changed line, the fastest first, until one
+fails. Prints how many mutants were found, and every survivor.
 
     python -m pip install cosmic-ray coverage
     python benchmarks/mutation_testing.py --sample 300 --seed 1 --backend torch
@@ -31,7 +31,7 @@ from pathlib import Path
 import workers
 
 ROOT = Path(__file__).parents[1]
-MUTATED = "ops", "search", "decoder"
+MUTATED = "ops", "layers", "search", "decoder"
 TESTS = [
     *("ops", "search", "decoder", "layers", "losses"),
     *("test_loops.py", "test_encoder.py", "test_split_cells.py"),

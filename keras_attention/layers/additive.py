@@ -1,4 +1,7 @@
-"""Additive attention: a small neural network scores queries against keys."""
+"""Additive attention: a small neural network scores queries against keys.
+
+Shapes: B batch, T queries, S positions, Q query depth, U units.
+"""
 
 import math
 from typing import Any
@@ -192,10 +195,11 @@ class AdditiveScore(ProjectedScore):
         scores[t, s] = scale . tanh(W_query query[t] + keys[s])
         keys[s]      = W_key key[s] + bias
 
-    `make_key_projection` returns the layer for `W_key`, which the memory of the
-    attention applies once. With `coverage`, `w_coverage * coverage[t, s]` is added
-    inside the tanh. With `normalize`, `scale` is replaced by `gain * scale / |scale|`
-    with a learned gain, initially `sqrt(1 / units)`.
+    `make_key_projection` returns the layer for `W_key` and the bias, which the memory
+    of the attention applies once, for all queries. With `coverage`,
+    `w_coverage * coverage[t, s]` is added inside the tanh. With `normalize`, `scale` is
+    replaced by `gain * scale / |scale|` with a learned gain, initially
+    `sqrt(1 / units)`.
 
     Args:
         units: Positive integer, depth of the shared projection.
