@@ -14,6 +14,7 @@ BASICS = {
     "loops",
     "sample_weights",
     "serialization",
+    "sizes",
     "typing",
     "validation",
 }
@@ -30,6 +31,7 @@ BELOW = {
     "empty_tensors": set(),
     "loops": {"empty_tensors"},
     "sample_weights": {"validation"},
+    "sizes": set(),
     "ops": {"empty_tensors", "loops", "backends", "typing"},
     "layers": BASICS | {"ops"},
     "split_cells": BASICS | {"ops", "layers"},
