@@ -2,9 +2,13 @@
 
 import functools
 import math
+import sys
 
 import keras
 from keras import ops
+
+from keras_attention.sizes import is_one
+from keras_attention.sizes import is_symbol
 
 # Assumed length where it is unknown.
 USUAL_LENGTH = 1024
@@ -27,6 +31,20 @@ def traces_for_cpu():
     return not (tf.executing_eagerly() or tf.config.list_logical_devices("GPU"))
 
 
+def exports_to_onnx():
+    """Return whether TensorFlow is tracing a graph for `model.export(format="onnx")`.
+
+    Its converter has no operator for functions that XLA compiles, and Keras does not
+    tell the layers the format.
+    """
+    frame = sys._getframe() if traces_for_cpu() else None
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "keras.src.export.onnx":
+            return True
+        frame = frame.f_back
+    return False
+
+
 def has_few_scores(shape, dtype):
     """Return whether elementwise products and sums are fastest for scores `(..., S)`.
 
@@ -44,7 +62,7 @@ def has_few_scores(shape, dtype):
 
 def softmax(x):
     """Return the softmax of every row, by the fastest implementation."""
-    if x.shape[-1] == 1:
+    if is_one(x.shape[-1]):
         # Keras warns of the softmax of a single number. NaN must propagate.
         return 1 + 0 * x
     if traces_for_cpu() and has_few_scores(x.shape, x.dtype):
@@ -53,12 +71,12 @@ def softmax(x):
 
 
 def project_rows(dense, x):
-    """Apply a `Dense` layer to the last axis of `x`, reshaped to a matrix.
+    """Apply a `Dense` layer, or another function of matrices, to the last axis of `x`.
 
-    For tensors of higher rank, Keras' own product does not compile under XLA inside a
-    loop over a batch of unknown size.
+    For tensors of higher rank, the products of TensorFlow are slower, and do not
+    compile under XLA inside a loop over a batch of unknown size.
     """
-    if len(x.shape) == 2:
+    if len(x.shape) == 2 or keras.backend.backend() != "tensorflow":
         return dense(x)
     rows = dense(ops.reshape(x, (-1, x.shape[-1])))
     return ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))
@@ -86,9 +104,13 @@ def xla_compiled(function):
     return call
 
 
-def defers_gradients():
+def defers_gradients(x):
     """Return whether custom gradients may read tensors computed after the forward pass.
 
-    JAX traces both passes together, before these tensors exist.
+    JAX traces both passes together, before these tensors exist. PyTorch cannot export
+    custom gradients.
+
+    Args:
+        x: Any tensor of the forward pass.
     """
-    return keras.backend.backend() != "jax"
+    return keras.backend.backend() != "jax" and not is_symbol(x.shape[0])

@@ -260,7 +260,7 @@ class _Pass:
         else:
             output, new_state = self._split(part["inputs"], None, state)
         results = {"output": output}
-        if self._split is not None and backends.defers_gradients():
+        if self._split is not None and backends.defers_gradients(output):
             results["previous_state"] = state[0]
         new_state = tree.pack_sequence_as(state, tree.flatten(new_state))
         new_state = tree.map_structure(

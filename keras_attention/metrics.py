@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_attention.empty_tensors import is_zero
 from keras_attention.sample_weights import broadcast_sample_weights
+from keras_attention.sizes import index_range
 from keras_attention.typing import Dtype
 from keras_attention.typing import Tensor
 from keras_attention.validation import may_be_equal
@@ -176,7 +177,7 @@ def _reference_and_links(y_true, y_pred):
         )
     if is_zero(weights.shape[-1]):
         return y_true, ops.zeros(ops.shape(weights), "float32")
-    positions = ops.arange(ops.shape(weights)[-1], dtype="int32")
+    positions = index_range(ops.shape(weights)[-1])
     largest = ops.cast(ops.argmax(weights, axis=-1), positions.dtype)
     links = ops.logical_and(positions == largest[..., None], weights > 0)
     is_number = ops.all(ops.equal(weights, weights), axis=-1, keepdims=True)

@@ -59,12 +59,13 @@ class SplitCell:
     def __init__(self, cell, inputs, dtype):
         self.cell = cell
         self._dtype = dtype
-        self._leading = ops.shape(inputs)[:-1]
         self._kernel_inputs = {}
         depth = inputs.shape[-1]
         kernel = ops.cast(self._prepared(cell.kernel), dtype)
         recurrent = ops.cast(self._prepared(cell.recurrent_kernel), dtype)
-        self._products = ops.matmul(ops.reshape(inputs, (-1, depth)), kernel[:depth])
+        self._products = backends.project_rows(
+            lambda rows: ops.matmul(rows, kernel[:depth]), inputs
+        )
         self._kernels = {"state": recurrent}
         if kernel.shape[0] > depth:
             self._kernels["context"] = kernel[depth:]
@@ -105,11 +106,10 @@ class SplitCell:
         `x^T @ gradient`, with the rows of all steps at once.
         """
         kernels = {name: self._kernels[name] for name in names if name in self._kernels}
-        if kernels and backends.defers_gradients():
-            sums = _defer_gradients(self._kernel_inputs, list(kernels))(
-                sums, *kernels.values()
-            )
-        return ops.reshape(sums, (*self._leading, sums.shape[-1]))
+        if kernels and backends.defers_gradients(sums):
+            add = _defer_gradients(self._kernel_inputs, list(kernels))
+            return add(sums, *kernels.values())
+        return sums
 
 
 def _defer_gradients(kernel_inputs, names):
@@ -147,7 +147,7 @@ def _multiplier(kernel):
     gradient of `x` is a product with the transpose, which is laid out in memory once: a
     product with a transposed view takes several times as long.
     """
-    if not backends.defers_gradients():
+    if not backends.defers_gradients(kernel):
         return lambda x: ops.matmul(x, kernel)
     kernel = ops.stop_gradient(kernel)
     transposed = ops.transpose(kernel)

@@ -9,6 +9,8 @@ import numpy as np
 from keras import ops
 from keras import tree
 
+from keras_attention.sizes import known_sizes
+
 
 def check_number(name, value, expected, holds):
     """Raise `ValueError` unless an argument is a number for which `holds` is true.
@@ -79,6 +81,7 @@ def check_choice(name, value, choices):
 
 def may_be_equal(shape, other):
     """Return whether two shapes agree in every size that is known."""
+    shape, other = known_sizes(shape), known_sizes(other)
     return len(shape) == len(other) and all(
         a == b or a is None or b is None for a, b in zip(shape, other, strict=True)
     )

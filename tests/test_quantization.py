@@ -159,3 +159,25 @@ def test_a_quantised_model_comes_back_from_its_file(mode, name, rng, tmp_path):
     np.testing.assert_allclose(outputs_of(restored, data), expected, atol=1e-6)
     assert set(modes_of(model)) == {mode}
     assert modes_of(restored) == modes_of(model)
+
+
+@pytest.mark.parametrize("weighting", ["hard", "sparsemax", "entmax", "mocha"])
+def test_coarse_quantisation_of_a_layer_that_selects_positions_warns(weighting):
+    value = keras.Input((POSITIONS, VALUE_DIM))
+    layer = AdditiveAttention(UNITS, weighting=weighting)
+    model = keras.Model(value, layer(value, value))
+
+    with pytest.warns(UserWarning, match="may select other.*Received: mode='int4'"):
+        model.quantize("int4")
+
+
+@pytest.mark.parametrize(
+    ("mode", "weighting"),
+    [("int8", "hard"), ("int4", "softmax"), ("int4", "monotonic")],
+)
+def test_other_quantisation_does_not_warn(mode, weighting, recwarn):
+    value = keras.Input((POSITIONS, VALUE_DIM))
+    layer = AdditiveAttention(UNITS, weighting=weighting)
+    keras.Model(value, layer(value, value)).quantize(mode)
+
+    assert "may select" not in " ".join(str(one.message) for one in recwarn)

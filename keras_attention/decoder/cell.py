@@ -119,9 +119,11 @@ class AttentionCell(CompositeLayer):
     Call arguments:
         inputs: Input of this step, `(B, D)` or `(B, K, D)`.
         state: Dict of states, each `(B, ...)` or `(B, K, ...)`, as returned by
-            `get_initial_state` or by the previous step. `"cell"` is the state of the
-            cell, `"attention"` that of the attention if it has one, and, with input
-            feeding, `"feedback"` the result of the previous step.
+            `get_initial_state` or by the previous step. `"cell"` is the list of states
+            of the cell, or a tensor for a cell with one state, as
+            `keras.layers.GRU(..., return_state=True)` returns it; `"attention"` is that
+            of the attention if it has one, and, with input feeding, `"feedback"` the
+            result of the previous step.
         memory: Dict that `attention.memory(value, ...)` returned, for batch B; for
             several attentions a list of dicts.
         noise: Dict as `draw` returns it, for one step; drawn if omitted in training.
@@ -237,6 +239,9 @@ class AttentionCell(CompositeLayer):
         check_state("state", state, self.cell, len(inputs.shape))
         check_memory(memory, self.attention, inputs)
         state = self.complete_state(state, memory)
+        # Keras takes and returns the only state of a cell as a tensor, too.
+        is_list = isinstance(state["cell"], (list, tuple))
+        state["cell"] = state["cell"] if is_list else [state["cell"]]
         single = len(inputs.shape) == 2
         if single:
             inputs, state = add_sequence_axis((inputs, state))
@@ -250,6 +255,8 @@ class AttentionCell(CompositeLayer):
         run_cell = partial(self.run_cell, inputs, state["cell"], training=training)
         read = partial(self.read, attend)
         outputs, new_state = self.equations(inputs, state, read, run_cell)
+        if not is_list:
+            new_state["cell"] = new_state["cell"][0]
         results = self.complete(outputs), new_state
         return remove_sequence_axis(results) if single else results
 
@@ -439,10 +446,12 @@ class AttentionCell(CompositeLayer):
         """Return a state in which every missing entry has its initial value.
 
         Args:
-            state: Dict with `"cell"`, tensors `(B, U)` or `(B, K, U)`; other entries
-                are kept.
+            state: Dict with `"cell"`, a list of tensors `(B, U)` or `(B, K, U)`, or a
+                tensor for a cell with one state; other entries are kept.
             memory: As for `get_initial_state`.
         """
+        if not isinstance(state, dict) or "cell" not in state:
+            check_state("state", state, self.cell, 2, 3)
         state = dict(state)
         if self.input_feeding and "feedback" not in state:
             state["feedback"] = _initial_feedback(
@@ -542,6 +551,8 @@ def joined(tensors):
 
 def topmost_state(cell_state):
     """Return the output state of the topmost cell, `(B, [K,] U)`."""
+    if not isinstance(cell_state, (list, tuple)):
+        return cell_state
     while isinstance(cell_state[-1], (list, tuple)):
         cell_state = cell_state[-1]
     return cell_state[0]
@@ -580,7 +591,7 @@ def with_new_names(state):
     return {"feedback" if name == "fed" else name: x for name, x in state.items()}
 
 
-def check_state(name, state, cell, rank):
+def check_state(name, state, cell, *ranks):
     """Raise `ValueError` unless there is a tensor for every state of the cell."""
     is_known = isinstance(state, dict) and state.keys() <= {
         "cell",
@@ -589,16 +600,18 @@ def check_state(name, state, cell, rank):
     }
     found = tree.flatten(state.get("cell")) if is_known else []
     expected = tree.flatten(cell.state_size)
-    fits = is_known and isinstance(state.get("cell"), (list, tuple))
+    given = state.get("cell") if is_known else None
+    fits = isinstance(given, (list, tuple)) or hasattr(given, "shape")
     fits = fits and len(found) == len(expected)
     for x, units in zip(found, expected, strict=False):
         shape = getattr(x, "shape", ())
-        fits = fits and len(shape) == rank and shape[-1] == units
+        fits = fits and len(shape) in ranks and shape[-1] == units
     if not fits:
         raise ValueError(
             f"{name} must be a dict like that of cell.get_initial_state: 'cell' with "
-            f"tensors of rank {rank} for units {cell.state_size}, and optionally "
-            f"'attention' and 'feedback'. Received: {shapes_of(state)}"
+            f"tensors of rank {' or '.join(map(str, ranks))} for units "
+            f"{cell.state_size}, and optionally 'attention' and 'feedback'. "
+            f"Received: {shapes_of(state)}"
         )
 
 

@@ -61,7 +61,7 @@ class AttentionDecoder(CompositeLayer):
         value: Values of the attention, `(B, S, V)`; for several attentions a list with
             one tensor each, or one tensor for all.
         initial_state: Dict as `cell.get_initial_state` returns it; only `"cell"` is
-            required. Zeros by default.
+            required, which may be a tensor for a cell with one state. Zeros by default.
         inputs_mask: Boolean `(B, [K,] T)`. A masked step keeps the state and returns
             zeros.
         value_mask: Boolean `(B, S)`, or a list; see the attention layer.

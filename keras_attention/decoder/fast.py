@@ -33,7 +33,7 @@ class Recurrence:
         steps, batch, sequences, depth = ops.shape(inputs)
         rows = ops.reshape(inputs, (steps, batch * sequences, depth))
         self._split = split_cell(cell.cell, rows, dtype) if splits else None
-        self._defers = self._split is not None and backends.defers_gradients()
+        self._defers = self._split is not None and backends.defers_gradients(rows)
         self.sequences = inputs if self._split is None else self._split.sequences
 
     def step(self, part, state, added):
@@ -82,7 +82,7 @@ class DeferredValueGradients:
         self.memories, self.zeros = list(memories), None
         self._weights = []
         ranks = {len(memory["values"].shape) for memory in memories}
-        if backends.defers_gradients() and ranks == {3}:
+        if ranks == {3} and backends.defers_gradients(memories[0]["values"]):
             zeros = [
                 self._zeros_of(i, memory["values"], leading, dtype)
                 for i, memory in enumerate(memories)

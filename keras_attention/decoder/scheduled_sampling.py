@@ -21,6 +21,7 @@ from keras_attention.serialization import deserialize_parts
 from keras_attention.serialization import seed_and_generator
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
+from keras_attention.sizes import index_range
 from keras_attention.typing import Config
 from keras_attention.typing import Nested
 from keras_attention.typing import Seed
@@ -167,7 +168,7 @@ class ScheduledSampling(keras.layers.Layer):
         self.passes.assign_add(1)
         shape = (steps, *leading_shape)
         use_sample = keras.random.uniform(shape, dtype=dtype, seed=seed) < rate
-        is_after_first = ops.arange(steps, dtype="int32") > 0
+        is_after_first = index_range(steps) > 0
         is_after_first = ops.reshape(is_after_first, (-1, *[1] * len(leading_shape)))
         return {
             "use_sample": ops.logical_and(use_sample, is_after_first),

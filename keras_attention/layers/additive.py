@@ -10,6 +10,7 @@ import keras
 from keras import initializers
 from keras import ops
 
+from keras_attention.backends import exports_to_onnx
 from keras_attention.backends import project_rows
 from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.base import Weighting
@@ -22,6 +23,7 @@ from keras_attention.layers.projections import weight_arguments
 from keras_attention.layers.projections import weight_options
 from keras_attention.ops.additive_blocks import is_large
 from keras_attention.ops.additive_blocks import large_scores
+from keras_attention.sizes import is_one
 from keras_attention.typing import Config
 from keras_attention.typing import Dtype
 from keras_attention.typing import Initializer
@@ -311,8 +313,8 @@ class AdditiveScore(ProjectedScore):
             kernel = ops.cast(self.coverage_kernel, self.compute_dtype)
             shift = ops.cast(coverage, self.compute_dtype)[..., None] * kernel
         # One query, as in a decoder step, gains neither from blocks nor from XLA.
-        large = shift is None and query.shape[1] != 1 and is_large(query, keys)
-        if large:
+        large = shift is None and not is_one(query.shape[1]) and is_large(query, keys)
+        if large and not exports_to_onnx():
             return large_scores(additive_scores, query, keys, scale)
         return additive_scores(query, keys, scale, shift)
 
@@ -347,7 +349,7 @@ def additive_scores(query, keys, scale, shift=None):
     query, keys, given = ops.cast(query, dtype), ops.cast(keys, dtype), query.dtype
     if len(keys.shape) == 4:
         sums = ops.expand_dims(query, 2) + keys
-    elif query.shape[1] == 1:
+    elif is_one(query.shape[1]):
         # For one query, the gradient then sums over fewer axes.
         sums = ops.expand_dims(query + keys, 1)
     else:
@@ -357,6 +359,6 @@ def additive_scores(query, keys, scale, shift=None):
         sums = sums + ops.cast(shift, dtype)
     hidden = ops.tanh(sums)
     # One matrix product is much faster than a product and a sum over the last axis.
-    rows = ops.reshape(hidden, (-1, hidden.shape[-1]))
-    scores = rows @ ops.expand_dims(ops.cast(scale, dtype), -1)
-    return ops.cast(ops.reshape(scores, ops.shape(hidden)[:-1]), given)
+    scale = ops.expand_dims(ops.cast(scale, dtype), -1)
+    scores = project_rows(lambda rows: rows @ scale, hidden)
+    return ops.cast(scores[..., 0], given)

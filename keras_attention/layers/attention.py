@@ -38,6 +38,7 @@ from keras_attention.ops.masks import where_rows
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
+from keras_attention.sizes import index_range
 from keras_attention.typing import Config
 from keras_attention.typing import Nested
 from keras_attention.typing import Seed
@@ -282,7 +283,7 @@ class AttentionStep(BaseStep):
                 )
         if "causal_mask" in state:
             step, length = state["causal_mask"]["step"], ops.shape(memory["values"])[1]
-            places = view.get("positions", ops.arange(length, dtype="int32"))
+            places = view.get("positions", index_range(length))
             valid = combine_masks(valid, places <= step[..., None])
             new_state["causal_mask"] = {"step": step + 1}
         if query_mask is not None:

@@ -6,12 +6,15 @@ of each of K = T sequences, such as the hypotheses of a search.
 """
 
 import functools
+import warnings
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_attention.composite import CompositeLayer
+from keras_attention.sizes import index_range
+from keras_attention.sizes import known_sizes
 from keras_attention.typing import Nested
 from keras_attention.typing import Shape
 from keras_attention.typing import Shapes
@@ -208,6 +211,10 @@ class Score(AttentionPart):
         return None
 
 
+# Modes of quantisation whose rounding errors change scores by several percent.
+COARSE_MODES = ("int4", "float8", "gptq", "awq")
+
+
 class Weighting(AttentionPart):
     """Base of the weightings.
 
@@ -225,6 +232,7 @@ class Weighting(AttentionPart):
         needs_all_positions: Whether it needs the scores of all positions and takes no
             window.
         allows_scaling: Whether weights may be scaled by a prior or dropped.
+        selects: Whether a small change of the scores may give a position no weight.
 
     Call arguments:
         scores: Tensor of shape `(B, T, S)`.
@@ -243,8 +251,22 @@ class Weighting(AttentionPart):
 
     reports: tuple[str, ...] = ()
     takes_heads = False
+    selects = False
     needs_all_positions = False
     allows_scaling = True
+
+    def quantize(
+        self, mode: str | None = None, type_check: bool = True, config: Any = None
+    ) -> None:
+        """Warn if the rounding errors of the scores may select other positions."""
+        mode = mode or getattr(config, "mode", None)
+        if self.selects and mode in COARSE_MODES:
+            warnings.warn(
+                f"{type(self).__name__} may select other positions if the scores are "
+                "rounded: compare the quantised model with the original, or use "
+                f"'int8'. Received: mode={mode!r}",
+                stacklevel=2,
+            )
 
     def prepare_score(self, score: Score) -> Score:
         """Return the score for this weighting, given the score of a layer."""
@@ -259,7 +281,7 @@ def step_numbers(batch, queries, at_once):
     """
     if not at_once:
         return ops.zeros((batch, queries), "int32")
-    return ops.broadcast_to(ops.arange(queries, dtype="int32"), (batch, queries))
+    return ops.broadcast_to(index_range(queries), (batch, queries))
 
 
 def check_calling_form(args, kwargs):
@@ -285,14 +307,18 @@ def _holds_tensors(x):
     return any(hasattr(one, "shape") for one in x)
 
 
-@functools.lru_cache(maxsize=1024)
 def check_shapes(query_shape, value_shape, key_shape=None, *, ordered=False):
-    """Raise `ValueError` for shapes, tuples, of a query, value and key that do not fit.
-
-    Shapes that fit are remembered, so that a call checks new shapes only.
+    """Raise `ValueError` for shapes of a query, value and key that do not fit.
 
     If `ordered`, the position of a query matters, so a single query is an error.
     """
+    shapes = (x and known_sizes(x) for x in (query_shape, value_shape, key_shape))
+    _check_sizes(*shapes, bool(ordered))
+
+
+# Shapes that fit are remembered, so that a call checks new shapes only.
+@functools.lru_cache(maxsize=1024)
+def _check_sizes(query_shape, value_shape, key_shape, ordered):
     if len(query_shape) not in (2, 3):
         raise ValueError(
             "query must have the shape (batch, query_depth) or "
@@ -347,14 +373,13 @@ def check_memory(memory, attention=None, inputs=None):
         raise ValueError(f"memory must be {expected}. Received: {shapes_of(memory)}")
     if inputs is None:
         return
-    batches = {inputs.shape[0]}
-    for one in memories:
-        batches.add(one["values"].shape[0])
-    if len(batches - {None}) > 1:
+    values = [one["values"] for one in memories]
+    batches = known_sizes([x.shape[0] for x in (inputs, *values)])
+    if len({*batches} - {None}) > 1:
         raise ValueError(
             "inputs and values must have the same batch size. "
             f"Received: inputs {tuple(inputs.shape)}, values "
-            f"{shapes_of([one['values'] for one in memories])}"
+            f"{shapes_of(values)}"
         )
 
 

@@ -8,6 +8,7 @@ from keras import ops
 from keras_attention.empty_tensors import at_least_one
 from keras_attention.ops.integers import at_most
 from keras_attention.ops.masks import combine_masks
+from keras_attention.sizes import index_range
 from keras_attention.validation import check_positive_integer
 from keras_attention.validation import may_be_equal
 from keras_attention.validation import shapes_of
@@ -96,7 +97,7 @@ def update_cache(cache, memory, attention_mask):
     for name in ("keys", "values"):
         new = ops.cast(memory[name], cache[name].dtype)
         updated[name] = write(cache[name], new, last, kept)
-    slots = ops.arange(cache["keys"].shape[2], dtype="int32")
+    slots = index_range(cache["keys"].shape[2])
     memory = {"keys": updated["keys"], "values": updated["values"]}
     step_mask = slots <= last[:, None, :, None]
     return updated, memory, combine_masks(attention_mask, step_mask)
@@ -105,7 +106,7 @@ def update_cache(cache, memory, attention_mask):
 def _write_steps(cache, new, slots, kept):
     """Write new steps `(B, N, T, D)` to the slots `(B, T)` where `kept` `(B, T)`."""
     # A slice cannot be written, because the slots differ from row to row.
-    written = ops.arange(cache.shape[2], dtype="int32") == slots[..., None]
+    written = index_range(cache.shape[2]) == slots[..., None]
     written = ops.logical_and(written, kept[..., None])
     written, new = at_least_one(written, axis=1), at_least_one(new, axis=2)
     writer = ops.argmax(ops.cast(written, "int32"), axis=1)[:, None, :, None]
@@ -118,7 +119,7 @@ def _write_step(cache, new, slots, kept):
     batch, heads, length, depth = ops.shape(cache)
     kept = ops.logical_and(kept, slots < length)
     slots = ops.where(kept, slots, 0)
-    rows = length * ops.reshape(ops.arange(batch * heads, dtype="int32"), (-1, heads))
+    rows = length * ops.reshape(index_range(batch * heads), (-1, heads))
     rows = ops.reshape(rows + slots, (-1,))
     flat = ops.reshape(cache, (-1, depth))
     old = ops.reshape(ops.take(flat, rows, axis=0), ops.shape(new))

@@ -19,6 +19,7 @@ from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_options
 from keras_attention.layers.windows import LocalMonotonicWindow
 from keras_attention.layers.windows import LocalPredictiveWindow
+from keras_attention.sizes import index_range
 from keras_attention.typing import Config
 from keras_attention.typing import Dtype
 from keras_attention.typing import Initializer
@@ -355,9 +356,9 @@ class LocationScore(ProjectedScore):
                 f"location score has weights. Received: {length}"
             )
         scores = project_rows(self.projection, query)
-        if isinstance(length, int):
+        if isinstance(length, int) or keras.backend.backend() == "torch":
             return scores[..., :length]
-        return ops.take(scores, ops.arange(ops.shape(keys)[-2], dtype="int32"), axis=-1)
+        return ops.take(scores, index_range(ops.shape(keys)[-2]), axis=-1)
 
     def get_config(self) -> Config:
         return {**super().get_config(), "positions": self.positions}

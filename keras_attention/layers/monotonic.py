@@ -25,6 +25,8 @@ from keras_attention.ops.rows import valid_scores
 from keras_attention.serialization import seed_and_generator
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
+from keras_attention.sizes import index_range
+from keras_attention.sizes import is_symbol
 from keras_attention.typing import Config
 from keras_attention.typing import Nested
 from keras_attention.typing import Seed
@@ -89,6 +91,7 @@ class MonotonicWeighting(Weighting):
         check_number("score_bias", score_bias, "a finite number", math.isfinite)
         self.mode = mode
         self.inference = inference
+        self.selects = "hard" in (mode, inference)
         self.noise = noise
         self.score_bias = score_bias
         self.seed, self.seed_generator = seed_and_generator(seed)
@@ -104,7 +107,7 @@ class MonotonicWeighting(Weighting):
 
     def initial_state(self, memory: Tensors, queries: int) -> Tensors:
         batch, length = ops.shape(memory["values"])[:2]
-        first = ops.equal(ops.arange(length, dtype="int32"), 0)
+        first = ops.equal(index_range(length), 0)
         first = ops.cast(first, accumulation_dtype(self.compute_dtype))
         return {"previous": ops.broadcast_to(first, (batch, queries, length))}
 
@@ -297,6 +300,10 @@ def masked_sigmoid(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     return ops.where(valid, ops.sigmoid(scores), 0.0)
 
 
+# In a file exported by JAX or PyTorch; enough for 2**16 positions.
+EXPORTED_ROUNDS = 16
+
+
 def monotonic_recursive(p, previous):
     """Expected weights of a process that moves forward until it stops at a position.
 
@@ -427,8 +434,8 @@ def chunkwise(stops, scores, size, mask=None):
     weights = parts[..., size - 1]
     for n in reversed(range(size - 1)):
         # `parts[k, n]` is the weight of position k - n. It is shifted n times.
-        beyond = ops.zeros_like(weights[..., :1])
-        weights = ops.concatenate([weights[..., 1:], beyond], axis=-1) + parts[..., n]
+        padding = [[0, 0] for _ in weights.shape[1:]] + [[0, 1]]
+        weights = ops.pad(weights, padding)[..., 1:] + parts[..., n]
     return weights
 
 
@@ -438,9 +445,10 @@ def _both_at_least_float32(p, previous):
     return p, ops.cast(previous, p.dtype)
 
 
-def _shifted(x, first):
-    """Shift `x` by one position, with `first` in the first position."""
-    return ops.concatenate([ops.full_like(x[..., :1], first), x[..., :-1]], axis=-1)
+def _shifted(x, first, distance=1):
+    """Shift `x` by some positions, with `first` in the first ones."""
+    padding = [[0, 0] for _ in x.shape[1:]] + [[distance, 0]]
+    return ops.pad(x, padding, constant_values=first)[..., :-distance]
 
 
 @ops.custom_gradient
@@ -470,5 +478,11 @@ def _solve_by_doubling(factor, q):
         return 2 * distance, factor * ops.roll(factor, distance, axis=-1), q
 
     length = ops.shape(q)[-1]
+    if is_symbol(length):
+        # Neither JAX nor PyTorch exports this loop for an unknown length.
+        for n in range(EXPORTED_ROUNDS):
+            q = q + factor * _shifted(q, 0.0, 2**n)
+            factor = factor * _shifted(factor, 0.0, 2**n)
+        return q
     start = ops.convert_to_tensor(1), factor, q
     return ops.while_loop(lambda distance, *_: distance < length, double, start)[-1]

@@ -49,6 +49,7 @@ from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.serialization import serialize_part
 from keras_attention.serialization import serialize_seed
+from keras_attention.sizes import is_symbol
 from keras_attention.typing import Config
 from keras_attention.typing import Initializer
 from keras_attention.typing import Nested
@@ -968,6 +969,8 @@ class MultiHeadStep(BaseStep):
         bias = None if self.positions is None else self.positions.bias(query, offsets)
         fused = not return_weights and self._can_fuse(keys, values, training)
         causal_only = fused and causal and mask is None and bias is None
+        # JAX cannot export the backend's causal attention for an unknown length.
+        causal_only = causal_only and not is_symbol(query.shape[2])
         if causal and not causal_only:
             mask = combine_masks(mask, causal_mask(query, keys))
         if fused:

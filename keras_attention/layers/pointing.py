@@ -23,6 +23,7 @@ from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.precision import log_floor
 from keras_attention.serialization import serialize_part
+from keras_attention.sizes import index_range
 from keras_attention.typing import Config
 from keras_attention.typing import Shape
 from keras_attention.typing import Tensor
@@ -424,7 +425,7 @@ def _mixture(logits, switch, weights, source_mask):
 def _sums_of_ids(weights, source_ids, size):
     """Return the sum of the weights of every id, `(B, T, size)`."""
     batch, steps = ops.shape(weights)[:2]
-    rows = size * ops.arange(batch, dtype="int32")[:, None]
+    rows = size * index_range(batch)[:, None]
     segments = ops.reshape(rows + source_ids, (-1,))
     # One segment for every row and id, with the weights of all steps.
     weights = ops.reshape(ops.swapaxes(weights, 1, 2), (-1, steps))

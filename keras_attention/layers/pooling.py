@@ -187,8 +187,7 @@ class AttentionPooling(CompositeLayer):
             valid = valid[:, None]
 
         hidden = project_rows(self.hidden, value) if self.hidden else ops.tanh(value)
-        scores = ops.matmul(ops.reshape(hidden, (-1, hidden.shape[-1])), self.scale)
-        scores = ops.reshape(scores, (rows, length, self.hops))
+        scores = project_rows(lambda rows: ops.matmul(rows, self.scale), hidden)
         noise = {}
         if training:
             # Hops take the place of steps, so they share the coin of `HardWeighting`.

@@ -20,6 +20,7 @@ from keras_attention.layers.projections import serialize_options
 from keras_attention.layers.projections import weight_arguments
 from keras_attention.layers.projections import weight_options
 from keras_attention.ops.precision import accumulation_dtype
+from keras_attention.sizes import index_range
 from keras_attention.typing import Config
 from keras_attention.typing import Initializer
 from keras_attention.typing import Regularizer
@@ -133,7 +134,7 @@ class PositionEncoding(keras.layers.Layer):
         self._check_positions(inputs.shape, start)
         positions = ops.cast(start, "int32")
         if len(inputs.shape) > 2:
-            steps = ops.arange(ops.shape(inputs)[-2], dtype="int32")
+            steps = index_range(ops.shape(inputs)[-2])
             positions = positions[..., None] + steps
         if self.kind == "learned":
             encoding = ops.take(self.embeddings, positions, axis=0)
@@ -634,7 +635,7 @@ def positions_of_steps(mask, length, start=None):
         start: Position of the first step of each row, int32 `(B,)`; zero if `None`.
     """
     if mask is None:
-        positions = ops.arange(length, dtype="int32")[None]
+        positions = index_range(length)[None]
     else:
         counted = ops.cumsum(ops.cast(mask, "int32"), axis=1)
         positions = ops.cast(counted, "int32") - 1

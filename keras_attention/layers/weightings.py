@@ -26,6 +26,8 @@ from keras_attention.ops.rows import row_max
 from keras_attention.ops.rows import subtract_max
 from keras_attention.serialization import seed_and_generator
 from keras_attention.serialization import serialize_seed
+from keras_attention.sizes import index_range
+from keras_attention.sizes import is_symbol
 from keras_attention.typing import Config
 from keras_attention.typing import Nested
 from keras_attention.typing import Seed
@@ -230,6 +232,7 @@ class SparsemaxWeighting(_DeterministicWeighting):
         [Martins and Astudillo, 2016](https://arxiv.org/abs/1602.02068), section 2.
     """
 
+    selects = True
     normalize = staticmethod(masked_sparsemax)
 
 
@@ -279,6 +282,7 @@ class EntmaxWeighting(_DeterministicWeighting):
         [Peters et al., 2019](https://arxiv.org/abs/1905.05702), section 3.
     """
 
+    selects = True
     normalize = staticmethod(masked_entmax15)
 
 
@@ -287,8 +291,24 @@ def _sorted(scores):
     # Scores below -1 get no weight, and squares of the lowest would overflow. No score
     # reaches the upper bound, because at a bound JAX halves the gradient.
     scores = ops.clip(scores, -2.0, 1.0)
-    ordered = -ops.sort(-ops.stop_gradient(scores), axis=-1)
+    ordered = _in_descending_order(ops.stop_gradient(scores))
     return scores, ordered, cumsum(ops.ones_like(ordered))
+
+
+def _in_descending_order(x):
+    """Return every row in descending order."""
+    length = ops.shape(x)[-1]
+    if not (keras.backend.backend() == "jax" and is_symbol(length)):
+        return -ops.sort(-x, axis=-1)
+    # The converter of JAX to ONNX cannot sort rows of unknown length. Of equal entries,
+    # the first comes first.
+    order = index_range(length)
+    this, other = x[..., None], x[..., None, :]
+    ties = ops.logical_and(this == other, order < order[:, None])
+    before = ops.logical_or(this < other, ties)
+    place = ops.sum(ops.cast(before, "int32"), axis=-1)
+    is_at = ops.cast(place[..., None, :] == order[:, None], x.dtype)
+    return ops.sum(is_at * other, axis=-1)
 
 
 def _above(threshold, scores, valid):
@@ -350,6 +370,7 @@ class HardWeighting(TemperatureWeighting):
 
     reports = ("probabilities", "log_probability", "entropy", "sampled")
     allows_scaling = False
+    selects = True
 
     def __init__(
         self,
@@ -401,8 +422,8 @@ class HardWeighting(TemperatureWeighting):
                 scores, noise["uniform"], valid, temperature=self.relaxation
             )
         else:
-            shape = (*ops.shape(scores)[:-1], 1)
-            soft = ops.full(shape, self.inference == "expectation", dtype="bool")
+            is_soft = self.inference == "expectation"
+            soft = ops.full_like(scores[..., :1], is_soft, dtype="bool")
             chosen = masked_hardmax(scores, valid)
         sampled = ops.logical_not(soft)[..., 0]
         log_probabilities = log_probability(scores, chosen, valid)

@@ -21,6 +21,7 @@ from keras_attention.layers.projections import weight_options
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.rows import row_max
+from keras_attention.sizes import index_range
 from keras_attention.typing import Config
 from keras_attention.typing import Initializer
 from keras_attention.typing import Regularizer
@@ -299,9 +300,7 @@ def spread_window(weights, positions, length):
     batch, queries = ops.shape(weights)[:2]
     if is_zero(length):
         return ops.zeros((batch, queries, 0), weights.dtype)
-    rows = ops.reshape(
-        ops.arange(batch * queries, dtype="int32") * length, (batch, queries, 1)
-    )
+    rows = ops.reshape(index_range(batch * queries) * length, (batch, queries, 1))
     places = ops.reshape(rows + _nearest(positions, length), (-1, 1))
     size = batch * queries * length
     flat = ops.reshape(weights, (-1,))

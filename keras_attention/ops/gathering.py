@@ -8,6 +8,7 @@ from keras import tree
 
 from keras_attention.empty_tensors import is_zero
 from keras_attention.empty_tensors import join_axes
+from keras_attention.sizes import index_range
 
 
 def take_rows(nested, index):
@@ -19,7 +20,7 @@ def take_rows(nested, index):
     if not tensors:
         return nested
     batch, size = ops.shape(tensors[0])[:2]
-    first = size * ops.arange(batch, dtype="int32")
+    first = size * index_range(batch)
     places = index + ops.reshape(first, (-1, *[1] * (len(index.shape) - 1)))
 
     def take(x):

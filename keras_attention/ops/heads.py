@@ -14,16 +14,19 @@ import keras
 from keras import ops
 
 from keras_attention.backends import has_few_scores
+from keras_attention.backends import project_rows
 from keras_attention.empty_tensors import may_be_zero
 from keras_attention.ops.masks import clear_masked
+from keras_attention.sizes import index_range
+from keras_attention.sizes import is_one
 
 
 def project_heads(dense, x, num_heads):
     """Apply a `Dense` layer to `(B, T, depth)` and return its heads, `(B, N, T, D)`."""
     batch, length = ops.shape(x)[:2]
-    rows = dense(ops.reshape(x, (-1, x.shape[-1])))
+    rows = project_rows(dense, x)
     depth = rows.shape[-1] // num_heads
-    if x.shape[1] == 1:
+    if is_one(x.shape[1]):
         return ops.reshape(rows, (batch, num_heads, 1, depth))
     rows = ops.reshape(rows, (batch, length, num_heads, depth))
     return ops.transpose(rows, (0, 2, 1, 3))
@@ -32,7 +35,7 @@ def project_heads(dense, x, num_heads):
 def join_heads(x):
     """Reshape `(B, N, T, D)` to `(B, T, N * D)`."""
     batch, num_heads, length, depth = ops.shape(x)
-    if x.shape[2] != 1:
+    if not is_one(x.shape[2]):
         x = ops.transpose(x, (0, 2, 1, 3))
     return ops.reshape(x, (batch, length, num_heads * depth))
 
@@ -89,7 +92,7 @@ def sees_a_key(mask, query, keys):
 
 def causal_mask(query, keys):
     """Return the mask of the positions up to each query, `(1, 1, T, S)`."""
-    t, s = (ops.arange(ops.shape(x)[2], dtype="int32") for x in (query, keys))
+    t, s = (index_range(ops.shape(x)[2]) for x in (query, keys))
     return t[None, None, :, None] >= s
 
 

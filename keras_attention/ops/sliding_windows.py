@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_attention.empty_tensors import join_axes
 from keras_attention.ops.gathering import take_rows
+from keras_attention.sizes import index_range
 
 # Smaller blocks would make matrix products that are too small to be fast.
 MIN_BLOCK = 32
@@ -54,7 +55,7 @@ def join_blocks(x, length):
 
 def block_offsets(size, causal):
     """Return the offsets of the positions that a block sees, `(1, C, J)`."""
-    queries = ops.arange(size, dtype="int32")
+    queries = index_range(size)
     keys = ops.arange(-size, size if causal else 2 * size, dtype="int32")
     return (keys[None, :] - queries[:, None])[None]
 
@@ -71,7 +72,7 @@ def block_mask(lengths, batch, length, window_size, size, causal):
     if causal:
         seen = ops.logical_and(seen, offsets <= 0)
     count = _block_count(length, size)
-    starts = size * ops.arange(count, dtype="int32")
+    starts = size * index_range(count)
     keys = starts[:, None] + ops.arange(-size, offsets.shape[2] - size, dtype="int32")
     lengths = length if lengths is None else lengths[:, None, None]
     exists = ops.logical_and(keys >= 0, keys < lengths)
@@ -86,7 +87,7 @@ def valid_first(mask):
     Both are int32 `(B, S)`; the valid steps, and the others, keep their order.
     """
     length = ops.shape(mask)[1]
-    steps = ops.arange(length, dtype="int32")
+    steps = index_range(length)
     order = ops.argsort(ops.where(mask, steps, steps + length), axis=1)
     return ops.cast(order, "int32"), ops.cast(ops.argsort(order, axis=1), "int32")
 

@@ -1,5 +1,7 @@
 """Values of a decoder with additive attention, and its steps against its pass."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from decoder.reference import STEPS
 from decoder.reference import UNITS
 from decoder.reference import VALUE
 from decoder.reference import VALUE_DIM
+from decoder.reference import WORDS
 from decoder.reference import assert_close
 from decoder.reference import decode_as_in_the_paper
 from decoder.reference import decoder_of
@@ -29,6 +32,8 @@ from keras_attention import AdditiveAttention
 from keras_attention import AttentionCell
 from keras_attention import AttentionDecoder
 from keras_attention import LuongAttention
+from keras_attention import beam_search
+from keras_attention import greedy_search
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -252,3 +257,43 @@ def test_the_depth_of_an_attentional_layer_without_units_is_inferred(rng):
     assert (
         tuple(cell.get_initial_state(BATCH, memory)["feedback"].shape)[-1] == INPUT_DIM
     )
+
+
+@pytest.mark.parametrize("order", ["previous", "current"])
+def test_the_state_of_a_gru_may_be_a_tensor_as_keras_returns_it(order, rng):
+    source, inputs = draw(rng, VALUE), draw(rng, INPUTS)
+    values, state = keras.layers.GRU(
+        STATE_UNITS, return_sequences=True, return_state=True
+    )(source)
+    cell = AttentionCell(
+        CELLS["gru"](), AdditiveAttention(UNITS, coverage=True), order=order
+    )
+    decoder = AttentionDecoder(cell)
+
+    found = decoder(inputs, values, initial_state={"cell": state})
+
+    assert_close(found, decoder(inputs, values, initial_state={"cell": [state]}))
+    memory = cell.memory(values)
+    outputs, next_state = cell(inputs[:, 0], {"cell": state}, memory)
+    expected, expected_state = cell(inputs[:, 0], {"cell": [state]}, memory)
+    assert_close(outputs, expected)
+    assert_close(next_state, {**expected_state, "cell": expected_state["cell"][0]})
+
+
+@pytest.mark.parametrize("search", [greedy_search, partial(beam_search, beam_size=2)])
+def test_a_search_starts_from_a_state_that_is_a_tensor(search, rng):
+    cell = AttentionCell(CELLS["gru"](), AdditiveAttention(UNITS, coverage=True))
+    embed, classify = keras.layers.Embedding(WORDS, 5), keras.layers.Dense(WORDS)
+    memory = cell.memory(draw(rng, VALUE))
+    state = draw(rng, (BATCH, STATE_UNITS))
+
+    def found(cell_state):
+        def step(token_ids, state):
+            outputs, state = cell(embed(token_ids), state, memory)
+            log_probs = ops.log_softmax(classify(outputs["output"]))
+            return log_probs, state, outputs["weights"]
+
+        start = cell.complete_state({"cell": cell_state}, memory)
+        return search(step, start, start=1, end=2, max_length=3)
+
+    assert_close(numpy(found(state)), numpy(found([state])))

@@ -104,7 +104,7 @@ STATES = [
 
 
 def shapes(nested):
-    return tree.map_structure(lambda x: x.shape, nested)
+    return tree.map_structure(lambda x: getattr(x, "shape", x), nested)
 
 
 @pytest.mark.parametrize("make", [decoder_of, new_decoder])
@@ -237,3 +237,12 @@ def test_an_initial_state_has_the_batch_size_of_the_inputs():
 
     with pytest.raises(ValueError, match=r"initial_state must have .*Received: \(3, "):
         decoder(zeros(*INPUTS), zeros(*VALUE), state)
+
+
+@pytest.mark.parametrize("state", [{}, {"fed": zeros(2, 17)}, None], ids=repr)
+def test_a_state_to_complete_needs_that_of_the_cell(state):
+    cell = AttentionCell(CELLS["gru"](), AdditiveAttention(UNITS, coverage=True))
+    message = r"state must be a dict.*'cell' with tensors of rank 2 or 3.*Received: "
+
+    with pytest.raises(ValueError, match=message + re.escape(str(shapes(state)))):
+        cell.complete_state(state, cell.memory(zeros(*VALUE)))
