@@ -423,7 +423,8 @@ class HardWeighting(TemperatureWeighting):
             )
         else:
             is_soft = self.inference == "expectation"
-            soft = ops.full_like(scores[..., :1], is_soft, dtype="bool")
+            rows = ops.sum(scores, axis=-1, keepdims=True)
+            soft = ops.full_like(rows, is_soft, dtype="bool")
             chosen = masked_hardmax(scores, valid)
         sampled = ops.logical_not(soft)[..., 0]
         log_probabilities = log_probability(scores, chosen, valid)
