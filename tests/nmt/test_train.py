@@ -38,7 +38,7 @@ def test_the_best_model_is_a_folder_that_translates(trained):
 def test_the_training_is_recorded_with_the_model(trained):
     config = json.loads((trained / "model" / "config.json").read_text())
     assert config["training"]["learning_rate"] == 1e-2
-    assert config["training"]["data"] == "corpus0"
+    assert config["training"]["data"] == ["corpus0"]
     assert config["model"]["encoder_layers"] == 1
     assert config["model"]["length_ratio"] > 0
 

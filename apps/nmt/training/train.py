@@ -323,8 +323,11 @@ def _subwords(config, training, checkpoints):
     for folder in (checkpoints.directory, config.output):
         if checkpoints.resumed and holds(folder, [SUBWORDS]):
             return Subwords.load(folder)
+    # Back-translations may contain what no author would write.
+    synthetic = training.back_translated or [False] * len(training)
+    sources = itertools.compress(training.source, map(operator.not_, synthetic))
     return Subwords.train(
-        [*training.source, *training.target],
+        [*sources, *training.target],
         config.vocabulary_size,
         character_coverage=config.character_coverage,
     )
