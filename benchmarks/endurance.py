@@ -2,11 +2,14 @@
 
     python benchmarks/endurance.py clients --count 20 --seconds 60
     python benchmarks/endurance.py kills --count 50
+    python benchmarks/endurance.py glossaries --count 200
 
 The clients ask one LiteRT model, then one SavedModel, in batches of one to three, and
 compare every answer. Trainings of both programs in all phases are killed at random
 moments and continued with the same command until they are done; their models should
-equal, bit by bit, that of a training that was not killed. The columns are those of
+equal, bit by bit, that of a training that was not killed. One translator receives
+glossaries of changing size, in batches of changing size; an answer without one of its
+phrases counts as changed. The columns are those of
 `robustness.py`.
 """
 
@@ -186,9 +189,70 @@ def model_of(output):
     return found
 
 
+def glossaries(count, seed):
+    """Translate batches of changing size, each with a glossary of another size."""
+    from keras_attention_apps.nmt import Translator
+
+    translator, random = (
+        Translator.from_preset("multi30k-en-de-bahdanau"),
+        np.random.default_rng(seed),
+    )
+    words = [
+        "man",
+        "woman",
+        "dog",
+        "child",
+        "street",
+        "ball",
+        "water",
+        "shirt",
+        "house",
+        "bike",
+    ]
+    terms = [
+        "Hund",
+        "Haus",
+        "Wasser",
+        "Ball",
+        "Kind",
+        "Straße",
+        "Rad",
+        "Hemd",
+        "Frau",
+        "Mann",
+    ]
+    counts = collections.Counter()
+    for _ in range(count):
+        chosen = random.permutation(words)[: random.integers(0, 7)].tolist()
+        glossary = {
+            word: " ".join(random.choice(terms, random.integers(1, 5)))
+            for word in chosen
+        }
+        sentences = [
+            "a " + " and a ".join(random.choice(words, random.integers(1, 5)))
+            for _ in range(random.integers(1, 10))
+        ]
+        try:
+            found = translator.translate(sentences, glossary=glossary, beam_size=3)
+        except Exception:
+            traceback.print_exc()
+            counts["tracebacks"] += 1
+            continue
+        missing = [
+            phrase
+            for sentence, one in zip(sentences, found, strict=True)
+            for word, phrase in glossary.items()
+            if word in sentence.split()
+            and phrase not in one.text
+            and phrase not in one.omitted
+        ]
+        counts["changed" if missing else "answered"] += 1
+    report("glossaries", counts, count)
+
+
 def main():
     parser = workers.command_line(__doc__)
-    parser.add_argument("kind", choices=["clients", "kills"])
+    parser.add_argument("kind", choices=["clients", "kills", "glossaries"])
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60, help="of the clients")
     parser.add_argument("--seed", type=int, default=1)
@@ -196,6 +260,8 @@ def main():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if options.kind == "clients":
         clients(options.count, options.seconds)
+    elif options.kind == "glossaries":
+        glossaries(options.count, options.seed)
     else:
         kills(options.count, options.seed)
 
