@@ -106,7 +106,10 @@ def real_task(model, text):
         "model": str(model),
         "lines": lines,
         "sources": [encode(line) for line in lines],
-        "steps": [len(encode(found.text)) for found in translator.translate(lines)],
+        "steps": [
+            len(encode(found.text))
+            for found in translator.translate(lines, split=False)
+        ],
     }
 
 
@@ -144,7 +147,7 @@ def our_search(
         lines = task["lines"][::every]
         size = len(lines) if together > 1 else 1
         parts = [lines[i : i + size] for i in range(0, len(lines), size)]
-        options = {"beam_size": beam_size, "batch_size": together}
+        options = {"beam_size": beam_size, "batch_size": together, "split": False}
         return lambda: [translator.translate(part, **options) for part in parts]
 
     from keras_attention_apps.common.network.search_model import SearchModel
@@ -191,7 +194,7 @@ def litert_search(task, beam_size, together, every):
 
         translator = LiteTranslator.from_preset(task["model"], threads=workers.CORES)
         lines = task["lines"][::every]
-        options = {"beam_size": beam_size}
+        options = {"beam_size": beam_size, "split": False}
         return lambda: [translator.translate(line, **options) for line in lines]
 
     import tensorflow as tf

@@ -14,7 +14,7 @@ class TranslateBatch(ModelBatch):
     The column of the inputs contains sentences: strings, or bytes in UTF-8. The result
     has the columns `translation`, `source_words`, `words`, `score`, `log_probability`,
     `cut` and `error`; with `maps`, also `alignment` and `attention`. See `Translation`
-    for their meaning, and `ModelBatch` for the arguments.
+    for their meaning, `ModelBatch` for the arguments, and `translate_each` for `split`.
     """
 
     runtimes = RUNTIMES
@@ -28,14 +28,16 @@ class TranslateBatch(ModelBatch):
     }
     map_fields: ClassVar = {"alignment": [str], "attention": [[float]]}
 
-    def __init__(self, model=DEFAULT_MODEL, *, column="text", **options):
+    def __init__(self, model=DEFAULT_MODEL, *, column="text", split=True, **options):
         super().__init__(model, column=column, **options)
+        self.split = split
 
     def rows(self, values):
         sentences = [_sentence(value) for value in values]
         found = self.model.translate_each(
             (text for text, error in sentences if error is None),
             batch_size=self.batch_size,
+            split=self.split,
             **self.search,
         )
         return [

@@ -422,6 +422,9 @@ class TranslateConfig:
     #: Where the source phrase occurs in a sentence, the translation contains the target
     #: phrase. A source phrase in lower case matches any case. Needs the runtime keras.
     glossary: Path | None = None
+    #: Translate a line of several sentences sentence by sentence, and join the
+    #: translations.
+    split_sentences: bool = True
     #: Number of translations per sentence, each printed as: number of the sentence,
     #: tab, score, tab, translation.
     n_best: Positive = 1
@@ -480,6 +483,9 @@ class EvaluateConfig:
     #: Glossary, as for nmt translate. Also prints the percentage of its phrases that
     #: the translations contain.
     glossary: Path | None = None
+    #: Translate a line of several sentences sentence by sentence. Without it, models
+    #: are comparable with those that read a line as a whole.
+    split_sentences: bool = False
     search: Flags[TranslationSearchConfig] = TranslationSearchConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
 

@@ -1,5 +1,6 @@
 """Translations of sentences, whichever runtime computes them."""
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -16,6 +17,8 @@ from keras_attention_apps.nmt.data.copying import Copying
 from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.data.glossary import encode_phrase
 from keras_attention_apps.nmt.data.padding import chunks
+from keras_attention_apps.nmt.data.sentences import join_sentences
+from keras_attention_apps.nmt.data.sentences import split_sentences
 from keras_attention_apps.nmt.data.text import Subwords
 from keras_attention_apps.nmt.data.text import alignment_of
 from keras_attention_apps.nmt.data.text import merge_weights
@@ -27,27 +30,33 @@ SORTED_BATCHES = 16
 # Maximum lengths are rounded up to multiples of this, because XLA compiles for each
 # length.
 LENGTH_STEP = 16
+# Maximum number of sentences of a text. Its attention has the size of their square.
+MAX_SENTENCES = 100
 # Extra tokens that the translation of a short sentence may have.
 LENGTH_SLACK = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """A translation of one sentence.
+    """A translation of one sentence, or of a text of several.
+
+    In several sentences, words attend to words of the same sentence alone.
 
     Attributes:
         text: The translation.
         source_words, words: The words of the sentence and of the translation, separated
             at spaces; in scripts without spaces, subwords.
-        score: Score by which translations are ranked.
+        score: Score by which translations are ranked; of several sentences, their mean.
         log_probability: Natural logarithm of the translation's probability.
         weights: Attention `(len(words), len(source_words))`; all are zero for a model
             without attention.
         end_weights: Attention to the end of the sentence, `(len(words),)`. With it, a
             row sums to one, unless the attention is local.
-        cut: Whether the sentence was too long, and is translated in part.
+        cut: Whether a sentence was too long, and is translated in part, or the text has
+            more than `MAX_SENTENCES`.
         omitted: The target phrases of the glossary that did not fit.
-        subwords: The subwords of the translation, and the end token, if it has ended.
+        subwords: The subwords of the translation, and the end token, if it has ended;
+            of several sentences, each with its end token.
         subword_log_probabilities: Natural logarithms of their probabilities, each given
             those before it; their sum is `log_probability`.
     """
@@ -63,6 +72,36 @@ class Translation:
     omitted: list = dataclasses.field(default_factory=list)
     subwords: list = dataclasses.field(default_factory=list)
     subword_log_probabilities: list = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def joined(cls, translations):
+        """Return the translation of a text from those of its sentences."""
+        if len(translations) == 1:
+            return translations[0]
+
+        def together(name):
+            return [x for one in translations for x in getattr(one, name)]
+
+        source_words, words = together("source_words"), together("words")
+        weights = np.zeros((len(words), len(source_words)), "float32")
+        row = column = 0
+        for one in translations:
+            rows, columns = one.weights.shape
+            weights[row : row + rows, column : column + columns] = one.weights
+            row, column = row + rows, column + columns
+        return cls(
+            text=join_sentences(one.text for one in translations),
+            source_words=source_words,
+            words=words,
+            score=float(np.mean([one.score for one in translations])),
+            log_probability=sum(one.log_probability for one in translations),
+            weights=weights,
+            end_weights=np.concatenate([one.end_weights for one in translations]),
+            cut=any(one.cut for one in translations),
+            omitted=together("omitted"),
+            subwords=together("subwords"),
+            subword_log_probabilities=together("subword_log_probabilities"),
+        )
 
     @property
     def alignment(self):
@@ -150,6 +189,7 @@ class BaseTranslator:
         *,
         n_best=1,
         batch_size=64,
+        split=True,
         glossary=None,
         sampling=None,
         **search,
@@ -161,6 +201,9 @@ class BaseTranslator:
 
         Args:
             sentences: Iterable of strings.
+            split: Whether a string of several sentences is translated sentence by
+                sentence; see `split_sentences`. Of such a string, the `n_best`
+                translations are those with the highest mean score of their sentences.
             n_best: Translations of a sentence, at most the beam width. There are fewer
                 where the search finds fewer.
             batch_size: Batch size, in sentences.
@@ -194,6 +237,29 @@ class BaseTranslator:
             raise UserError("sampling does not take a glossary: expected one of both")
         check_batch_size(batch_size)
         seeds = sampling and ((sampling, (sampling.seed, i)) for i in itertools.count())
+        counts = collections.deque()
+
+        def parts():
+            for text in sentences:
+                found = split_sentences(text) if split else [text]
+                counts.append(len(found))
+                yield from found[:MAX_SENTENCES]
+
+        options = batch_size, n_best, search, glossary, seeds
+        found = self._translate_sentences(parts(), *options)
+        join = _joined_draws if sampling else _joined_best
+        for first in found:
+            count = counts.popleft()
+            others = itertools.islice(found, min(count, MAX_SENTENCES) - 1)
+            joined = join([first, *others], n_best)
+            if count > MAX_SENTENCES:
+                joined = [dataclasses.replace(one, cut=True) for one in joined]
+            yield joined
+
+    def _translate_sentences(
+        self, sentences, batch_size, n_best, search, glossary, seeds
+    ):
+        """Yield the list of `Translation`s of each sentence, as `translate_each`."""
         # In batches of one sentence, sorting saves nothing.
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
         for chunk in chunks(sentences, batch_size * sorted_batches):
@@ -207,7 +273,7 @@ class BaseTranslator:
             for batch in chunks(waiting, batch_size):
                 token_ids = [sources[i].token_ids for i in batch]
                 phrases = [sources[i].phrases for i in batch]
-                draw = {"sampling": next(seeds)} if sampling else {}
+                draw = {"sampling": next(seeds)} if seeds else {}
                 hypotheses = self._search(
                     token_ids, batch_size, n_best, search, phrases, **draw
                 )
@@ -309,6 +375,31 @@ class BaseTranslator:
                 hypothesis.token_log_probabilities[:length].tolist()
             ),
         )
+
+
+def _joined_best(ranked, n_best):
+    """Return the best translations of a text from those of its sentences, best first.
+
+    Args:
+        ranked: For each sentence, the list of its translations, best first.
+        n_best: Maximum number of translations.
+    """
+    best = [()]
+    for translations in ranked:
+        longer = [
+            (*chosen, one)
+            for place, chosen in enumerate(best)
+            # Combinations that are worse than `n_best` others are left out.
+            for one in translations[: n_best // (place + 1)]
+        ]
+        longer.sort(key=lambda chosen: -sum(one.score for one in chosen))
+        best = longer[:n_best]
+    return [Translation.joined(chosen) for chosen in best]
+
+
+def _joined_draws(drawn, n_best):
+    """Return samples of a text from those of its sentences."""
+    return [Translation.joined(chosen) for chosen in zip(*drawn, strict=False)]
 
 
 def _empty_translation():

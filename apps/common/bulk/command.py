@@ -43,6 +43,7 @@ def run_command(
     config,
     filesystem,
     describe_input=None,
+    **options,
 ):
     """Run a bulk inference, print its totals, and return the exit code.
 
@@ -55,6 +56,7 @@ def run_command(
         describe_input: Function that returns a dict of properties of the input, such as
             its digest; needed if the ids alone do not identify it. A job is resumed
             only if they are the same.
+        **options: Further arguments of `model_batch`.
     """
     require("ray.data")
     bulk, runtime = config.bulk, config.runtime
@@ -72,10 +74,11 @@ def run_command(
         "options": config.model.options,
         "max_bytes": config.reading.max_bytes,
         "filesystem": None if local else filesystem,
+        **options,
     }
     _check_model(model_batch, arguments)
     columns = {"column": bulk.column, "id_column": bulk.id_column}
-    names = ("model", "maps", "search", "options")
+    names = ("model", "maps", "search", "options", *options)
     recorded = {**{name: arguments[name] for name in names}, **columns}
     recorded["options"] = changes_in(recorded["options"])
     if describe_input is not None:

@@ -52,7 +52,11 @@ def evaluate(config):
         _check_aligns(translator, chosen.name)
     search = translator.search_options(**config.search.beam)
     found = translator.translate(
-        sources, batch_size=config.search.batch_size, glossary=glossary, **search
+        sources,
+        batch_size=config.search.batch_size,
+        split=config.split_sentences,
+        glossary=glossary,
+        **search,
     )
     translations = [translation.text for translation in found]
     _warn(found)

@@ -69,6 +69,7 @@ def translate(config):
         lines,
         n_best=config.n_best,
         batch_size=batch_size,
+        split=config.split_sentences,
         glossary=glossary,
         sampling=config.sampling,
         **config.search.beam,
@@ -191,7 +192,7 @@ def _warn(name, translation):
         count = len(translation.source_words)
         words = "word was" if count == 1 else f"{count} words were"
         print(
-            f"nmt: warning: {name}: too long; only its first {words} translated",
+            f"nmt: warning: {name}: too long; only {words} translated",
             file=sys.stderr,
         )
     if translation.omitted:

@@ -33,7 +33,15 @@ def translate_bulk(config):
     digest = None
     if not _is_parquet(config):
         digest = functools.partial(inputs.text_digest, filesystem, path)
-    return run_command("nmt", read, TranslateBatch, config, filesystem, digest)
+    return run_command(
+        "nmt",
+        read,
+        TranslateBatch,
+        config,
+        filesystem,
+        digest,
+        split=config.split_sentences,
+    )
 
 
 def _is_parquet(config):

@@ -90,6 +90,7 @@ def _translate(config, targets, folder):
         found = translator.translate(
             part,
             batch_size=max(config.batch_tokens // USUAL_LENGTH, 1),
+            split=False,
             sampling=SamplingConfig(
                 config.back_translation_temperature, seed=config.seed + begin
             ),

@@ -520,6 +520,7 @@ class _Phases:
             [x for data_set in pairs for x in data_set.source],
             beam_size=self.config.validation_beam_size,
             batch_size=VALIDATION_BATCH,
+            split=False,
         )
         for index, translation in enumerate(translations):
             self.samples.keep(index, translation)
