@@ -15,6 +15,8 @@ from keras_attention_apps.common.digests import DIGEST_KEY
 from keras_attention_apps.common.digests import FILE_DIGESTS_KEY
 from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
+from keras_attention_apps.common.training.checkpoints import PREVIOUS
+from keras_attention_apps.common.training.checkpoints import PROGRESS
 from programs import begin_training
 
 from .trainings import SHORT
@@ -66,7 +68,8 @@ def test_without_digests_the_path_of_the_preset_must_be_the_same(
     words = Vocabulary(captioner.tokenizer.words[:3:-1])
     Captioner(captioner.config, words, captioner.network).save(other)
     begin(run(base))
-    for path in (tmp_path / "run" / "checkpoints").glob("*.json"):
+    for name in (PROGRESS, PREVIOUS):
+        path = tmp_path / "run" / "checkpoints" / name
         content = json.loads(path.read_text())
         files = [content["weights"]] if content["weights"] else []
         kept = {k: v for k, v in content["config"].items() if "preset's" not in k}
