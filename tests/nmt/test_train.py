@@ -12,6 +12,7 @@ from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network.recurrent import BahdanauNetwork
 from keras_attention_apps.nmt.training import train as training
+from programs import training as training_command
 
 from .conftest import untrained
 from .conftest import write_links
@@ -331,3 +332,37 @@ def test_scheduled_sampling_needs_a_recurrent_decoder(few, tmp_path, capsys):
     run = small(few, tmp_path / "run", **{"scheduled-sampling": 0.5})
     assert main([*run, "--copy"]) == 2
     assert "needs a model without --model.copy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scores, best", [((5, 5, 4), 0), ((5, 4, 6), 2)])
+def test_a_preset_is_epoch_0_and_kept_unless_an_epoch_exceeds_it(
+    scores, best, untrained_copies, few, model_folder, tmp_path, monkeypatch
+):
+    figures, saves, save = iter(scores), [], Translator.save
+
+    def saved(translator, folder, **metadata):
+        saves.append(folder)
+        save(translator, folder, **metadata)
+
+    def score(*texts):
+        return {"bleu": next(figures), "chrf": 1.0}, {}
+
+    monkeypatch.setattr(Translator, "save", saved)
+    monkeypatch.setattr(training, "translation_scores", score)
+    monkeypatch.setattr(training, "has_four_words", lambda _: True)
+    options = {
+        "data": few,
+        "pair": "en-fr",
+        "output": tmp_path / "run",
+        "from-preset": model_folder,
+        "epochs": 2,
+        "average": 0,
+    }
+    assert main(training_command(options)) == 0
+
+    assert len(saves) == (2 if best else 1)
+    assert tuple(x["bleu"] for x in history(tmp_path / "run")) == scores
+    report = (tmp_path / "run/report.html").read_text(encoding="utf-8")
+    names = ["Epoch 0: tiny", *(f"Teacher forcing, epoch {n}" for n in (1, 2))]
+    assert f"the best model: {names[best]}" in report
+    assert "2 pairs for validation, which is too few" in report

@@ -22,7 +22,8 @@ def test_the_links_of_a_guide_belong_to_the_training(few, tmp_path, capsys, begi
     guide = write_links(few, tmp_path / "guide", "train")
     run = small(few, tmp_path / "run", guide=guide)
     begin(run)
-    assert "2 for validation; 50 links; " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "2 pairs for validation, which is too few" in out and "; 50 links; " in out
     guide.write_text("0-0\n" * 10)
     assert main(run) == 2
     assert "another training: guide_links was '50 links" in capsys.readouterr().err

@@ -19,11 +19,14 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
         self._last = None
 
     def on_train_batch_end(self, batch, logs=None):
-        last, self._last = self._last, logs
+        last = self._last
+        self._last = logs, f"step {batch + 1} of epoch {self.epoch + 1}"
         if last:
-            self._check(last, f"step {batch} of epoch {self.epoch + 1}")
+            self._check(*last)
 
     def on_epoch_end(self, epoch, logs=None):
+        if self._last:
+            self._check(*self._last)
         self._check(logs, f"epoch {epoch + 1}")
 
     def _check(self, logs, place):

@@ -28,6 +28,7 @@ from keras_attention_apps.common.training.averaging import average_models
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.checkpoints import dependencies
 from keras_attention_apps.common.training.data_sets import combined_scores
+from keras_attention_apps.common.training.data_sets import validation_summary
 from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.embeddings import check_embeddings
 from keras_attention_apps.common.training.ranking import best_of
@@ -238,6 +239,17 @@ def text_fingerprint(training, validation):
     )
 
 
+def _validation_summary(validation):
+    """Return the numbers of validation pairs, of several data sets with their names."""
+    if len(validation) == 1:
+        (pairs,) = validation.values()
+        return validation_summary(len(pairs), "pairs")
+    return "; ".join(
+        f"{name}: {validation_summary(len(pairs), 'pairs')}"
+        for name, pairs in validation.items()
+    )
+
+
 def _count(validation):
     return sum(map(len, validation.values()))
 
@@ -369,7 +381,7 @@ class _Phases:
             optimizer={"beta_2": config.beta_2},
             title=f"Training of a translator with {NAMES[config.model.attention]}",
             data_summary=f"{len(training):,} pairs of sentences; "
-            f"{_count(validation):,} for validation; "
+            f"{_validation_summary(validation)}; "
             f"{len(translator.tokenizer):,} subwords",
             metric=self.metric,
             samples=self.samples,
@@ -489,7 +501,7 @@ class _Phases:
                 f"{batches.too_long_count} left out with more than "
                 f"{counted(self.config.model.max_length, 'subword')}"
             )
-        parts.append(f"{_count(self.validation)} for validation")
+        parts.append(_validation_summary(self.validation))
         if training.links:
             parts.append(f"{sum(map(len, training.links))} links")
         parts.append(f"{len(self.translator.tokenizer)} subwords")
