@@ -7,9 +7,6 @@ import sys
 import keras
 from keras import ops
 
-from keras_attention.sizes import is_one
-from keras_attention.sizes import is_symbol
-
 # Assumed length where it is unknown.
 USUAL_LENGTH = 1024
 
@@ -62,7 +59,7 @@ def has_few_scores(shape, dtype):
 
 def softmax(x):
     """Return the softmax of every row, by the fastest implementation."""
-    if is_one(x.shape[-1]):
+    if isinstance(x.shape[-1], int) and x.shape[-1] == 1:
         # Keras warns of the softmax of a single number. NaN must propagate.
         return 1 + 0 * x
     if traces_for_cpu() and has_few_scores(x.shape, x.dtype):
@@ -113,4 +110,7 @@ def defers_gradients(x):
     Args:
         x: Any tensor of the forward pass.
     """
-    return keras.backend.backend() != "jax" and not is_symbol(x.shape[0])
+    backend = keras.backend.backend()
+    # An export has tensors for sizes.
+    exports = backend == "torch" and not isinstance(x.shape[0], int)
+    return backend != "jax" and not exports

@@ -17,11 +17,6 @@ def known_sizes(shape):
     return tuple(size if isinstance(size, int) else None for size in shape)
 
 
-def is_one(size):
-    """Return whether a size is known to be one."""
-    return isinstance(size, int) and size == 1
-
-
 def index_range(count):
     """Return the numbers from 0 to `count - 1`, int32 `(count,)`."""
     if keras.backend.backend() == "jax" and is_symbol(count):

@@ -23,7 +23,6 @@ from keras_attention.layers.projections import weight_arguments
 from keras_attention.layers.projections import weight_options
 from keras_attention.ops.additive_blocks import is_large
 from keras_attention.ops.additive_blocks import large_scores
-from keras_attention.sizes import is_one
 from keras_attention.typing import Config
 from keras_attention.typing import Dtype
 from keras_attention.typing import Initializer
@@ -313,7 +312,8 @@ class AdditiveScore(ProjectedScore):
             kernel = ops.cast(self.coverage_kernel, self.compute_dtype)
             shift = ops.cast(coverage, self.compute_dtype)[..., None] * kernel
         # One query, as in a decoder step, gains neither from blocks nor from XLA.
-        large = shift is None and not is_one(query.shape[1]) and is_large(query, keys)
+        several = not (isinstance(query.shape[1], int) and query.shape[1] == 1)
+        large = shift is None and several and is_large(query, keys)
         if large and not exports_to_onnx():
             return large_scores(additive_scores, query, keys, scale)
         return additive_scores(query, keys, scale, shift)
@@ -349,7 +349,7 @@ def additive_scores(query, keys, scale, shift=None):
     query, keys, given = ops.cast(query, dtype), ops.cast(keys, dtype), query.dtype
     if len(keys.shape) == 4:
         sums = ops.expand_dims(query, 2) + keys
-    elif is_one(query.shape[1]):
+    elif isinstance(query.shape[1], int) and query.shape[1] == 1:
         # For one query, the gradient then sums over fewer axes.
         sums = ops.expand_dims(query + keys, 1)
     else:
@@ -358,7 +358,9 @@ def additive_scores(query, keys, scale, shift=None):
     if shift is not None:
         sums = sums + ops.cast(shift, dtype)
     hidden = ops.tanh(sums)
-    # One matrix product is much faster than a product and a sum over the last axis.
     scale = ops.expand_dims(ops.cast(scale, dtype), -1)
-    scores = project_rows(lambda rows: rows @ scale, hidden)
-    return ops.cast(scores[..., 0], given)
+    if keras.backend.backend() != "tensorflow":
+        return ops.cast((hidden @ scale)[..., 0], given)
+    # One matrix product is much faster than a product and a sum over the last axis.
+    scores = ops.reshape(hidden, (-1, hidden.shape[-1])) @ scale
+    return ops.cast(ops.reshape(scores, ops.shape(hidden)[:-1]), given)

@@ -307,18 +307,16 @@ def _holds_tensors(x):
     return any(hasattr(one, "shape") for one in x)
 
 
+@functools.lru_cache(maxsize=1024)
 def check_shapes(query_shape, value_shape, key_shape=None, *, ordered=False):
-    """Raise `ValueError` for shapes of a query, value and key that do not fit.
+    """Raise `ValueError` for shapes, tuples, of a query, value and key that do not fit.
+
+    Shapes that fit are remembered, so that a call checks new shapes only.
 
     If `ordered`, the position of a query matters, so a single query is an error.
     """
-    shapes = (x and known_sizes(x) for x in (query_shape, value_shape, key_shape))
-    _check_sizes(*shapes, bool(ordered))
-
-
-# Shapes that fit are remembered, so that a call checks new shapes only.
-@functools.lru_cache(maxsize=1024)
-def _check_sizes(query_shape, value_shape, key_shape, ordered):
+    query_shape, value_shape = known_sizes(query_shape), known_sizes(value_shape)
+    key_shape = None if key_shape is None else known_sizes(key_shape)
     if len(query_shape) not in (2, 3):
         raise ValueError(
             "query must have the shape (batch, query_depth) or "
@@ -373,13 +371,16 @@ def check_memory(memory, attention=None, inputs=None):
         raise ValueError(f"memory must be {expected}. Received: {shapes_of(memory)}")
     if inputs is None:
         return
-    values = [one["values"] for one in memories]
-    batches = known_sizes([x.shape[0] for x in (inputs, *values)])
-    if len({*batches} - {None}) > 1:
+    batches = {inputs.shape[0]} if isinstance(inputs.shape[0], int) else set()
+    for one in memories:
+        # Other sizes are unknown, or symbols, which cannot be compared.
+        if isinstance(one["values"].shape[0], int):
+            batches.add(one["values"].shape[0])
+    if len(batches) > 1:
         raise ValueError(
             "inputs and values must have the same batch size. "
             f"Received: inputs {tuple(inputs.shape)}, values "
-            f"{shapes_of(values)}"
+            f"{shapes_of([one['values'] for one in memories])}"
         )
 
 

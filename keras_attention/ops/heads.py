@@ -14,19 +14,19 @@ import keras
 from keras import ops
 
 from keras_attention.backends import has_few_scores
-from keras_attention.backends import project_rows
 from keras_attention.empty_tensors import may_be_zero
 from keras_attention.ops.masks import clear_masked
 from keras_attention.sizes import index_range
-from keras_attention.sizes import is_one
 
 
 def project_heads(dense, x, num_heads):
     """Apply a `Dense` layer to `(B, T, depth)` and return its heads, `(B, N, T, D)`."""
     batch, length = ops.shape(x)[:2]
-    rows = project_rows(dense, x)
+    # As in `project_rows`, whose result would be reshaped again.
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    rows = dense(ops.reshape(x, (-1, x.shape[-1])) if on_tensorflow else x)
     depth = rows.shape[-1] // num_heads
-    if is_one(x.shape[1]):
+    if isinstance(length, int) and length == 1:
         return ops.reshape(rows, (batch, num_heads, 1, depth))
     rows = ops.reshape(rows, (batch, length, num_heads, depth))
     return ops.transpose(rows, (0, 2, 1, 3))
@@ -35,7 +35,7 @@ def project_heads(dense, x, num_heads):
 def join_heads(x):
     """Reshape `(B, N, T, D)` to `(B, T, N * D)`."""
     batch, num_heads, length, depth = ops.shape(x)
-    if not is_one(x.shape[2]):
+    if not (isinstance(length, int) and length == 1):
         x = ops.transpose(x, (0, 2, 1, 3))
     return ops.reshape(x, (batch, length, num_heads * depth))
 

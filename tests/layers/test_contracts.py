@@ -25,6 +25,7 @@ from layers.keras_contract import restored_from_json
 from rounding import rounding_bound
 
 import keras_attention
+from keras_attention import MultiHeadAttention
 from keras_attention import SelfAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -402,5 +403,5 @@ def test_every_attention_layer_has_a_case():
     public = {getattr(keras_attention, name) for name in keras_attention.__all__}
     names = ("Attention", "Pooling")
     found = {x for x in public if inspect.isclass(x) and x.__name__.endswith(names)}
-    # Its weights have an axis for the heads, and other tests cover it.
-    assert found == {*layers, SelfAttention}
+    # Their weights have an axis for the heads, and other tests cover them.
+    assert found == {*layers, MultiHeadAttention, SelfAttention}

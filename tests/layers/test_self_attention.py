@@ -30,6 +30,7 @@ from layers.self_attention_reference import dense
 from layers.self_attention_reference import read
 from rounding import rounding_bound
 
+from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.layers.multi_head import SelfAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -422,3 +423,24 @@ def test_returned_weights_are_those_after_dropout(rng):
     again = biased(dropout=0.5, seed=1)
     again.build(SEQUENCE)
     np.testing.assert_array_equal(attend(again, x, training=True)[1] != 0, kept)
+
+
+def test_multi_head_attention_attends_from_a_query_to_a_value():
+    random = np.random.default_rng(1)
+    query = random.normal(size=(2, 3, 5)).astype("float32")
+    value = random.normal(size=(2, 7, 11)).astype("float32")
+    mask = np.array([[True] * 7, [True] * 4 + [False] * 3])
+    layer = MultiHeadAttention(2, 3)
+
+    found = layer(query, value, value_mask=mask)
+
+    # Models of earlier versions have a `SelfAttention` with a value.
+    earlier = SelfAttention(2, 3)
+    earlier.build(query.shape, value.shape)
+    earlier.set_weights(layer.get_weights())
+    expected = earlier(query, value, value_mask=mask)
+    np.testing.assert_array_equal(numpy(found), numpy(expected))
+    value[1, 4:] = np.nan
+    np.testing.assert_array_equal(numpy(layer(query, value, value_mask=mask)), found)
+    with pytest.raises(TypeError, match="value"):
+        layer(query)
