@@ -125,3 +125,14 @@ def check_average(main, task, model, mean, capsys):
     averaged, one = (task.from_preset(x).network.get_weights() for x in (mean, model))
     for x, y in zip(averaged, one, strict=True):
         assert x == pytest.approx(y)
+
+
+def calibration_of(folder):
+    """Return the calibration in the folder of a model, a dict."""
+    return json.loads((folder / "config.json").read_text())["calibration"]
+
+
+def first_line(page):
+    """Return the first fragment of HTML of a page, a `gradio.Blocks`."""
+    values = (getattr(block, "value", None) for block in page.blocks.values())
+    return next(value for value in values if isinstance(value, str))

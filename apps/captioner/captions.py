@@ -39,6 +39,8 @@ class Caption:
         sentinel: With adaptive attention, the weight of the visual sentinel for each
             word: the share of the attention that is not on the image; otherwise
             `None`.
+        unsure: Whether the mean log-probability is below the limit of the model's
+            `Calibration`; `None` for a model without calibration.
     """
 
     text: str
@@ -50,6 +52,7 @@ class Caption:
     weights: np.ndarray
     boxes: np.ndarray | None = None
     sentinel: list | None = None
+    unsure: bool | None = None
 
     def details(self):
         """Return everything as a dict that JSON can hold."""
@@ -58,6 +61,8 @@ class Caption:
             optional["boxes"] = self.boxes.astype(float).round(4).tolist()
         if self.sentinel is not None:
             optional["sentinel"] = [round(x, 4) for x in self.sentinel]
+        if self.unsure is not None:
+            optional["unsure"] = self.unsure
         return {
             "caption": self.text,
             "score": round(self.score, 4),
@@ -74,7 +79,8 @@ class BaseCaptioner:
     """Captions images, with the attention map of every word.
 
     Subclasses set the attributes and implement `_caption_each`. They also inherit from
-    `Task` or `LiteTask`, which implement `search_options`.
+    `Task` or `LiteTask`, which implement `search_options` and
+    `marked`.
 
     Attributes:
         tokenizer: The `Vocabulary`.
@@ -204,7 +210,7 @@ class BaseCaptioner:
             maps, sentinel = maps[:, :-1], maps[:, -1].tolist()
         is_grid = boxes is None
         maps = maps.reshape(-1, *self.grid) if is_grid else maps[:, : len(boxes)]
-        return Caption(
+        caption = Caption(
             text=detokenize(words),
             words=words,
             score=hypothesis.score,
@@ -218,6 +224,7 @@ class BaseCaptioner:
             boxes=boxes,
             sentinel=sentinel,
         )
+        return self.marked(caption)
 
 
 def check_maps(maps):

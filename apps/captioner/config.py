@@ -1,7 +1,6 @@
 """All options of the captioner, with their defaults."""
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Annotated
 from typing import Literal
@@ -11,6 +10,7 @@ from keras_attention_apps.captioner.schema import DEFAULT_MODEL
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.captioner.schema import ImageSize
 from keras_attention_apps.common.config import BulkConfig
+from keras_attention_apps.common.config import CalibrationOptions
 from keras_attention_apps.common.config import ExportOptions
 from keras_attention_apps.common.config import Flags
 from keras_attention_apps.common.config import ModelName
@@ -26,6 +26,7 @@ from keras_attention_apps.common.schema import Dropout
 from keras_attention_apps.common.schema import Fraction
 from keras_attention_apps.common.schema import Layers
 from keras_attention_apps.common.schema import Length
+from keras_attention_apps.common.schema import LogProbability
 from keras_attention_apps.common.schema import Momentum
 from keras_attention_apps.common.schema import Natural
 from keras_attention_apps.common.schema import NonNegative
@@ -353,7 +354,7 @@ class CaptionConfig:
     #: left out; a warning names each image that has no caption left. In JSON, such an
     #: image has the caption null and the mean_log_probability of its best caption. To
     #: choose it, see the CIDEr of the most probable captions in captioner evaluate.
-    min_score: Annotated[float, Range(-math.inf, 0)] | None = None
+    min_score: LogProbability | None = None
     #: Number of captions per image, each printed as: path, tab, score, tab, caption; in
     #: JSON they are a list.
     n_best: Positive = 1
@@ -396,6 +397,28 @@ class EvaluateConfig:
     output: Path | None = None
     search: Flags[CaptionSearchConfig] = CaptionSearchConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class CalibrateConfig(CalibrationOptions):
+    """Measure how sure a model is of its captions, and write the result into it.
+
+    The result is the quantiles of the mean log-probability of the captions of
+    validation data and, with --out-of-domain, a threshold, and the area under the ROC
+    curve that tells how well it separates both. From then on, captions below the
+    threshold are marked as unsure.
+
+    For example: captioner calibrate my-captioner/model --data flickr8k --out-of-domain
+    coco --purpose "photographs of people and dogs outdoors"
+    """
+
+    #: Split of the data: train, dev (also val, valid or validation) or test.
+    split: str = "dev"
+    #: Maximum share of unreadable images, which are left out.
+    max_unreadable: Fraction = 0.01
+    #: Folder with the files of detected regions, for a model that was trained
+    #: with --regions.
+    regions: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ import sys
 
 from keras_attention_apps.captioner.config import SCENES
 from keras_attention_apps.captioner.config import TRAINING
+from keras_attention_apps.captioner.config import CalibrateConfig
 from keras_attention_apps.captioner.config import CaptionConfig
 from keras_attention_apps.captioner.config import EvaluateConfig
 from keras_attention_apps.captioner.config import ExportConfig
@@ -16,7 +17,14 @@ PROGRAM = Program(
     "Caption images, and show where the model looked for every word.",
     package="keras_attention_apps.captioner",
     task="inference:Captioner",
-    commands=(CaptionConfig, EvaluateConfig, ExportConfig, ScenesConfig, WebConfig),
+    commands=(
+        CaptionConfig,
+        EvaluateConfig,
+        CalibrateConfig,
+        ExportConfig,
+        ScenesConfig,
+        WebConfig,
+    ),
     training={"train": TRAINING, "train-scenes": SCENES},
     descriptions={
         "train-scenes": "Train a captioner on simple images, such as those of "

@@ -304,6 +304,26 @@ class ServerConfig:
     max_queue: Positive = 64
 
 
+@dataclasses.dataclass(frozen=True)
+class CalibrationOptions:
+    """Options of a calibration that both programs have."""
+
+    #: Preset, folder of a trained model, or LiteRT file, which is changed.
+    model: Positional[str]
+    #: Folder of the validation data, which the model is for.
+    data: Path | None = None
+    #: Folder of data that the model is not for. The threshold below which the model is
+    #: unsure is fitted to separate both. Without it, the threshold is the 2% quantile
+    #: of the validation data.
+    out_of_domain: Path | None = None
+    #: What the model is for, in one line, which --help and the web interface show.
+    purpose: str | None = None
+    #: Batch size.
+    batch_size: Annotated[int, Range(1, 1_000_000)] = 64
+    runtime: Flags[RuntimeConfig] = RuntimeConfig()
+    reading: Flags[ReadingConfig] = ReadingConfig()
+
+
 Format = Literal["savedmodel", "litert"]
 Quantize = Literal["float16", "int8", "none"]
 

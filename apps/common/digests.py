@@ -37,6 +37,19 @@ def write_sealed(path, value, files=()):
     return content
 
 
+def update_sealed(path, entries):
+    """Replace some entries of a JSON file; those of the digests of files stay.
+
+    Args:
+        path: Name of the file.
+        entries: Dict that JSON can hold.
+    """
+    content = {**read_sealed(path), **entries}
+    content.pop(DIGEST_KEY, None)
+    content[DIGEST_KEY] = _digest(content)
+    write_json(path, content)
+
+
 def read_sealed(path):
     """Return the dict of a JSON file.
 

@@ -2,18 +2,24 @@
 
 import dataclasses
 import functools
+import inspect
 import operator
 import warnings
+from importlib.resources import files
 from typing import Annotated
 from typing import Any
 
 import tyro
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.cli import quiet_tensorflow
 from keras_attention_apps.common.cli import run
 from keras_attention_apps.common.config import AverageConfig
 from keras_attention_apps.common.config import ReadingConfig
 from keras_attention_apps.common.config import parsed
+from keras_attention_apps.common.digests import read_sealed
 from keras_attention_apps.common.imports import imported
+from keras_attention_apps.common.presets import CONFIG
 from keras_attention_apps.common.reading import at_most
 
 
@@ -93,9 +99,22 @@ class Program:
         return functools.reduce(operator.or_, subcommands)
 
     def _subcommand(self, command, config, **options: Any):
-        if command in self.descriptions:
-            options["description"] = self.descriptions[command]
+        description = self.descriptions.get(command) or _paragraphs(config)
+        purpose = self._purpose(config)
+        options["description"] = "\n\n".join(filter(None, [description, purpose]))
         return Annotated[config, tyro.conf.subcommand(command, **options)]
+
+    def _purpose(self, config):
+        """Return a line that says what the default model of a command is for."""
+        model = getattr(getattr(config, "model", None), "name", None)
+        if model is None:
+            return None
+        path = files(self.package) / "presets" / model / CONFIG
+        try:
+            purpose = read_sealed(path).get("purpose")
+        except (UserError, OSError):
+            return None
+        return purpose and f"Default model: {printable(purpose)} ({model})."
 
     def _read_config(self, preset):
         quiet_tensorflow()
@@ -103,6 +122,12 @@ class Program:
 
     def _imported(self, name):
         return imported(f"{self.package}.{name}")
+
+
+def _paragraphs(config):
+    """Return the docstring of a dataclass with each paragraph on one line."""
+    paragraphs = inspect.getdoc(config).split("\n\n")
+    return "\n\n".join(" ".join(text.split()) for text in paragraphs)
 
 
 def _command(config):

@@ -6,11 +6,15 @@ import sys
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import printable
+from keras_attention_apps.common.digests import update_sealed
 from keras_attention_apps.common.files import MODEL_FILES
+from keras_attention_apps.common.files import check_file
 from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
+from keras_attention_apps.common.litert.model_file import update_metadata
 from keras_attention_apps.common.litert.runtime import available
+from keras_attention_apps.common.presets import CONFIG
 from keras_attention_apps.common.presets import LITERT
 from keras_attention_apps.common.presets import find_preset
 from keras_attention_apps.common.presets import is_litert
@@ -102,6 +106,35 @@ class Runtimes:
         except UserError:
             return []
         return [folder / file for folder in folders for file in files]
+
+    def described_files(self, model):
+        """Return the files that `describe` changes.
+
+        Raises:
+            UserError: If there is no such model, or a file cannot be written.
+        """
+        files = [expanded(model)]
+        if not is_litert(model):
+            folder = find_preset(model, imported(self.litert).presets)
+            files = [
+                path for path in (folder / LITERT, folder / CONFIG) if path.exists()
+            ]
+        for path in files:
+            check_file(path)
+        return files
+
+    def describe(self, model, entries):
+        """Write entries into the configuration of a model, and into its LiteRT file.
+
+        Args:
+            model: Name of a preset, folder, or LiteRT file.
+            entries: Dict that JSON can hold; see `Described`.
+        """
+        for path in self.described_files(model):
+            if is_litert(path):
+                update_metadata(path, imported(self.litert).noun, entries)
+            else:
+                update_sealed(path, entries)
 
     def with_absolute_paths(self, model):
         """Return a name of the same model that is valid in every working directory."""

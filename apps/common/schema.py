@@ -48,6 +48,8 @@ Dropout = Annotated[float, Range(0, 0.99)]
 BeamSize = Annotated[int, Range(1, 1000)]
 # How often an epoch of a training goes through a data set.
 Weight = Annotated[float, Range(0, 1000)]
+# Logarithm of a probability.
+LogProbability = Annotated[float, Range(-math.inf, 0)]
 # The range that NumPy and Keras accept.
 Seed = Annotated[int, Range(0, 2**32 - 1)]
 # Maximum length of a translation relative to its source.

@@ -3,6 +3,7 @@
 import dataclasses
 
 from keras_attention_apps.common import presets
+from keras_attention_apps.common.calibration import Described
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import check_file_digest
 from keras_attention_apps.common.digests import read_sealed
@@ -24,7 +25,7 @@ from keras_attention_apps.common.training.averaging import average
 MAX_SEARCHES = 32
 
 
-class Task:
+class Task(Described):
     """A trained network with its tokenizer: loading, saving and cached searches.
 
     Subclasses set the class attributes and implement `build_network`.
@@ -127,7 +128,12 @@ class Task:
             cls._from_folder(folder, precision, changes, **options)
             for folder in folders
         ]
-        return cls.ensemble(models, **options) if len(models) > 1 else models[0]
+        model = cls.ensemble(models, **options) if len(models) > 1 else models[0]
+        if len(presets.split_names(name_or_path)) == 1:
+            folder = presets.find_preset(name_or_path, cls.presets)
+            with presets.loading(folder, cls.noun):
+                model.read_description(read_sealed(folder / presets.CONFIG))
+        return model
 
     @classmethod
     def _from_folder(cls, folder, precision, changes, **options):
@@ -253,7 +259,11 @@ class Task:
             save_half(self.network, temporary / WEIGHTS)
             write_sealed(
                 temporary / presets.CONFIG,
-                {"model": dataclasses.asdict(self.config), **metadata},
+                {
+                    "model": dataclasses.asdict(self.config),
+                    **self.description,
+                    **metadata,
+                },
                 files=(self.tokenizer.file_name, *parts, WEIGHTS),
             )
 

@@ -8,6 +8,7 @@ from typing import Literal
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import BulkConfig
+from keras_attention_apps.common.config import CalibrationOptions
 from keras_attention_apps.common.config import ExportOptions
 from keras_attention_apps.common.config import Flags
 from keras_attention_apps.common.config import ModelName
@@ -24,6 +25,7 @@ from keras_attention_apps.common.schema import Fraction
 from keras_attention_apps.common.schema import Layers
 from keras_attention_apps.common.schema import Length
 from keras_attention_apps.common.schema import LengthRatio
+from keras_attention_apps.common.schema import LogProbability
 from keras_attention_apps.common.schema import Momentum
 from keras_attention_apps.common.schema import Natural
 from keras_attention_apps.common.schema import NonNegative
@@ -221,8 +223,8 @@ class TranslationTrainingOptions:
     data_weights: tuple[Weight, ...] = ()
     #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
-    #: Monolingual text of the target language, one sentence per line, which
-    #: --reverse-model translates back into the source language before the training.
+    #: Monolingual text of the target language, one sentence per line, which the model
+    #: of --reverse-model translates back into the source language before the training.
     #: The back-translations join the training pairs, with a tag before the source.
     #: They are kept in OUTPUT/back-translations.
     monolingual: Path | None = None
@@ -425,6 +427,11 @@ class TranslateConfig:
     #: Translate a line of several sentences sentence by sentence, and join the
     #: translations.
     split_sentences: bool = True
+    #: Minimum mean_log_probability of a translation, such as -0.8. Translations below
+    #: it are left out: the line is empty, and a warning names each sentence that has no
+    #: translation left. In JSON, such a sentence has the translation null and the
+    #: mean_log_probability of its best translation.
+    min_score: LogProbability | None = None
     #: Number of translations per sentence, each printed as: number of the sentence,
     #: tab, score, tab, translation.
     n_best: Positive = 1
@@ -488,6 +495,26 @@ class EvaluateConfig:
     split_sentences: bool = False
     search: Flags[TranslationSearchConfig] = TranslationSearchConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class CalibrateConfig(CalibrationOptions):
+    """Measure how sure a model is of its translations, and write the result into it.
+
+    The result is the quantiles of the mean log-probability of the translations of
+    validation data and, with --out-of-domain, a threshold, and the area under the ROC
+    curve that tells how well it separates both. From then on, translations below the
+    threshold are marked as unsure.
+
+    For example: nmt calibrate my-translator/model --data multi30k --pair en-de
+    --out-of-domain tatoeba --purpose "English to German, descriptions of images"
+    """
+
+    #: Language pair: the suffixes of source and target, such as en-de.
+    pair: str | None = None
+    #: Split: the name of the files. By default that of the validation set: val, valid,
+    #: validation or dev.
+    split: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ import sys
 
 from keras_attention_apps.common.program import Program
 from keras_attention_apps.nmt.config import TRAINING
+from keras_attention_apps.nmt.config import CalibrateConfig
 from keras_attention_apps.nmt.config import EvaluateConfig
 from keras_attention_apps.nmt.config import ExportConfig
 from keras_attention_apps.nmt.config import TranslateConfig
@@ -14,7 +15,13 @@ PROGRAM = Program(
     "Translate, and show word alignments.",
     package="keras_attention_apps.nmt",
     task="inference:Translator",
-    commands=(TranslateConfig, EvaluateConfig, ExportConfig, WebConfig),
+    commands=(
+        TranslateConfig,
+        EvaluateConfig,
+        CalibrateConfig,
+        ExportConfig,
+        WebConfig,
+    ),
     training={"train": TRAINING},
 )
 

@@ -59,6 +59,9 @@ class Translation:
             of several sentences, each with its end token.
         subword_log_probabilities: Natural logarithms of their probabilities, each given
             those before it; their sum is `log_probability`.
+        unsure: Whether the mean log-probability is below the limit of the model's
+            `Calibration`; of several sentences, whether that of one of them is. `None`
+            for a model without calibration.
     """
 
     text: str
@@ -72,6 +75,15 @@ class Translation:
     omitted: list = dataclasses.field(default_factory=list)
     subwords: list = dataclasses.field(default_factory=list)
     subword_log_probabilities: list = dataclasses.field(default_factory=list)
+    unsure: bool | None = None
+
+    @property
+    def mean_log_probability(self):
+        """Mean over the subwords and the end token.
+
+        The larger it is, the more confident the model is.
+        """
+        return self.log_probability / max(len(self.subword_log_probabilities), 1)
 
     @classmethod
     def joined(cls, translations):
@@ -101,6 +113,12 @@ class Translation:
             omitted=together("omitted"),
             subwords=together("subwords"),
             subword_log_probabilities=together("subword_log_probabilities"),
+            # Only a calibrated model says whether it is unsure.
+            unsure=(
+                None
+                if translations[0].unsure is None
+                else any(one.unsure for one in translations)
+            ),
         )
 
     @property
@@ -113,18 +131,21 @@ class Translation:
 
     def details(self):
         """Return a dict that JSON can hold, without `end_weights`, `cut`, `omitted`."""
+        optional = {} if self.unsure is None else {"unsure": self.unsure}
         return {
             "translation": self.text,
             "source_words": self.source_words,
             "words": self.words,
             "score": round(self.score, 4),
             "log_probability": round(self.log_probability, 4),
+            "mean_log_probability": round(self.mean_log_probability, 4),
             "subwords": self.subwords,
             "subword_log_probabilities": [
                 round(x, 4) for x in self.subword_log_probabilities
             ],
             "alignment": [f"{source}-{target}" for source, target in self.alignment],
             "attention": self.weights.round(4).tolist(),
+            **optional,
         }
 
 
@@ -149,7 +170,7 @@ class BaseTranslator:
     """Translates sentences, with the word alignment of every translation.
 
     Subclasses set the attributes and implement `_search`. They also inherit from `Task`
-    or `LiteTask`, which implement `search_options`.
+    or `LiteTask`, which implement `search_options` and `marked`.
 
     Attributes:
         tokenizer: The `Subwords`.
@@ -265,7 +286,9 @@ class BaseTranslator:
         for chunk in chunks(sentences, batch_size * sorted_batches):
             sources = [self._source(sentence, glossary) for sentence in chunk]
             found = [
-                [_empty_translation()] if len(source.token_ids) == 1 else None
+                [self.marked(_empty_translation())]
+                if len(source.token_ids) == 1
+                else None
                 for source in sources
             ]
             waiting = [i for i, translations in enumerate(found) if not translations]
@@ -360,7 +383,7 @@ class BaseTranslator:
             weights = np.zeros((len(places), len(source_places)))
         # The end token is one more word.
         merged = merge_weights(weights, [*source_places, len(source_words)], places)
-        return Translation(
+        translation = Translation(
             text=self.tokenizer.decode(token_ids),
             source_words=source_words,
             words=words,
@@ -375,6 +398,7 @@ class BaseTranslator:
                 hypothesis.token_log_probabilities[:length].tolist()
             ),
         )
+        return self.marked(translation)
 
 
 def _joined_best(ranked, n_best):

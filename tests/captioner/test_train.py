@@ -40,6 +40,10 @@ def test_the_training_is_recorded_with_the_model(trained):
     config = json.loads((trained / "model" / "config.json").read_text())
     assert config["training"]["epochs"] == 2
     assert config["training"]["backbone_weights"] == "none"
+    # The best epoch has calibrated the model, by the beam width of the validation.
+    found = config["calibration"]
+    assert found["count"] == 4 and found["threshold"] is None
+    assert found["quantiles"] == sorted(found["quantiles"])
 
     progress = json.loads((trained / "checkpoints" / "progress.json").read_text())
     assert progress["phase"] == 3

@@ -176,7 +176,7 @@ def test_many_images_give_a_table_and_a_csv(browser, address, tmp_path):
             page.get_by_role("link", name="CSV").click()
         lines = download.value.path().read_text().splitlines()
 
-    assert lines[0] == "file,caption,mean log-probability,error"
+    assert lines[0] == "file,caption,mean log-probability,note"
     assert re.match(r"photographer.jpg,a man .* camera,-0\.\d+,$", lines[1])
     assert re.match('text.jpg,,,"Cannot read', lines[2])
 

@@ -1,5 +1,6 @@
 """Parts of the page that need no browser."""
 
+import dataclasses
 import re
 import types
 
@@ -17,3 +18,6 @@ def test_figures_of_the_same_title_are_chosen_from_separately():
     first, second = (set(re.findall('name="(.*?)"', x)) for x in figures)
 
     assert len(first) == len(second) == 1 and first != second
+    assert "Unsure" not in figures[0]
+    unsure = caption_figure(photo, dataclasses.replace(caption, unsure=True), "", 0)
+    assert "Unsure: " in unsure

@@ -70,7 +70,8 @@ def training(output, examples=("one", "two"), **options):
 
 def epoch(report, checkpoints, samples, phase, bleu, *, text, loss=1.0, saved=True):
     for index in range(2):
-        samples.keep(index, types.SimpleNamespace(text=f"{text} {index}"))
+        output = types.SimpleNamespace(text=f"{text} {index}", unsure=index == 1)
+        samples.keep(index, output)
     figures = {"loss": loss, "bleu": bleu}
     report.add_epoch(phase, figures)
     if saved:
@@ -92,7 +93,9 @@ def test_the_first_epoch_and_the_best_of_each_phase_are_shown(tmp_path):
     assert "first 0" in sample and "latest 0" in sample and "tuned 0" in sample
     assert "better 0" not in sample and "worse 0" not in sample
     # All texts are in the tables.
-    assert "worse 1" in page.text
+    assert "worse 0" in page.text
+    # Those of which the model is unsure are marked.
+    assert "worse 1 (unsure)" in page.text and "worse 0 (unsure)" not in page.text
     assert "the best model: Forcing, epoch 3" in page.text
     assert "model.units" in page.text and "two texts" in page.text
 
@@ -189,7 +192,7 @@ def test_samples_are_evenly_spaced():
     for count in (1, 2, SAMPLES, 101):
         samples = Texts([str(i) for i in range(count)])
         for i in range(count):
-            samples.keep(i, types.SimpleNamespace(text=str(i)))
+            samples.keep(i, types.SimpleNamespace(text=str(i), unsure=None))
         texts = [text for text, _ in samples.outputs()]
         assert len(texts) == min(count, SAMPLES)
         assert texts[0] == "0" and texts[-1] == str(count - 1)

@@ -132,6 +132,8 @@ def test_the_average_is_kept_where_the_best_epoch_is_equal(
 
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["average_of"] == ["epoch-0001", "epoch-0002"]
+    # The average has a calibration of its own.
+    assert config["calibration"]["count"] == 2
 
 
 @pytest.mark.parametrize("average_of, first", [("best", 1), ("last", 2)])

@@ -1,5 +1,6 @@
 """Parts of the page of the translator that need no browser."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -20,6 +21,9 @@ def test_figures_of_the_same_title_are_chosen_from_separately():
     first, second = (set(re.findall('name="(.*?)"', x)) for x in figures)
 
     assert len(first) == len(second) == 1 and first != second
+    assert "Unsure" not in figures[0]
+    unsure = dataclasses.replace(translation, unsure=True)
+    assert "Unsure: " in alignment_figure(unsure, "model", 0)
 
 
 @pytest.mark.parametrize(

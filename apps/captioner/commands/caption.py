@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import sys
 
 from keras_attention_apps.captioner.commands.checks import check_inference
@@ -15,6 +16,7 @@ from keras_attention_apps.captioner.images.reading import find_images
 from keras_attention_apps.captioner.images.reading import find_unsupported
 from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
+from keras_attention_apps.common.calibration import DIGITS
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.files import check_file
@@ -166,10 +168,13 @@ def _draw_overlay(image, captions, target):
 
 
 def _probable(config, path, captions):
-    """Return the captions that are probable enough; warn where there is none."""
-    if config.min_score is None or isinstance(captions, ImageError):
+    """Return the captions that are probable enough; warn of none, or an unsure one."""
+    if isinstance(captions, ImageError):
         return captions
-    kept = [one for one in captions if _score(one) >= config.min_score]
+    least = -math.inf if config.min_score is None else config.min_score
+    kept = [one for one in captions if _score(one) >= least]
+    if kept and kept[0].unsure:
+        _warn(f"{str(path)!r}: unsure of the caption {kept[0].text!r}")
     if not kept:
         _warn(
             f"{str(path)!r} has no caption with a mean log-probability of at least "
@@ -185,7 +190,7 @@ def _best(captions):
 
 def _score(one):
     """Return the mean log-probability of a caption, with the digits of the output."""
-    return round(one.mean_log_probability, 4)
+    return round(one.mean_log_probability, DIGITS)
 
 
 def _warn(message):
@@ -240,6 +245,8 @@ def _entry(config, captions, kept, details):
     entries = []
     for one in kept:
         entry = {"caption": one.text, "mean_log_probability": _score(one)}
+        if one.unsure is not None:
+            entry["unsure"] = one.unsure
         if details:
             entry = one.details()
         elif config.n_best > 1:

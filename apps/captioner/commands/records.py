@@ -18,6 +18,8 @@ BEGINNING = b'{"photo": "'
 # What errors call an empty list of options.
 DEFAULT = "the default options"
 SCORE = "mean_log_probability"
+# Keys that earlier versions, or a model before its calibration, did not write.
+LATER_KEYS = (SCORE, "unsure")
 # The keys of every line.
 COMMON_KEYS = ("photo", "model", "options")
 
@@ -190,7 +192,7 @@ def _captions(entry):
 def _names(entry):
     """Return the keys of a line and of its captions; `None` if it has no caption.
 
-    Without that of the score, which earlier versions did not write.
+    Without the `LATER_KEYS`.
     """
     first = next(iter(_captions(entry)), None)
-    return None if first is None else {*entry, *first} - {*COMMON_KEYS, SCORE}
+    return None if first is None else {*entry, *first} - {*COMMON_KEYS, *LATER_KEYS}

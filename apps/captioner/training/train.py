@@ -538,13 +538,15 @@ class _Phases:
     def _validate(self, validation_batches):
         beam_size = self.config.validation_beam_size
         search_model = self.captioner.search_model(beam_size=beam_size)
-        captions = []
+        found = []
         multiple = shape_multiple(VALIDATION_BATCH)
         for batch, boxes in validation_batches():
             outputs = predict_rows(search_model, batch, multiple)
-            for [best] in self.captioner.captions_of(outputs, boxes=boxes):
-                self.samples.keep(len(captions), best)
-                captions.append(best.text)
+            found += [x for [x] in self.captioner.captions_of(outputs, boxes=boxes)]
+        found = self.captioner.calibrate(" and ".join(self.data.parts), found)
+        for index, caption in enumerate(found):
+            self.samples.keep(index, caption)
+        captions = [caption.text for caption in found]
         references = [image.captions for image in self.validation]
         scores = {
             name: caption_scores(captions[part], references[part])

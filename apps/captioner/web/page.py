@@ -12,6 +12,7 @@ from keras_attention_apps.common.web.components import paste_images
 from keras_attention_apps.common.web.guard import MEGABYTE
 from keras_attention_apps.common.web.markup import alert
 from keras_attention_apps.common.web.markup import note
+from keras_attention_apps.common.web.markup import unsure_mark
 from keras_attention_apps.common.web.models import name_of
 from keras_attention_apps.common.web.page import RESULTS
 from keras_attention_apps.common.web.page import beam_options
@@ -48,6 +49,7 @@ def build(config):
     blocks = page(
         "captioner",
         "Captions a photograph, and shows where the model looked for every word.",
+        service.purpose,
     )
     with blocks:
         with gr.Tab("One image"):
@@ -214,10 +216,11 @@ def _many_images(service, read):
 
 
 def _row(service, read, path):
-    """Return the row of an image in the table: its caption, or its error."""
+    """Return the row of an image in the table: its caption, and a note or its error."""
     name = views.file_name(path)
     try:
         (caption,) = service.captions(read(path), {})
     except UserError as error:
         return [name, "", "", str(error)]
-    return [name, caption.text, round(caption.mean_log_probability, 4), ""]
+    score = round(caption.mean_log_probability, 4)
+    return [name, caption.text, score, unsure_mark(caption)]

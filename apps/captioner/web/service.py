@@ -43,6 +43,7 @@ class CaptionService:
 
     Attributes:
         defaults: Options of the beam search of the model.
+        purpose: What the model is for; `None` if unknown.
         compares_hard: Whether the other model has hard attention.
     """
 
@@ -53,6 +54,7 @@ class CaptionService:
         model = self._main({})
         _check_reads_images(config.model.name, model.grid is not None)
         self.defaults = model.search_options()
+        self.purpose = model.purpose
         self._sizes = {model.image_size}
         self.compares_hard = False
         if config.compare:

@@ -11,6 +11,7 @@ from keras_attention_apps.common.figures import plots
 from keras_attention_apps.common.web.markup import data_uri
 from keras_attention_apps.common.web.markup import download
 from keras_attention_apps.common.web.markup import table
+from keras_attention_apps.common.web.markup import unsure_note
 from keras_attention_apps.common.web.markup import words
 from PIL import Image
 
@@ -72,8 +73,8 @@ def caption_figure(photo, caption, title, number):
     return (
         f'<figure class="ka-figure ka-photo" style="{style}">'
         '<div class="ka-picture" role="img" aria-label="The photograph"></div>'
-        f"{choices}<figcaption><b>{html.escape(title)}</b>: {meaning}</figcaption>"
-        "</figure>"
+        f"{unsure_note(caption)}{choices}"
+        f"<figcaption><b>{html.escape(title)}</b>: {meaning}</figcaption></figure>"
     )
 
 
@@ -126,7 +127,7 @@ def sheet(photo, caption):
     return f'{link}<img class="ka-sheet" src="{picture}" alt="Maps of all words">'
 
 
-HEADERS = ("file", "caption", "mean log-probability", "error")
+HEADERS = ("file", "caption", "mean log-probability", "note")
 
 
 def rows_table(rows):

@@ -50,6 +50,7 @@ def save_litert(task, path, signatures, *, quantize, metadata, name_or_path=None
             "written_by": f"keras-attention {__version__}",
             "quantize": quantize,
             "model": dataclasses.asdict(task.config),
+            **task.description,
             **metadata,
         },
         files={**task.tokenizer.files, **companions},

@@ -83,6 +83,27 @@ def write_model_file(path, model, *, kind, metadata, files):
                 archive.writestr(zipfile.ZipInfo(name), content)
 
 
+def update_metadata(path, kind, entries):
+    """Replace some entries of the metadata of a LiteRT file.
+
+    Args:
+        path: Name of the file.
+        kind: The expected kind, such as `"captioner"`.
+        entries: Dict that JSON can hold.
+
+    Raises:
+        UserError: As of `read_model_file`.
+    """
+    file = read_model_file(path, kind)
+    write_model_file(
+        path,
+        read_file(path)[: file.metadata["model_bytes"]],
+        kind=kind,
+        metadata={**file.metadata, **entries},
+        files=file.files,
+    )
+
+
 def read_model_file(path, kind):
     """Read the metadata of a LiteRT file, and check that the model is complete.
 

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
+from keras_attention_apps.common.calibration import Described
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.litert.model_file import read_model_file
@@ -13,7 +14,7 @@ from keras_attention_apps.common.presets import loading
 from keras_attention_apps.common.schema import from_json
 
 
-class LiteTask:
+class LiteTask(Described):
     """A LiteRT file with its tokenizer and its runtime.
 
     Subclasses set `noun` (kind of the model, for messages), `presets` (folder of the
@@ -53,6 +54,7 @@ class LiteTask:
         names = [field.name for field in dataclasses.fields(self.metadata_type)]
         options = {name: metadata[name] for name in names if name in metadata}
         vars(self).update(vars(from_json(self.metadata_type, options)))
+        self.read_description(metadata)
         if "search" not in metadata:
             raise UserError("search is missing")
         search = from_json(self.search_type, metadata["search"])

@@ -48,5 +48,7 @@ def average_models(folders, load):
         weights = [np.asarray(x, "float64") for x in model.network.get_weights()]
         sums = weights if sums is None else list(map(np.add, sums, weights))
     means = [total / len(folders) for total in sums]
+    # It is that of the weights of the first model.
+    first.calibration = None
     first.network.set_weights([mean.astype("float32") for mean in means])
     return first

@@ -58,7 +58,7 @@ def check_report(output):
 class Samples:
     """Fixed validation examples, and the latest output for each.
 
-    Subclasses implement `head` and `figure`. An output has a `text`.
+    Subclasses implement `head` and `figure`. An output has a `text`, and `unsure`.
 
     Args:
         examples: All validation examples; a few of them, evenly spaced, are samples.
@@ -94,7 +94,10 @@ class Samples:
     def outputs(self):
         """Return a pair for each sample: the text of its output, and its figure."""
         outputs = [self._outputs[index] for index in self._examples]
-        return [(output.text, self.figure(output)) for output in outputs]
+        return [
+            (x.text + (" (unsure)" if x.unsure else ""), self.figure(x))
+            for x in outputs
+        ]
 
 
 class Report:

@@ -8,6 +8,7 @@ import html
 
 # Weights below this are invisible, and left out.
 MIN_WEIGHT = 0.02
+UNSURE = "Unsure"
 
 
 def alert(error):
@@ -18,6 +19,18 @@ def alert(error):
 def note(text):
     """Return a short remark."""
     return f'<p class="ka-note">{html.escape(text)}</p>'
+
+
+def unsure_note(output):
+    """Return a remark if the model is unsure of an output, and else an empty string."""
+    if not output.unsure:
+        return ""
+    return note(f"{UNSURE}: the model is less confident than it usually is.")
+
+
+def unsure_mark(output):
+    """Return a word for a table if the model is unsure of an output."""
+    return UNSURE.lower() if output.unsure else ""
 
 
 def figures(*fragments):

@@ -1,6 +1,7 @@
 """The frame of a page: theme, style sheet, title, options and errors."""
 
 import functools
+import html
 from pathlib import Path
 
 import gradio as gr
@@ -28,15 +29,21 @@ BEAM_SIZES = (1, 3, 5, 10)
 MAX_BEAMS = 20
 
 
-def page(title, description):
-    """Return `gradio.Blocks` with a title, to be filled in a `with` statement."""
+def page(title, description, purpose=None):
+    """Return `gradio.Blocks` with a title, to be filled in a `with` statement.
+
+    Args:
+        title: Title of the page.
+        description: What the page does.
+        purpose: What its model is for, which comes first, if known.
+    """
     blocks = gr.Blocks(title=title, analytics_enabled=False)
     # Beyond this number of sessions, the images of the oldest are deleted.
     blocks.state_session_capacity = 200
     with blocks:
-        gr.HTML(
-            f'<header class="ka-title"><h1>{title}</h1><p>{description}</p></header>'
-        )
+        lines = [f"<b>{html.escape(purpose)}</b>"] if purpose else []
+        lines = "".join(f"<p>{line}</p>" for line in [*lines, description])
+        gr.HTML(f'<header class="ka-title"><h1>{title}</h1>{lines}</header>')
     return blocks
 
 

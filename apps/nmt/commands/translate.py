@@ -2,8 +2,10 @@
 
 import contextlib
 import itertools
+import math
 import sys
 
+from keras_attention_apps.common.calibration import DIGITS
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.encodings import utf8_lines
@@ -77,10 +79,11 @@ def translate(config):
     with _output(config) as file:
         for number, translations in enumerate(found, start=1):
             _warn(f"{lines.name}, line {number}", translations[0])
-            for translation in translations:
-                print(_line(config, number, translation), file=file, flush=True)
-            if config.plot:
-                _plot(config, number, translations[0])
+            kept = _probable(config, f"{lines.name}, line {number}", translations)
+            for line in _output_lines(config, number, translations, kept):
+                print(line, file=file, flush=True)
+            if config.plot and kept:
+                _plot(config, number, kept[0])
     return 2 if lines.failures else 0
 
 
@@ -203,6 +206,57 @@ def _warn(name, translation):
             else f"{count} glossary phrases do not fit, and are"
         )
         print(f"nmt: warning: {name}: {omitted} left out", file=sys.stderr)
+
+
+def _probable(config, name, translations):
+    """Return the translations that are probable enough; warn of none, or an unsure one.
+
+    Args:
+        config: The `TranslateConfig`.
+        name: Where the sentence is.
+        translations: All translations of the sentence.
+    """
+    least = -math.inf if config.min_score is None else config.min_score
+    kept = [one for one in translations if _score(one) >= least]
+    if kept and kept[0].unsure:
+        print(f"nmt: warning: {name}: unsure of the translation", file=sys.stderr)
+    if not kept:
+        print(
+            f"nmt: warning: {name}: no translation with a mean log-probability of at "
+            f"least {config.min_score}; that of the best one is {_best(translations)}",
+            file=sys.stderr,
+        )
+    return kept
+
+
+def _score(one):
+    """Return the mean log-probability of a translation, as in the output."""
+    return round(one.mean_log_probability, DIGITS)
+
+
+def _best(translations):
+    """Return the highest mean log-probability of some translations."""
+    return max(map(_score, translations))
+
+
+def _output_lines(config, number, translations, kept):
+    """Return the lines of output of a sentence.
+
+    Args:
+        config: The `TranslateConfig`.
+        number: Number of the sentence.
+        translations: All its translations.
+        kept: Those that are probable enough.
+    """
+    if kept:
+        return [_line(config, number, one) for one in kept]
+    if config.json:
+        score = {"mean_log_probability": _best(translations)}
+        return [to_json({"line": number, "translation": None, **score})]
+    if config.n_best > 1:
+        return []
+    # As for an empty sentence.
+    return ["\t" if config.alignments else ""]
 
 
 def _line(config, number, translation):

@@ -22,7 +22,10 @@ def translate_bulk(config):
         )
     check_options(
         config,
-        ("n_best", "alignments", "plot", "json", "jit_compile", "glossary"),
+        (
+            *("min_score", "n_best", "alignments", "plot"),
+            *("json", "jit_compile", "glossary"),
+        ),
     )
     if config.input is None:
         raise UserError(

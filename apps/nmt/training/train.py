@@ -534,6 +534,8 @@ class _Phases:
             batch_size=VALIDATION_BATCH,
             split=False,
         )
+        names = " and ".join(self.validation)
+        translations = translator.calibrate(names, translations)
         for index, translation in enumerate(translations):
             self.samples.keep(index, translation)
         texts = iter([translation.text for translation in translations])

@@ -10,6 +10,7 @@ from keras_attention_apps.common.web.guard import MEGABYTE
 from keras_attention_apps.common.web.markup import alert
 from keras_attention_apps.common.web.markup import figures
 from keras_attention_apps.common.web.markup import note
+from keras_attention_apps.common.web.markup import unsure_mark
 from keras_attention_apps.common.web.models import name_of
 from keras_attention_apps.common.web.page import RESULTS
 from keras_attention_apps.common.web.page import beam_options
@@ -47,7 +48,9 @@ def build(config):
     """
     service = TranslationService(config)
     blocks = page(
-        "nmt", "Translates a sentence, and shows which words every word came from."
+        "nmt",
+        "Translates a sentence, and shows which words every word came from.",
+        service.purpose,
     )
     with blocks:
         with gr.Tab("One sentence"):
@@ -166,13 +169,13 @@ def _text_file(config, service):
             rows = []
             for number, sentence in enumerate(sentences, start=1):
                 (found,) = service.translations(sentence, {})
-                rows.append([str(number), sentence, found.text])
+                rows.append([str(number), sentence, found.text, unsure_mark(found)])
                 if number % LINES_AT_ONCE == 0:
                     yield gr.skip(), "", views.lines_table(rows)
         except UserError as error:
             yield None, "", alert(error)
             return
-        link = views.text_link([text for _, _, text in rows])
+        link = views.text_link([text for _, _, text, _ in rows])
         yield None, link, views.lines_table(rows)
 
     in_turn(upload.upload, event(translated, upload, [upload, link, table]))

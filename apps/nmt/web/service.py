@@ -17,13 +17,16 @@ class TranslationService:
     Attributes:
         defaults: Options of the beam search of the model.
         others: Names of the models to compare it with.
+        purpose: What the model is for; `None` if unknown.
     """
 
     def __init__(self, config):
         self._config = config
         self._models = Models(RUNTIMES, config.runtime)
         self.others = other_models(config)
-        self.defaults = self._main({}).search_options()
+        model = self._main({})
+        self.defaults = model.search_options()
+        self.purpose = model.purpose
 
     def translations(self, sentence, search, *, n_best=1):
         """Return the best `Translation`s of a sentence, best first.

@@ -7,6 +7,7 @@ from keras_attention_apps.common.web.markup import MIN_WEIGHT
 from keras_attention_apps.common.web.markup import download
 from keras_attention_apps.common.web.markup import note
 from keras_attention_apps.common.web.markup import table
+from keras_attention_apps.common.web.markup import unsure_note
 from keras_attention_apps.common.web.markup import words
 
 # Name of the end of the sentence among the words that are attended to.
@@ -51,7 +52,8 @@ def alignment_figure(translation, title, number):
     return (
         f'<figure class="ka-figure ka-alignment" style="--rows:{rows};'
         f'--source:{first_source};--target:{first_target}">'
-        f'<p class="ka-text" dir="auto">{text}</p>{cut}<div class="ka-rows">'
+        f'<p class="ka-text" dir="auto">{text}</p>{cut}'
+        f'{unsure_note(translation)}<div class="ka-rows">'
         f'<ol aria-label="Source words">{items}<li class="ka-end">{END_LABEL}</li></ol>'
         f"{choices}</div><figcaption><b>{html.escape(title)}</b>: the wider a line, "
         "the more a word looked there</figcaption></figure>"
@@ -113,7 +115,8 @@ def n_best_table(translations):
 
 def lines_table(rows):
     """Return lines and their translations as a table."""
-    return table(["line", "source", "translation"], rows, label=f"{len(rows)} lines")
+    headers = ["line", "source", "translation", "note"]
+    return table(headers, rows, label=f"{len(rows)} lines")
 
 
 def text_link(translations):
