@@ -152,7 +152,16 @@ class Translator(BaseTranslator, Task):
         merged = merge_weights(weights, [*places[0], places[0][-1] + 1], places[1])
         return alignment_of(merged[:, :-1], merged[:, -1])
 
-    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
+    def _search(
+        self,
+        token_ids,
+        batch_size,
+        n_best,
+        search,
+        phrases=(),
+        places=(),
+        sampling=None,
+    ):
         columns = max(map(len, token_ids))
         if self.jit_compile or len(token_ids) == 1:
             # TensorFlow would trace the search again for a sentence of another length.
@@ -161,9 +170,12 @@ class Translator(BaseTranslator, Task):
             rows = power_of_two(len(token_ids), batch_size)
             token_ids = token_ids + token_ids[-1:] * (rows - len(token_ids))
             phrases = phrases + phrases[-1:] * (rows - len(phrases))
+            places = places + places[-1:] * (rows - len(places))
         inputs = {"source": pad(token_ids, columns=columns)}
         if any(phrases):
             inputs["phrases"] = self._padded(phrases)
+            count = inputs["phrases"].shape[1]
+            inputs["phrase_places"] = self._marked(places, count, columns)
         longest = self.max_search_length(columns, search, phrases)
         if sampling:
             search_model = self._sampling_model(longest, n_best, search, *sampling)
@@ -206,6 +218,15 @@ class Translator(BaseTranslator, Task):
             for place, phrase in zip(row, of_sentence, strict=False):
                 place[: len(phrase)] = phrase
         return padded
+
+    @staticmethod
+    def _marked(places, count, columns):
+        """Return places of phrases as a mask, `(B, count, columns)`."""
+        marked = np.zeros((len(places), count, columns), "bool")
+        for row, of_sentence in enumerate(places):
+            for phrase, of_phrase in enumerate(of_sentence):
+                marked[row, phrase, of_phrase] = True
+        return marked
 
     def max_search_length(self, columns, search, phrases=()):
         """Return the maximum length of a batch of translations.
@@ -287,6 +308,7 @@ class Translator(BaseTranslator, Task):
                 RequiredPhrases(
                     inputs["phrases"],
                     not_followed_by=word_continuations(self.tokenizer),
+                    source_mask=inputs["phrase_places"] if self.attends else None,
                 )
             )
         return constraints

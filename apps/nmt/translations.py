@@ -13,6 +13,7 @@ from keras_attention_apps.common.hypotheses import check_batch_size
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.hypotheses import check_several
 from keras_attention_apps.common.tokens import END
+from keras_attention_apps.common.writing_systems import has_unspaced
 from keras_attention_apps.nmt.data.copying import Copying
 from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.data.glossary import encode_phrase
@@ -157,12 +158,15 @@ class _Source:
         token_ids: Its token ids, up to the maximum length.
         cut: Whether the sentence was too long.
         phrases: The token ids of its target phrases.
+        places: For each target phrase, the places of the tokens that it translates;
+            empty where words have no spaces between them.
         omitted: The target phrases that did not fit.
     """
 
     token_ids: list
     cut: bool
     phrases: list
+    places: list
     omitted: list
 
 
@@ -296,9 +300,10 @@ class BaseTranslator:
             for batch in chunks(waiting, batch_size):
                 token_ids = [sources[i].token_ids for i in batch]
                 phrases = [sources[i].phrases for i in batch]
+                places = [sources[i].places for i in batch]
                 draw = {"sampling": next(seeds)} if seeds else {}
                 hypotheses = self._search(
-                    token_ids, batch_size, n_best, search, phrases, **draw
+                    token_ids, batch_size, n_best, search, phrases, places, **draw
                 )
                 for i, ranked in zip(batch, hypotheses, strict=False):
                     found[i] = [self._translation(sources[i], x) for x in ranked]
@@ -308,15 +313,28 @@ class BaseTranslator:
         """Return the `_Source` of a sentence and a `Glossary`, which may be `None`."""
         token_ids, cut = self._encode(sentence)
         if not glossary:
-            return _Source(token_ids, cut, [], [])
+            return _Source(token_ids, cut, [], [], [])
         if cut:
             # Phrases of the rest have nothing to translate.
             sentence = self.tokenizer.decode(token_ids)
-        targets = glossary.find(sentence)
+        found = glossary.find_places(sentence)
+        targets = list(found)
         phrases = self._phrases(targets)
         while sum(map(len, phrases)) >= self.max_length:
             phrases.pop()
-        return _Source(token_ids, cut, phrases, targets[len(phrases) :])
+        words = self.tokenizer.word_places(token_ids)
+        pieces = [self.tokenizer.pieces[token] for token in token_ids]
+        places = [
+            [
+                place
+                for place, word in enumerate(words)
+                if word in found[target] and any(map(str.isalnum, pieces[place]))
+            ]
+            for target in targets[: len(phrases)]
+        ]
+        if has_unspaced(sentence):
+            places = [[] for _ in places]
+        return _Source(token_ids, cut, phrases, places, targets[len(phrases) :])
 
     def _encode(self, sentence):
         """Return token ids, and whether the sentence was cut."""
@@ -330,7 +348,16 @@ class BaseTranslator:
         """Return target phrases as lists of token ids."""
         return [encode_phrase(self.tokenizer, phrase) for phrase in targets]
 
-    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
+    def _search(
+        self,
+        token_ids,
+        batch_size,
+        n_best,
+        search,
+        phrases=(),
+        places=(),
+        sampling=None,
+    ):
         """Return the best hypotheses of each sentence of a batch, best first.
 
         Args:
@@ -339,6 +366,8 @@ class BaseTranslator:
             n_best: Maximum number of hypotheses of a sentence.
             search: All options of the beam search.
             phrases: For each sentence, the phrases that its translations contain.
+            places: For each of its phrases, the places of the tokens that it
+                translates.
             sampling: Pair of the `SamplingConfig` and the seed of this batch, to draw
                 `n_best` hypotheses instead.
         """

@@ -57,6 +57,7 @@ class SearchStep:
         remaining: Maximum number of tokens that may follow, `(B, K)`; not positive for
             a row that is done.
         log_probs: Log-probabilities of the model before any constraint, `(B, K, N)`.
+        weights: Attention weights of the step, `(B, K, S)`.
         vocabulary: All tokens, `(N,)`.
         end: The end token.
     """
@@ -65,6 +66,7 @@ class SearchStep:
     length: Tensor
     remaining: Tensor
     log_probs: Tensor
+    weights: Tensor
     vocabulary: Tensor
     end: int
 
@@ -132,7 +134,7 @@ class Constraint:
                 constraints that were applied before.
             state: State of this constraint, nested tensors `(B, K, ...)`.
             step: `SearchStep` with the attributes `token_ids`, `length`, `remaining`,
-                `log_probs`, `vocabulary` and `end`.
+                `log_probs`, `weights`, `vocabulary` and `end`.
 
         Returns:
             log_probs: `(B, K, N)`, see `forbid`.

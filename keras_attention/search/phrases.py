@@ -43,6 +43,12 @@ class RequiredPhrases(Constraint):
     the number of tokens in the phrases keeps a hypothesis of every progress. Searches
     with a single hypothesis append phrases that the model does not produce by itself.
 
+    With a `source_mask`, a phrase replaces what the model would say for its source:
+    it begins where the largest attention weight is on its
+    source, and there no other token is allowed; or where the model would end the
+    hypothesis. The token that was most probable there is forbidden directly after the
+    phrase, and while the attention is on the source again.
+
     Phrases override constraints that do not override: a token that begins or continues
     a missing phrase may be banned or repeat an n-gram. A token to which the model gives
     the probability zero remains impossible.
@@ -54,6 +60,8 @@ class RequiredPhrases(Constraint):
         not_followed_by: List or tensor of tokens that do not follow a phrase directly
             when it appears for the first time, such as subwords that continue a word.
             They may if they continue a longer phrase, or if no other token fits.
+        source_mask: Boolean `(B, C, S)`: the positions of the source that each phrase
+            translates. A phrase without any may begin everywhere.
 
     Raises:
         ValueError: If `token_ids` are not integers `(B, C, P)`, padding comes before a
@@ -85,7 +93,11 @@ class RequiredPhrases(Constraint):
     overrides = True
 
     def __init__(
-        self, token_ids: Tensor, *, not_followed_by: Iterable[int] = ()
+        self,
+        token_ids: Tensor,
+        *,
+        not_followed_by: Iterable[int] = (),
+        source_mask: Tensor | None = None,
     ) -> None:
         if not hasattr(token_ids, "dtype"):
             token_ids = _padded(token_ids)
@@ -110,6 +122,10 @@ class RequiredPhrases(Constraint):
                     f"tokens of a phrase. Received: {self.values.tolist()}"
                 )
         self.not_followed_by = as_integers("not_followed_by", not_followed_by)
+        self.source_mask = source_mask
+        if source_mask is not None:
+            source_mask = at_least_one(ops.cast(source_mask, "int32"), axis=1)
+            self.source_mask = ops.cast(source_mask, "bool")
 
     def begin(self, search: SearchSettings) -> Nested:
         check_rows("token_ids of RequiredPhrases", self.token_ids, search.batch_size)
@@ -132,6 +148,10 @@ class RequiredPhrases(Constraint):
             # active[c, p]: the last p + 1 tokens are the first ones of phrase c.
             "active": ops.zeros(ops.shape(self.token_ids), dtype="bool"),
             "met": self.lengths == 0,
+            # Whether each phrase may begin at the next token.
+            "may_begin": ops.ones_like(self.lengths, dtype="bool"),
+            # The most probable token where each phrase was last due, -1 for none.
+            "replaced": ops.full_like(self.lengths, -1),
         }
 
     def mask(
@@ -139,7 +159,8 @@ class RequiredPhrases(Constraint):
     ) -> tuple[Tensor, Nested]:
         size = log_probs.shape[-1]
         self._check_tokens(size)
-        state, newly_met = self._advanced(state, step)
+        state, just_met = self._advanced(state, step)
+        newly_met = ops.any(just_met, axis=-1)
         missing = ops.logical_not(state["met"])
         left = ops.sum(ops.where(missing, self.lengths[:, None], 0), axis=-1)
         # Free tokens left after the next one, if it continues no phrase and all missing
@@ -148,10 +169,31 @@ class RequiredPhrases(Constraint):
         forcing = (spare < 0) & (left > 0)
         # If negative, only matches of at least `-spare` tokens leave enough room; the
         # longest match is always allowed.
+        state["may_begin"] = ops.ones_like(state["met"])
+        if self.source_mask is not None:
+            guided = ops.any(self.source_mask, axis=-1)[:, None]
+            attended = self._attended(step)
+            best = ops.cast(ops.argmax(step.log_probs, axis=-1), "int32")[..., None]
+            # The token that a phrase has replaced does not translate its source again.
+            repeats = (attended & state["met"]) | (just_met & guided)
+            is_word = (state["replaced"] >= 0) & (state["replaced"] != step.end)
+            repeats = repeats & is_word
+            log_probs = self.forbid(log_probs, mark(state["replaced"], repeats, size))
+            begins = attended & missing & ~ops.any(state["active"], axis=-1)
+            state["replaced"] = ops.where(begins, best, state["replaced"])
+            # A model that would end the hypothesis has nothing to attend to.
+            due = (attended | (best == step.end)) & guided
+            state["may_begin"] = due | ~guided | forcing[..., None]
         matches = self._matches(state)
         most = ops.max(matches, axis=(2, 3), initial=0)
         needed = ops.where(-spare < most, -spare, most)[..., None, None]
         continues = (matches > 0) & (matches >= needed)
+        if self.source_mask is not None:
+            begun = ops.any(matches > 1, axis=-1) & guided
+            due = (due & missing) | begun
+            due_now = ops.any(due, axis=-1) & ~forcing
+            continues = continues & (due | ~due_now[..., None])[..., None]
+            log_probs = ops.where(due_now[..., None], FORBIDDEN, log_probs)
         if self.not_followed_by:
             excluded = ops.convert_to_tensor(self.not_followed_by, dtype="int32")
             begins = (matches == 1) & ops.any(
@@ -204,8 +246,16 @@ class RequiredPhrases(Constraint):
         places = index_range(ops.shape(active)[-1])
         last = places == self.lengths[..., None] - 1
         complete = ops.any(active & last[:, None], axis=-1)
-        newly_met = ops.any(complete & ~state["met"], axis=-1)
-        return {"active": active, "met": state["met"] | complete}, newly_met
+        newly_met = complete & ~state["met"]
+        return {**state, "active": active, "met": state["met"] | complete}, newly_met
+
+    def _attended(self, step):
+        """Return whether the largest weight is on the source of each phrase."""
+        peak = ops.argmax(step.weights, axis=-1)[..., None]
+        by_position = ops.transpose(self.source_mask, (0, 2, 1))
+        attended = ops.take_along_axis(by_position, peak, axis=1)
+        attends = ops.any(step.weights > 0, axis=-1, keepdims=True)
+        return attended & attends
 
     def _matches(self, state):
         """Return the length of the match that each token of a phrase would complete.
@@ -214,7 +264,9 @@ class RequiredPhrases(Constraint):
             `(B, K, C, P)`: p + 1 if token p of a missing phrase would follow its first
             p tokens, otherwise 0.
         """
-        begun = _shifted(state["active"]) & (self.token_ids >= 0)[:, None]
+        first = state["may_begin"][..., None]
+        begun = ops.concatenate([first, state["active"][..., :-1]], axis=-1)
+        begun = begun & (self.token_ids >= 0)[:, None]
         missing = ops.logical_not(state["met"])[..., None]
         sizes = index_range(ops.shape(begun)[-1]) + 1
         return ops.where(begun & missing, sizes, 0)

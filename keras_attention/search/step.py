@@ -67,7 +67,9 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
         vocabulary = ops.arange(size, dtype="int32")
         limits = limit if isinstance(limit, int) else ops.reshape(limit, (-1, 1))
         remaining = limits - length
-        now = SearchStep(token_ids, length, remaining, log_probs, vocabulary, end)
+        now = SearchStep(
+            token_ids, length, remaining, log_probs, weights, vocabulary, end
+        )
         states = []
         for constraint, own in zip(constraints, state["constraints"], strict=True):
             log_probs, own = constraint.mask(log_probs, own, now)

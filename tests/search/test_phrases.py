@@ -440,3 +440,34 @@ def test_phrases_that_exceed_a_limit_are_an_error(limit):
 def test_two_constraints_with_a_progress_are_refused():
     with pytest.raises(ValueError, match=r"one with a progress.*Received: 2"):
         searched("beam", [[[3]]], others=[RequiredPhrases([[[0]]])])
+
+
+def test_a_phrase_replaces_what_the_model_says_for_its_source():
+    # The model counts, and attends to the position of the token that comes next. It
+    # would also repeat the sentence rather than end it with another token.
+    def counting(token_ids, state):
+        following = ops.where(token_ids >= 4, 0, token_ids) + 1
+        log_probs = ops.log_softmax(9.0 * ops.one_hot(following, 7))
+        return log_probs, state, ops.one_hot(following - 1, 4)
+
+    def search(source_mask, beam_size):
+        phrases = RequiredPhrases([[[6, 5]]], source_mask=source_mask)
+        found = beam_search(
+            counting,
+            np.zeros((1, 1)),
+            start=0,
+            end=4,
+            max_length=8,
+            beam_size=beam_size,
+            constraints=[phrases],
+        )
+        return ops.convert_to_numpy(found["token_ids"][0, 0]).tolist()
+
+    for position in range(3):
+        mask = np.arange(4) == position
+        for beam_size in (1, 4):
+            tokens = search(mask[None, None], beam_size)
+            assert tokens[:position] == [1, 2, 3][:position]
+            assert tokens[position : position + 2] == [6, 5]
+    # The model never attends to this position except where it would end.
+    assert search((np.arange(4) == 3)[None, None], 1)[:6] == [1, 2, 3, 6, 5, 1]

@@ -90,20 +90,30 @@ class Glossary:
 
     def find(self, sentence):
         """Return the target phrases for a sentence, in order, each once."""
+        return list(self.find_places(sentence))
+
+    def find_places(self, sentence):
+        """Return the target phrases for a sentence, and where their sources are.
+
+        Returns:
+            Dict from target phrases, in order, to sets of the indices of the words of
+            their source phrases, between spaces.
+        """
         words = _words(sentence)
+        spaced = [i for i, x in enumerate(clean(sentence).split()) for _ in _words(x)]
         folded = [word.casefold() for word in words]
-        found, place = [], 0
+        found, place = {}, 0
         while place < len(words):
             for size in range(min(self._longest, len(words) - place), 0, -1):
                 here = slice(place, place + size)
                 target = self._match(words[here], tuple(folded[here]))
                 if target is not None:
-                    found.append(target)
+                    found.setdefault(target, set()).update(spaced[here])
                     place += size
                     break
             else:
                 place += 1
-        return list(dict.fromkeys(found))
+        return found
 
     def coverage(self, sentences, translations):
         """Return the percentage of target phrases that translations contain.
