@@ -73,6 +73,7 @@ class Captioner(BaseCaptioner, Task):
 
     config_type = ModelConfig
     search_type = CaptionBeamConfig
+    program = "captioner"
     runtime_options = RUNTIME_OPTIONS
     part_files = (ENCODER_FILE,)
     ensemble_type = CaptionEnsemble

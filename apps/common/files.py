@@ -16,7 +16,7 @@ from keras_attention_apps.common.reading import STANDARD_INPUT
 from keras_attention_apps.common.reading import read_file
 
 # Files that a folder of a model contains, and a SavedModel.
-MODEL_FILES = ("config.json", "model.weights.h5")
+MODEL_FILES = ("config.json", "model.weights.npz")
 SAVED_MODEL_FILES = ("saved_model.pb", "variables")
 
 # A temporary name contains at most this many characters of the final name, because

@@ -21,7 +21,7 @@ from keras_attention_apps.common.schema import from_json
 CONFIG = "config.json"
 
 # Weights of a model, in its folder.
-WEIGHTS = "model.weights.h5"
+WEIGHTS = "model.weights.npz"
 
 # Entry of the configuration of an ensemble: the names of its models, and their maximum
 # number. Each model takes memory, even if its name is repeated.

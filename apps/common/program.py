@@ -15,6 +15,7 @@ from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.cli import quiet_tensorflow
 from keras_attention_apps.common.cli import run
 from keras_attention_apps.common.config import AverageConfig
+from keras_attention_apps.common.config import ConvertConfig
 from keras_attention_apps.common.config import ReadingConfig
 from keras_attention_apps.common.config import parsed
 from keras_attention_apps.common.digests import read_sealed
@@ -75,8 +76,8 @@ class Program:
 
     def _function(self, config):
         """Return the name of the function that takes these options."""
-        if isinstance(config, AverageConfig):
-            return f"{self.task}.average"
+        if isinstance(config, AverageConfig | ConvertConfig):
+            return f"{self.task}.{_command(type(config))}"
         if type(config) not in self.commands:
             return "training.train:train"
         command = _command(type(config))
@@ -96,6 +97,7 @@ class Program:
                 self._subcommand(command, type(default), default=default)
             )
         subcommands.append(self._subcommand("average", AverageConfig))
+        subcommands.append(self._subcommand("convert", ConvertConfig))
         return functools.reduce(operator.or_, subcommands)
 
     def _subcommand(self, command, config, **options: Any):

@@ -5,6 +5,8 @@ import dataclasses
 from keras_attention_apps.common import presets
 from keras_attention_apps.common.calibration import Described
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.convert import check_converted
+from keras_attention_apps.common.convert import convert
 from keras_attention_apps.common.digests import check_file_digest
 from keras_attention_apps.common.digests import read_sealed
 from keras_attention_apps.common.digests import short_digest
@@ -15,8 +17,8 @@ from keras_attention_apps.common.network.compiling import computing_in
 from keras_attention_apps.common.network.ensemble import Ensemble
 from keras_attention_apps.common.network.search_model import SearchModel
 from keras_attention_apps.common.network.weights import check_weights
-from keras_attention_apps.common.network.weights import load_weights
-from keras_attention_apps.common.network.weights import save_half
+from keras_attention_apps.common.network.weights import load_model
+from keras_attention_apps.common.network.weights import save_model
 from keras_attention_apps.common.presets import WEIGHTS
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average
@@ -38,6 +40,7 @@ class Task(Described):
 
     Attributes:
         noun: Word for such a model in messages.
+        program: Name of the program in messages.
         presets: Folder of the shipped presets.
         config_type: Dataclass of the configuration.
         search_type: Dataclass of the options of the beam search.
@@ -52,7 +55,7 @@ class Task(Described):
     """
 
     ensemble_type = Ensemble
-    noun = presets = config_type = search_type = tokenizer_type = None
+    noun = program = presets = config_type = search_type = tokenizer_type = None
     runtime_options = part_files = ()
 
     def __init__(self, config, tokenizer, network, *, jit_compile=False):
@@ -144,15 +147,14 @@ class Task(Described):
         model = f"{folder} with {named}" if named else folder
         with computing_in(precision), presets.loading(model, cls.noun):
             content = read_sealed(folder / presets.CONFIG)
-            for name in (cls.tokenizer_type.file_name, *cls.part_files):
+            check_converted(folder, cls)
+            for name in (cls.tokenizer_type.file_name, *cls.part_files, WEIGHTS):
                 check_file_digest(content, folder / name)
-            is_verified = check_file_digest(content, folder / WEIGHTS)
             tokenizer = cls.tokenizer_type.load(folder)
-            fewest = config.fewest_weights(len(tokenizer))
-            check_weights(folder / WEIGHTS, fewest, is_verified=is_verified)
+            check_weights(folder / WEIGHTS, config.fewest_weights(len(tokenizer)))
             parts = cls.read_parts(folder, config)
             network = cls.build_network(config, len(tokenizer), **parts)
-            load_weights(network, folder / WEIGHTS)
+            load_model(network, folder / WEIGHTS)
         return cls(config, tokenizer, network, **options)
 
     @classmethod
@@ -176,6 +178,13 @@ class Task(Described):
     def average(cls, config):
         """Write the average of several models, as an `AverageConfig` describes it."""
         average(config, cls.from_preset)
+
+    @classmethod
+    def convert(cls, config):
+        """Convert models of version 0.1, as a `ConvertConfig` describes it."""
+        for folder in config.models:
+            convert(folder, cls)
+            print(f"Converted {folder}")
 
     @classmethod
     def ensemble(cls, models, *, jit_compile=False):
@@ -256,7 +265,7 @@ class Task(Described):
             self.tokenizer.save(temporary)
             self.write_parts(temporary)
             parts = [name for name in self.part_files if (temporary / name).exists()]
-            save_half(self.network, temporary / WEIGHTS)
+            save_model(self.network, temporary / WEIGHTS)
             write_sealed(
                 temporary / presets.CONFIG,
                 {

@@ -54,6 +54,7 @@ class Translator(BaseTranslator, Task):
 
     config_type = ModelConfig
     search_type = TranslationBeamConfig
+    program = "nmt"
     runtime_options = RUNTIME_OPTIONS
     build_network = staticmethod(build_network)
 

@@ -19,6 +19,7 @@ def small_model(around=lambda optimizer: optimizer):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     optimizer = keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5)
     model.compile(around(optimizer), "mse")
+    model.optimizer.build(model.trainable_variables)
     return model
 
 
@@ -56,24 +57,24 @@ def test_the_last_two_checkpoints_are_kept(tmp_path):
         checkpoints.save(model, {})
 
     names = sorted(path.name for path in tmp_path.iterdir())
-    weights = [f"phase-0-epoch-{epoch}.weights.h5" for epoch in (2, 3)]
+    weights = [f"phase-0-epoch-{epoch}.weights.npz" for epoch in (2, 3)]
     assert names == [*weights, "previous.json", "progress.json"]
 
 
 def test_only_checkpoints_are_removed(tmp_path):
-    (tmp_path / "mine.weights.h5").write_text("mine")
+    (tmp_path / "mine.weights.npz").write_text("mine")
     Checkpoints(tmp_path, {}).save(small_model(), {})
 
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["mine.weights.h5", "phase-0-epoch-1.weights.h5", "progress.json"]
+    assert names == ["mine.weights.npz", "phase-0-epoch-1.weights.npz", "progress.json"]
 
 
-@pytest.mark.parametrize("name", ["previous.json", "mine.weights.h5", "thesis.tex"])
+@pytest.mark.parametrize("name", ["previous.json", "mine.weights.npz", "thesis.tex"])
 def test_a_folder_with_other_contents_is_refused(tmp_path, name):
     folder = tmp_path / "checkpoints"
     check_checkpoints(folder)
     folder.mkdir()
-    for left in (".part-7-progress.json", "phase-0-epoch-0.weights.h5", "a.model"):
+    for left in (".part-7-progress.json", "phase-0-epoch-0.weights.npz", "a.model"):
         (folder / left).touch()
     check_checkpoints(folder, ["a.model"])
 
@@ -101,7 +102,7 @@ def flip(path, place):
 
 
 DAMAGED = {
-    "phase-0-epoch-2.weights.h5": "phase-0-epoch-2.weights.h5 is damaged",
+    "phase-0-epoch-2.weights.npz": "phase-0-epoch-2.weights.npz is damaged",
     "progress.json": "progress.json",
 }
 
@@ -127,7 +128,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_continues(
 
 def test_without_an_intact_checkpoint_the_training_stops(two_epochs):
     for epoch in (1, 2):
-        flip(two_epochs / f"phase-0-epoch-{epoch}.weights.h5", 9)
+        flip(two_epochs / f"phase-0-epoch-{epoch}.weights.npz", 9)
     message = "intact: phase-0-epoch-2.* is damaged.*; phase-0-epoch-1.* another output"
     with pytest.raises(UserError, match=message):
         Checkpoints(two_epochs, {"units": 7})
@@ -142,7 +143,7 @@ def test_a_checkpoint_without_digests_is_loaded(two_epochs):
 
     checkpoints = Checkpoints(two_epochs, {"units": 7})
     assert checkpoints.progress.epoch == 2
-    flip(two_epochs / "phase-0-epoch-2.weights.h5", 0)
+    flip(two_epochs / "phase-0-epoch-2.weights.npz", 0)
     with pytest.raises(UserError, match=r"no checkpoint in .* is intact"):
         checkpoints.restore(small_model())
 
@@ -150,9 +151,10 @@ def test_a_checkpoint_without_digests_is_loaded(two_epochs):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"weights": "../phase-0-epoch-2.weights.h5"},
-        {"weights": "/phase-0-epoch-2.weights.h5"},
-        {"weights": "C:phase-0-epoch-2.weights.h5"},
+        {"weights": "../phase-0-epoch-2.weights.npz"},
+        {"weights": "/phase-0-epoch-2.weights.npz"},
+        {"weights": "C:phase-0-epoch-2.weights.npz"},
+        {"weights": "phase-0-epoch-2.weights.h5"},
         {"phase": -1},
         {"seeds": 3},
         {"history": [[]]},
@@ -197,7 +199,7 @@ def test_a_checkpoint_that_the_disk_is_too_small_for_leaves_the_one_before(
     with full_disk(), pytest.raises(OSError):
         checkpoints.save(model, {})
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["phase-0-epoch-1.weights.h5", "progress.json"]
+    assert names == ["phase-0-epoch-1.weights.npz", "progress.json"]
 
 
 def test_a_phase_starts_without_the_weights_of_the_one_before(tmp_path):

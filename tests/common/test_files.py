@@ -385,8 +385,8 @@ def write_folder(folder, *names):
 
 
 def test_the_temporary_name_keeps_the_suffixes(tmp_path):
-    with atomic_path(tmp_path / "model.weights.h5") as temporary:
-        assert temporary.name.endswith(".weights.h5")
+    with atomic_path(tmp_path / "model.weights.npz") as temporary:
+        assert temporary.name.endswith(".weights.npz")
         temporary.touch()
 
 

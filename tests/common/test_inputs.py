@@ -82,7 +82,7 @@ def test_a_file_on_the_standard_input(folder, written):
     assert expected in ended.stderr
 
 
-MODEL_FILES = ("config.json", "model.weights.h5", "vocabulary.json", "subwords.model")
+MODEL_FILES = ("config.json", "model.weights.npz", "vocabulary.json", "subwords.model")
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,12 @@ import dataclasses
 import json
 from pathlib import Path
 
-import h5py
-import keras
-import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import check_file_digest
 from keras_attention_apps.common.digests import read_sealed
 from keras_attention_apps.common.digests import write_sealed
-from keras_attention_apps.common.network import weights
 from keras_attention_apps.common.network.weights import check_weights
-from keras_attention_apps.common.network.weights import save_half
 from keras_attention_apps.common.presets import find_litert
 from keras_attention_apps.common.presets import find_preset
 from keras_attention_apps.common.presets import loading
@@ -25,17 +20,12 @@ ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "apps").glob("*/presets/*/"))
 
 
-def small_model():
-    dense = [keras.layers.Dense(7), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
-    return keras.Sequential([keras.Input((3,)), *dense])
-
-
 def test_a_size_limit_is_no_damage(tmp_path):
     write_sealed(tmp_path / "config.json", {"model": {}})
-    (tmp_path / "model.weights.h5").write_bytes(bytes(99))
+    (tmp_path / "model.weights.npz").write_bytes(bytes(99))
     for name, read in (
         ("config.json", read_sealed),
-        ("model.weights.h5", check_weights),
+        ("model.weights.npz", check_weights),
     ):
         with (
             at_most(10),
@@ -45,54 +35,6 @@ def test_a_size_limit_is_no_damage(tmp_path):
             read(tmp_path / name)
         limit = "has more than 10 bytes; --max-bytes sets the limit"
         assert str(caught.value) == f"{tmp_path / name} {limit}"
-
-
-def test_half_precision_weights_load_into_a_full_precision_model(tmp_path):
-    model, path = small_model(), tmp_path / "model.weights.h5"
-    # A value beyond float16, one that rounding would carry beyond it, and a tie.
-    extreme = np.array([1e6, -65504, 65503, 0, 1 + 1 / 256, 1 + 3 / 256, 1e-7])
-    first, bias, *rest = model.get_weights()
-    model.set_weights([first, extreme.astype(bias.dtype), *rest])
-    save_half(model, path)
-    again = small_model()
-    again.load_weights(path)
-
-    for ours, theirs in zip(model.get_weights(), again.get_weights(), strict=True):
-        assert theirs.dtype == ours.dtype
-        normal = np.abs(ours) < 65000
-        # Half a unit of the eighth bit, and before that of the eleventh.
-        rtol = 1 / 256 + 1 / 2048
-        np.testing.assert_allclose(theirs[normal], ours[normal], rtol=rtol, atol=1e-6)
-    expected = [np.inf, -65504, 65504, 0, 1, 1 + 4 / 256, 0]
-    np.testing.assert_array_equal(again.get_weights()[1], expected)
-    assert [p.name for p in tmp_path.iterdir()] == ["model.weights.h5"]
-
-
-def test_weights_are_in_half_precision_without_the_optimizer(tmp_path):
-    model, path = small_model(), tmp_path / "model.weights.h5"
-    model.compile("adam", "mse")
-    model.train_on_batch(np.ones((5, 3)), np.ones((5, 2)))
-    save_half(model, path)
-
-    dtypes = []
-    with h5py.File(path) as file:
-        assert "optimizer" not in file
-        file.visititems(
-            lambda _, item: (
-                dtypes.append(item.dtype) if isinstance(item, h5py.Dataset) else None
-            )
-        )
-    floats = [dtype for dtype in dtypes if dtype.kind == "f"]
-    assert floats == [np.dtype("float16")] * 4
-
-
-def test_a_model_on_a_full_disk_leaves_no_file(tmp_path, full_disk):
-    with full_disk(), pytest.raises(OSError) as reported:
-        save_half(small_model(), tmp_path / "model.weights.h5")
-
-    # The message of the system, not that of HDF5.
-    assert reported.value.errno and "HDF5" not in str(reported.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_and_a_folder_are_found(tmp_path):
@@ -128,7 +70,7 @@ def test_the_error_for_a_training_folder_names_its_model(tmp_path):
     with pytest.raises(UserError, match=r"Received: '.*mine'$"):
         find_preset(tmp_path / "mine", tmp_path)
 
-    for name in ("config.json", "model.weights.h5"):
+    for name in ("config.json", "model.weights.npz"):
         (tmp_path / "mine" / "model" / name).touch()
     with pytest.raises(UserError, match=r"mine'\. Its model is '.*mine.model'$"):
         find_preset(tmp_path / "mine", tmp_path)
@@ -234,7 +176,7 @@ def test_a_preset_is_small_and_has_a_model_card(folder):
 def test_a_preset_has_digests_of_its_files(folder):
     content = read_sealed(folder / "config.json")
     assert "digest" in content
-    assert "ensemble" in content or "model.weights.h5" in content["sha256"]
+    assert "ensemble" in content or "model.weights.npz" in content["sha256"]
     for name in content["sha256"]:
         assert check_file_digest(content, folder / name)
 
@@ -244,28 +186,6 @@ def test_a_file_without_digests_is_not_checked(tmp_path):
     content = read_sealed(tmp_path / "config.json")
     assert not check_file_digest(content, tmp_path / "there is none")
     assert content == {"model": {}}
-
-
-@pytest.mark.parametrize(
-    ("script", "seconds", "message"),
-    [
-        ("import os; os.abort()", 60, r"crashes the HDF5 library \(exit status .+\)"),
-        ("import time; time.sleep(60)", 0.5, "cannot be read in 0.5 s"),
-    ],
-)
-def test_a_file_that_crashes_the_hdf5_library_is_one_line(
-    tmp_path, monkeypatch, script, seconds, message
-):
-    reader, path = tmp_path / "reader.py", tmp_path / "model.weights.h5"
-    small_model().save_weights(path)
-    check_weights(path, fewest=40)
-    reader.write_text(script)
-    monkeypatch.setattr(weights, "_READER", reader)
-    monkeypatch.setattr(weights, "_SECONDS", seconds)
-
-    check_weights(path, fewest=40, is_verified=True)
-    with pytest.raises(UserError, match=f"^model.weights.h5 is damaged: it {message}$"):
-        check_weights(path)
 
 
 @pytest.mark.parametrize(
@@ -279,8 +199,8 @@ def test_the_files_of_a_model_may_be_replaced(tmp_path, content, names):
     assert model_names(tmp_path) == set()
     (tmp_path / "config.json").write_text(json.dumps(content))
     assert model_names(tmp_path) == set()
-    (tmp_path / "model.weights.h5").touch()
-    always = {"config.json", "model.weights.h5", "model.tflite"}
+    (tmp_path / "model.weights.npz").touch()
+    always = {"config.json", "model.weights.npz", "model.tflite"}
     assert model_names(tmp_path) == always | names
 
 
@@ -299,7 +219,7 @@ def test_the_files_of_a_model_may_be_replaced(tmp_path, content, names):
 )
 def test_the_model_of_another_library_must_not_be_replaced(tmp_path, content):
     (tmp_path / "config.json").write_text(content)
-    (tmp_path / "model.weights.h5").touch()
+    (tmp_path / "model.weights.npz").touch()
     assert model_names(tmp_path) == set()
 
 

@@ -11,6 +11,7 @@ from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from PIL import Image
 from programs import check_average
+from programs import check_conversion
 from programs import check_flipped_bits
 from programs import error_of
 from programs import with_content
@@ -396,7 +397,7 @@ def test_the_path_of_plots_is_checked_before_the_model(tmp_path, capsys):
         ("config.json", '{"model": {"backbone": "x"}}', "no option 'backbone'"),
         ("config.json", '{"model": {"units": 1000000000}}', "and 65536. Received"),
         ("config.json", '{"model": {"length_ratio": NaN}}', "must be a finite number"),
-        ("model.weights.h5", "no weights", "file signature not found"),
+        ("model.weights.npz", "no weights", "File is not a zip file"),
         ("subwords.model", None, "No such file"),
         ("subwords.model", "", "not a SentencePiece model: there are no bytes"),
         ("subwords.model", "text", "not a SentencePiece model"),
@@ -430,6 +431,11 @@ def test_an_unwritable_output_is_an_error_before_the_evaluation(
 
 def test_models_are_averaged(model_folder, tmp_path, capsys):
     check_average(main, Translator, model_folder, tmp_path / "mean", capsys)
+
+
+def test_a_model_of_version_0_1_is_converted(model_folder, tmp_path, capsys):
+    arguments, old = ["translate", "x"], tmp_path / "old"
+    check_conversion(main, arguments, Translator, model_folder, old, capsys)
 
 
 @pytest.mark.parametrize("name", ["source", "target"])

@@ -94,9 +94,9 @@ def test_warm_up_and_average_are_short_where_the_training_is(
 
 
 def test_a_finished_training_has_nothing_left_to_do(trained, corpus, capsys):
-    before = (trained / "model" / "model.weights.h5").stat().st_mtime_ns
+    before = (trained / "model" / "model.weights.npz").stat().st_mtime_ns
     assert main(command(corpus, trained)) == 0
-    assert (trained / "model" / "model.weights.h5").stat().st_mtime_ns == before
+    assert (trained / "model" / "model.weights.npz").stat().st_mtime_ns == before
 
 
 def test_a_finished_training_without_its_model_is_an_error(

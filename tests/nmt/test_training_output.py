@@ -24,7 +24,7 @@ def test_an_invalid_preset_is_refused_before_the_training(corpus, tmp_path, caps
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", "previous.json", "a.weights.h5"])
+@pytest.mark.parametrize("name", ["thesis.tex", "previous.json", "a.weights.npz"])
 def test_other_files_in_place_of_checkpoints_are_refused(tmp_path, name, capsys):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / name).write_text("mine")

@@ -1,15 +1,16 @@
 """Load the weights of a convolutional network from files of several kinds."""
 
 import io
+import os
 from pathlib import Path
 
 import keras
 import numpy as np
 from keras_attention_apps.captioner.network.torch_checkpoints import read_checkpoint
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.weights import check_weights
-from keras_attention_apps.common.network.weights import load_weights as load_checked
+from keras_attention_apps.common.network.weights import errors_of
 from keras_attention_apps.common.reading import check_bytes
+from keras_attention_apps.common.reading import check_input
 from keras_attention_apps.common.reading import read_file
 
 SUFFIXES = (".weights.h5", ".npz", ".pth")
@@ -41,8 +42,10 @@ def load_weights(cnn, path):
     elif path.endswith(".pth"):
         _assign(cnn, dict(_from_torch(read_checkpoint(path))), path)
     else:
-        check_weights(Path(path))
-        load_checked(cnn, Path(path))
+        check_input(path)
+        check_bytes(os.stat(path).st_size, path)
+        with errors_of(Path(path)):
+            cnn.load_weights(path)
 
 
 def _layer_name(name):

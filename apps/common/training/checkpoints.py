@@ -20,8 +20,8 @@ from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.files import write_json
 from keras_attention_apps.common.hosts import is_first_host
 from keras_attention_apps.common.hosts import on_first_host
-from keras_attention_apps.common.network.weights import load_weights
-from keras_attention_apps.common.network.weights import save_weights
+from keras_attention_apps.common.network.weights import load_checkpoint
+from keras_attention_apps.common.network.weights import save_checkpoint
 from keras_attention_apps.common.reading import SizeLimitError
 from keras_attention_apps.common.schema import Natural
 from keras_attention_apps.common.schema import from_json
@@ -30,7 +30,7 @@ PROGRESS = "progress.json"
 # The progress file of the checkpoint before the last one.
 PREVIOUS = "previous.json"
 # File names of checkpoints: a path to another folder must not be read.
-WEIGHTS = re.compile(r"phase-\d+-epoch-\d+\.weights\.h5")
+WEIGHTS = re.compile(r"phase-\d+-epoch-\d+\.weights\.npz")
 
 # Options that may change, such as paths: a training can be moved and resumed.
 CHANGEABLE = (
@@ -138,7 +138,7 @@ class Checkpoints:
             for state, value in zip(states, progress.seeds, strict=True):
                 state.assign(value)
         if progress.weights:
-            load_weights(model, self.directory / progress.weights)
+            load_checkpoint(model, self.directory / progress.weights)
 
     def begin(self, metrics):
         """Record the metrics of the preset from which the training starts."""
@@ -160,8 +160,8 @@ class Checkpoints:
 
     def _write_checkpoint(self, model):
         progress = self.progress
-        name = f"phase-{progress.phase}-epoch-{progress.epoch}.weights.h5"
-        on_first_host(save_weights, model, self.directory / name)
+        name = f"phase-{progress.phase}-epoch-{progress.epoch}.weights.npz"
+        on_first_host(save_checkpoint, model, self.directory / name)
         progress.weights = name
         states = map(keras.ops.convert_to_numpy, _seed_states(model))
         progress.seeds = [state.tolist() for state in states]
@@ -269,7 +269,7 @@ def _read(path):
     progress = from_json(Progress, copy.deepcopy(options))
     weights = progress.weights
     if weights and not WEIGHTS.fullmatch(weights):
-        raise UserError(f"{path.name} names a checkpoint elsewhere: {weights!r}")
+        raise UserError(f"{path.name} names no checkpoint of this version: {weights!r}")
     if weights:
         check_file_digest(content, path.parent / weights)
     return progress, content
