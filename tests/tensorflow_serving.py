@@ -25,7 +25,7 @@ def documented_functions(monkeypatch, answer):
         r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
     names = {}
-    exec(next(block for block in blocks if "b64" in block), names)
+    exec(next(block for block in blocks if "instances" in block), names)
 
     def urlopen(request):
         rows = json.loads(request.data)["instances"]

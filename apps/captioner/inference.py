@@ -57,7 +57,7 @@ class Captioner(BaseCaptioner, Task):
 
     Example:
 
-    >>> captioner = Captioner.from_preset("flickr8k-soft")
+    >>> captioner = Captioner.from_preset("flickr8k-coco-soft")
     >>> caption = captioner.caption(np.zeros((300, 400, 3), "uint8"))
     >>> caption.weights.shape == (len(caption.words), 9, 9)
     True
@@ -65,7 +65,7 @@ class Captioner(BaseCaptioner, Task):
     Options of the network that do not change its weights can be changed on loading,
     such as the image size, which sets the number of regions:
 
-    >>> captioner = Captioner.from_preset("flickr8k-soft", image_size=224)
+    >>> captioner = Captioner.from_preset("flickr8k-coco-soft", image_size=224)
     >>> caption = captioner.caption(np.zeros((300, 400, 3), "uint8"))
     >>> caption.weights.shape[1:]
     (7, 7)
@@ -279,6 +279,9 @@ class Captioner(BaseCaptioner, Task):
         constraints = [MinLength(2)]
         if no_repeat_ngrams:
             constraints.append(NoRepeatNgrams(no_repeat_ngrams))
+        words = self.config.repeatable_words
+        if words is not None:
+            constraints.append(NoRepeatNgrams(1, self.tokenizer.ids_of(words)))
         return self._cached_search_model(
             (*sorted(search.items()), no_repeat_ngrams, maps),
             functools.partial(beam_search, early_stopping=True, **search),

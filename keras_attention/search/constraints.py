@@ -247,16 +247,19 @@ class NoRepeatNgrams(Constraint):
 
     Args:
         n: Positive integer, number of tokens of an n-gram.
+        allowed: List or tensor of tokens that may complete an n-gram once more. With
+            n = 1, these are the tokens that may occur several times.
 
     Raises:
-        ValueError: If `n` is not a positive integer.
+        ValueError: If `n` is not a positive integer, or a token is not an integer.
 
     Reference:
         [Paulus et al., 2018](https://arxiv.org/abs/1705.04304), section 2.5.
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, allowed: Iterable[int] = ()) -> None:
         self.n = check_positive_integer("n of NoRepeatNgrams", n)
+        self.allowed = as_integers("allowed of NoRepeatNgrams", allowed)
 
     def begin(self, search: SearchSettings) -> Nested:
         # The newest token comes last; -1 stands for tokens that do not exist yet.
@@ -271,7 +274,11 @@ class NoRepeatNgrams(Constraint):
         # The start is not part of the hypothesis.
         newest = ops.where(step.length == 0, -1, step.token_ids)[..., None]
         tokens = ops.concatenate([state[..., 1:], newest], axis=-1)
-        repeated = _repeating_tokens(tokens, self.n, log_probs.shape[-1])
+        size = log_probs.shape[-1]
+        repeated = _repeating_tokens(tokens, self.n, size)
+        if len(self.allowed):
+            others = ~np.isin(np.arange(size), self.allowed)
+            repeated = ops.logical_and(repeated, others)
         return self.forbid(log_probs, repeated), tokens
 
 

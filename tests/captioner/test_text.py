@@ -6,6 +6,7 @@ from keras_attention_apps.captioner.data.text import START
 from keras_attention_apps.captioner.data.text import UNKNOWN
 from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.data.text import detokenize
+from keras_attention_apps.captioner.data.text import repeatable_words
 from keras_attention_apps.captioner.data.text import tokenize
 
 
@@ -73,3 +74,15 @@ def test_new_words_follow_the_old_ones():
 
 def test_a_huge_caption_is_cut():
     assert tokenize("a " * 200_000) == ["a"] * 50_000
+
+
+def test_words_are_repeatable_if_enough_captions_repeat_them():
+    captions = ["a dog and a dog", "a cat"] + 24 * ["a dog"] + 50 * ["a bird"]
+    captions += ["a bird and a bird", "a unicorn and a unicorn"]
+    vocabulary = Vocabulary.from_captions(captions, min_count=2)
+
+    # 1 of 25 captions repeats the dog, 1 of 51 the bird; the unicorn is unknown.
+    vocabulary = Vocabulary(
+        [word for word in vocabulary.words[4:] if word != "unicorn"]
+    )
+    assert repeatable_words(captions, vocabulary) == ["a", "dog"]

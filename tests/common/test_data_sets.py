@@ -71,5 +71,5 @@ def test_metrics_of_several_data_sets_and_their_mean():
 
 
 def test_few_validation_examples_are_named():
-    assert "which is too few" in validation_summary(99, "pairs")
-    assert validation_summary(1100, "pairs") == "1,100 pairs for validation"
+    assert "which is too few" in validation_summary(99, "pair")
+    assert validation_summary(1100, "pair") == "1,100 pairs for validation"

@@ -18,7 +18,7 @@ def self_critical(translator, corpus, reward=None, *, samples=4, **options):
     """Self-critical training on 16 sentences, by default in one step."""
     pairs = read_pairs(corpus / "train.en", corpus / "train.fr")
     pairs = Pairs(pairs.source[:16], pairs.target[:16])
-    options = {"batch_tokens": 10_000, "multiple": 16, **options}
+    options = {"batch_tokens": 10_000, **options}
     batches = SentenceBatches(
         pairs,
         translator.tokenizer,
@@ -68,15 +68,14 @@ def test_samples_are_no_longer_than_they_must_be(learning, corpus, monkeypatch):
     # At every step, about half of the unfinished samples end.
     end[END] = np.log(len(end))
     monkeypatch.setattr(learning.network, "logits", lambda x: logits(x) + end)
-    batches = self_critical(learning, corpus, multiple=4)
+    batches = self_critical(learning, corpus)
     (items, *_) = batches.plan(0)
     batch, _ = batches.sample(items, step=0)
 
-    assert batch["source"].shape[1] % 4 == 0
     tokens = batch["target"][..., 1:]
     ends = (tokens == END).argmax(-1) + 1
     assert (tokens == END).any(-1).all()
-    assert ends.max() <= tokens.shape[-1] < min(ends.max() + 4, 20)
+    assert ends.max() == tokens.shape[-1] < 20
     behind = np.arange(tokens.shape[-1]) >= ends[..., None]
     assert (tokens[behind] == PAD).all()
 
@@ -84,7 +83,7 @@ def test_samples_are_no_longer_than_they_must_be(learning, corpus, monkeypatch):
 @pytest.mark.exhaustive
 def test_rows_of_padding_change_neither_samples_nor_loss(learning, corpus):
     one, several = (
-        self_critical(learning, corpus, multiple=8, devices=devices)
+        self_critical(learning, corpus, few_shapes=True, devices=devices)
         for devices in (1, 3)
     )
     (items, *_) = one.plan(0)

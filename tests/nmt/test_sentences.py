@@ -83,9 +83,13 @@ class Doubling(BaseTranslator):
         cut = len(words) > self.max_length
         phrases = glossary.find(sentence) if glossary else []
         token_ids = [*words[: self.max_length], None]
-        return translations._Source(token_ids, cut, [], phrases)
+        return translations._Source(token_ids, cut, [], [], phrases)
 
-    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
+    def marked(self, translation):
+        return translation
+
+    def _search(self, token_ids, *args, **options):
+        n_best = args[1]
         self.batches.append(len(token_ids))
         return [range(n_best) for _ in token_ids]
 

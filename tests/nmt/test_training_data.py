@@ -128,4 +128,6 @@ def test_pairs_are_held_out_where_there_is_no_validation(
         del flags[place : place + 2]
     assert main(flags) == 0
 
-    assert "9 pairs of sentences for training; 1 for val" in capsys.readouterr().out
+    assert (
+        "9 pairs of sentences for training; 1 pair for val" in capsys.readouterr().out
+    )

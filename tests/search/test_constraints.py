@@ -129,6 +129,35 @@ CONSTRAINTS = {
 }
 
 
+@pytest.mark.parametrize("n, allowed", [(1, (2,)), (2, (1, 2)), (1, ())])
+def test_allowed_tokens_may_repeat(n, allowed):
+    # The model produces the tokens 2, 1, 2, 1 and so on, and likes 0 next.
+    preferred = np.full((FEW_WORDS, FEW_WORDS), -9.0, "float32")
+    preferred[:, 0], preferred[2, 1], preferred[1, 2], preferred[0, 1] = -1, 0, 0, -2
+
+    def step(token_ids, state):
+        weights = ops.zeros((*token_ids.shape, 1))
+        return ops.take(preferred, token_ids, axis=0), state, weights
+
+    found = greedy_search(
+        step,
+        {"row": np.zeros((1, 1), "float32")},
+        start=2,
+        end=FEW_WORDS - 1,
+        max_length=4,
+        constraints=[Ban([FEW_WORDS - 1]), NoRepeatNgrams(n, allowed)],
+    )
+    tokens = ops.convert_to_numpy(found["token_ids"])[0, 0].tolist()
+    repeated = {
+        tokens[i + n - 1]
+        for i in range(len(tokens) - n + 1)
+        for j in range(i)
+        if tokens[i : i + n] == tokens[j : j + n]
+    }
+    assert repeated <= set(allowed)
+    assert bool(repeated) == bool(allowed)
+
+
 @pytest.mark.parametrize("constraints", CONSTRAINTS.values(), ids=CONSTRAINTS.keys())
 def test_constraints_hold_for_every_hypothesis(constraints):
     different = 0

@@ -19,6 +19,9 @@ SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
 VOCABULARY = "vocabulary.json"
 # Longer captions are cut, since tokenization takes many times the memory of a text.
 MAX_CHARACTERS = 100_000
+# Minimum share of the captions with a word that contain it twice, for words that a
+# search may repeat. It is 3 % for "man" and "white", 1 % for "camera" and "table".
+REPEATED_SHARE = 0.02
 
 # Stands for combining marks (accents, vowel signs) and joiners, which belong to the
 # letter before them.
@@ -68,6 +71,24 @@ def detokenize(words):
     for pattern, replacement in JOINTS:
         text = re.sub(pattern, replacement, text)
     return text
+
+
+def repeatable_words(captions, vocabulary):
+    """Return the words of a vocabulary that captions repeat, in order.
+
+    These are the words that occur several times in at least `REPEATED_SHARE` of the
+    captions that contain them.
+    """
+    once, repeated = collections.Counter(), collections.Counter()
+    for caption in captions:
+        counts = collections.Counter(tokenize(caption))
+        once.update(counts.keys())
+        repeated.update(word for word, count in counts.items() if count > 1)
+    return sorted(
+        word
+        for word, count in repeated.items()
+        if word in vocabulary and count >= REPEATED_SHARE * once[word]
+    )
 
 
 def _is_word(value):
@@ -129,6 +150,10 @@ class Vocabulary(StoredTokenizer):
         own = self.words[len(SPECIAL) :]
         new = [word for word in other.words if word not in self._ids]
         return Vocabulary([*own, *new])
+
+    def ids_of(self, words):
+        """Return the token ids of those words that are in the vocabulary."""
+        return [self._ids[word] for word in words if word in self._ids]
 
     def __len__(self):
         return len(self.words)

@@ -18,6 +18,7 @@ from keras_attention_apps.captioner.data.regions import RegionFeatures
 from keras_attention_apps.captioner.data.regions import checksums
 from keras_attention_apps.captioner.data.text import SPECIAL
 from keras_attention_apps.captioner.data.text import Vocabulary
+from keras_attention_apps.captioner.data.text import repeatable_words
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
 from keras_attention_apps.captioner.network.base import LossOptions
@@ -152,6 +153,9 @@ def _train(config, devices):
         print(f"{count} teacher captions")
     depends_on = _dependencies(config, start, data)
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
+    words = repeatable_words(texts, vocabulary)
+    model = dataclasses.replace(config.model, repeatable_words=words)
+    config = dataclasses.replace(config, model=model)
     on_first_host(recover_folder, config.output / BEST, model_names)
     captioner = _new_captioner(config, vocabulary, start)
     phases = _Phases(config, captioner, data, checkpoints, devices, data_summary)
@@ -185,7 +189,7 @@ class _Data:
             count = sum(len(image.captions) for image in training)
             lines.append(
                 f"{len(training)} images with {count} captions, "
-                f"{validation_summary(len(validation), 'images')}"
+                f"{validation_summary(len(validation), 'image')}"
             )
             begin = len(self.validation)
             self.parts[name] = slice(begin, begin + len(validation))

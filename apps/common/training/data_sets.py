@@ -4,6 +4,7 @@ import collections
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import counted
 
 # With fewer validation examples, the noise of the metrics hides what training changes.
 MIN_VALIDATION = 100
@@ -147,10 +148,14 @@ def formatted_scores(scores, digits=1):
 def validation_summary(count, noun):
     """Return the number of validation examples of a data set, with a note if too few.
 
-    >>> validation_summary(11, "images")
+    Args:
+        count: Number of examples.
+        noun: Word for one of them.
+
+    >>> validation_summary(11, "image")
     '11 images for validation, which is too few to compare epochs: expected 100 or more'
     """
-    summary = f"{count:,} {noun} for validation"
+    summary = f"{counted(count, noun)} for validation"
     if count < MIN_VALIDATION:
         summary += (
             f", which is too few to compare epochs: expected {MIN_VALIDATION} or more"

@@ -243,9 +243,9 @@ def _validation_summary(validation):
     """Return the numbers of validation pairs, of several data sets with their names."""
     if len(validation) == 1:
         (pairs,) = validation.values()
-        return validation_summary(len(pairs), "pairs")
+        return validation_summary(len(pairs), "pair")
     return "; ".join(
-        f"{name}: {validation_summary(len(pairs), 'pairs')}"
+        f"{name}: {validation_summary(len(pairs), 'pair')}"
         for name, pairs in validation.items()
     )
 
