@@ -11,7 +11,7 @@ the text, and the parts of a call. The search alone starts from features; the ti
 the CNN is the difference between a search from pixels and one from features. The
 remainder converts the result to words and maps.
 
-    python benchmarks/caption_latency.py dog.jpg --preset flickr8k-ensemble
+    python benchmarks/caption_latency.py dog.jpg --preset flickr8k-coco-ensemble
 """
 
 import argparse
@@ -144,7 +144,9 @@ def main():
     parser = workers.command_line(__doc__)
     parser.add_argument("photo")
     parser.add_argument(
-        "--preset", default="flickr8k-ensemble", help="name of a preset, or a folder"
+        "--preset",
+        default="flickr8k-coco-ensemble",
+        help="name of a preset, or a folder",
     )
     parser.add_argument("--beam-size", type=int, default=5)
     parser.add_argument(

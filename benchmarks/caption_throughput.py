@@ -36,7 +36,7 @@ VOCABULARY, WORDS = 2540, 11
 def captioner(**options):
     from keras_attention_apps.captioner.inference import Captioner
 
-    return Captioner.from_preset("flickr8k-soft", **options)
+    return Captioner.from_preset("flickr8k-coco-soft", **options)
 
 
 def pixels(photo, copies):

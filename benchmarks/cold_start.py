@@ -105,8 +105,8 @@ def main():
     parser.add_argument("--image-folder", type=Path, help="images for the throughput")
     parser.add_argument("--text", type=Path, help="sentences for the throughput")
     parser.add_argument("--count", type=int, default=128, help="of these, at most")
-    parser.add_argument("--captioner", default="flickr8k-ensemble")
-    parser.add_argument("--translator", default="multi30k-en-de-self-attention")
+    parser.add_argument("--captioner", default="flickr8k-coco-ensemble")
+    parser.add_argument("--translator", default="tatoeba-multi30k-en-de")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     images, lines = [options.photo] * options.count, [SENTENCE] * options.count

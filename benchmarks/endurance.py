@@ -37,7 +37,7 @@ def clients(count, seconds):
     import tensorflow as tf
     from keras_attention_apps.captioner import LiteCaptioner
 
-    lite = LiteCaptioner.from_preset("flickr8k-ensemble", threads=2)
+    lite = LiteCaptioner.from_preset("flickr8k-coco-ensemble", threads=2)
     content = PHOTO.read_bytes()
     with tempfile.TemporaryDirectory() as folder:
         run("captioner", "export", Path(folder) / "served")

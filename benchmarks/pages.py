@@ -120,7 +120,7 @@ def main():
         folder, uploads = Path(folder), Path(folder) / "uploads"
         uploads.mkdir()
         paths = photographs.write_crops(options.clients, folder)
-        captioner = LiteCaptioner.from_preset("flickr8k-ensemble")
+        captioner = LiteCaptioner.from_preset("flickr8k-coco-ensemble")
         expected = [answer(captioner.caption(path).details()) for path in paths]
         with served(uploads, options.max_queue) as (process, address):
             timeout = {"timeout": options.patience}

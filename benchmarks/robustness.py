@@ -140,7 +140,7 @@ class Sentences:
     def __init__(self):
         from keras_attention_apps.nmt import LiteTranslator
 
-        self.translator = LiteTranslator.from_preset("multi30k-en-de-self-attention")
+        self.translator = LiteTranslator.from_preset("tatoeba-multi30k-en-de")
 
     def inputs(self, random):
         return mutated_inputs.hostile_lines(random)
@@ -215,9 +215,9 @@ class Models:
             shutil.copytree(self.folder / name, older)
             config = json.loads((older / "config.json").read_text())
             (older / "config.json").write_text(json.dumps({"model": config["model"]}))
-        captioner = presets[0] / "flickr8k-ensemble" / "model.tflite"
+        captioner = presets[0] / "flickr8k-coco-ensemble" / "model.tflite"
         shutil.copy(captioner, self.folder / "captioner.tflite")
-        translator = presets[1] / "multi30k-en-de-self-attention" / "model.tflite"
+        translator = presets[1] / "tatoeba-multi30k-en-de" / "model.tflite"
         shutil.copy(translator, self.folder / "translator.tflite")
 
     def inputs(self, random):

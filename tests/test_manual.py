@@ -147,7 +147,11 @@ def test_links_lead_to_files_of_the_repository():
         ("contributing.md", "docs/architecture.md", "architecture.md"),
         ("benchmarks.md", "../docs/captioner.md#train", "captioner.md#train"),
         ("api/layers.md", "../layers.md", "../layers.md"),
-        ("models/flickr8k-soft.md", "../flickr8k-hard/README.md", "flickr8k-hard.md"),
+        (
+            "models/flickr8k-coco-soft.md",
+            "../flickr8k-hard/README.md",
+            "flickr8k-hard.md",
+        ),
         ("index.md", "https://keras.io/README.md", "https://keras.io/README.md"),
     ],
 )

@@ -45,7 +45,9 @@ def photographs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(photographs):
     paths = sorted(map(str, photographs.glob("*.png")))
-    captions = LiteCaptioner.from_preset("flickr8k-ensemble", threads=1).caption(paths)
+    captions = LiteCaptioner.from_preset("flickr8k-coco-ensemble", threads=1).caption(
+        paths
+    )
     return {path: x.text for path, x in zip(paths, captions, strict=True)}
 
 
@@ -244,7 +246,7 @@ def test_only_errors_of_files_are_those_of_the_user(nodes, tmp_path, error, plac
 def test_lines_are_translated(nodes, tmp_path):
     lines = ["a dog runs .", "", "two men sit on a bench ."]
     (tmp_path / "text.txt").write_text("\n".join(lines))
-    expected = LiteTranslator.from_preset("multi30k-en-de-self-attention")
+    expected = LiteTranslator.from_preset("tatoeba-multi30k-en-de")
     output = tmp_path / "out.jsonl"
     text = ["--input", str(tmp_path / "text.txt"), "--output", str(output)]
 

@@ -23,7 +23,7 @@ class CaptionBatch(ModelBatch):
         photos = ray.data.read_parquet("photos.parquet")
         captions = photos.map_batches(
             CaptionBatch,
-            fn_constructor_args=("flickr8k-ensemble",),
+            fn_constructor_args=("flickr8k-coco-ensemble",),
             fn_constructor_kwargs={"column": "bytes"},
             batch_size=64,
             concurrency=(1, 8),

@@ -9,7 +9,7 @@ from keras_attention_apps.common.schema import Natural
 from keras_attention_apps.common.schema import Range
 
 # Preset that commands use unless another model is given.
-DEFAULT_MODEL = "flickr8k-ensemble"
+DEFAULT_MODEL = "flickr8k-coco-ensemble"
 
 # Larger images need more memory than most machines have.
 ImageSize = Annotated[int, Range(1, 4096)]

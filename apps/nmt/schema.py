@@ -11,7 +11,7 @@ from keras_attention_apps.common.schema import Range
 from keras_attention_apps.common.schema import Seed
 
 # Preset that commands use unless another model is given.
-DEFAULT_MODEL = "multi30k-en-de-self-attention"
+DEFAULT_MODEL = "tatoeba-multi30k-en-de"
 
 # Minimum length of a translation relative to its source.
 MinLengthRatio = Annotated[float, Range(0, 1000)]

@@ -109,7 +109,7 @@ def test_what_cannot_be_calibrated_is_an_error_at_once(model_folder, squares, ca
 
 
 def test_the_help_says_what_the_default_model_is_for(monkeypatch, tmp_path, capsys):
-    folder = tmp_path / "presets" / "flickr8k-ensemble"
+    folder = tmp_path / "presets" / "flickr8k-coco-ensemble"
     folder.mkdir(parents=True)
     monkeypatch.setattr(
         "keras_attention_apps.common.program.files", lambda package: tmp_path
@@ -123,7 +123,7 @@ def test_the_help_says_what_the_default_model_is_for(monkeypatch, tmp_path, caps
             with pytest.raises(SystemExit):
                 main([command, "--help"])
             shown = " ".join(capsys.readouterr().out.split())
-            line = "Default model: everyday photographs (flickr8k-ensemble)."
+            line = "Default model: everyday photographs (flickr8k-coco-ensemble)."
             assert (line in shown) == expected
 
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("cached_models")
         (["caption", "x.jpg", "--output", "."], "Received a folder: '.'"),
         (["evaluate", "--data", ".", "--output", "."], "Received a folder: '.'"),
         (["export", "."], "expected the name of a new folder"),
-        (["average", ".", "flickr8k-soft"], "expected the name of a new folder."),
+        (["average", ".", "flickr8k-coco-soft"], "expected the name of a new folder."),
         (["evaluate", "--data", "nowhere"], "nowhere"),
         (["train", "--data", "nowhere", "--output", "o"], "nowhere"),
         (
@@ -55,7 +55,9 @@ def test_a_wrong_command_gets_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("model", ["flickr8k-ensemble", "flickr8k-soft+flickr8k-soft"])
+@pytest.mark.parametrize(
+    "model", ["flickr8k-coco-ensemble", "flickr8k-coco-soft+flickr8k-coco-soft"]
+)
 @pytest.mark.parametrize(
     "command",
     [
@@ -78,10 +80,10 @@ def test_inference_needs_hard_attention(command, model, capsys, tmp_path, monkey
 
 
 def test_inference_is_an_option_of_an_ensemble_with_hard_attention():
-    for model in ("flickr8k-hard", "flickr8k-soft+flickr8k-hard", "some.tflite"):
+    for model in ("flickr8k-hard", "flickr8k-coco-soft+flickr8k-hard", "some.tflite"):
         check_inference(ChosenModel(model, inference="argmax"))
     with pytest.raises(UserError, match="--inference needs a model with hard"):
-        CaptionService(WebConfig(ChosenModel("flickr8k-soft", inference="argmax")))
+        CaptionService(WebConfig(ChosenModel("flickr8k-coco-soft", inference="argmax")))
 
 
 def test_a_folder_without_images_is_an_error(model_folder, tmp_path, capsys):

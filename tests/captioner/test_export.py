@@ -38,7 +38,7 @@ print(json.dumps(reported))
 @pytest.mark.slow
 def test_a_served_preset_gives_the_captions_of_python(squares, tmp_path, capsys):
     served = tmp_path / "served"
-    options = ["--model", "flickr8k-soft", "--image-size", "96"]
+    options = ["--model", "flickr8k-coco-soft", "--image-size", "96"]
     assert main(["export", str(served), *options]) == 0
     paths = [str(path) for path in sorted((squares / "Images").iterdir())[:5]]
     done = subprocess.run(
@@ -51,7 +51,7 @@ def test_a_served_preset_gives_the_captions_of_python(squares, tmp_path, capsys)
 
     from keras_attention_apps.captioner.inference import Captioner
 
-    expected = Captioner.from_preset("flickr8k-soft", image_size=96).caption(paths)
+    expected = Captioner.from_preset("flickr8k-coco-soft", image_size=96).caption(paths)
     assert several["caption"] == [caption.text for caption in expected]
     assert single["caption"] == several["caption"][:1]
     for row, caption in enumerate(expected):

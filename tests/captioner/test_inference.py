@@ -296,10 +296,10 @@ def test_a_caption_without_an_end_has_no_more_words_than_are_allowed(captioner):
 
 def test_a_folder_may_have_the_name_of_a_preset(model_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(model_folder, tmp_path / "flickr8k-soft")
+    shutil.copytree(model_folder, tmp_path / "flickr8k-coco-soft")
 
     ours, shipped = (
-        Captioner.from_preset(x) for x in ("./flickr8k-soft", "flickr8k-soft")
+        Captioner.from_preset(x) for x in ("./flickr8k-coco-soft", "flickr8k-coco-soft")
     )
     assert ours.config.units == 13
     assert shipped.config.units == 512

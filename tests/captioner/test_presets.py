@@ -29,7 +29,7 @@ def test_a_preset_captions_the_sample_image(name):
 
 @pytest.mark.exhaustive
 def test_ngram_blocking_prevents_repetitions():
-    captioner = Captioner.from_preset("flickr8k-soft")
+    captioner = Captioner.from_preset("flickr8k-coco-soft")
     usual, once = (
         captioner.caption(PHOTOGRAPH, **options).words
         for options in ({}, {"no_repeat_ngrams": 1})
@@ -42,8 +42,8 @@ def test_ngram_blocking_prevents_repetitions():
 def test_the_litert_file_of_a_preset_gives_the_same_results():
     pytest.importorskip("ai_edge_litert")
     runtimes = (
-        Captioner.from_preset("flickr8k-ensemble"),
-        LiteCaptioner.from_preset("flickr8k-ensemble"),
+        Captioner.from_preset("flickr8k-coco-ensemble"),
+        LiteCaptioner.from_preset("flickr8k-coco-ensemble"),
     )
     [(_, expected)], [(_, found)] = (
         runtime.caption_each([PHOTOGRAPH], n_best=5) for runtime in runtimes
@@ -61,7 +61,7 @@ def test_both_runtimes_caption_a_data_set_alike():
     """Needs images: a folder that `CAPTIONER_IMAGES` names."""
     images = sorted(Path(os.environ["CAPTIONER_IMAGES"]).glob("*.jpg"))[:200]
     captions = [
-        runtime.from_preset("flickr8k-ensemble").caption(images)
+        runtime.from_preset("flickr8k-coco-ensemble").caption(images)
         for runtime in (Captioner, LiteCaptioner)
     ]
     same = [one.text == other.text for one, other in zip(*captions, strict=True)]

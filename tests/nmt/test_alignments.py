@@ -103,7 +103,7 @@ def test_translations_are_written_before_they_are_aligned(
 
 def test_a_litert_file_cannot_align(evaluate):
     pytest.importorskip("ai_edge_litert")
-    code, printed = evaluate("--runtime=litert", model="multi30k-en-de-self-attention")
+    code, printed = evaluate("--runtime=litert", model="tatoeba-multi30k-en-de")
     assert code == 2 and "--alignments needs the runtime keras" in printed.err
 
 

@@ -253,7 +253,7 @@ def test_lengths_keep_their_ratios(eager, translator, options, fewest, most):
         (["--glossary", "nowhere"], "directory: 'nowhere'"),
         (
             ["--glossary", "terms.tsv", "--runtime", "litert"],
-            "--glossary needs the runtime keras. Received: 'multi30k",
+            "--glossary needs the runtime keras. Received: 'tatoeba",
         ),
     ],
 )

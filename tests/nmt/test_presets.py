@@ -30,7 +30,7 @@ def test_a_preset_translates_and_aligns(name):
 
 def test_the_litert_file_of_a_preset_gives_the_same_results():
     pytest.importorskip("ai_edge_litert")
-    name = "multi30k-en-de-self-attention"
+    name = "tatoeba-multi30k-en-de"
     sentences = ["Two dogs are playing in the snow.", "A man sits on a red bench ."]
     runtimes = Translator.from_preset(name), LiteTranslator.from_preset(name)
     flat = itertools.chain.from_iterable
@@ -39,6 +39,6 @@ def test_the_litert_file_of_a_preset_gives_the_same_results():
     )
     for one, other in zip(*map(flat, (found, expected)), strict=True):
         assert one.text == other.text
-        # The weights in the file are of float16.
-        assert one.score == pytest.approx(other.score, abs=1e-2)
-        np.testing.assert_allclose(one.weights, other.weights, atol=5e-3)
+        # The weights in the file are of int8.
+        assert one.score == pytest.approx(other.score, abs=2e-2)
+        np.testing.assert_allclose(one.weights, other.weights, atol=2e-2)
