@@ -71,9 +71,13 @@ def project_rows(dense, x):
     """Apply a `Dense` layer, or another function of matrices, to the last axis of `x`.
 
     For tensors of higher rank, the products of TensorFlow are slower, and do not
-    compile under XLA inside a loop over a batch of unknown size.
+    compile under XLA inside a loop over a batch of unknown size. A Keras model, such as
+    a `Sequential`, takes matrices only if it was built for them.
     """
-    if len(x.shape) == 2 or keras.backend.backend() != "tensorflow":
+    takes_any_rank = not isinstance(dense, keras.Model)
+    if len(x.shape) == 2 or (
+        takes_any_rank and keras.backend.backend() != "tensorflow"
+    ):
         return dense(x)
     rows = dense(ops.reshape(x, (-1, x.shape[-1])))
     return ops.reshape(rows, (*ops.shape(x)[:-1], rows.shape[-1]))

@@ -345,8 +345,9 @@ def additive_scores(query, keys, scale, shift=None):
         [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2.
     """
     # In float32 at least: processors need longer for a tanh in half precision.
-    dtype = keras.backend.result_type(query.dtype, "float32")
-    query, keys, given = ops.cast(query, dtype), ops.cast(keys, dtype), query.dtype
+    given = keras.backend.standardize_dtype(query.dtype)
+    dtype = "float64" if given == "float64" else "float32"
+    query, keys = ops.cast(query, dtype), ops.cast(keys, dtype)
     if len(keys.shape) == 4:
         sums = ops.expand_dims(query, 2) + keys
     elif isinstance(query.shape[1], int) and query.shape[1] == 1:

@@ -140,7 +140,8 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     Returns:
         Weights like `scores`, in float32 (float64 for float64 scores).
     """
-    scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
+    given = keras.backend.standardize_dtype(scores.dtype)
+    scores = ops.cast(scores, "float64" if given == "float64" else "float32")
     if mask is None:
         return softmax(scores)
     scores = ops.where(mask, scores, LOWEST)

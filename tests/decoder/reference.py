@@ -52,6 +52,7 @@ CELLS = {
 def assert_close(found, expected, atol=1e-5):
     tree.assert_same_structure(found, expected)
     for x, y in zip(tree.flatten(found), tree.flatten(expected), strict=True):
+        x, y = map(keras.ops.convert_to_numpy, (x, y))
         np.testing.assert_allclose(x, y, atol=atol)
 
 
