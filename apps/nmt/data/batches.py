@@ -91,7 +91,8 @@ class SentenceBatches(keras.utils.PyDataset):
         self.too_long_count = len(pairs) - len(short)
         weights = self.pairs.weights or np.ones(len(short))
         self._weights = np.asarray(weights, "float64")
-        tokens = int(longest[short] @ self._weights)
+        columns = [self.padded_length(length) for length in longest[short]]
+        tokens = int(np.dot(columns, self._weights))
         self.batch_tokens = min(batch_tokens, max(tokens // max(min_batches, 1), 1))
         # Keras asks for the number of batches once, and BPE-dropout splits words
         # differently in each epoch. So all epochs have as many batches as the first.
