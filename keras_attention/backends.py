@@ -1,4 +1,4 @@
-"""What is fastest on each backend: its properties, and functions that use them."""
+"""Properties of the backends, and the functions that are fastest on each."""
 
 import functools
 import math

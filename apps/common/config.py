@@ -328,7 +328,7 @@ class CalibrationOptions:
     #: unsure is fitted to separate both. Without it, the threshold is the 2% quantile
     #: of the validation data.
     out_of_domain: Path | None = None
-    #: What the model is for, in one line, which --help and the web interface show.
+    #: Purpose of the model in one line, which --help and the web interface show.
     purpose: str | None = None
     #: Batch size.
     batch_size: Annotated[int, Range(1, 1_000_000)] = 64
