@@ -100,8 +100,8 @@ class ModelConfig:
     dropout: Dropout = 0.4
     #: Maximum number of words in a caption, the end token not included.
     max_length: Length = 22
-    #: Words that may occur twice in a caption, measured on the training captions. The
-    #: search repeats no other word; None stands for all words.
+    # Words that may occur twice in a caption, measured on the training captions. The
+    # search repeats no other word; None stands for all words.
     repeatable_words: tyro.conf.Suppress[list[str] | None] = None
 
     @property
