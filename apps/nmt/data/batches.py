@@ -80,7 +80,7 @@ class SentenceBatches(keras.utils.PyDataset):
         self.devices = devices
         # Pairs are left out by their length without BPE-dropout, so that all epochs
         # have the same pairs.
-        self._all, plain = pairs, list(map(subwords.encode_all, _sides(pairs)))
+        plain = list(map(subwords.encode_all, _sides(pairs)))
         lengths = np.array([list(map(len, ids)) for ids in plain]).T
         if pairs.back_translated:
             lengths[:, 0] += pairs.back_translated
@@ -104,7 +104,8 @@ class SentenceBatches(keras.utils.PyDataset):
         if epoch and len(short):
             self._batches = self.plan(epoch)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
-        self._prepare()
+        if len(short):
+            self._prepare()
 
     def __len__(self):
         return len(self._batches)
@@ -137,9 +138,12 @@ class SentenceBatches(keras.utils.PyDataset):
             lengths = np.vectorize(self.padded_length)(longest)
         if self.links:
             pairs = list(zip(*encoded, self.links, strict=True))
-        # How often the epoch has each pair: a fraction is rounded at random.
-        counts = np.floor(self._weights + random.random(len(pairs))).astype(int)
-        order = random.permutation(np.repeat(np.arange(len(pairs)), counts))
+        order = np.arange(len(pairs))
+        if self.pairs.weights:
+            # How often the epoch has each pair: a fraction is rounded at random.
+            counts = np.floor(self._weights + random.random(len(pairs))).astype(int)
+            order = np.repeat(order, counts)
+        order = random.permutation(order)
         mean = max(lengths[order].max(axis=1).mean(), 1)
         bucket = max(int(BUCKET_BATCHES * self.batch_tokens / mean), 1)
         batches = []

@@ -92,7 +92,7 @@ def _translate(config, targets, folder):
             batch_size=max(config.batch_tokens // USUAL_LENGTH, 1),
             split=False,
             sampling=SamplingConfig(
-                config.back_translation_temperature, seed=config.seed + begin
+                config.back_translation_temperature, seed=(config.seed + begin) % 2**32
             ),
         )
         with atomic_path(path) as temporary:
