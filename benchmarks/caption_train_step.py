@@ -45,8 +45,7 @@ def our_step(jit_compile):
     """Return the step of `captioner train` with the CNN frozen."""
     import keras
     from keras import ops
-    from keras_attention_apps.captioner.config import ModelConfig
-    from keras_attention_apps.captioner.config import TrainConfig
+    from keras_attention_apps.captioner.config import ModelConfig, TrainConfig
     from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
 
     training = TrainConfig(data=(), output=Path())

@@ -26,8 +26,7 @@ def build_step(name):
     import tensorflow as tf
     from keras import ops
 
-    from keras_attention import linear_crossentropy
-    from keras_attention import sequence_crossentropy
+    from keras_attention import linear_crossentropy, sequence_crossentropy
 
     token_ids = tf.random.uniform((TOKENS,), 0, WORDS, tf.int32)
     tensors = tf.random.normal((TOKENS, DEPTH)), tf.random.normal((WORDS, DEPTH)) / 10

@@ -45,9 +45,7 @@ def passes(case, whose):
     import keras
     import tensorflow as tf
 
-    from keras_attention import LayerNormGRUCell
-    from keras_attention import LayerNormLSTMCell
-    from keras_attention import RecurrentEncoder
+    from keras_attention import LayerNormGRUCell, LayerNormLSTMCell, RecurrentEncoder
 
     make_cell = {
         "GRU": keras.layers.GRUCell,

@@ -217,8 +217,7 @@ def measure_tests():
 def all_mutants():
     """Return the mutants of all mutated files, in a fixed order."""
     from cosmic_ray import plugins
-    from cosmic_ray.ast import ast_nodes
-    from cosmic_ray.ast import get_ast
+    from cosmic_ray.ast import ast_nodes, get_ast
 
     found = []
     for package in MUTATED:

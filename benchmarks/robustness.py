@@ -59,8 +59,10 @@ class Images:
         return PHOTO.read_bytes()
 
     def answer(self, content):
-        from keras_attention_apps.captioner.images.reading import image_to_array
-        from keras_attention_apps.captioner.images.reading import read_image
+        from keras_attention_apps.captioner.images.reading import (
+            image_to_array,
+            read_image,
+        )
 
         arrays = [
             image_to_array(read_image(content, draft=draft), 224)
@@ -122,13 +124,11 @@ class Datasets:
     def read(self, layout, folder):
         """Return the texts of a data set."""
         if layout == "corpus":
-            from keras_attention_apps.nmt.data.dataset import find_files
-            from keras_attention_apps.nmt.data.dataset import read_pairs
+            from keras_attention_apps.nmt.data.dataset import find_files, read_pairs
 
             pairs = read_pairs(*find_files(folder, "en-de", ("train",)))
             return repr((pairs.source, pairs.target))
-        from keras_attention_apps.captioner.data.dataset import read_dataset
-        from keras_attention_apps.captioner.data.dataset import readable
+        from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 
         images = readable(read_dataset(folder, "train"), 0.5)
         return repr([(image.path.name, image.captions) for image in images])
@@ -256,10 +256,8 @@ class Models:
 
     def result(self, place, name):
         """Use the damaged copy of a model."""
-        from keras_attention_apps.captioner import Captioner
-        from keras_attention_apps.captioner import LiteCaptioner
-        from keras_attention_apps.nmt import LiteTranslator
-        from keras_attention_apps.nmt import Translator
+        from keras_attention_apps.captioner import Captioner, LiteCaptioner
+        from keras_attention_apps.nmt import LiteTranslator, Translator
 
         is_lite = place.suffix == ".tflite"
         if name.endswith("captioner"):

@@ -37,8 +37,7 @@ def make_model():
     import keras
     from keras import ops
 
-    from keras_attention import AdditiveAttention
-    from keras_attention import AttentionCell
+    from keras_attention import AdditiveAttention, AttentionCell
 
     keras.utils.set_random_seed(0)
     random = np.random.default_rng(0)
@@ -83,11 +82,9 @@ def make_model():
 def candidate(name):
     """Return a function that searches the whole list and returns NumPy arrays."""
     import tensorflow as tf
-    from keras import ops
-    from keras import tree
+    from keras import ops, tree
 
-    from keras_attention import BeamSearchQueue
-    from keras_attention import beam_search
+    from keras_attention import BeamSearchQueue, beam_search
 
     make_step, memory, state = make_model()
     if name == "queue":

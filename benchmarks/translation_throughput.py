@@ -175,8 +175,7 @@ def our_search(
 
 
 def random_network(attention):
-    from keras_attention_apps.nmt.config import ModelConfig
-    from keras_attention_apps.nmt.config import with_recipe
+    from keras_attention_apps.nmt.config import ModelConfig, with_recipe
     from keras_attention_apps.nmt.network.building import build_network
 
     depth, units, layers, heads = SIZES[attention]
@@ -201,8 +200,7 @@ def litert_search(task, beam_size, together, every):
     from keras_attention_apps.common.network.search_model import SearchModel
     from keras_attention_apps.nmt.commands.export_litert import LENGTHS
 
-    from keras_attention import beam_search
-    from keras_attention import convert_to_litert
+    from keras_attention import beam_search, convert_to_litert
 
     network = random_network(task["attention"])
     find = functools.partial(beam_search, beam_size=beam_size)

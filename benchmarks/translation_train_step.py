@@ -36,10 +36,12 @@ def make_batch():
 def build_model():
     import keras
 
-    from keras_attention import AdditiveAttention
-    from keras_attention import AttentionCell
-    from keras_attention import AttentionDecoder
-    from keras_attention import RecurrentEncoder
+    from keras_attention import (
+        AdditiveAttention,
+        AttentionCell,
+        AttentionDecoder,
+        RecurrentEncoder,
+    )
 
     source = keras.Input((SOURCE,), dtype="int32")
     target = keras.Input((TARGET,), dtype="int32")

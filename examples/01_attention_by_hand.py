@@ -18,10 +18,12 @@ import keras
 import matplotlib.pyplot as plt
 import numpy as np
 
-from keras_attention import AdditiveAttention
-from keras_attention import LuongAttention
-from keras_attention import SelfAttention
-from keras_attention import attention_heatmap
+from keras_attention import (
+    AdditiveAttention,
+    LuongAttention,
+    SelfAttention,
+    attention_heatmap,
+)
 
 plt.rc("figure", dpi=100)
 plt.rc("figure.constrained_layout", use=True)

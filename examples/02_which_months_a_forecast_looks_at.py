@@ -22,10 +22,12 @@ import keras
 import matplotlib.pyplot as plt
 import numpy as np
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import RecurrentEncoder
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    RecurrentEncoder,
+)
 
 plt.rc("figure", dpi=100)
 plt.rc("figure.constrained_layout", use=True)

@@ -19,9 +19,7 @@ import keras
 import matplotlib.pyplot as plt
 import numpy as np
 
-from keras_attention import AttentionPooling
-from keras_attention import LuongAttention
-from keras_attention import PositionEncoding
+from keras_attention import AttentionPooling, LuongAttention, PositionEncoding
 
 plt.rc("figure", dpi=100)
 plt.rc("figure.constrained_layout", use=True)

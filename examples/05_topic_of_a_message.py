@@ -15,8 +15,7 @@ import keras
 import matplotlib.pyplot as plt
 import numpy as np
 
-from keras_attention import AttentionPooling
-from keras_attention import PointingAccuracy
+from keras_attention import AttentionPooling, PointingAccuracy
 
 plt.rc("figure", dpi=100)
 plt.rc("figure.constrained_layout", use=True)

@@ -16,14 +16,16 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import LuongAttention
-from keras_attention import RecurrentEncoder
-from keras_attention import attention_heatmap
-from keras_attention import beam_search
-from keras_attention import convert_to_litert
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+    RecurrentEncoder,
+    attention_heatmap,
+    beam_search,
+    convert_to_litert,
+)
 
 plt.rc("figure", dpi=100)
 

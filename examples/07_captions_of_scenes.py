@@ -19,16 +19,18 @@ import matplotlib.pyplot as plt
 import numpy as np
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import HardWeighting
-from keras_attention import PointingAccuracy
-from keras_attention import PositionEncoding
-from keras_attention import ReinforceLoss
-from keras_attention import attention_overlay
-from keras_attention import greedy_search
-from keras_attention import sequence_crossentropy
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    HardWeighting,
+    PointingAccuracy,
+    PositionEncoding,
+    ReinforceLoss,
+    attention_overlay,
+    greedy_search,
+    sequence_crossentropy,
+)
 
 plt.rc("figure", dpi=100)
 plt.rc("figure.constrained_layout", use=True)

@@ -14,15 +14,16 @@ import keras
 import matplotlib.pyplot as plt
 import numpy as np
 import tensorflow as tf
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
-from keras_attention import PositionEncoding
-from keras_attention import Prefix
-from keras_attention import SelfAttention
-from keras_attention import SequenceCrossentropy
-from keras_attention import greedy_search
-from keras_attention import sample_search
+from keras_attention import (
+    PositionEncoding,
+    Prefix,
+    SelfAttention,
+    SequenceCrossentropy,
+    greedy_search,
+    sample_search,
+)
 
 plt.rc("figure", dpi=100)
 plt.rc("figure.constrained_layout", use=True)

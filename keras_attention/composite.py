@@ -1,7 +1,6 @@
 """Layers that are made of other layers, in `.keras` files."""
 
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import keras
 

@@ -6,32 +6,30 @@ Shapes: B batch, S steps, D depth of the inputs, U units.
 from typing import Any
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
-from keras_attention import backends
-from keras_attention import loops
+from keras_attention import backends, loops
 from keras_attention.composite import CompositeLayer
 from keras_attention.empty_tensors import at_least_one
 from keras_attention.layers.base import freeze_new_weights
-from keras_attention.layers.recurrent import call_cell
-from keras_attention.layers.recurrent import check_cell
-from keras_attention.layers.recurrent import has_dropout
-from keras_attention.layers.recurrent import initial_cell_state
-from keras_attention.layers.recurrent import output_units
-from keras_attention.layers.recurrent import reset_dropout_masks
+from keras_attention.layers.recurrent import (
+    call_cell,
+    check_cell,
+    has_dropout,
+    initial_cell_state,
+    output_units,
+    reset_dropout_masks,
+)
 from keras_attention.ops.masks import clear_masked
 from keras_attention.serialization import serialize_part
 from keras_attention.split_cells import split_cell
-from keras_attention.typing import Config
-from keras_attention.typing import Nested
-from keras_attention.typing import Shape
-from keras_attention.typing import Shapes
-from keras_attention.typing import Tensor
-from keras_attention.validation import check_boolean
-from keras_attention.validation import check_mask
-from keras_attention.validation import check_rank
-from keras_attention.validation import may_be_equal
+from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor
+from keras_attention.validation import (
+    check_boolean,
+    check_mask,
+    check_rank,
+    may_be_equal,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -4,8 +4,7 @@ import contextlib
 import logging
 import re
 import tempfile
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras

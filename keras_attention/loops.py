@@ -1,8 +1,7 @@
 """The loop over time steps, in the form that is fastest on each backend."""
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention.empty_tensors import at_least_one
 

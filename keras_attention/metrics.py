@@ -13,8 +13,7 @@ from keras import ops
 from keras_attention.empty_tensors import is_zero
 from keras_attention.sample_weights import broadcast_sample_weights
 from keras_attention.sizes import index_range
-from keras_attention.typing import Dtype
-from keras_attention.typing import Tensor
+from keras_attention.typing import Dtype, Tensor
 from keras_attention.validation import may_be_equal
 
 

@@ -12,10 +12,12 @@ import keras
 from keras import ops
 
 from keras_attention import backends
-from keras_attention.layers.recurrent import LayerNormGRUCell
-from keras_attention.layers.recurrent import LayerNormLSTMCell
-from keras_attention.layers.recurrent import gru_gates
-from keras_attention.layers.recurrent import lstm_gates
+from keras_attention.layers.recurrent import (
+    LayerNormGRUCell,
+    LayerNormLSTMCell,
+    gru_gates,
+    lstm_gates,
+)
 from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import accumulation_dtype
 

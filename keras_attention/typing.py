@@ -4,10 +4,8 @@ A tensor is `Any`, because every backend has its own type, and Keras also takes 
 and symbolic tensors.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import keras
 

@@ -6,8 +6,7 @@ import operator
 
 import keras
 import numpy as np
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention.sizes import known_sizes
 

@@ -4,8 +4,7 @@ import codecs
 import dataclasses
 import gzip
 import os
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 
 def random_fixture(*shape):

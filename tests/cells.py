@@ -2,8 +2,7 @@
 
 import keras
 
-from keras_attention import LayerNormGRUCell
-from keras_attention import LayerNormLSTMCell
+from keras_attention import LayerNormGRUCell, LayerNormLSTMCell
 
 CELLS = {
     "simple": keras.layers.SimpleRNNCell,

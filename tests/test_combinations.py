@@ -1,8 +1,7 @@
 import itertools
 
 import pytest
-from combinations import covering
-from combinations import quick_first
+from combinations import covering, quick_first
 
 AXES = (["a", "b", "c"], [1, 2], [True, False, None])
 

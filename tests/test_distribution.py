@@ -12,8 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import AdditiveAttention
-from keras_attention import attention_layout_map
+from keras_attention import AdditiveAttention, attention_layout_map
 
 # Devices can be made only before any is used. The model holds a layer of each kind
 # with weights, and the loss and metric of sequences.

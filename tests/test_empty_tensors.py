@@ -5,36 +5,36 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from combinations import covering
-from combinations import quick_first
-from keras import ops
-from keras import tree
+from combinations import covering, quick_first
+from keras import ops, tree
 
-from keras_attention import AdditiveAttention
-from keras_attention import AlignmentErrorRate
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import AttentionPooling
-from keras_attention import BeamSearchQueue
-from keras_attention import HardWeighting
-from keras_attention import LuongAttention
-from keras_attention import MonotonicWeighting
-from keras_attention import NoRepeatNgrams
-from keras_attention import PointingAccuracy
-from keras_attention import PositionEncoding
-from keras_attention import RecurrentEncoder
-from keras_attention import ReinforceLoss
-from keras_attention import ScheduledSampling
-from keras_attention import SelfAttention
-from keras_attention import SequenceCrossentropy
-from keras_attention import attention_supervision
-from keras_attention import beam_search
-from keras_attention import coverage_loss
-from keras_attention import doubly_stochastic_penalty
-from keras_attention import greedy_search
-from keras_attention import linear_crossentropy
-from keras_attention import sample_search
-from keras_attention import sequence_crossentropy
+from keras_attention import (
+    AdditiveAttention,
+    AlignmentErrorRate,
+    AttentionCell,
+    AttentionDecoder,
+    AttentionPooling,
+    BeamSearchQueue,
+    HardWeighting,
+    LuongAttention,
+    MonotonicWeighting,
+    NoRepeatNgrams,
+    PointingAccuracy,
+    PositionEncoding,
+    RecurrentEncoder,
+    ReinforceLoss,
+    ScheduledSampling,
+    SelfAttention,
+    SequenceCrossentropy,
+    attention_supervision,
+    beam_search,
+    coverage_loss,
+    doubly_stochastic_penalty,
+    greedy_search,
+    linear_crossentropy,
+    sample_search,
+    sequence_crossentropy,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -3,17 +3,13 @@ import re
 import keras
 import numpy as np
 import pytest
-from arrays import numpy
-from arrays import randomized
+from arrays import numpy, randomized
 from cells import CELLS
-from combinations import covering
-from combinations import quick_first
-from keras import ops
-from keras import tree
+from combinations import covering, quick_first
+from keras import ops, tree
 from rounding import rounding_bound
 
-from keras_attention import LayerNormGRUCell
-from keras_attention import RecurrentEncoder
+from keras_attention import LayerNormGRUCell, RecurrentEncoder
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -5,16 +5,18 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import Ban
-from keras_attention import MinLength
-from keras_attention import NoRepeatNgrams
-from keras_attention import RequiredPhrases
-from keras_attention import beam_search
-from keras_attention import contrastive_search
-from keras_attention import convert_to_litert
-from keras_attention import litert_quantization
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    Ban,
+    MinLength,
+    NoRepeatNgrams,
+    RequiredPhrases,
+    beam_search,
+    contrastive_search,
+    convert_to_litert,
+    litert_quantization,
+)
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="conversion needs TensorFlow"

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import convert_to_litert
-from keras_attention import litert_quantization
+from keras_attention import convert_to_litert, litert_quantization
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="conversion needs TensorFlow"

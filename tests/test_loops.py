@@ -1,11 +1,9 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
-from keras_attention import backends
-from keras_attention import loops
+from keras_attention import backends, loops
 
 # Every dimension is a different prime, so that no two axes can be confused.
 STEPS, BATCH, DIM, UNITS = 5, 2, 3, 7

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention.metrics import AlignmentErrorRate
-from keras_attention.metrics import PointingAccuracy
+from keras_attention.metrics import AlignmentErrorRate, PointingAccuracy
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, STEPS, POSITIONS = 2, 3, 5

@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import Attention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import AttentionPooling
-from keras_attention import GeneralScore
-from keras_attention import LayerNormGRUCell
-from keras_attention import LuongAttention
-from keras_attention import PositionEncoding
-from keras_attention import RecurrentEncoder
-from keras_attention import ScheduledSampling
-from keras_attention import SelfAttention
+from keras_attention import (
+    AdditiveAttention,
+    Attention,
+    AttentionCell,
+    AttentionDecoder,
+    AttentionPooling,
+    GeneralScore,
+    LayerNormGRUCell,
+    LuongAttention,
+    PositionEncoding,
+    RecurrentEncoder,
+    ScheduledSampling,
+    SelfAttention,
+)
 
 pytestmark = [
     pytest.mark.usefixtures("seeded"),

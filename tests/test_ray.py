@@ -9,11 +9,9 @@ import signal
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner import CaptionBatch
-from keras_attention_apps.captioner import LiteCaptioner
+from keras_attention_apps.captioner import CaptionBatch, LiteCaptioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.common.bulk import engine
-from keras_attention_apps.common.bulk import inputs
+from keras_attention_apps.common.bulk import engine, inputs
 from keras_attention_apps.common.bulk.parts import Parts
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import BulkConfig

@@ -4,19 +4,20 @@ import weakref
 import keras
 import numpy as np
 import pytest
-from arrays import numpy
-from arrays import randomized
+from arrays import numpy, randomized
 from cells import CELLS
 from combinations import quick_first
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import LayerNormGRUCell
-from keras_attention import RecurrentEncoder
-from keras_attention import backends
-from keras_attention import loops
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LayerNormGRUCell,
+    RecurrentEncoder,
+    backends,
+    loops,
+)
 from keras_attention.split_cells import split_cell
 
 pytestmark = pytest.mark.usefixtures("seeded")

@@ -8,31 +8,33 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import AdditiveAttention
-from keras_attention import AdditiveScore
-from keras_attention import AttentionCell
-from keras_attention import AttentionPooling
-from keras_attention import DotScore
-from keras_attention import HardWeighting
-from keras_attention import InverseSigmoidRate
-from keras_attention import LayerNormGRUCell
-from keras_attention import LocalPredictiveWindow
-from keras_attention import LocationScore
-from keras_attention import LuongAttention
-from keras_attention import MochaWeighting
-from keras_attention import MonotonicWeighting
-from keras_attention import PositionEncoding
-from keras_attention import RecurrentEncoder
-from keras_attention import ReinforceLoss
-from keras_attention import RotaryPositions
-from keras_attention import ScheduledSampling
-from keras_attention import SelfAttention
-from keras_attention import SequenceCrossentropy
-from keras_attention import ShawPositions
-from keras_attention import SoftmaxWeighting
-from keras_attention import T5Positions
-from keras_attention import beam_search
-from keras_attention import sample_search
+from keras_attention import (
+    AdditiveAttention,
+    AdditiveScore,
+    AttentionCell,
+    AttentionPooling,
+    DotScore,
+    HardWeighting,
+    InverseSigmoidRate,
+    LayerNormGRUCell,
+    LocalPredictiveWindow,
+    LocationScore,
+    LuongAttention,
+    MochaWeighting,
+    MonotonicWeighting,
+    PositionEncoding,
+    RecurrentEncoder,
+    ReinforceLoss,
+    RotaryPositions,
+    ScheduledSampling,
+    SelfAttention,
+    SequenceCrossentropy,
+    ShawPositions,
+    SoftmaxWeighting,
+    T5Positions,
+    beam_search,
+    sample_search,
+)
 
 SEQUENCE = np.zeros((2, 3, 5), "float32")
 SEARCH = {"start": 0, "end": 1, "max_length": 3}

@@ -5,9 +5,7 @@ from typing import ClassVar
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.captioner.schema import DEFAULT_MODEL
-from keras_attention_apps.common.bulk.batches import Failure
-from keras_attention_apps.common.bulk.batches import ModelBatch
-from keras_attention_apps.common.bulk.batches import details
+from keras_attention_apps.common.bulk.batches import Failure, ModelBatch, details
 
 
 class CaptionBatch(ModelBatch):

@@ -4,15 +4,15 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-from keras_attention_apps.captioner.data.text import Vocabulary
-from keras_attention_apps.captioner.data.text import detokenize
-from keras_attention_apps.captioner.images.reading import ImageError
-from keras_attention_apps.captioner.images.reading import read_array
+from keras_attention_apps.captioner.data.text import Vocabulary, detokenize
+from keras_attention_apps.captioner.images.reading import ImageError, read_array
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.hypotheses import check_batch_size
-from keras_attention_apps.common.hypotheses import check_n_best
-from keras_attention_apps.common.hypotheses import check_several
-from keras_attention_apps.common.hypotheses import hypotheses
+from keras_attention_apps.common.hypotheses import (
+    check_batch_size,
+    check_n_best,
+    check_several,
+    hypotheses,
+)
 
 PRESETS = Path(__file__).parent / "presets"
 # Attention maps that a search can return.

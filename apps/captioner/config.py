@@ -2,38 +2,43 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
-from keras_attention_apps.captioner.schema import DEFAULT_MODEL
-from keras_attention_apps.captioner.schema import CaptionBeamConfig
-from keras_attention_apps.captioner.schema import ImageSize
-from keras_attention_apps.common.config import BulkConfig
-from keras_attention_apps.common.config import CalibrationOptions
-from keras_attention_apps.common.config import ExportOptions
-from keras_attention_apps.common.config import Flags
-from keras_attention_apps.common.config import ModelName
-from keras_attention_apps.common.config import Precision
-from keras_attention_apps.common.config import ReadingConfig
-from keras_attention_apps.common.config import RuntimeConfig
-from keras_attention_apps.common.config import SearchConfig
-from keras_attention_apps.common.config import ServerConfig
-from keras_attention_apps.common.config import TrainingOptions
-from keras_attention_apps.common.schema import MAX_UNITS
-from keras_attention_apps.common.schema import BeamSize
-from keras_attention_apps.common.schema import Dropout
-from keras_attention_apps.common.schema import Fraction
-from keras_attention_apps.common.schema import Layers
-from keras_attention_apps.common.schema import Length
-from keras_attention_apps.common.schema import LogProbability
-from keras_attention_apps.common.schema import Momentum
-from keras_attention_apps.common.schema import Natural
-from keras_attention_apps.common.schema import NonNegative
-from keras_attention_apps.common.schema import Positive
-from keras_attention_apps.common.schema import Range
-from keras_attention_apps.common.schema import Units
-from keras_attention_apps.common.schema import Weight
+from keras_attention_apps.captioner.schema import (
+    DEFAULT_MODEL,
+    CaptionBeamConfig,
+    ImageSize,
+)
+from keras_attention_apps.common.config import (
+    BulkConfig,
+    CalibrationOptions,
+    ExportOptions,
+    Flags,
+    ModelName,
+    Precision,
+    ReadingConfig,
+    RuntimeConfig,
+    SearchConfig,
+    ServerConfig,
+    TrainingOptions,
+)
+from keras_attention_apps.common.schema import (
+    MAX_UNITS,
+    BeamSize,
+    Dropout,
+    Fraction,
+    Layers,
+    Length,
+    LogProbability,
+    Momentum,
+    Natural,
+    NonNegative,
+    Positive,
+    Range,
+    Units,
+    Weight,
+)
 from tyro.conf import Positional
 
 

@@ -9,31 +9,27 @@ from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.captions import BaseCaptioner
-from keras_attention_apps.captioner.captions import check_maps
-from keras_attention_apps.captioner.config import RUNTIME_OPTIONS
-from keras_attention_apps.captioner.config import ModelConfig
-from keras_attention_apps.captioner.data.regions import padded
-from keras_attention_apps.captioner.data.regions import read_regions
+from keras_attention_apps.captioner.captions import BaseCaptioner, check_maps
+from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, ModelConfig
+from keras_attention_apps.captioner.data.regions import padded, read_regions
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.network.building import build_network
-from keras_attention_apps.captioner.network.encoders import ENCODER_FILE
-from keras_attention_apps.captioner.network.encoders import Encoder
-from keras_attention_apps.captioner.network.encoders import is_encoder
+from keras_attention_apps.captioner.network.encoders import (
+    ENCODER_FILE,
+    Encoder,
+    is_encoder,
+)
 from keras_attention_apps.captioner.network.ensemble import CaptionEnsemble
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import short_digest
-from keras_attention_apps.common.network.compiling import computing_in
-from keras_attention_apps.common.network.compiling import power_of_two
+from keras_attention_apps.common.network.compiling import computing_in, power_of_two
 from keras_attention_apps.common.network.weights import model_weights
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.task import Task
 
-from keras_attention import MinLength
-from keras_attention import NoRepeatNgrams
-from keras_attention import beam_search
+from keras_attention import MinLength, NoRepeatNgrams, beam_search
 
 # Batch size of the CNN. The activations of larger batches do not fit the caches of a
 # processor; a search has small activations and takes larger batches.

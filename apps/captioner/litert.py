@@ -2,17 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated
-from typing import Literal
+from typing import Annotated, Literal
 
 from keras_attention_apps.captioner.captions import BaseCaptioner
 from keras_attention_apps.captioner.images.reading import ImageError
-from keras_attention_apps.captioner.schema import CaptionBeamConfig
-from keras_attention_apps.captioner.schema import ImageSize
+from keras_attention_apps.captioner.schema import CaptionBeamConfig, ImageSize
 from keras_attention_apps.common.litert.task import LiteTask
 from keras_attention_apps.common.presets import loading
-from keras_attention_apps.common.schema import Length
-from keras_attention_apps.common.schema import Range
+from keras_attention_apps.common.schema import Length, Range
 
 
 @dataclasses.dataclass(frozen=True)

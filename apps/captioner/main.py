@@ -2,14 +2,16 @@
 
 import sys
 
-from keras_attention_apps.captioner.config import SCENES
-from keras_attention_apps.captioner.config import TRAINING
-from keras_attention_apps.captioner.config import CalibrateConfig
-from keras_attention_apps.captioner.config import CaptionConfig
-from keras_attention_apps.captioner.config import EvaluateConfig
-from keras_attention_apps.captioner.config import ExportConfig
-from keras_attention_apps.captioner.config import ScenesConfig
-from keras_attention_apps.captioner.config import WebConfig
+from keras_attention_apps.captioner.config import (
+    SCENES,
+    TRAINING,
+    CalibrateConfig,
+    CaptionConfig,
+    EvaluateConfig,
+    ExportConfig,
+    ScenesConfig,
+    WebConfig,
+)
 from keras_attention_apps.common.program import Program
 
 PROGRAM = Program(

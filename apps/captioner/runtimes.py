@@ -2,8 +2,7 @@
 
 from keras_attention_apps.captioner.captions import PRESETS
 from keras_attention_apps.captioner.config import ModelConfig
-from keras_attention_apps.common.presets import member_names
-from keras_attention_apps.common.presets import read_config
+from keras_attention_apps.common.presets import member_names, read_config
 from keras_attention_apps.common.runtimes import Runtimes
 
 RUNTIMES = Runtimes(

@@ -3,10 +3,7 @@
 import dataclasses
 from typing import Annotated
 
-from keras_attention_apps.common.schema import BeamConfig
-from keras_attention_apps.common.schema import LengthPenalty
-from keras_attention_apps.common.schema import Natural
-from keras_attention_apps.common.schema import Range
+from keras_attention_apps.common.schema import BeamConfig, LengthPenalty, Natural, Range
 
 # Preset that commands use unless another model is given.
 DEFAULT_MODEL = "flickr8k-coco-ensemble"

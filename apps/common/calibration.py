@@ -5,10 +5,12 @@ import dataclasses
 import numpy as np
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import resolved
-from keras_attention_apps.common.schema import Fraction
-from keras_attention_apps.common.schema import LogProbability
-from keras_attention_apps.common.schema import Natural
-from keras_attention_apps.common.schema import from_json
+from keras_attention_apps.common.schema import (
+    Fraction,
+    LogProbability,
+    Natural,
+    from_json,
+)
 from keras_attention_apps.common.training.data_sets import names_of
 
 # Quantiles that a calibration has.

@@ -2,23 +2,24 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.presets import is_litert
 from keras_attention_apps.common.reading import MAX_BYTES
-from keras_attention_apps.common.schema import BeamSize
-from keras_attention_apps.common.schema import Fraction
-from keras_attention_apps.common.schema import LengthPenalty
-from keras_attention_apps.common.schema import Natural
-from keras_attention_apps.common.schema import NonNegative
-from keras_attention_apps.common.schema import Positive
-from keras_attention_apps.common.schema import Range
-from keras_attention_apps.common.schema import Seed
-from keras_attention_apps.common.schema import check_ranges
+from keras_attention_apps.common.schema import (
+    BeamSize,
+    Fraction,
+    LengthPenalty,
+    Natural,
+    NonNegative,
+    Positive,
+    Range,
+    Seed,
+    check_ranges,
+)
 from tyro.conf import Positional
 
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]

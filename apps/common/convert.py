@@ -2,15 +2,15 @@
 
 from keras_attention_apps.common import presets
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import DIGEST_KEY
-from keras_attention_apps.common.digests import check_file_digest
-from keras_attention_apps.common.digests import read_sealed
-from keras_attention_apps.common.digests import write_sealed
+from keras_attention_apps.common.digests import (
+    DIGEST_KEY,
+    check_file_digest,
+    read_sealed,
+    write_sealed,
+)
 from keras_attention_apps.common.files import expanded
-from keras_attention_apps.common.network.weights import errors_of
-from keras_attention_apps.common.network.weights import save_model
-from keras_attention_apps.common.reading import check_bytes
-from keras_attention_apps.common.reading import check_input
+from keras_attention_apps.common.network.weights import errors_of, save_model
+from keras_attention_apps.common.reading import check_bytes, check_input
 
 # Weights of a model in version 0.1, in its folder.
 OLD_WEIGHTS = "model.weights.h5"

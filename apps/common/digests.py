@@ -3,10 +3,8 @@
 import hashlib
 import json
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
-from keras_attention_apps.common.files import read_json
-from keras_attention_apps.common.files import write_json
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.files import read_json, write_json
 from keras_attention_apps.common.reading import opened
 
 # Keys in a JSON file: the digests of other files by name, and its own digest.

@@ -6,10 +6,8 @@ import gzip
 import io
 import zlib
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
-from keras_attention_apps.common.reading import read_all
-from keras_attention_apps.common.reading import read_line
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.reading import read_all, read_line
 
 # The marks of UTF-32 begin like those of UTF-16.
 MARKS = {

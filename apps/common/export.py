@@ -4,13 +4,14 @@ import dataclasses
 
 import keras
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import summed_names
-from keras_attention_apps.common.digests import write_sums
-from keras_attention_apps.common.files import SAVED_MODEL_FILES
-from keras_attention_apps.common.files import atomic_folder
-from keras_attention_apps.common.files import check_file
-from keras_attention_apps.common.files import check_folder
-from keras_attention_apps.common.files import holds
+from keras_attention_apps.common.digests import summed_names, write_sums
+from keras_attention_apps.common.files import (
+    SAVED_MODEL_FILES,
+    atomic_folder,
+    check_file,
+    check_folder,
+    holds,
+)
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.presets import is_litert
 

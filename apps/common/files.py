@@ -9,11 +9,8 @@ import shutil
 import stat
 from pathlib import Path
 
-from keras_attention_apps.common.cli import BIDIRECTIONAL
-from keras_attention_apps.common.cli import CONTROLS
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.reading import STANDARD_INPUT
-from keras_attention_apps.common.reading import read_file
+from keras_attention_apps.common.cli import BIDIRECTIONAL, CONTROLS, UserError
+from keras_attention_apps.common.reading import STANDARD_INPUT, read_file
 
 # Files that a folder of a model contains, and a SavedModel.
 MODEL_FILES = ("config.json", "model.weights.npz")

@@ -12,8 +12,7 @@ import re
 import sys
 
 import keras
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
+from keras_attention_apps.common.cli import UserError, reason
 
 # Heartbeat timeout in seconds, after which JAX considers a process lost.
 HEARTBEAT_TIMEOUT = 30

@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import expanded
-from keras_attention_apps.common.files import is_pipe_or_device
+from keras_attention_apps.common.files import expanded, is_pipe_or_device
 from keras_attention_apps.common.reading import STANDARD_INPUT
 
 

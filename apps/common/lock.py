@@ -6,8 +6,7 @@ import hashlib
 import os
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import KEPT_CHARACTERS
-from keras_attention_apps.common.files import resolved
+from keras_attention_apps.common.files import KEPT_CHARACTERS, resolved
 
 LOCK = ".lock"
 _IS_WINDOWS = os.name == "nt"

@@ -4,17 +4,16 @@ import contextlib
 import itertools
 from pathlib import Path
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
-from keras_attention_apps.common.digests import FILE_DIGESTS_KEY
-from keras_attention_apps.common.digests import read_sealed
-from keras_attention_apps.common.files import MODEL_FILES
-from keras_attention_apps.common.files import expanded
-from keras_attention_apps.common.files import holds
-from keras_attention_apps.common.files import read_json
-from keras_attention_apps.common.files import resolved
-from keras_attention_apps.common.reading import SizeLimitError
-from keras_attention_apps.common.reading import check_local
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.digests import FILE_DIGESTS_KEY, read_sealed
+from keras_attention_apps.common.files import (
+    MODEL_FILES,
+    expanded,
+    holds,
+    read_json,
+    resolved,
+)
+from keras_attention_apps.common.reading import SizeLimitError, check_local
 from keras_attention_apps.common.schema import from_json
 
 # Configuration of a model, in its folder.

@@ -6,18 +6,16 @@ import inspect
 import operator
 import warnings
 from importlib.resources import files
-from typing import Annotated
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import printable
-from keras_attention_apps.common.cli import quiet_tensorflow
-from keras_attention_apps.common.cli import run
-from keras_attention_apps.common.config import AverageConfig
-from keras_attention_apps.common.config import ConvertConfig
-from keras_attention_apps.common.config import ReadingConfig
-from keras_attention_apps.common.config import parsed
+from keras_attention_apps.common.cli import UserError, printable, quiet_tensorflow, run
+from keras_attention_apps.common.config import (
+    AverageConfig,
+    ConvertConfig,
+    ReadingConfig,
+    parsed,
+)
 from keras_attention_apps.common.digests import read_sealed
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.presets import CONFIG

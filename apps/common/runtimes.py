@@ -4,23 +4,22 @@ import contextlib
 import dataclasses
 import sys
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import printable
+from keras_attention_apps.common.cli import UserError, printable
 from keras_attention_apps.common.digests import update_sealed
-from keras_attention_apps.common.files import MODEL_FILES
-from keras_attention_apps.common.files import check_file
-from keras_attention_apps.common.files import expanded
+from keras_attention_apps.common.files import MODEL_FILES, check_file, expanded
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.litert.model_file import update_metadata
 from keras_attention_apps.common.litert.runtime import available
-from keras_attention_apps.common.presets import CONFIG
-from keras_attention_apps.common.presets import LITERT
-from keras_attention_apps.common.presets import find_preset
-from keras_attention_apps.common.presets import is_litert
-from keras_attention_apps.common.presets import member_names
-from keras_attention_apps.common.presets import read_options
-from keras_attention_apps.common.presets import split_names
+from keras_attention_apps.common.presets import (
+    CONFIG,
+    LITERT,
+    find_preset,
+    is_litert,
+    member_names,
+    read_options,
+    split_names,
+)
 
 # Values of options that leave a model as it is.
 _DEFAULT_VALUES = (None, False, "float32")

@@ -10,8 +10,7 @@ import dataclasses
 import math
 import types
 import typing
-from typing import Annotated
-from typing import Literal
+from typing import Annotated, Literal
 
 from keras_attention_apps.common.cli import UserError
 

@@ -5,20 +5,22 @@ import dataclasses
 from keras_attention_apps.common import presets
 from keras_attention_apps.common.calibration import Described
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.convert import check_converted
-from keras_attention_apps.common.convert import convert
-from keras_attention_apps.common.digests import check_file_digest
-from keras_attention_apps.common.digests import read_sealed
-from keras_attention_apps.common.digests import short_digest
-from keras_attention_apps.common.digests import write_sealed
+from keras_attention_apps.common.convert import check_converted, convert
+from keras_attention_apps.common.digests import (
+    check_file_digest,
+    read_sealed,
+    short_digest,
+    write_sealed,
+)
 from keras_attention_apps.common.files import atomic_folder
-from keras_attention_apps.common.network.compiling import compiles
-from keras_attention_apps.common.network.compiling import computing_in
+from keras_attention_apps.common.network.compiling import compiles, computing_in
 from keras_attention_apps.common.network.ensemble import Ensemble
 from keras_attention_apps.common.network.search_model import SearchModel
-from keras_attention_apps.common.network.weights import check_weights
-from keras_attention_apps.common.network.weights import load_model
-from keras_attention_apps.common.network.weights import save_model
+from keras_attention_apps.common.network.weights import (
+    check_weights,
+    load_model,
+    save_model,
+)
 from keras_attention_apps.common.presets import WEIGHTS
 from keras_attention_apps.common.schema import replaced
 from keras_attention_apps.common.training.averaging import average

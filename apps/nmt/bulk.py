@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from keras_attention_apps.common.bulk.batches import ModelBatch
-from keras_attention_apps.common.bulk.batches import details
+from keras_attention_apps.common.bulk.batches import ModelBatch, details
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 from keras_attention_apps.nmt.schema import DEFAULT_MODEL
 

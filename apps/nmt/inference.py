@@ -10,25 +10,17 @@ from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.network.compiling import power_of_two
 from keras_attention_apps.common.network.replicas import predict_rows
 from keras_attention_apps.common.task import Task
-from keras_attention_apps.common.tokens import PAD
-from keras_attention_apps.common.tokens import START
-from keras_attention_apps.nmt.config import RUNTIME_OPTIONS
-from keras_attention_apps.nmt.config import ModelConfig
+from keras_attention_apps.common.tokens import PAD, START
+from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, ModelConfig
 from keras_attention_apps.nmt.data.glossary import word_continuations
-from keras_attention_apps.nmt.data.padding import chunks
-from keras_attention_apps.nmt.data.padding import pad
-from keras_attention_apps.nmt.data.text import alignment_of
-from keras_attention_apps.nmt.data.text import merge_weights
+from keras_attention_apps.nmt.data.padding import chunks, pad
+from keras_attention_apps.nmt.data.text import alignment_of, merge_weights
 from keras_attention_apps.nmt.network.building import build_network
 from keras_attention_apps.nmt.network.forced_decoding import ForcedDecoding
 from keras_attention_apps.nmt.schema import TranslationBeamConfig
-from keras_attention_apps.nmt.translations import LENGTH_SLACK
-from keras_attention_apps.nmt.translations import BaseTranslator
+from keras_attention_apps.nmt.translations import LENGTH_SLACK, BaseTranslator
 
-from keras_attention import MinLength
-from keras_attention import RequiredPhrases
-from keras_attention import beam_search
-from keras_attention import sample_search
+from keras_attention import MinLength, RequiredPhrases, beam_search, sample_search
 
 # Padding of phrases.
 NO_TOKEN = -1

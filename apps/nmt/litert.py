@@ -6,9 +6,7 @@ import functools
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.litert.task import LiteTask
 from keras_attention_apps.common.presets import loading
-from keras_attention_apps.common.schema import Length
-from keras_attention_apps.common.schema import LengthRatio
-from keras_attention_apps.common.schema import Natural
+from keras_attention_apps.common.schema import Length, LengthRatio, Natural
 from keras_attention_apps.nmt.data.padding import pad
 from keras_attention_apps.nmt.schema import TranslationBeamConfig
 from keras_attention_apps.nmt.translations import BaseTranslator

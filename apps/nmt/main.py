@@ -3,12 +3,14 @@
 import sys
 
 from keras_attention_apps.common.program import Program
-from keras_attention_apps.nmt.config import TRAINING
-from keras_attention_apps.nmt.config import CalibrateConfig
-from keras_attention_apps.nmt.config import EvaluateConfig
-from keras_attention_apps.nmt.config import ExportConfig
-from keras_attention_apps.nmt.config import TranslateConfig
-from keras_attention_apps.nmt.config import WebConfig
+from keras_attention_apps.nmt.config import (
+    TRAINING,
+    CalibrateConfig,
+    EvaluateConfig,
+    ExportConfig,
+    TranslateConfig,
+    WebConfig,
+)
 
 PROGRAM = Program(
     "nmt",

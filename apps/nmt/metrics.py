@@ -3,9 +3,7 @@
 import re
 
 import numpy as np
-from keras_attention_apps.common.writing_systems import HAN
-from keras_attention_apps.common.writing_systems import KANA
-from keras_attention_apps.common.writing_systems import UNSPACED
+from keras_attention_apps.common.writing_systems import HAN, KANA, UNSPACED
 from keras_attention_apps.nmt.data.links import link_matrix
 
 # Maximum number of kana per Han character in Chinese text; Japanese has more.
@@ -51,8 +49,7 @@ def translation_scores(translations, references):
         Dict of figures in percent, `"bleu"`, `"bleu-lc"`, `"chrf"` and `"chrf-lc"`
         (lower-cased), and dict of the signatures of sacrebleu under the same names.
     """
-    from sacrebleu.metrics import BLEU
-    from sacrebleu.metrics import CHRF
+    from sacrebleu.metrics import BLEU, CHRF
 
     tokenizer = tokenizer_for(references)
     metrics = {

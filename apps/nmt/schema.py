@@ -4,11 +4,13 @@ import dataclasses
 from typing import Annotated
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.schema import BeamConfig
-from keras_attention_apps.common.schema import LengthRatio
-from keras_attention_apps.common.schema import Positive
-from keras_attention_apps.common.schema import Range
-from keras_attention_apps.common.schema import Seed
+from keras_attention_apps.common.schema import (
+    BeamConfig,
+    LengthRatio,
+    Positive,
+    Range,
+    Seed,
+)
 
 # Preset that commands use unless another model is given.
 DEFAULT_MODEL = "tatoeba-multi30k-en-de"

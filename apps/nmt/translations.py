@@ -9,20 +9,18 @@ from pathlib import Path
 
 import numpy as np
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.hypotheses import check_batch_size
-from keras_attention_apps.common.hypotheses import check_n_best
-from keras_attention_apps.common.hypotheses import check_several
+from keras_attention_apps.common.hypotheses import (
+    check_batch_size,
+    check_n_best,
+    check_several,
+)
 from keras_attention_apps.common.tokens import END
 from keras_attention_apps.common.writing_systems import has_unspaced
 from keras_attention_apps.nmt.data.copying import Copying
-from keras_attention_apps.nmt.data.glossary import Glossary
-from keras_attention_apps.nmt.data.glossary import encode_phrase
+from keras_attention_apps.nmt.data.glossary import Glossary, encode_phrase
 from keras_attention_apps.nmt.data.padding import chunks
-from keras_attention_apps.nmt.data.sentences import join_sentences
-from keras_attention_apps.nmt.data.sentences import split_sentences
-from keras_attention_apps.nmt.data.text import Subwords
-from keras_attention_apps.nmt.data.text import alignment_of
-from keras_attention_apps.nmt.data.text import merge_weights
+from keras_attention_apps.nmt.data.sentences import join_sentences, split_sentences
+from keras_attention_apps.nmt.data.text import Subwords, alignment_of, merge_weights
 
 PRESETS = Path(__file__).parent / "presets"
 

@@ -4,49 +4,44 @@ Shapes: B batch, K sequences that attend to the same memory (the captions of an 
 the hypotheses of a beam), S positions, D step input, U cell units, V context.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention.backends import project_rows
 from keras_attention.composite import CompositeLayer
-from keras_attention.decoder.joint_attention import JointMemory
-from keras_attention.decoder.joint_attention import JointStep
-from keras_attention.decoder.joint_attention import check_attention
-from keras_attention.decoder.sentinel import attend_with_sentinel
-from keras_attention.decoder.sentinel import visual_sentinel
+from keras_attention.decoder.joint_attention import (
+    JointMemory,
+    JointStep,
+    check_attention,
+)
+from keras_attention.decoder.sentinel import attend_with_sentinel, visual_sentinel
 from keras_attention.layers.attention import BaseAttention
-from keras_attention.layers.base import check_memory
-from keras_attention.layers.base import freeze_new_weights
-from keras_attention.layers.recurrent import call_cell
-from keras_attention.layers.recurrent import check_cell
-from keras_attention.layers.recurrent import check_loop_layer
-from keras_attention.layers.recurrent import has_dropout
-from keras_attention.layers.recurrent import initial_cell_state
-from keras_attention.layers.recurrent import output_units
-from keras_attention.layers.recurrent import reset_dropout_masks
-from keras_attention.layers.recurrent import topmost_units
-from keras_attention.serialization import deserialize_parts
-from keras_attention.serialization import serialize_part
-from keras_attention.typing import Config
-from keras_attention.typing import Nested
-from keras_attention.typing import Shapes
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import as_integer
-from keras_attention.validation import check_boolean
-from keras_attention.validation import check_choice
-from keras_attention.validation import check_positive_integer
-from keras_attention.validation import check_rank
-from keras_attention.validation import shapes_of
+from keras_attention.layers.base import check_memory, freeze_new_weights
+from keras_attention.layers.recurrent import (
+    call_cell,
+    check_cell,
+    check_loop_layer,
+    has_dropout,
+    initial_cell_state,
+    output_units,
+    reset_dropout_masks,
+    topmost_units,
+)
+from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.typing import Config, Nested, Shapes, Tensor, Tensors
+from keras_attention.validation import (
+    as_integer,
+    check_boolean,
+    check_choice,
+    check_positive_integer,
+    check_rank,
+    shapes_of,
+)
 
 ORDERS = ("previous", "current")
 

@@ -9,35 +9,26 @@ from functools import partial
 from typing import Any
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention import loops
 from keras_attention.composite import CompositeLayer
-from keras_attention.decoder.cell import AttentionCell
-from keras_attention.decoder.cell import add_sequence_axis
-from keras_attention.decoder.cell import check_state
-from keras_attention.decoder.cell import remove_sequence_axis
-from keras_attention.decoder.cell import with_new_names
-from keras_attention.decoder.fast import DeferredValueGradients
-from keras_attention.decoder.fast import Recurrence
+from keras_attention.decoder.cell import (
+    AttentionCell,
+    add_sequence_axis,
+    check_state,
+    remove_sequence_axis,
+    with_new_names,
+)
+from keras_attention.decoder.fast import DeferredValueGradients, Recurrence
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
 from keras_attention.empty_tensors import at_least_one
-from keras_attention.layers.base import check_memory
-from keras_attention.layers.base import freeze_new_weights
+from keras_attention.layers.base import check_memory, freeze_new_weights
 from keras_attention.layers.recurrent import initial_cell_state
-from keras_attention.ops.masks import clear_masked
-from keras_attention.ops.masks import where_rows
+from keras_attention.ops.masks import clear_masked, where_rows
 from keras_attention.serialization import serialize_part
-from keras_attention.typing import Config
-from keras_attention.typing import Nested
-from keras_attention.typing import Shape
-from keras_attention.typing import Shapes
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import check_mask
-from keras_attention.validation import check_rank
-from keras_attention.validation import check_shape
+from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor, Tensors
+from keras_attention.validation import check_mask, check_rank, check_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

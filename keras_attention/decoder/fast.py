@@ -10,13 +10,10 @@ one product after the loop computes their gradient.
 Shapes: T steps, B batch, K sequences, S positions, V depth of the values.
 """
 
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention import backends
-from keras_attention.decoder.cell import as_rows
-from keras_attention.decoder.cell import as_sequences
-from keras_attention.decoder.cell import joined
+from keras_attention.decoder.cell import as_rows, as_sequences, joined
 from keras_attention.ops.gradients import with_upstream
 from keras_attention.split_cells import split_cell
 

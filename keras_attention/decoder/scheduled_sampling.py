@@ -6,28 +6,22 @@ depth of an input, W words of the vocabulary.
 
 import math
 from collections.abc import Callable
-from typing import Any
-from typing import Self
-from typing import TypeAlias
+from typing import Any, Self, TypeAlias
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention.empty_tensors import join_axes
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.sampling import sample_by_inversion
-from keras_attention.serialization import deserialize_parts
-from keras_attention.serialization import seed_and_generator
-from keras_attention.serialization import serialize_part
-from keras_attention.serialization import serialize_seed
+from keras_attention.serialization import (
+    deserialize_parts,
+    seed_and_generator,
+    serialize_part,
+    serialize_seed,
+)
 from keras_attention.sizes import index_range
-from keras_attention.typing import Config
-from keras_attention.typing import Nested
-from keras_attention.typing import Seed
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
+from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import check_number
 
 Embed: TypeAlias = Callable[[Tensor], Tensor] | None

@@ -5,8 +5,7 @@ keys, V depth of the values.
 """
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention.backends import project_rows
 from keras_attention.composite import CompositeLayer

@@ -7,32 +7,32 @@ import math
 from typing import Any
 
 import keras
-from keras import initializers
-from keras import ops
+from keras import initializers, ops
 
-from keras_attention.backends import exports_to_onnx
-from keras_attention.backends import project_rows
+from keras_attention.backends import exports_to_onnx, project_rows
 from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.base import Weighting
-from keras_attention.layers.projections import ProjectedScore
-from keras_attention.layers.projections import check_shared_depth
-from keras_attention.layers.projections import fresh_options
-from keras_attention.layers.projections import options_of
-from keras_attention.layers.projections import serialize_options
-from keras_attention.layers.projections import weight_arguments
-from keras_attention.layers.projections import weight_options
-from keras_attention.ops.additive_blocks import is_large
-from keras_attention.ops.additive_blocks import large_scores
-from keras_attention.typing import Config
-from keras_attention.typing import Dtype
-from keras_attention.typing import Initializer
-from keras_attention.typing import Regularizer
-from keras_attention.typing import Seed
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
-from keras_attention.typing import WeightConstraint
-from keras_attention.validation import check_boolean
-from keras_attention.validation import check_positive_integer
+from keras_attention.layers.projections import (
+    ProjectedScore,
+    check_shared_depth,
+    fresh_options,
+    options_of,
+    serialize_options,
+    weight_arguments,
+    weight_options,
+)
+from keras_attention.ops.additive_blocks import is_large, large_scores
+from keras_attention.typing import (
+    Config,
+    Dtype,
+    Initializer,
+    Regularizer,
+    Seed,
+    Shape,
+    Tensor,
+    WeightConstraint,
+)
+from keras_attention.validation import check_boolean, check_positive_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -3,51 +3,39 @@
 Shapes: B batch, T queries, S positions, Q query depth, V value depth.
 """
 
-from typing import Any
-from typing import Literal
+from typing import Any, Literal
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention import loops
 from keras_attention.backends import project_rows
 from keras_attention.composite import CompositeLayer
-from keras_attention.layers.base import BaseMemory
-from keras_attention.layers.base import BaseStep
-from keras_attention.layers.base import Score
-from keras_attention.layers.base import Weighting
-from keras_attention.layers.base import as_queries
-from keras_attention.layers.base import build_part
-from keras_attention.layers.base import check_calling_form
-from keras_attention.layers.base import check_memory
-from keras_attention.layers.base import check_shapes
-from keras_attention.layers.base import freeze_new_weights
-from keras_attention.layers.base import set_dtype_policy
-from keras_attention.layers.base import standardize_attention_mask
-from keras_attention.layers.base import step_numbers
+from keras_attention.layers.base import (
+    BaseMemory,
+    BaseStep,
+    Score,
+    Weighting,
+    as_queries,
+    build_part,
+    check_calling_form,
+    check_memory,
+    check_shapes,
+    freeze_new_weights,
+    set_dtype_policy,
+    standardize_attention_mask,
+    step_numbers,
+)
 from keras_attention.layers.dropout import WeightDropout
 from keras_attention.layers.weightings import get_weighting
-from keras_attention.layers.windows import LocalWindow
-from keras_attention.layers.windows import spread_window
-from keras_attention.ops.extra_position import append_score
-from keras_attention.ops.extra_position import split_weight
-from keras_attention.ops.masks import clear_masked
-from keras_attention.ops.masks import combine_masks
-from keras_attention.ops.masks import where_rows
+from keras_attention.layers.windows import LocalWindow, spread_window
+from keras_attention.ops.extra_position import append_score, split_weight
+from keras_attention.ops.masks import clear_masked, combine_masks, where_rows
 from keras_attention.ops.precision import accumulation_dtype
-from keras_attention.serialization import serialize_part
-from keras_attention.serialization import serialize_seed
+from keras_attention.serialization import serialize_part, serialize_seed
 from keras_attention.sizes import index_range
-from keras_attention.typing import Config
-from keras_attention.typing import Nested
-from keras_attention.typing import Seed
-from keras_attention.typing import Shape
-from keras_attention.typing import Shapes
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import check_boolean
-from keras_attention.validation import check_mask
+from keras_attention.typing import Config, Nested, Seed, Shape, Shapes, Tensor, Tensors
+from keras_attention.validation import check_boolean, check_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

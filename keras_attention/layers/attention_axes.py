@@ -11,9 +11,7 @@ from collections.abc import Iterable
 
 from keras import ops
 
-from keras_attention.validation import as_integer
-from keras_attention.validation import check_mask
-from keras_attention.validation import may_be_equal
+from keras_attention.validation import as_integer, check_mask, may_be_equal
 
 
 class AttentionAxes:

@@ -13,16 +13,9 @@ import keras
 from keras import ops
 
 from keras_attention.composite import CompositeLayer
-from keras_attention.sizes import index_range
-from keras_attention.sizes import known_sizes
-from keras_attention.typing import Nested
-from keras_attention.typing import Shape
-from keras_attention.typing import Shapes
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import check_boolean
-from keras_attention.validation import check_mask
-from keras_attention.validation import shapes_of
+from keras_attention.sizes import index_range, known_sizes
+from keras_attention.typing import Nested, Shape, Shapes, Tensor, Tensors
+from keras_attention.validation import check_boolean, check_mask, shapes_of
 
 
 class BaseMemory(CompositeLayer):

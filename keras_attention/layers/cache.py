@@ -9,9 +9,7 @@ from keras_attention.empty_tensors import at_least_one
 from keras_attention.ops.integers import at_most
 from keras_attention.ops.masks import combine_masks
 from keras_attention.sizes import index_range
-from keras_attention.validation import check_positive_integer
-from keras_attention.validation import may_be_equal
-from keras_attention.validation import shapes_of
+from keras_attention.validation import check_positive_integer, may_be_equal, shapes_of
 
 
 def check_cache(layer, cache, query, value):

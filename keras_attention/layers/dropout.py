@@ -9,13 +9,8 @@ import keras
 from keras import ops
 
 from keras_attention.layers.base import AttentionPart
-from keras_attention.serialization import seed_and_generator
-from keras_attention.serialization import serialize_seed
-from keras_attention.typing import Config
-from keras_attention.typing import Nested
-from keras_attention.typing import Seed
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
+from keras_attention.serialization import seed_and_generator, serialize_seed
+from keras_attention.typing import Config, Nested, Seed, Shape, Tensor
 from keras_attention.validation import check_number
 
 

@@ -9,28 +9,32 @@ from keras import ops
 from keras_attention.backends import project_rows
 from keras_attention.layers.additive import AdditiveScore
 from keras_attention.layers.attention import ComposedAttention
-from keras_attention.layers.base import Score
-from keras_attention.layers.base import Weighting
-from keras_attention.layers.projections import ProjectedScore
-from keras_attention.layers.projections import check_shared_depth
-from keras_attention.layers.projections import fresh_options
-from keras_attention.layers.projections import options_of
-from keras_attention.layers.projections import serialize_options
-from keras_attention.layers.projections import weight_options
-from keras_attention.layers.windows import LocalMonotonicWindow
-from keras_attention.layers.windows import LocalPredictiveWindow
+from keras_attention.layers.base import Score, Weighting
+from keras_attention.layers.projections import (
+    ProjectedScore,
+    check_shared_depth,
+    fresh_options,
+    options_of,
+    serialize_options,
+    weight_options,
+)
+from keras_attention.layers.windows import LocalMonotonicWindow, LocalPredictiveWindow
 from keras_attention.sizes import index_range
-from keras_attention.typing import Config
-from keras_attention.typing import Dtype
-from keras_attention.typing import Initializer
-from keras_attention.typing import Regularizer
-from keras_attention.typing import Seed
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
-from keras_attention.typing import WeightConstraint
-from keras_attention.validation import check_boolean
-from keras_attention.validation import check_choice
-from keras_attention.validation import check_positive_integer
+from keras_attention.typing import (
+    Config,
+    Dtype,
+    Initializer,
+    Regularizer,
+    Seed,
+    Shape,
+    Tensor,
+    WeightConstraint,
+)
+from keras_attention.validation import (
+    check_boolean,
+    check_choice,
+    check_positive_integer,
+)
 
 SCORES = ("dot", "scaled-dot", "general", "concat", "location")
 WINDOWS = ("global", "local-m", "local-p")

@@ -10,33 +10,24 @@ import keras
 from keras import ops
 
 from keras_attention.backends import softmax
-from keras_attention.layers.base import Score
-from keras_attention.layers.base import Weighting
-from keras_attention.layers.base import build_part
+from keras_attention.layers.base import Score, Weighting, build_part
 from keras_attention.layers.projections import ConcatenatedProjection
 from keras_attention.ops.gradients import with_upstream
-from keras_attention.ops.precision import accumulation_dtype
-from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.rows import LOWEST
-from keras_attention.ops.rows import TINY
-from keras_attention.ops.rows import cumsum
-from keras_attention.ops.rows import first_candidate
-from keras_attention.ops.rows import valid_scores
-from keras_attention.serialization import seed_and_generator
-from keras_attention.serialization import serialize_part
-from keras_attention.serialization import serialize_seed
-from keras_attention.sizes import index_range
-from keras_attention.sizes import is_symbol
-from keras_attention.typing import Config
-from keras_attention.typing import Nested
-from keras_attention.typing import Seed
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import check_choice
-from keras_attention.validation import check_not_negative
-from keras_attention.validation import check_number
-from keras_attention.validation import check_positive_integer
+from keras_attention.ops.precision import accumulation_dtype, at_least_float32
+from keras_attention.ops.rows import LOWEST, TINY, cumsum, first_candidate, valid_scores
+from keras_attention.serialization import (
+    seed_and_generator,
+    serialize_part,
+    serialize_seed,
+)
+from keras_attention.sizes import index_range, is_symbol
+from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
+from keras_attention.validation import (
+    check_choice,
+    check_not_negative,
+    check_number,
+    check_positive_integer,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -9,61 +9,64 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention.backends import project_rows
 from keras_attention.empty_tensors import is_zero
 from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.attention_axes import AttentionAxes
-from keras_attention.layers.base import BaseMemory
-from keras_attention.layers.base import BaseStep
-from keras_attention.layers.base import Weighting
-from keras_attention.layers.base import as_queries
-from keras_attention.layers.base import build_part
-from keras_attention.layers.base import check_memory
-from keras_attention.layers.base import check_shapes
-from keras_attention.layers.base import standardize_attention_mask
-from keras_attention.layers.cache import check_cache
-from keras_attention.layers.cache import initial_cache
-from keras_attention.layers.cache import update_cache
+from keras_attention.layers.base import (
+    BaseMemory,
+    BaseStep,
+    Weighting,
+    as_queries,
+    build_part,
+    check_memory,
+    check_shapes,
+    standardize_attention_mask,
+)
+from keras_attention.layers.cache import check_cache, initial_cache, update_cache
 from keras_attention.layers.dropout import WeightDropout
-from keras_attention.layers.positions import RelativePositions
-from keras_attention.layers.positions import get_positions
-from keras_attention.layers.positions import offsets_between
-from keras_attention.layers.positions import positions_of_steps
-from keras_attention.layers.projections import serialize_options
-from keras_attention.layers.projections import weight_options
-from keras_attention.layers.weightings import get_weighting
-from keras_attention.layers.weightings import is_plain_softmax
+from keras_attention.layers.positions import (
+    RelativePositions,
+    get_positions,
+    offsets_between,
+    positions_of_steps,
+)
+from keras_attention.layers.projections import serialize_options, weight_options
+from keras_attention.layers.weightings import get_weighting, is_plain_softmax
 from keras_attention.ops import sliding_windows
-from keras_attention.ops.heads import causal_mask
-from keras_attention.ops.heads import fused_heads
-from keras_attention.ops.heads import head_scores
-from keras_attention.ops.heads import join_heads
-from keras_attention.ops.heads import project_heads
-from keras_attention.ops.heads import read_heads
-from keras_attention.ops.heads import sees_a_key
-from keras_attention.ops.masks import clear_masked
-from keras_attention.ops.masks import combine_masks
+from keras_attention.ops.heads import (
+    causal_mask,
+    fused_heads,
+    head_scores,
+    join_heads,
+    project_heads,
+    read_heads,
+    sees_a_key,
+)
+from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.serialization import serialize_part
-from keras_attention.serialization import serialize_seed
+from keras_attention.serialization import serialize_part, serialize_seed
 from keras_attention.sizes import is_symbol
-from keras_attention.typing import Config
-from keras_attention.typing import Initializer
-from keras_attention.typing import Nested
-from keras_attention.typing import Regularizer
-from keras_attention.typing import Seed
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.typing import WeightConstraint
-from keras_attention.validation import check_boolean
-from keras_attention.validation import check_choice
-from keras_attention.validation import check_mask
-from keras_attention.validation import check_number
-from keras_attention.validation import check_positive_integer
+from keras_attention.typing import (
+    Config,
+    Initializer,
+    Nested,
+    Regularizer,
+    Seed,
+    Shape,
+    Tensor,
+    Tensors,
+    WeightConstraint,
+)
+from keras_attention.validation import (
+    check_boolean,
+    check_choice,
+    check_mask,
+    check_number,
+    check_positive_integer,
+)
 
 # Normalisations of queries and keys.
 _NORMS = {

@@ -12,26 +12,24 @@ from keras import ops
 from keras_attention.backends import project_rows
 from keras_attention.composite import CompositeLayer
 from keras_attention.layers.attention import BaseAttention
-from keras_attention.layers.base import as_queries
-from keras_attention.layers.base import check_calling_form
-from keras_attention.layers.base import freeze_new_weights
-from keras_attention.layers.base import standardize_attention_mask
+from keras_attention.layers.base import (
+    as_queries,
+    check_calling_form,
+    freeze_new_weights,
+    standardize_attention_mask,
+)
 from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.ops.masks import combine_masks
-from keras_attention.ops.precision import accumulation_dtype
-from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.precision import log_floor
+from keras_attention.ops.precision import (
+    accumulation_dtype,
+    at_least_float32,
+    log_floor,
+)
 from keras_attention.serialization import serialize_part
 from keras_attention.sizes import index_range
-from keras_attention.typing import Config
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import as_integer
-from keras_attention.validation import check_mask
-from keras_attention.validation import check_rank
-from keras_attention.validation import check_shape
+from keras_attention.typing import Config, Shape, Tensor, Tensors
+from keras_attention.validation import as_integer, check_mask, check_rank, check_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -7,33 +7,36 @@ import math
 from typing import Any
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention.backends import project_rows
 from keras_attention.composite import CompositeLayer
 from keras_attention.empty_tensors import mean
-from keras_attention.layers.base import Weighting
-from keras_attention.layers.base import build_part
-from keras_attention.layers.base import freeze_new_weights
-from keras_attention.layers.projections import serialize_options
-from keras_attention.layers.projections import weight_arguments
-from keras_attention.layers.projections import weight_options
+from keras_attention.layers.base import Weighting, build_part, freeze_new_weights
+from keras_attention.layers.projections import (
+    serialize_options,
+    weight_arguments,
+    weight_options,
+)
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.ops.masks import clear_masked
 from keras_attention.serialization import serialize_part
-from keras_attention.typing import Activation
-from keras_attention.typing import Config
-from keras_attention.typing import Initializer
-from keras_attention.typing import Nested
-from keras_attention.typing import Regularizer
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
-from keras_attention.typing import WeightConstraint
-from keras_attention.validation import check_boolean
-from keras_attention.validation import check_mask
-from keras_attention.validation import check_not_negative
-from keras_attention.validation import check_positive_integer
+from keras_attention.typing import (
+    Activation,
+    Config,
+    Initializer,
+    Nested,
+    Regularizer,
+    Shape,
+    Tensor,
+    WeightConstraint,
+)
+from keras_attention.validation import (
+    check_boolean,
+    check_mask,
+    check_not_negative,
+    check_positive_integer,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -14,25 +14,30 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.layers.base import AttentionPart
-from keras_attention.layers.base import set_dtype_policy
-from keras_attention.layers.projections import serialize_options
-from keras_attention.layers.projections import weight_arguments
-from keras_attention.layers.projections import weight_options
+from keras_attention.layers.base import AttentionPart, set_dtype_policy
+from keras_attention.layers.projections import (
+    serialize_options,
+    weight_arguments,
+    weight_options,
+)
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.sizes import index_range
-from keras_attention.typing import Config
-from keras_attention.typing import Initializer
-from keras_attention.typing import Regularizer
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
-from keras_attention.typing import WeightConstraint
-from keras_attention.validation import check_boolean
-from keras_attention.validation import check_choice
-from keras_attention.validation import check_number
-from keras_attention.validation import check_positive
-from keras_attention.validation import check_positive_integer
-from keras_attention.validation import may_be_equal
+from keras_attention.typing import (
+    Config,
+    Initializer,
+    Regularizer,
+    Shape,
+    Tensor,
+    WeightConstraint,
+)
+from keras_attention.validation import (
+    check_boolean,
+    check_choice,
+    check_number,
+    check_positive,
+    check_positive_integer,
+    may_be_equal,
+)
 
 KINDS = ("sinusoidal", "learned")
 

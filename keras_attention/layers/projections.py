@@ -7,17 +7,12 @@ A layer collects the options among its arguments once, with `weight_options`:
 from typing import Any
 
 import keras
-from keras import constraints
-from keras import initializers
-from keras import ops
-from keras import regularizers
+from keras import constraints, initializers, ops, regularizers
 
 from keras_attention.composite import CompositeLayer
 from keras_attention.layers.base import Score
 from keras_attention.serialization import serialize_part
-from keras_attention.typing import Config
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
+from keras_attention.typing import Config, Shape, Tensor
 from keras_attention.validation import check_boolean
 
 _KINDS = {

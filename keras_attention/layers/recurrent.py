@@ -6,19 +6,13 @@ Shapes: B batch, D depth of the inputs, U units.
 from typing import Any
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention.empty_tensors import at_least_one
 from keras_attention.layers.projections import fresh_initializer
 from keras_attention.ops.precision import accumulation_dtype
-from keras_attention.typing import Config
-from keras_attention.typing import Initializer
-from keras_attention.typing import Nested
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
-from keras_attention.validation import check_positive
-from keras_attention.validation import check_positive_integer
+from keras_attention.typing import Config, Initializer, Nested, Shape, Tensor
+from keras_attention.validation import check_positive, check_positive_integer
 
 
 class NormalizedCell:

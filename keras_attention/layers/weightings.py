@@ -12,32 +12,26 @@ import keras
 from keras import ops
 
 from keras_attention.backends import softmax
-from keras_attention.layers.base import Weighting
-from keras_attention.layers.base import set_dtype_policy
-from keras_attention.layers.monotonic import MochaWeighting
-from keras_attention.layers.monotonic import MonotonicWeighting
-from keras_attention.ops.precision import accumulation_dtype
-from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.rows import LOWEST
-from keras_attention.ops.rows import TINY
-from keras_attention.ops.rows import cumsum
-from keras_attention.ops.rows import first_candidate
-from keras_attention.ops.rows import row_max
-from keras_attention.ops.rows import subtract_max
-from keras_attention.serialization import seed_and_generator
-from keras_attention.serialization import serialize_seed
-from keras_attention.sizes import index_range
-from keras_attention.sizes import is_symbol
-from keras_attention.typing import Config
-from keras_attention.typing import Nested
-from keras_attention.typing import Seed
-from keras_attention.typing import Shape
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import check_boolean
-from keras_attention.validation import check_choice
-from keras_attention.validation import check_fraction
-from keras_attention.validation import check_positive
+from keras_attention.layers.base import Weighting, set_dtype_policy
+from keras_attention.layers.monotonic import MochaWeighting, MonotonicWeighting
+from keras_attention.ops.precision import accumulation_dtype, at_least_float32
+from keras_attention.ops.rows import (
+    LOWEST,
+    TINY,
+    cumsum,
+    first_candidate,
+    row_max,
+    subtract_max,
+)
+from keras_attention.serialization import seed_and_generator, serialize_seed
+from keras_attention.sizes import index_range, is_symbol
+from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
+from keras_attention.validation import (
+    check_boolean,
+    check_choice,
+    check_fraction,
+    check_positive,
+)
 
 
 class TemperatureWeighting(Weighting):

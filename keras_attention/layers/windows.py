@@ -10,26 +10,27 @@ import keras
 from keras import ops
 
 from keras_attention.backends import project_rows
-from keras_attention.empty_tensors import at_least_one
-from keras_attention.empty_tensors import is_zero
-from keras_attention.empty_tensors import join_axes
-from keras_attention.layers.base import AttentionPart
-from keras_attention.layers.base import step_numbers
-from keras_attention.layers.projections import fresh_options
-from keras_attention.layers.projections import serialize_options
-from keras_attention.layers.projections import weight_options
+from keras_attention.empty_tensors import at_least_one, is_zero, join_axes
+from keras_attention.layers.base import AttentionPart, step_numbers
+from keras_attention.layers.projections import (
+    fresh_options,
+    serialize_options,
+    weight_options,
+)
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.rows import row_max
 from keras_attention.sizes import index_range
-from keras_attention.typing import Config
-from keras_attention.typing import Initializer
-from keras_attention.typing import Regularizer
-from keras_attention.typing import Shape
-from keras_attention.typing import Shapes
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.typing import WeightConstraint
+from keras_attention.typing import (
+    Config,
+    Initializer,
+    Regularizer,
+    Shape,
+    Shapes,
+    Tensor,
+    Tensors,
+    WeightConstraint,
+)
 from keras_attention.validation import check_positive_integer
 
 

@@ -9,8 +9,7 @@ Shapes: T target steps, S positions.
 from keras import ops
 
 from keras_attention.losses.masking import masked
-from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.precision import log_floor
+from keras_attention.ops.precision import at_least_float32, log_floor
 from keras_attention.typing import Tensor
 from keras_attention.validation import may_be_equal
 

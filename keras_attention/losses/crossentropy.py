@@ -6,13 +6,14 @@ Shapes: B batch, T target steps, N vocabulary size.
 import keras
 from keras import ops
 
-from keras_attention.losses.masking import check_label_smoothing
-from keras_attention.losses.masking import check_token_ids
-from keras_attention.losses.masking import masked
+from keras_attention.losses.masking import (
+    check_label_smoothing,
+    check_token_ids,
+    masked,
+)
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.sample_weights import broadcast_sample_weights
-from keras_attention.typing import Config
-from keras_attention.typing import Tensor
+from keras_attention.typing import Config, Tensor
 
 
 def sequence_crossentropy(

@@ -6,14 +6,15 @@ Shapes: T target steps, D depth, N vocabulary size, R rows (tokens of all sequen
 from keras import ops
 
 from keras_attention import loops
-from keras_attention.losses.masking import check_label_smoothing
-from keras_attention.losses.masking import check_token_ids
-from keras_attention.losses.masking import masked
+from keras_attention.losses.masking import (
+    check_label_smoothing,
+    check_token_ids,
+    masked,
+)
 from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Tensor
-from keras_attention.validation import check_mask
-from keras_attention.validation import check_shape
+from keras_attention.validation import check_mask, check_shape
 
 # Number of logits of one block: 16 MB, which stay in the cache.
 BLOCK_ELEMENTS = 1 << 22

@@ -2,9 +2,7 @@
 
 from keras import ops
 
-from keras_attention.validation import check_mask
-from keras_attention.validation import check_number
-from keras_attention.validation import may_be_equal
+from keras_attention.validation import check_mask, check_number, may_be_equal
 
 
 def masked(x, mask, rows=False):

@@ -9,9 +9,11 @@ import keras
 from keras import ops
 
 from keras_attention.losses.crossentropy import SequenceCrossentropy
-from keras_attention.losses.masking import check_label_smoothing
-from keras_attention.losses.masking import check_token_ids
-from keras_attention.losses.masking import masked
+from keras_attention.losses.masking import (
+    check_label_smoothing,
+    check_token_ids,
+    masked,
+)
 from keras_attention.ops.log_probs import is_possible
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Tensor

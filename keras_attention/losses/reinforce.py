@@ -11,12 +11,8 @@ from keras import ops
 from keras_attention.empty_tensors import mean
 from keras_attention.losses.masking import masked
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.typing import Config
-from keras_attention.typing import Nested
-from keras_attention.typing import Tensor
-from keras_attention.validation import check_fraction
-from keras_attention.validation import check_rank
-from keras_attention.validation import check_shape
+from keras_attention.typing import Config, Nested, Tensor
+from keras_attention.validation import check_fraction, check_rank, check_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -7,8 +7,7 @@ import functools
 
 from keras import ops
 
-from keras_attention import backends
-from keras_attention import loops
+from keras_attention import backends, loops
 from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
 

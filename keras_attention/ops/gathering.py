@@ -3,11 +3,9 @@
 Shapes: B batch, M entries of a row.
 """
 
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
-from keras_attention.empty_tensors import is_zero
-from keras_attention.empty_tensors import join_axes
+from keras_attention.empty_tensors import is_zero, join_axes
 from keras_attention.sizes import index_range
 
 

@@ -1,7 +1,6 @@
 """Boolean masks: `True` marks a valid entry."""
 
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 
 def combine_masks(*masks):

@@ -24,17 +24,18 @@ Shapes: B batch, K hypotheses, N vocabulary size, L maximum length, S positions.
 """
 
 from keras_attention.search.beam import beam_search
-from keras_attention.search.constraints import Ban
-from keras_attention.search.constraints import Constraint
-from keras_attention.search.constraints import MinLength
-from keras_attention.search.constraints import NoRepeatNgrams
-from keras_attention.search.constraints import Prefix
+from keras_attention.search.constraints import (
+    Ban,
+    Constraint,
+    MinLength,
+    NoRepeatNgrams,
+    Prefix,
+)
 from keras_attention.search.contrastive import contrastive_search
 from keras_attention.search.ensemble import ensemble_step
 from keras_attention.search.phrases import RequiredPhrases
 from keras_attention.search.queue import BeamSearchQueue
-from keras_attention.search.sampling import greedy_search
-from keras_attention.search.sampling import sample_search
+from keras_attention.search.sampling import greedy_search, sample_search
 
 __all__ = [
     "Ban",

@@ -6,37 +6,32 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention import loops
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.integers import at_most
-from keras_attention.ops.log_probs import IMPOSSIBLE
-from keras_attention.ops.log_probs import is_possible
+from keras_attention.ops.log_probs import IMPOSSIBLE, is_possible
 from keras_attention.ops.masks import where_rows
 from keras_attention.search.constraints import Constraint
-from keras_attention.search.expansion import expand
-from keras_attention.search.expansion import last_token_counts
-from keras_attention.search.expansion import progress_of
+from keras_attention.search.expansion import expand, last_token_counts, progress_of
 from keras_attention.search.groups import Groups
 from keras_attention.search.limits import checked_limit
-from keras_attention.search.nested_tensors import batch_of
-from keras_attention.search.nested_tensors import concatenate
-from keras_attention.search.nested_tensors import repeat_for_hypotheses
-from keras_attention.search.nested_tensors import write
-from keras_attention.search.ranking import Ranking
-from keras_attention.search.ranking import best_first
-from keras_attention.search.step import check_keywords
-from keras_attention.search.step import constrain
-from keras_attention.search.step import order_constraints
-from keras_attention.search.step import weights_template
-from keras_attention.typing import Nested
-from keras_attention.typing import Step
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import check_boolean
-from keras_attention.validation import check_positive_integer
+from keras_attention.search.nested_tensors import (
+    batch_of,
+    concatenate,
+    repeat_for_hypotheses,
+    write,
+)
+from keras_attention.search.ranking import Ranking, best_first
+from keras_attention.search.step import (
+    check_keywords,
+    constrain,
+    order_constraints,
+    weights_template,
+)
+from keras_attention.typing import Nested, Step, Tensor, Tensors
+from keras_attention.validation import check_boolean, check_positive_integer
 
 # Largest beam width. The memory of a search grows with it.
 MAX_BEAM_SIZE = 10_000

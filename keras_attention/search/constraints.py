@@ -13,11 +13,8 @@ from keras_attention.empty_tensors import join_axes
 from keras_attention.ops.integers import at_most
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.search.nested_tensors import check_rows
-from keras_attention.typing import Nested
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import check_positive_integer
-from keras_attention.validation import values_of
+from keras_attention.typing import Nested, Tensor, Tensors
+from keras_attention.validation import check_positive_integer, values_of
 
 # Less than IMPOSSIBLE, so that a search prefers impossible tokens to forbidden ones.
 FORBIDDEN = 2 * IMPOSSIBLE

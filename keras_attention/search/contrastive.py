@@ -1,31 +1,24 @@
 """Contrastive search."""
 
 import math
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.log_probs import is_possible
 from keras_attention.search.constraints import Constraint
 from keras_attention.search.independent_hypotheses import search_independently
 from keras_attention.search.limits import checked_limit
-from keras_attention.search.nested_tensors import batch_of
-from keras_attention.search.nested_tensors import repeat_for_hypotheses
-from keras_attention.search.nested_tensors import write
-from keras_attention.search.step import checks_keywords
-from keras_attention.search.step import constrain
-from keras_attention.search.step import weights_template
+from keras_attention.search.nested_tensors import batch_of, repeat_for_hypotheses, write
+from keras_attention.search.step import checks_keywords, constrain, weights_template
 from keras_attention.search.top_k import argmax
-from keras_attention.typing import Nested
-from keras_attention.typing import Step
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import check_fraction
-from keras_attention.validation import check_positive_integer
-from keras_attention.validation import check_rank
+from keras_attention.typing import Nested, Step, Tensor, Tensors
+from keras_attention.validation import (
+    check_fraction,
+    check_positive_integer,
+    check_rank,
+)
 
 
 @checks_keywords

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 from keras import ops
 
-from keras_attention.ops.log_probs import IMPOSSIBLE
-from keras_attention.ops.log_probs import is_impossible
+from keras_attention.ops.log_probs import IMPOSSIBLE, is_impossible
 from keras_attention.search.step import call_step
 from keras_attention.typing import Step
 from keras_attention.validation import check_choice

@@ -6,10 +6,8 @@ Shapes: B rows, K hypotheses of a group, M continuations, N vocabulary size.
 from keras import ops
 
 from keras_attention.ops.gathering import take_rows
-from keras_attention.ops.log_probs import IMPOSSIBLE
-from keras_attention.ops.log_probs import is_possible
-from keras_attention.search.constraints import FORBIDDEN
-from keras_attention.search.constraints import mark
+from keras_attention.ops.log_probs import IMPOSSIBLE, is_possible
+from keras_attention.search.constraints import FORBIDDEN, mark
 from keras_attention.search.top_k import top_k
 from keras_attention.sizes import index_range
 

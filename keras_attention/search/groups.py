@@ -3,11 +3,9 @@
 Shapes: B rows, K hypotheses, G groups of K / G hypotheses.
 """
 
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
-from keras_attention.validation import check_not_negative
-from keras_attention.validation import check_positive_integer
+from keras_attention.validation import check_not_negative, check_positive_integer
 
 
 class Groups:

@@ -2,11 +2,9 @@
 
 from keras import ops
 
-from keras_attention.ops.log_probs import IMPOSSIBLE
-from keras_attention.ops.log_probs import is_possible
+from keras_attention.ops.log_probs import IMPOSSIBLE, is_possible
 from keras_attention.ops.masks import where_rows
-from keras_attention.search.nested_tensors import batch_of
-from keras_attention.search.nested_tensors import write
+from keras_attention.search.nested_tensors import batch_of, write
 
 
 def search_independently(extend, state, weights, *, start, end, max_length, limit):

@@ -2,8 +2,7 @@
 
 import math
 
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention.empty_tensors import is_zero
 

@@ -7,18 +7,18 @@ import numpy as np
 from keras import ops
 
 from keras_attention.empty_tensors import at_least_one
-from keras_attention.search.constraints import FORBIDDEN
-from keras_attention.search.constraints import Constraint
-from keras_attention.search.constraints import SearchSettings
-from keras_attention.search.constraints import SearchStep
-from keras_attention.search.constraints import as_integer
-from keras_attention.search.constraints import as_integers
-from keras_attention.search.constraints import mark
+from keras_attention.search.constraints import (
+    FORBIDDEN,
+    Constraint,
+    SearchSettings,
+    SearchStep,
+    as_integer,
+    as_integers,
+    mark,
+)
 from keras_attention.search.nested_tensors import check_rows
 from keras_attention.sizes import index_range
-from keras_attention.typing import Nested
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
+from keras_attention.typing import Nested, Tensor, Tensors
 from keras_attention.validation import values_of
 
 

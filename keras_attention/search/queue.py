@@ -1,23 +1,17 @@
 """Beam search over lists that are longer than a batch."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
 from keras_attention.search.beam import Beam
 from keras_attention.search.constraints import Constraint
 from keras_attention.search.limits import check_limit
 from keras_attention.search.step import check_keywords
-from keras_attention.typing import Nested
-from keras_attention.typing import Step
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import check_mask
-from keras_attention.validation import check_positive_integer
+from keras_attention.typing import Nested, Step, Tensor, Tensors
+from keras_attention.validation import check_mask, check_positive_integer
 
 
 class BeamSearchQueue:

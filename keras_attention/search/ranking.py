@@ -8,9 +8,7 @@ from keras import ops
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.log_probs import is_possible
 from keras_attention.search.nested_tensors import check_rows
-from keras_attention.validation import check_choice
-from keras_attention.validation import check_mask
-from keras_attention.validation import check_not_negative
+from keras_attention.validation import check_choice, check_mask, check_not_negative
 
 # Lower bound of the coverage of a position, so that its logarithm stays finite.
 MIN_COVERAGE = 1e-10

@@ -10,20 +10,15 @@ from keras_attention.ops.sampling import sample_by_inversion
 from keras_attention.search.constraints import Constraint
 from keras_attention.search.independent_hypotheses import search_independently
 from keras_attention.search.limits import checked_limit
-from keras_attention.search.nested_tensors import batch_of
-from keras_attention.search.nested_tensors import repeat_for_hypotheses
-from keras_attention.search.step import checks_keywords
-from keras_attention.search.step import constrain
-from keras_attention.search.step import weights_template
+from keras_attention.search.nested_tensors import batch_of, repeat_for_hypotheses
+from keras_attention.search.step import checks_keywords, constrain, weights_template
 from keras_attention.search.top_k import argmax
-from keras_attention.typing import Nested
-from keras_attention.typing import Seed
-from keras_attention.typing import Step
-from keras_attention.typing import Tensor
-from keras_attention.typing import Tensors
-from keras_attention.validation import check_fraction
-from keras_attention.validation import check_number
-from keras_attention.validation import check_positive_integer
+from keras_attention.typing import Nested, Seed, Step, Tensor, Tensors
+from keras_attention.validation import (
+    check_fraction,
+    check_number,
+    check_positive_integer,
+)
 
 # The lowest temperature that is positive in float32 on every backend.
 MIN_TEMPERATURE = 1e-37

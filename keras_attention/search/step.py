@@ -3,20 +3,19 @@
 import functools
 import inspect
 import math
-from collections.abc import Callable
-from collections.abc import Iterable
-from typing import Any
-from typing import TypeVar
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
 
 from keras import ops
 
 from keras_attention.ops.log_probs import IMPOSSIBLE
-from keras_attention.search.constraints import Constraint
-from keras_attention.search.constraints import Prefix
-from keras_attention.search.constraints import SearchSettings
-from keras_attention.search.constraints import SearchStep
-from keras_attention.search.constraints import as_integer
+from keras_attention.search.constraints import (
+    Constraint,
+    Prefix,
+    SearchSettings,
+    SearchStep,
+    as_integer,
+)
 from keras_attention.search.nested_tensors import batch_of
 from keras_attention.validation import may_be_equal
 

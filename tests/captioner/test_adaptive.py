@@ -14,14 +14,12 @@ from keras_attention_apps.captioner.metrics import sentinel_of_words
 from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.captioner.web.views import word_notes
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import START
+from keras_attention_apps.common.tokens import END, START
 from programs import training
 
 from keras_attention import doubly_stochastic_penalty
 
-from .conftest import TINY
-from .conftest import untrained
+from .conftest import TINY, untrained
 
 IMAGES, CAPTIONS, WORDS, REGIONS = 2, 3, 5, 4
 CAPTION = Caption(

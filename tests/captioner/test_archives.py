@@ -2,12 +2,9 @@ import io
 import json
 
 import pytest
-from captioner.datasets import fails
-from captioner.datasets import shard
-from captioner.datasets import write
+from captioner.datasets import fails, shard, write
 from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.images.reading import ImageError
-from keras_attention_apps.captioner.images.reading import read_image
+from keras_attention_apps.captioner.images.reading import ImageError, read_image
 from keras_attention_apps.common.cli import UserError
 from PIL import Image
 

@@ -1,8 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.network.backbone import Backbone
-from keras_attention_apps.captioner.network.backbone import Coordinates
+from keras_attention_apps.captioner.network.backbone import Backbone, Coordinates
 from keras_attention_apps.common.cli import UserError
 
 

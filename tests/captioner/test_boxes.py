@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
 from keras_attention_apps.captioner.captions import Caption
-from keras_attention_apps.captioner.data.boxes import check_boxes
-from keras_attention_apps.captioner.data.boxes import coverage
-from keras_attention_apps.captioner.data.boxes import pointing
-from keras_attention_apps.captioner.data.boxes import viewed
+from keras_attention_apps.captioner.data.boxes import (
+    check_boxes,
+    coverage,
+    pointing,
+    viewed,
+)
 
 
 def test_coverage_by_hand():

@@ -8,19 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from keras_attention_apps.captioner.images import limits
-from keras_attention_apps.captioner.images.reading import ImageError
-from keras_attention_apps.captioner.images.reading import read_array
-from keras_attention_apps.captioner.images.reading import read_image
+from keras_attention_apps.captioner.images.reading import (
+    ImageError,
+    read_array,
+    read_image,
+)
 from PIL import Image
 
-from .image_files import HEIGHT
-from .image_files import LOSSLESS
-from .image_files import WIDTH
-from .image_files import encode
-from .image_files import fails
-from .image_files import lazy_image
-from .image_files import noise
-from .image_files import png
+from .image_files import HEIGHT, LOSSLESS, WIDTH, encode, fails, lazy_image, noise, png
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 

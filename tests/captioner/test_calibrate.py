@@ -7,14 +7,11 @@ import keras
 import pytest
 from keras_attention_apps.captioner import LiteCaptioner
 from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
-from keras_attention_apps.captioner.config import ChosenModel
-from keras_attention_apps.captioner.config import WebConfig
+from keras_attention_apps.captioner.config import ChosenModel, WebConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.digests import update_sealed
-from programs import calibration_of
-from programs import error_of
-from programs import first_line
+from programs import calibration_of, error_of, first_line
 
 
 @pytest.fixture(scope="module")

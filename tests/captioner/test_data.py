@@ -5,23 +5,23 @@ import weakref
 
 import numpy as np
 import pytest
-from captioner.datasets import coco
-from captioner.datasets import fails
-from captioner.datasets import kaggle
-from captioner.datasets import karpathy
-from captioner.datasets import karpathy_image
-from captioner.datasets import names_of
-from captioner.datasets import official
-from captioner.datasets import photograph
-from captioner.datasets import table
-from captioner.datasets import write
+from captioner.datasets import (
+    coco,
+    fails,
+    kaggle,
+    karpathy,
+    karpathy_image,
+    names_of,
+    official,
+    photograph,
+    table,
+    write,
+)
 from keras_attention_apps.captioner.data import dataset as data
-from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.dataset import readable
+from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 from keras_attention_apps.captioner.data.layouts.files import DataError
 from keras_attention_apps.captioner.data.layouts.listing import CaptionedImage
-from keras_attention_apps.captioner.images.reading import ImageError
-from keras_attention_apps.captioner.images.reading import read_image
+from keras_attention_apps.captioner.images.reading import ImageError, read_image
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")

@@ -5,8 +5,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from captioner.conftest import TINY
-from captioner.conftest import untrained
+from captioner.conftest import TINY, untrained
 from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main

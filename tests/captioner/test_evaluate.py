@@ -2,8 +2,7 @@ import shutil
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.metrics import attention_figures
-from keras_attention_apps.captioner.metrics import caption_scores
+from keras_attention_apps.captioner.metrics import attention_figures, caption_scores
 
 REFERENCES = [
     ["A dog runs over the grass .", "the brown dog is running"],

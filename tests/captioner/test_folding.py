@@ -1,10 +1,11 @@
 import keras
 import numpy as np
 import pytest
-from keras import layers
-from keras import ops
-from keras_attention_apps.captioner.network.folding import FoldedConvolution
-from keras_attention_apps.captioner.network.folding import fold_normalization
+from keras import layers, ops
+from keras_attention_apps.captioner.network.folding import (
+    FoldedConvolution,
+    fold_normalization,
+)
 from keras_attention_apps.common.network.compiling import computing_in
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 9, 9, 4)).astype("float32")

@@ -5,14 +5,15 @@ import pathlib
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.images.reading import ImageError
-from keras_attention_apps.captioner.images.reading import find_images
-from keras_attention_apps.captioner.images.reading import find_unsupported
-from keras_attention_apps.captioner.images.reading import image_to_array
+from keras_attention_apps.captioner.images.reading import (
+    ImageError,
+    find_images,
+    find_unsupported,
+    image_to_array,
+)
 from PIL import Image
 
-from .image_files import RED
-from .image_files import noise
+from .image_files import RED, noise
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 

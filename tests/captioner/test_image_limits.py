@@ -8,19 +8,16 @@ import zlib
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.images import limits
-from keras_attention_apps.captioner.images import reading
-from keras_attention_apps.captioner.images.limits import MemoryBudget
-from keras_attention_apps.captioner.images.limits import count_scans
-from keras_attention_apps.captioner.images.reading import image_to_array
-from keras_attention_apps.captioner.images.reading import read_array
-from keras_attention_apps.captioner.images.reading import read_image
+from keras_attention_apps.captioner.images import limits, reading
+from keras_attention_apps.captioner.images.limits import MemoryBudget, count_scans
+from keras_attention_apps.captioner.images.reading import (
+    image_to_array,
+    read_array,
+    read_image,
+)
 from PIL import Image
 
-from .image_files import encode
-from .image_files import fails
-from .image_files import noise
-from .image_files import png
+from .image_files import encode, fails, noise, png
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"

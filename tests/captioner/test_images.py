@@ -9,19 +9,21 @@ import pytest
 from keras_attention_apps.captioner.images.reading import read_image
 from PIL import Image
 
-from .image_files import BLUE
-from .image_files import HEIGHT
-from .image_files import LOSSLESS
-from .image_files import RED
-from .image_files import WHITE
-from .image_files import WIDTH
-from .image_files import encode
-from .image_files import fails
-from .image_files import greys
-from .image_files import lazy_image
-from .image_files import noise
-from .image_files import pixels
-from .image_files import png
+from .image_files import (
+    BLUE,
+    HEIGHT,
+    LOSSLESS,
+    RED,
+    WHITE,
+    WIDTH,
+    encode,
+    fails,
+    greys,
+    lazy_image,
+    noise,
+    pixels,
+    png,
+)
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 

@@ -3,17 +3,19 @@
 import json
 
 import pytest
-from captioner.datasets import coco
-from captioner.datasets import fails
-from captioner.datasets import kaggle
-from captioner.datasets import karpathy
-from captioner.datasets import karpathy_image
-from captioner.datasets import names_of
-from captioner.datasets import official
-from captioner.datasets import photograph
-from captioner.datasets import shard
-from captioner.datasets import table
-from captioner.datasets import write
+from captioner.datasets import (
+    coco,
+    fails,
+    kaggle,
+    karpathy,
+    karpathy_image,
+    names_of,
+    official,
+    photograph,
+    shard,
+    table,
+    write,
+)
 from keras_attention_apps.captioner.data.dataset import read_dataset
 
 

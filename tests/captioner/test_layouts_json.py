@@ -3,16 +3,17 @@
 import json
 
 import pytest
-from captioner.datasets import coco
-from captioner.datasets import fails
-from captioner.datasets import karpathy
-from captioner.datasets import karpathy_image
-from captioner.datasets import names_of
-from captioner.datasets import photograph
-from captioner.datasets import write
+from captioner.datasets import (
+    coco,
+    fails,
+    karpathy,
+    karpathy_image,
+    names_of,
+    photograph,
+    write,
+)
 from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.layouts.files import DataError
-from keras_attention_apps.captioner.data.layouts.files import get
+from keras_attention_apps.captioner.data.layouts.files import DataError, get
 from keras_attention_apps.captioner.data.layouts.listing import CaptionedImage
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")

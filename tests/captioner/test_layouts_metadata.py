@@ -3,10 +3,7 @@
 import json
 
 import pytest
-from captioner.datasets import fails
-from captioner.datasets import photograph
-from captioner.datasets import table
-from captioner.datasets import write
+from captioner.datasets import fails, photograph, table, write
 from keras_attention_apps.captioner.data.dataset import read_dataset
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")

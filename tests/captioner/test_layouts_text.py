@@ -1,12 +1,7 @@
 """Captions in text files: the official Flickr8k and Flickr30k, and Kaggle's."""
 
 import pytest
-from captioner.datasets import fails
-from captioner.datasets import kaggle
-from captioner.datasets import names_of
-from captioner.datasets import official
-from captioner.datasets import photograph
-from captioner.datasets import write
+from captioner.datasets import fails, kaggle, names_of, official, photograph, write
 from keras_attention_apps.captioner.data.dataset import read_dataset
 from keras_attention_apps.captioner.data.layouts.listing import CaptionedImage
 

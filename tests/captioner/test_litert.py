@@ -14,8 +14,10 @@ from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.litert.model_file import read_model_file
-from keras_attention_apps.common.litert.model_file import write_model_file
+from keras_attention_apps.common.litert.model_file import (
+    read_model_file,
+    write_model_file,
+)
 from programs import assert_same_results
 
 pytest.importorskip("ai_edge_litert")

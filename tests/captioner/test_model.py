@@ -5,16 +5,11 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_attention_apps.captioner.network.backbone import Backbone
-from keras_attention_apps.captioner.network.backbone import find_application
+from keras_attention_apps.captioner.network.backbone import Backbone, find_application
 from keras_attention_apps.common.network.readout import DeepOutput
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import PAD
-from keras_attention_apps.common.tokens import START
-from keras_attention_apps.common.tokens import UNKNOWN
+from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
-from .conftest import TINY
-from .conftest import untrained
+from .conftest import TINY, untrained
 
 IMAGES, CAPTIONS, WORDS = 2, 3, 5
 

@@ -13,8 +13,7 @@ from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from PIL import Image
-from programs import check_average
-from programs import check_conversion
+from programs import check_average, check_conversion
 
 from .conftest import lines_of
 

@@ -10,29 +10,25 @@ import numpy as np
 import pytest
 from keras import ops
 from keras_attention_apps.captioner.captions import Caption
-from keras_attention_apps.captioner.config import ChosenModel
-from keras_attention_apps.captioner.config import WebConfig
+from keras_attention_apps.captioner.config import ChosenModel, WebConfig
 from keras_attention_apps.captioner.data.archives import ArchivedFile
 from keras_attention_apps.captioner.data.batches import TrainingBatches
-from keras_attention_apps.captioner.data.boxes import coverage_of_regions
-from keras_attention_apps.captioner.data.boxes import pointing
-from keras_attention_apps.captioner.data.regions import RegionFeatures
-from keras_attention_apps.captioner.data.regions import Regions
-from keras_attention_apps.captioner.data.regions import read_regions
-from keras_attention_apps.captioner.data.regions import regions_file
+from keras_attention_apps.captioner.data.boxes import coverage_of_regions, pointing
+from keras_attention_apps.captioner.data.regions import (
+    RegionFeatures,
+    Regions,
+    read_regions,
+    regions_file,
+)
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.web.service import CaptionService
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import START
-from programs import error_of
-from programs import training
+from keras_attention_apps.common.tokens import END, START
+from programs import error_of, training
 
-from .conftest import COLOURS
-from .conftest import TINY
-from .conftest import untrained
+from .conftest import COLOURS, TINY, untrained
 from .trainings import command
 
 DEPTH, MAX_REGIONS = 5, 4

@@ -11,18 +11,16 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.training import train
-from keras_attention_apps.common.digests import DIGEST_KEY
-from keras_attention_apps.common.digests import FILE_DIGESTS_KEY
-from keras_attention_apps.common.digests import write_sealed
+from keras_attention_apps.common.digests import (
+    DIGEST_KEY,
+    FILE_DIGESTS_KEY,
+    write_sealed,
+)
 from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
-from keras_attention_apps.common.training.checkpoints import PREVIOUS
-from keras_attention_apps.common.training.checkpoints import PROGRESS
+from keras_attention_apps.common.training.checkpoints import PREVIOUS, PROGRESS
 from programs import begin_training
 
-from .trainings import SHORT
-from .trainings import SIZES
-from .trainings import check_history
-from .trainings import command
+from .trainings import SHORT, SIZES, check_history, command
 
 
 @pytest.fixture

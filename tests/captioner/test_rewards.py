@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import sacrebleu
 from keras_attention_apps.captioner.data.text import tokenize
-from keras_attention_apps.captioner.training.rewards import BleuReward
-from keras_attention_apps.captioner.training.rewards import CiderReward
+from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
 from pycocoevalcap.cider.cider import Cider
 
 REFERENCES = [

@@ -3,8 +3,7 @@ import random
 import numpy as np
 import pytest
 from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.scenes import COLOURS
-from keras_attention_apps.captioner.data.scenes import scene
+from keras_attention_apps.captioner.data.scenes import COLOURS, scene
 from keras_attention_apps.captioner.main import main
 
 

@@ -7,10 +7,7 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
 from keras_attention_apps.captioner.training.rewards import CiderReward
 from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import PAD
-from keras_attention_apps.common.tokens import START
-from keras_attention_apps.common.tokens import UNKNOWN
+from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 SIZES = {
     "backbone": "SmallCNN",

@@ -8,17 +8,15 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
-from PIL import ImageOps
+from PIL import Image, ImageOps
 
+# ruff: noqa: E402
 tf = pytest.importorskip("tensorflow")
 
-from keras_attention_apps.captioner.images import graph_decoding  # noqa: E402
-from keras_attention_apps.captioner.images import limits  # noqa: E402
-from keras_attention_apps.captioner.images.graph_decoding import decode_images  # noqa: E402
-from keras_attention_apps.captioner.images.graph_headers import problem_of  # noqa: E402
-from keras_attention_apps.captioner.images.reading import image_to_array  # noqa: E402
-from keras_attention_apps.captioner.images.reading import read_array  # noqa: E402
+from keras_attention_apps.captioner.images import graph_decoding, limits
+from keras_attention_apps.captioner.images.graph_decoding import decode_images
+from keras_attention_apps.captioner.images.graph_headers import problem_of
+from keras_attention_apps.captioner.images.reading import image_to_array, read_array
 
 HEIGHT, WIDTH, SIZE = 37, 53, 41
 TURNED = 6  # EXIF's orientation of a camera held upright

@@ -1,13 +1,15 @@
 import unicodedata
 
 import pytest
-from keras_attention_apps.captioner.data.text import END
-from keras_attention_apps.captioner.data.text import START
-from keras_attention_apps.captioner.data.text import UNKNOWN
-from keras_attention_apps.captioner.data.text import Vocabulary
-from keras_attention_apps.captioner.data.text import detokenize
-from keras_attention_apps.captioner.data.text import repeatable_words
-from keras_attention_apps.captioner.data.text import tokenize
+from keras_attention_apps.captioner.data.text import (
+    END,
+    START,
+    UNKNOWN,
+    Vocabulary,
+    detokenize,
+    repeatable_words,
+    tokenize,
+)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from keras_attention_apps.captioner.network.torch_checkpoints import read_checkpoint
 
-from .torch_files import MAGIC_NUMBER
-from .torch_files import write_checkpoint
+from .torch_files import MAGIC_NUMBER, write_checkpoint
 
 
 class Touch:

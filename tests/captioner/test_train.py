@@ -14,9 +14,7 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.training import train
 
-from .trainings import SHORT
-from .trainings import SIZES
-from .trainings import command
+from .trainings import SHORT, SIZES, command
 
 
 @pytest.fixture(scope="module")

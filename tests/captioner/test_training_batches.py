@@ -1,10 +1,10 @@
 import numpy as np
-from keras_attention_apps.captioner.data.batches import TrainingBatches
-from keras_attention_apps.captioner.data.batches import load_images
-from keras_attention_apps.captioner.data.batches import random_views
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import PAD
-from keras_attention_apps.common.tokens import START
+from keras_attention_apps.captioner.data.batches import (
+    TrainingBatches,
+    load_images,
+    random_views,
+)
+from keras_attention_apps.common.tokens import END, PAD, START
 from PIL import Image
 
 

@@ -16,10 +16,8 @@ from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.tokens import START
 from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
 
-from .conftest import TINY
-from .conftest import untrained
-from .trainings import check_history
-from .trainings import command
+from .conftest import TINY, untrained
+from .trainings import check_history, command
 
 TRANSFORMER = dataclasses.replace(
     TINY, decoder="transformer", embedding_units=6, heads=2, decoder_layers=2

@@ -10,12 +10,8 @@ from keras_attention_apps.common.cli import UserError
 pytest.importorskip("pyarrow")
 
 from keras_attention_apps.common.bulk import inputs
-from keras_attention_apps.common.bulk.locations import as_text
-from keras_attention_apps.common.bulk.locations import located
-from keras_attention_apps.common.bulk.locations import located_all
-from keras_attention_apps.common.bulk.parts import Parts
-from keras_attention_apps.common.bulk.parts import digests
-from keras_attention_apps.common.bulk.parts import is_missing
+from keras_attention_apps.common.bulk.locations import as_text, located, located_all
+from keras_attention_apps.common.bulk.parts import Parts, digests, is_missing
 
 COLUMNS = {"caption": str, "words": [str], "score": float, "cut": bool, "error": str}
 

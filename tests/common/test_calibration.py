@@ -5,12 +5,9 @@ import json
 import types
 
 import pytest
-from keras_attention_apps.common.calibration import Calibration
-from keras_attention_apps.common.calibration import Described
+from keras_attention_apps.common.calibration import Calibration, Described
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import read_sealed
-from keras_attention_apps.common.digests import update_sealed
-from keras_attention_apps.common.digests import write_sealed
+from keras_attention_apps.common.digests import read_sealed, update_sealed, write_sealed
 
 
 def outputs(*scores):

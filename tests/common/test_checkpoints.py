@@ -8,9 +8,11 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.reading import at_most
 from keras_attention_apps.common.training.callbacks import ValidateDecoded
-from keras_attention_apps.common.training.checkpoints import Checkpoints
-from keras_attention_apps.common.training.checkpoints import Progress
-from keras_attention_apps.common.training.checkpoints import check_checkpoints
+from keras_attention_apps.common.training.checkpoints import (
+    Checkpoints,
+    Progress,
+    check_checkpoints,
+)
 
 pytestmark = pytest.mark.usefixtures("eager")
 

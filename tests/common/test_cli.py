@@ -4,10 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import printable
-from keras_attention_apps.common.cli import reason
-from keras_attention_apps.common.cli import run
+from keras_attention_apps.common.cli import UserError, printable, reason, run
 
 
 def fail_with(error):

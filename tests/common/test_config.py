@@ -13,13 +13,15 @@ import pytest
 import tyro
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.config import parsed
-from keras_attention_apps.common.schema import Fraction
-from keras_attention_apps.common.schema import Natural
-from keras_attention_apps.common.schema import NonNegative
-from keras_attention_apps.common.schema import Positive
-from keras_attention_apps.common.schema import check_ranges
-from keras_attention_apps.common.schema import from_json
-from keras_attention_apps.common.schema import replaced
+from keras_attention_apps.common.schema import (
+    Fraction,
+    Natural,
+    NonNegative,
+    Positive,
+    check_ranges,
+    from_json,
+    replaced,
+)
 
 
 @dataclasses.dataclass(frozen=True)

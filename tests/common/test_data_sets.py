@@ -4,11 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.training.data_sets import Mixture
-from keras_attention_apps.common.training.data_sets import check_data_sets
-from keras_attention_apps.common.training.data_sets import combined_scores
-from keras_attention_apps.common.training.data_sets import formatted_scores
-from keras_attention_apps.common.training.data_sets import validation_summary
+from keras_attention_apps.common.training.data_sets import (
+    Mixture,
+    check_data_sets,
+    combined_scores,
+    formatted_scores,
+    validation_summary,
+)
 
 BOTH = (Path("a"), Path("b"))
 

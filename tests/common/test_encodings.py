@@ -4,8 +4,7 @@ import io
 
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.encodings import as_utf8
-from keras_attention_apps.common.encodings import utf8_lines
+from keras_attention_apps.common.encodings import as_utf8, utf8_lines
 from keras_attention_apps.common.reading import at_most
 
 TEXT = "Ein größerer Hund.\r\nZwei\u2028Hunde 🐕\n\nDrei"

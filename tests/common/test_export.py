@@ -4,10 +4,8 @@ import keras
 import pytest
 from keras_attention_apps.captioner import main as captioner
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import summed_names
-from keras_attention_apps.common.digests import write_sums
-from keras_attention_apps.common.export import check_export
-from keras_attention_apps.common.export import write_archive
+from keras_attention_apps.common.digests import summed_names, write_sums
+from keras_attention_apps.common.export import check_export, write_archive
 from keras_attention_apps.nmt import main as nmt
 from programs import error_of
 

@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_folder
-from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.files import check_file
-from keras_attention_apps.common.files import check_folder
-from keras_attention_apps.common.files import expanded
-from keras_attention_apps.common.files import is_pipe_or_device
-from keras_attention_apps.common.files import read_json
-from keras_attention_apps.common.files import recover_folder
-from keras_attention_apps.common.files import remove_folder
-from keras_attention_apps.common.files import to_json
-from keras_attention_apps.common.files import write_json
+from keras_attention_apps.common.files import (
+    atomic_folder,
+    atomic_path,
+    check_file,
+    check_folder,
+    expanded,
+    is_pipe_or_device,
+    read_json,
+    recover_folder,
+    remove_folder,
+    to_json,
+    write_json,
+)
 
 KIND = ("config.json", "weights")
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from keras_attention_apps.common import lock
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.lock import locked
-from keras_attention_apps.common.lock import locked_file
+from keras_attention_apps.common.lock import locked, locked_file
 
 
 def test_a_second_training_is_refused(tmp_path):

@@ -3,8 +3,10 @@ import zipfile
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.litert import model_file
-from keras_attention_apps.common.litert.model_file import read_model_file
-from keras_attention_apps.common.litert.model_file import write_model_file
+from keras_attention_apps.common.litert.model_file import (
+    read_model_file,
+    write_model_file,
+)
 from keras_attention_apps.common.reading import at_most
 
 MODEL = b"\x1c\x00\x00\x00TFL3" + bytes(range(256))

@@ -4,16 +4,20 @@ from pathlib import Path
 
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import check_file_digest
-from keras_attention_apps.common.digests import read_sealed
-from keras_attention_apps.common.digests import write_sealed
+from keras_attention_apps.common.digests import (
+    check_file_digest,
+    read_sealed,
+    write_sealed,
+)
 from keras_attention_apps.common.network.weights import check_weights
-from keras_attention_apps.common.presets import find_litert
-from keras_attention_apps.common.presets import find_preset
-from keras_attention_apps.common.presets import loading
-from keras_attention_apps.common.presets import member_names
-from keras_attention_apps.common.presets import model_names
-from keras_attention_apps.common.presets import read_config
+from keras_attention_apps.common.presets import (
+    find_litert,
+    find_preset,
+    loading,
+    member_names,
+    model_names,
+    read_config,
+)
 from keras_attention_apps.common.reading import at_most
 
 ROOT = Path(__file__).parents[2]

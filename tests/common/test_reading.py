@@ -7,11 +7,13 @@ import sys
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import utf8_lines
-from keras_attention_apps.common.reading import at_most
-from keras_attention_apps.common.reading import check_bytes
-from keras_attention_apps.common.reading import check_input
-from keras_attention_apps.common.reading import read_all
-from keras_attention_apps.common.reading import read_file
+from keras_attention_apps.common.reading import (
+    at_most,
+    check_bytes,
+    check_input,
+    read_all,
+    read_file,
+)
 
 
 def test_a_regular_file_is_read(tmp_path):

@@ -8,11 +8,13 @@ import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.curves import chart
-from keras_attention_apps.common.training.report import REPORT
-from keras_attention_apps.common.training.report import SAMPLES
-from keras_attention_apps.common.training.report import Report
-from keras_attention_apps.common.training.report import Samples
-from keras_attention_apps.common.training.report import check_report
+from keras_attention_apps.common.training.report import (
+    REPORT,
+    SAMPLES,
+    Report,
+    Samples,
+    check_report,
+)
 
 # Tags without an end tag.
 VOID = {"meta", "line", "rect", "circle", "polyline"}

@@ -7,11 +7,12 @@ import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import MODEL_FILES
 from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
-from keras_attention_apps.common.training.checkpoints import Checkpoints
-from keras_attention_apps.common.training.checkpoints import Progress
-from keras_attention_apps.common.training.runner import CHECKPOINTS
-from keras_attention_apps.common.training.runner import Runner
-from keras_attention_apps.common.training.runner import check_output
+from keras_attention_apps.common.training.checkpoints import Checkpoints, Progress
+from keras_attention_apps.common.training.runner import (
+    CHECKPOINTS,
+    Runner,
+    check_output,
+)
 from keras_attention_apps.common.training.schedules import ema_momentum
 
 

@@ -18,17 +18,16 @@ from keras_attention_apps.common.config import ServerConfig
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.web import guard as guards
 from keras_attention_apps.common.web import uploads
-from keras_attention_apps.common.web.guard import HEADERS
-from keras_attention_apps.common.web.guard import Guard
+from keras_attention_apps.common.web.guard import HEADERS, Guard
 from keras_attention_apps.common.web.markup import words
-from keras_attention_apps.common.web.models import Models
-from keras_attention_apps.common.web.models import Turns
-from keras_attention_apps.common.web.models import name_of
-from keras_attention_apps.common.web.server import application_of
-from keras_attention_apps.common.web.server import is_local
-from keras_attention_apps.common.web.server import notice
-from keras_attention_apps.common.web.server import page_folder
-from keras_attention_apps.common.web.server import read_password
+from keras_attention_apps.common.web.models import Models, Turns, name_of
+from keras_attention_apps.common.web.server import (
+    application_of,
+    is_local,
+    notice,
+    page_folder,
+    read_password,
+)
 from keras_attention_apps.nmt.main import main
 
 

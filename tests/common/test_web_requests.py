@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 from keras_attention_apps.common.config import ServerConfig
 from keras_attention_apps.common.web import guard
-from keras_attention_apps.common.web.server import application_of
-from keras_attention_apps.common.web.server import page_folder
+from keras_attention_apps.common.web.server import application_of, page_folder
 
 pytestmark = pytest.mark.browser
 

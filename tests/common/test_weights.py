@@ -5,9 +5,11 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.weights import check_weights
-from keras_attention_apps.common.network.weights import load_model
-from keras_attention_apps.common.network.weights import save_model
+from keras_attention_apps.common.network.weights import (
+    check_weights,
+    load_model,
+    save_model,
+)
 from keras_attention_apps.common.presets import loading
 from keras_attention_apps.common.reading import at_most
 

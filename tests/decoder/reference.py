@@ -4,16 +4,16 @@ import json
 
 import keras
 import numpy as np
-from arrays import draw
-from arrays import numpy
-from arrays import randomized
+from arrays import draw, numpy, randomized
 from keras import tree
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import LuongAttention
-from keras_attention import SelfAttention
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+    SelfAttention,
+)
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, SEQUENCES, STEPS, POSITIONS = 2, 3, 5, 7

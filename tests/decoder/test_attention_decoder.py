@@ -5,35 +5,37 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
-from decoder.reference import BATCH
-from decoder.reference import CELLS
-from decoder.reference import INPUT_DIM
-from decoder.reference import INPUTS
-from decoder.reference import PAPERS
-from decoder.reference import POSITIONS
-from decoder.reference import SEQUENCES
-from decoder.reference import STATE_UNITS
-from decoder.reference import STEPS
-from decoder.reference import UNITS
-from decoder.reference import VALUE
-from decoder.reference import VALUE_DIM
-from decoder.reference import WORDS
-from decoder.reference import assert_close
-from decoder.reference import decode_as_in_the_paper
-from decoder.reference import decoder_of
-from decoder.reference import random_state
-from decoder.reference import step_by_step
-from keras import ops
-from keras import tree
+from arrays import draw, numpy
+from decoder.reference import (
+    BATCH,
+    CELLS,
+    INPUT_DIM,
+    INPUTS,
+    PAPERS,
+    POSITIONS,
+    SEQUENCES,
+    STATE_UNITS,
+    STEPS,
+    UNITS,
+    VALUE,
+    VALUE_DIM,
+    WORDS,
+    assert_close,
+    decode_as_in_the_paper,
+    decoder_of,
+    random_state,
+    step_by_step,
+)
+from keras import ops, tree
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import LuongAttention
-from keras_attention import beam_search
-from keras_attention import greedy_search
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+    beam_search,
+    greedy_search,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -6,22 +6,26 @@ import keras
 import numpy as np
 import pytest
 from arrays import draw
-from decoder.reference import BATCH
-from decoder.reference import CELLS
-from decoder.reference import INPUT_DIM
-from decoder.reference import INPUTS
-from decoder.reference import STATE_UNITS
-from decoder.reference import UNITS
-from decoder.reference import VALUE
-from decoder.reference import decoder_of
-from decoder.reference import decoder_of_choice
+from decoder.reference import (
+    BATCH,
+    CELLS,
+    INPUT_DIM,
+    INPUTS,
+    STATE_UNITS,
+    UNITS,
+    VALUE,
+    decoder_of,
+    decoder_of_choice,
+)
 from keras import tree
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import LuongAttention
-from keras_attention import SelfAttention
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+    SelfAttention,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

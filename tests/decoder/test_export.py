@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 from arrays import draw
 from combinations import quick_first
-from decoder.reference import INPUT_DIM
-from decoder.reference import STATE_UNITS
-from decoder.reference import UNITS
-from decoder.reference import VALUE_DIM
-from decoder.reference import WORDS
+from decoder.reference import INPUT_DIM, STATE_UNITS, UNITS, VALUE_DIM, WORDS
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import LayerNormGRUCell
-from keras_attention import LuongAttention
-from keras_attention import beam_search
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    LayerNormGRUCell,
+    LuongAttention,
+    beam_search,
+)
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = [

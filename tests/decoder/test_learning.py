@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 from combinations import quick_first
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import LuongAttention
-from keras_attention import MonotonicWeighting
-from keras_attention import PositionEncoding
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+    MonotonicWeighting,
+    PositionEncoding,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -3,20 +3,17 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
-from decoder.reference import INPUTS
-from decoder.reference import STATE_UNITS
-from decoder.reference import UNITS
-from decoder.reference import VALUE
-from keras import ops
-from keras import tree
+from arrays import draw, numpy
+from decoder.reference import INPUTS, STATE_UNITS, UNITS, VALUE
+from keras import ops, tree
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import LuongAttention
-from keras_attention import MonotonicWeighting
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+    MonotonicWeighting,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -3,43 +3,44 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
-from combinations import covering
-from combinations import quick_first
-from decoder.reference import ATTENTIONAL
-from decoder.reference import ATTENTIONS
-from decoder.reference import BATCH
-from decoder.reference import CELLS
-from decoder.reference import CHOICES
-from decoder.reference import INPUT_DIM
-from decoder.reference import INPUTS
-from decoder.reference import OTHER_DIM
-from decoder.reference import OTHER_LENGTH
-from decoder.reference import POSITIONS
-from decoder.reference import SEQUENCES
-from decoder.reference import STATE_UNITS
-from decoder.reference import STEPS
-from decoder.reference import UNITS
-from decoder.reference import VALUE
-from decoder.reference import VALUE_DIM
-from decoder.reference import assert_close
-from decoder.reference import assert_same_config
-from decoder.reference import decoder_of_choice
-from decoder.reference import lstm_as_in_the_paper
-from decoder.reference import random_state
-from decoder.reference import sigmoid
-from decoder.reference import step_by_step
-from keras import ops
-from keras import tree
+from arrays import draw, numpy
+from combinations import covering, quick_first
+from decoder.reference import (
+    ATTENTIONAL,
+    ATTENTIONS,
+    BATCH,
+    CELLS,
+    CHOICES,
+    INPUT_DIM,
+    INPUTS,
+    OTHER_DIM,
+    OTHER_LENGTH,
+    POSITIONS,
+    SEQUENCES,
+    STATE_UNITS,
+    STEPS,
+    UNITS,
+    VALUE,
+    VALUE_DIM,
+    assert_close,
+    assert_same_config,
+    decoder_of_choice,
+    lstm_as_in_the_paper,
+    random_state,
+    sigmoid,
+    step_by_step,
+)
+from keras import ops, tree
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import HardWeighting
-from keras_attention import LuongAttention
-from keras_attention import SelfAttention
-from keras_attention import backends
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    HardWeighting,
+    LuongAttention,
+    SelfAttention,
+    backends,
+)
 from keras_attention.decoder import fast
 
 pytestmark = pytest.mark.usefixtures("seeded")

@@ -3,30 +3,27 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
-from combinations import covering
-from combinations import quick_first
-from decoder.reference import BATCH
-from decoder.reference import CELLS
-from decoder.reference import CHOICES
-from decoder.reference import INPUTS
-from decoder.reference import STATE_UNITS
-from decoder.reference import STEPS
-from decoder.reference import UNITS
-from decoder.reference import VALUE
-from decoder.reference import assert_close
-from decoder.reference import decoder_of
-from decoder.reference import decoder_of_choice
-from decoder.reference import random_state
-from decoder.reference import step_by_step
-from keras import ops
-from keras import tree
+from arrays import draw, numpy
+from combinations import covering, quick_first
+from decoder.reference import (
+    BATCH,
+    CELLS,
+    CHOICES,
+    INPUTS,
+    STATE_UNITS,
+    STEPS,
+    UNITS,
+    VALUE,
+    assert_close,
+    decoder_of,
+    decoder_of_choice,
+    random_state,
+    step_by_step,
+)
+from keras import ops, tree
 from rounding import rounding_bound
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
+from keras_attention import AdditiveAttention, AttentionCell, AttentionDecoder
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -6,28 +6,31 @@ import json
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
-from decoder.reference import BATCH
-from decoder.reference import CELLS
-from decoder.reference import INPUT_DIM
-from decoder.reference import INPUTS
-from decoder.reference import LOWER_UNITS
-from decoder.reference import STATE_UNITS
-from decoder.reference import UNITS
-from decoder.reference import VALUE
-from decoder.reference import VALUE_DIM
-from decoder.reference import WORDS
-from decoder.reference import assert_close
-from decoder.reference import assert_same_config
-from decoder.reference import decoder_of
+from arrays import draw, numpy
+from decoder.reference import (
+    BATCH,
+    CELLS,
+    INPUT_DIM,
+    INPUTS,
+    LOWER_UNITS,
+    STATE_UNITS,
+    UNITS,
+    VALUE,
+    VALUE_DIM,
+    WORDS,
+    assert_close,
+    assert_same_config,
+    decoder_of,
+)
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import LuongAttention
-from keras_attention import SelfAttention
-from keras_attention import SoftmaxWeighting
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+    SelfAttention,
+    SoftmaxWeighting,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -3,19 +3,19 @@ import re
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
+from arrays import draw, numpy
 from combinations import covering
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import InverseSigmoidRate
-from keras_attention import LuongAttention
-from keras_attention import ScheduledSampling
-from keras_attention import loops
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    InverseSigmoidRate,
+    LuongAttention,
+    ScheduledSampling,
+    loops,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

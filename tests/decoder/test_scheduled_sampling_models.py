@@ -6,16 +6,17 @@ import json
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
+from arrays import draw, numpy
 from combinations import quick_first
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import InverseSigmoidRate
-from keras_attention import ScheduledSampling
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    InverseSigmoidRate,
+    ScheduledSampling,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -7,17 +7,19 @@ import keras
 from arrays import numpy
 from combinations import quick_first
 
-from keras_attention import AdditiveAttention
-from keras_attention import Attention
-from keras_attention import AttentionPooling
-from keras_attention import DotScore
-from keras_attention import EntmaxWeighting
-from keras_attention import HardWeighting
-from keras_attention import LocalPredictiveWindow
-from keras_attention import LuongAttention
-from keras_attention import MochaWeighting
-from keras_attention import MonotonicWeighting
-from keras_attention import SoftmaxWeighting
+from keras_attention import (
+    AdditiveAttention,
+    Attention,
+    AttentionPooling,
+    DotScore,
+    EntmaxWeighting,
+    HardWeighting,
+    LocalPredictiveWindow,
+    LuongAttention,
+    MochaWeighting,
+    MonotonicWeighting,
+    SoftmaxWeighting,
+)
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, QUERIES, POSITIONS = 2, 3, 5

@@ -3,30 +3,32 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from arrays import assert_numerical_gradients
-from arrays import draw
-from arrays import numpy
+from arrays import assert_numerical_gradients, draw, numpy
 from keras import ops
-from layers.additive_reference import BATCH
-from layers.additive_reference import KEY
-from layers.additive_reference import KEY_DIM
-from layers.additive_reference import POSITIONS
-from layers.additive_reference import QUERIES
-from layers.additive_reference import QUERY
-from layers.additive_reference import QUERY_DIM
-from layers.additive_reference import UNITS
-from layers.additive_reference import VALUE
-from layers.additive_reference import VALUE_DIM
-from layers.additive_reference import WORDS
-from layers.additive_reference import as_in_the_paper
-from layers.additive_reference import attend
-from layers.additive_reference import built_layer
-from layers.additive_reference import embedded
-from layers.additive_reference import paper_attention
-from layers.mask_reference import assert_zero_where_masked
-from layers.mask_reference import clear_with_nan
-from layers.mask_reference import combined
-from layers.mask_reference import masks
+from layers.additive_reference import (
+    BATCH,
+    KEY,
+    KEY_DIM,
+    POSITIONS,
+    QUERIES,
+    QUERY,
+    QUERY_DIM,
+    UNITS,
+    VALUE,
+    VALUE_DIM,
+    WORDS,
+    as_in_the_paper,
+    attend,
+    built_layer,
+    embedded,
+    paper_attention,
+)
+from layers.mask_reference import (
+    assert_zero_where_masked,
+    clear_with_nan,
+    combined,
+    masks,
+)
 from rounding import rounding_bound
 
 from keras_attention import AdditiveAttention

@@ -5,32 +5,37 @@ import re
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
+from arrays import draw, numpy
 from combinations import quick_first
-from layers.additive_reference import BATCH
-from layers.additive_reference import KEY
-from layers.additive_reference import KEY_DIM
-from layers.additive_reference import POSITIONS
-from layers.additive_reference import QUERIES
-from layers.additive_reference import QUERY
-from layers.additive_reference import QUERY_DIM
-from layers.additive_reference import UNITS
-from layers.additive_reference import VALUE
-from layers.additive_reference import VALUE_DIM
-from layers.additive_reference import WORDS
-from layers.additive_reference import attend
-from layers.additive_reference import weights_of_the_paper
-from layers.keras_contract import PROJECTION_OPTIONS
-from layers.keras_contract import assert_config_names_every_argument
-from layers.keras_contract import assert_fulfils_the_contract_of_keras
-from layers.keras_contract import restored_from_json
+from layers.additive_reference import (
+    BATCH,
+    KEY,
+    KEY_DIM,
+    POSITIONS,
+    QUERIES,
+    QUERY,
+    QUERY_DIM,
+    UNITS,
+    VALUE,
+    VALUE_DIM,
+    WORDS,
+    attend,
+    weights_of_the_paper,
+)
+from layers.keras_contract import (
+    PROJECTION_OPTIONS,
+    assert_config_names_every_argument,
+    assert_fulfils_the_contract_of_keras,
+    restored_from_json,
+)
 from layers.mask_reference import masks
 
-from keras_attention import AdditiveAttention
-from keras_attention import AdditiveScore
-from keras_attention import Attention
-from keras_attention import SparsemaxWeighting
+from keras_attention import (
+    AdditiveAttention,
+    AdditiveScore,
+    Attention,
+    SparsemaxWeighting,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

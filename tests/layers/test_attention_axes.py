@@ -5,11 +5,9 @@ import re
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
+from arrays import draw, numpy
 from keras import ops
-from layers.self_attention_reference import attend
-from layers.self_attention_reference import read
+from layers.self_attention_reference import attend, read
 
 from keras_attention import SelfAttention
 

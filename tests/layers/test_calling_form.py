@@ -4,12 +4,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionPooling
-from keras_attention import LuongAttention
-from keras_attention import RecurrentEncoder
-from keras_attention import SelfAttention
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionPooling,
+    LuongAttention,
+    RecurrentEncoder,
+    SelfAttention,
+)
 
 QUERY, VALUE = np.ones((2, 3, 7), "float32"), np.ones((2, 5, 7), "float32")
 ADDITIVE = np.where(np.arange(5) < 3, 0.0, -1e9).astype("float32") * np.ones((2, 1))

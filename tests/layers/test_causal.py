@@ -7,11 +7,13 @@ from arrays import numpy
 from combinations import quick_first
 from layers.cases import attend
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import HardWeighting
-from keras_attention import LuongAttention
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    HardWeighting,
+    LuongAttention,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 from keras import ops
-from layers.weightings_reference import BATCH
-from layers.weightings_reference import QUERIES
-from layers.weightings_reference import tensor
+from layers.weightings_reference import BATCH, QUERIES, tensor
 
 from keras_attention.layers.monotonic import chunkwise
 

@@ -8,25 +8,25 @@ import keras
 import numpy as np
 import pytest
 from arrays import numpy
-from combinations import covering
-from combinations import quick_first
+from combinations import covering, quick_first
 from keras import ops
-from layers.cases import BATCH
-from layers.cases import CASES
-from layers.cases import POSITIONS
-from layers.cases import QUERIES
-from layers.cases import QUERY_DIM
-from layers.cases import UNITS
-from layers.cases import VALUE_DIM
-from layers.cases import attend
-from layers.cases import functional
-from layers.cases import quick_cases
+from layers.cases import (
+    BATCH,
+    CASES,
+    POSITIONS,
+    QUERIES,
+    QUERY_DIM,
+    UNITS,
+    VALUE_DIM,
+    attend,
+    functional,
+    quick_cases,
+)
 from layers.keras_contract import restored_from_json
 from rounding import rounding_bound
 
 import keras_attention
-from keras_attention import MultiHeadAttention
-from keras_attention import SelfAttention
+from keras_attention import MultiHeadAttention, SelfAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import LuongAttention
-from keras_attention import SelfAttention
+from keras_attention import LuongAttention, SelfAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

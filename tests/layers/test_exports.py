@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from combinations import quick_first
 from keras import ops
-from layers.cases import CASES
-from layers.cases import functional
+from layers.cases import CASES, functional
 
 from keras_attention import convert_to_litert
 

@@ -5,22 +5,26 @@ import itertools
 import numpy as np
 import pytest
 from keras import ops
-from layers.weightings_reference import DTYPES
-from layers.weightings_reference import NAN
-from layers.weightings_reference import POSITIONS
-from layers.weightings_reference import QUERIES
-from layers.weightings_reference import tensor
-from layers.weightings_reference import weights_of
+from layers.weightings_reference import (
+    DTYPES,
+    NAN,
+    POSITIONS,
+    QUERIES,
+    tensor,
+    weights_of,
+)
 
 from keras_attention.layers.monotonic import monotonic_hard
-from keras_attention.layers.weightings import entropy
-from keras_attention.layers.weightings import log_probability
-from keras_attention.layers.weightings import masked_gumbel_max
-from keras_attention.layers.weightings import masked_gumbel_softmax
-from keras_attention.layers.weightings import masked_hardmax
-from keras_attention.layers.weightings import masked_log_softmax
-from keras_attention.layers.weightings import masked_softmax
-from keras_attention.layers.weightings import straight_through
+from keras_attention.layers.weightings import (
+    entropy,
+    log_probability,
+    masked_gumbel_max,
+    masked_gumbel_softmax,
+    masked_hardmax,
+    masked_log_softmax,
+    masked_softmax,
+    straight_through,
+)
 from keras_attention.ops.rows import LOWEST
 
 

@@ -3,34 +3,37 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
+from arrays import draw, numpy
 from combinations import quick_first
 from keras import ops
-from layers.self_attention_reference import BACKEND
-from layers.self_attention_reference import BATCH
-from layers.self_attention_reference import HEADS
-from layers.self_attention_reference import KEY_DIM
-from layers.self_attention_reference import POSITIONS
-from layers.self_attention_reference import QUERIES
-from layers.self_attention_reference import QUERY
-from layers.self_attention_reference import QUERY_DIM
-from layers.self_attention_reference import SEQUENCE
-from layers.self_attention_reference import VALUE
-from layers.self_attention_reference import VALUE_DEPTH
-from layers.self_attention_reference import attend
-from layers.self_attention_reference import biased
-from layers.self_attention_reference import both_ways
-from layers.self_attention_reference import read
+from layers.self_attention_reference import (
+    BACKEND,
+    BATCH,
+    HEADS,
+    KEY_DIM,
+    POSITIONS,
+    QUERIES,
+    QUERY,
+    QUERY_DIM,
+    SEQUENCE,
+    VALUE,
+    VALUE_DEPTH,
+    attend,
+    biased,
+    both_ways,
+    read,
+)
 
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import HardWeighting
-from keras_attention import SelfAttention
-from keras_attention import SoftmaxWeighting
-from keras_attention import SparsemaxWeighting
-from keras_attention import Weighting
-from keras_attention import convert_to_litert
+from keras_attention import (
+    AttentionCell,
+    AttentionDecoder,
+    HardWeighting,
+    SelfAttention,
+    SoftmaxWeighting,
+    SparsemaxWeighting,
+    Weighting,
+    convert_to_litert,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

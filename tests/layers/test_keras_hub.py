@@ -7,8 +7,7 @@ from arrays import draw
 from keras import ops
 from layers.self_attention_reference import attend
 
-from keras_attention import RotaryPositions
-from keras_attention import SelfAttention
+from keras_attention import RotaryPositions, SelfAttention
 from keras_attention.layers.positions import buckets_of_offsets
 
 hub = pytest.importorskip("keras_hub")

@@ -4,16 +4,18 @@ import pytest
 from arrays import random_fixture
 from keras import ops
 
-from keras_attention import Attention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import DotScore
-from keras_attention import GeneralScore
-from keras_attention import HardWeighting
-from keras_attention import LocalMonotonicWindow
-from keras_attention import LocalPredictiveWindow
-from keras_attention import LocalWindow
-from keras_attention import LuongAttention
+from keras_attention import (
+    Attention,
+    AttentionCell,
+    AttentionDecoder,
+    DotScore,
+    GeneralScore,
+    HardWeighting,
+    LocalMonotonicWindow,
+    LocalPredictiveWindow,
+    LocalWindow,
+    LuongAttention,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -3,17 +3,18 @@
 import keras
 import numpy as np
 import pytest
-from arrays import numpy
-from arrays import random_fixture
+from arrays import numpy, random_fixture
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import AdditiveScore
-from keras_attention import Attention
-from keras_attention import AttentionCell
-from keras_attention import DotScore
-from keras_attention import LuongAttention
-from keras_attention import MochaWeighting
+from keras_attention import (
+    AdditiveAttention,
+    AdditiveScore,
+    Attention,
+    AttentionCell,
+    DotScore,
+    LuongAttention,
+    MochaWeighting,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

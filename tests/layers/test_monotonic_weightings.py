@@ -6,19 +6,23 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from layers.weightings_reference import BATCH
-from layers.weightings_reference import DTYPES
-from layers.weightings_reference import EXACT
-from layers.weightings_reference import NAN
-from layers.weightings_reference import POSITIONS
-from layers.weightings_reference import QUERIES
-from layers.weightings_reference import finite_differences
-from layers.weightings_reference import tensor
+from layers.weightings_reference import (
+    BATCH,
+    DTYPES,
+    EXACT,
+    NAN,
+    POSITIONS,
+    QUERIES,
+    finite_differences,
+    tensor,
+)
 from rounding import rounding_bound
 
-from keras_attention.layers.monotonic import monotonic_hard
-from keras_attention.layers.monotonic import monotonic_parallel
-from keras_attention.layers.monotonic import monotonic_recursive
+from keras_attention.layers.monotonic import (
+    monotonic_hard,
+    monotonic_parallel,
+    monotonic_recursive,
+)
 
 
 def monotonic(function, p, previous, dtype="float32"):

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from combinations import quick_first
 from keras import ops
-from layers.cases import CASES
-from layers.cases import functional
+from layers.cases import CASES, functional
 
 BACKEND = keras.backend.backend()
 # Converters, and runtime.

@@ -3,12 +3,14 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import PointerCrossentropy
-from keras_attention import PointerGenerator
-from keras_attention import beam_search
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    PointerCrossentropy,
+    PointerGenerator,
+    beam_search,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

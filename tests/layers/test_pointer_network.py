@@ -4,12 +4,14 @@ import pytest
 from arrays import random_fixture
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import LuongAttention
-from keras_attention import PointerCrossentropy
-from keras_attention import PointerNetwork
-from keras_attention import SelfAttention
-from keras_attention import beam_search
+from keras_attention import (
+    AdditiveAttention,
+    LuongAttention,
+    PointerCrossentropy,
+    PointerNetwork,
+    SelfAttention,
+    beam_search,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

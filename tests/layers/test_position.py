@@ -2,9 +2,11 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from layers.keras_contract import assert_config_names_every_argument
-from layers.keras_contract import assert_fulfils_the_contract_of_keras
-from layers.keras_contract import restored_from_json
+from layers.keras_contract import (
+    assert_config_names_every_argument,
+    assert_fulfils_the_contract_of_keras,
+    restored_from_json,
+)
 from rounding import rounding_bound
 
 from keras_attention.layers.positions import PositionEncoding

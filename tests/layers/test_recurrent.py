@@ -4,19 +4,17 @@ import re
 import keras
 import numpy as np
 import pytest
-from arrays import assert_numerical_gradients
-from arrays import draw
-from arrays import numpy
-from arrays import randomized
-from keras import ops
-from keras import tree
+from arrays import assert_numerical_gradients, draw, numpy, randomized
+from keras import ops, tree
 from rounding import rounding_bound
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import LayerNormGRUCell
-from keras_attention import LayerNormLSTMCell
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LayerNormGRUCell,
+    LayerNormLSTMCell,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -3,20 +3,19 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
+from arrays import draw, numpy
 from combinations import covering
 from keras import ops
 from layers.positions_reference import by_loops
-from layers.self_attention_reference import attend
-from layers.self_attention_reference import read
-from layers.self_attention_reference import stepped
+from layers.self_attention_reference import attend, read, stepped
 
-from keras_attention import AlibiPositions
-from keras_attention import RotaryPositions
-from keras_attention import SelfAttention
-from keras_attention import ShawPositions
-from keras_attention import T5Positions
+from keras_attention import (
+    AlibiPositions,
+    RotaryPositions,
+    SelfAttention,
+    ShawPositions,
+    T5Positions,
+)
 from keras_attention.ops import sliding_windows
 
 pytestmark = pytest.mark.usefixtures("seeded")

@@ -5,29 +5,31 @@ import json
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
+from arrays import draw, numpy
 from combinations import quick_first
 from keras import ops
-from layers.self_attention_reference import BACKEND
-from layers.self_attention_reference import read
-from layers.test_relative_positions import BATCH
-from layers.test_relative_positions import DEPTH
-from layers.test_relative_positions import GROUPS
-from layers.test_relative_positions import HEADS
-from layers.test_relative_positions import MASK
-from layers.test_relative_positions import POSITIONS
-from layers.test_relative_positions import SEQUENCE
-from layers.test_relative_positions import STEPS
-from layers.test_relative_positions import build
+from layers.self_attention_reference import BACKEND, read
+from layers.test_relative_positions import (
+    BATCH,
+    DEPTH,
+    GROUPS,
+    HEADS,
+    MASK,
+    POSITIONS,
+    SEQUENCE,
+    STEPS,
+    build,
+)
 from rounding import rounding_bound
 
-from keras_attention import RelativePositions
-from keras_attention import RotaryPositions
-from keras_attention import SelfAttention
-from keras_attention import ShawPositions
-from keras_attention import T5Positions
-from keras_attention import convert_to_litert
+from keras_attention import (
+    RelativePositions,
+    RotaryPositions,
+    SelfAttention,
+    ShawPositions,
+    T5Positions,
+    convert_to_litert,
+)
 from keras_attention.ops import sliding_windows
 
 pytestmark = pytest.mark.usefixtures("seeded")

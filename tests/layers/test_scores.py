@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import AdditiveScore
-from keras_attention import Attention
-from keras_attention import DotScore
-from keras_attention import GeneralScore
-from keras_attention import LocalPredictiveWindow
-from keras_attention import LocationScore
+from keras_attention import (
+    AdditiveScore,
+    Attention,
+    DotScore,
+    GeneralScore,
+    LocalPredictiveWindow,
+    LocationScore,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

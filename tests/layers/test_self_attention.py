@@ -3,35 +3,34 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
+from arrays import draw, numpy
 from keras import ops
-from layers.mask_reference import combined
-from layers.mask_reference import masks
-from layers.self_attention_reference import BACKEND
-from layers.self_attention_reference import BATCH
-from layers.self_attention_reference import HEADS
-from layers.self_attention_reference import KEY
-from layers.self_attention_reference import KEY_DIM
-from layers.self_attention_reference import OUTPUT_DIM
-from layers.self_attention_reference import POSITIONS
-from layers.self_attention_reference import QUERIES
-from layers.self_attention_reference import QUERY
-from layers.self_attention_reference import QUERY_DIM
-from layers.self_attention_reference import SEQUENCE
-from layers.self_attention_reference import VALUE
-from layers.self_attention_reference import VALUE_DEPTH
-from layers.self_attention_reference import VALUE_DIM
-from layers.self_attention_reference import as_in_the_paper
-from layers.self_attention_reference import attend
-from layers.self_attention_reference import biased
-from layers.self_attention_reference import both_ways
-from layers.self_attention_reference import dense
-from layers.self_attention_reference import read
+from layers.mask_reference import combined, masks
+from layers.self_attention_reference import (
+    BACKEND,
+    BATCH,
+    HEADS,
+    KEY,
+    KEY_DIM,
+    OUTPUT_DIM,
+    POSITIONS,
+    QUERIES,
+    QUERY,
+    QUERY_DIM,
+    SEQUENCE,
+    VALUE,
+    VALUE_DEPTH,
+    VALUE_DIM,
+    as_in_the_paper,
+    attend,
+    biased,
+    both_ways,
+    dense,
+    read,
+)
 from rounding import rounding_bound
 
-from keras_attention.layers.multi_head import MultiHeadAttention
-from keras_attention.layers.multi_head import SelfAttention
+from keras_attention.layers.multi_head import MultiHeadAttention, SelfAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

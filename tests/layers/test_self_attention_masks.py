@@ -3,31 +3,34 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
+from arrays import draw, numpy
 from keras import ops
-from layers.mask_reference import assert_zero_where_masked
-from layers.mask_reference import clear_with_nan
-from layers.mask_reference import combined
-from layers.mask_reference import masks
-from layers.self_attention_reference import BATCH
-from layers.self_attention_reference import HEADS
-from layers.self_attention_reference import KEY
-from layers.self_attention_reference import KEY_DEPTH
-from layers.self_attention_reference import POSITIONS
-from layers.self_attention_reference import QUERIES
-from layers.self_attention_reference import QUERY
-from layers.self_attention_reference import QUERY_DIM
-from layers.self_attention_reference import SEQUENCE
-from layers.self_attention_reference import VALUE
-from layers.self_attention_reference import VALUE_DEPTH
-from layers.self_attention_reference import VALUE_DIM
-from layers.self_attention_reference import as_in_the_paper
-from layers.self_attention_reference import attend
-from layers.self_attention_reference import biased
-from layers.self_attention_reference import both_ways
-from layers.self_attention_reference import embedded
-from layers.self_attention_reference import read
+from layers.mask_reference import (
+    assert_zero_where_masked,
+    clear_with_nan,
+    combined,
+    masks,
+)
+from layers.self_attention_reference import (
+    BATCH,
+    HEADS,
+    KEY,
+    KEY_DEPTH,
+    POSITIONS,
+    QUERIES,
+    QUERY,
+    QUERY_DIM,
+    SEQUENCE,
+    VALUE,
+    VALUE_DEPTH,
+    VALUE_DIM,
+    as_in_the_paper,
+    attend,
+    biased,
+    both_ways,
+    embedded,
+    read,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -5,37 +5,39 @@ import re
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
+from arrays import draw, numpy
 from keras import ops
-from layers.keras_contract import PROJECTION_OPTIONS
-from layers.keras_contract import assert_config_names_every_argument
-from layers.keras_contract import assert_fulfils_the_contract_of_keras
-from layers.keras_contract import restored_from_json
-from layers.self_attention_reference import BACKEND
-from layers.self_attention_reference import BATCH
-from layers.self_attention_reference import HEADS
-from layers.self_attention_reference import KEY
-from layers.self_attention_reference import KEY_DEPTH
-from layers.self_attention_reference import KEY_DIM
-from layers.self_attention_reference import OUTPUT_DIM
-from layers.self_attention_reference import POSITIONS
-from layers.self_attention_reference import QUERIES
-from layers.self_attention_reference import QUERY
-from layers.self_attention_reference import QUERY_DIM
-from layers.self_attention_reference import SEQUENCE
-from layers.self_attention_reference import SLOTS
-from layers.self_attention_reference import VALUE
-from layers.self_attention_reference import VALUE_DEPTH
-from layers.self_attention_reference import VALUE_DIM
-from layers.self_attention_reference import WORDS
-from layers.self_attention_reference import biased
-from layers.self_attention_reference import embedded
-from layers.self_attention_reference import read
-from layers.self_attention_reference import stepped
+from layers.keras_contract import (
+    PROJECTION_OPTIONS,
+    assert_config_names_every_argument,
+    assert_fulfils_the_contract_of_keras,
+    restored_from_json,
+)
+from layers.self_attention_reference import (
+    BACKEND,
+    BATCH,
+    HEADS,
+    KEY,
+    KEY_DEPTH,
+    KEY_DIM,
+    OUTPUT_DIM,
+    POSITIONS,
+    QUERIES,
+    QUERY,
+    QUERY_DIM,
+    SEQUENCE,
+    SLOTS,
+    VALUE,
+    VALUE_DEPTH,
+    VALUE_DIM,
+    WORDS,
+    biased,
+    embedded,
+    read,
+    stepped,
+)
 
-from keras_attention import SoftmaxWeighting
-from keras_attention import T5Positions
+from keras_attention import SoftmaxWeighting, T5Positions
 from keras_attention.layers.multi_head import SelfAttention
 
 pytestmark = pytest.mark.usefixtures("seeded")

@@ -3,34 +3,34 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw
-from arrays import numpy
+from arrays import draw, numpy
 from combinations import quick_first
 from keras import ops
 from layers.mask_reference import masks
-from layers.self_attention_reference import BACKEND
-from layers.self_attention_reference import BATCH
-from layers.self_attention_reference import HEADS
-from layers.self_attention_reference import KEY
-from layers.self_attention_reference import KEY_DIM
-from layers.self_attention_reference import POSITIONS
-from layers.self_attention_reference import QUERIES
-from layers.self_attention_reference import QUERY
-from layers.self_attention_reference import QUERY_DIM
-from layers.self_attention_reference import SEQUENCE
-from layers.self_attention_reference import SLOTS
-from layers.self_attention_reference import VALUE
-from layers.self_attention_reference import VALUE_DEPTH
-from layers.self_attention_reference import VALUE_DIM
-from layers.self_attention_reference import attend
-from layers.self_attention_reference import biased
-from layers.self_attention_reference import embedded
-from layers.self_attention_reference import read
-from layers.self_attention_reference import stepped
+from layers.self_attention_reference import (
+    BACKEND,
+    BATCH,
+    HEADS,
+    KEY,
+    KEY_DIM,
+    POSITIONS,
+    QUERIES,
+    QUERY,
+    QUERY_DIM,
+    SEQUENCE,
+    SLOTS,
+    VALUE,
+    VALUE_DEPTH,
+    VALUE_DIM,
+    attend,
+    biased,
+    embedded,
+    read,
+    stepped,
+)
 from rounding import rounding_bound
 
-from keras_attention import AdditiveAttention
-from keras_attention import loops
+from keras_attention import AdditiveAttention, loops
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

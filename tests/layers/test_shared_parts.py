@@ -5,20 +5,22 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import AdditiveScore
-from keras_attention import Attention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import AttentionPooling
-from keras_attention import DotScore
-from keras_attention import GeneralScore
-from keras_attention import LocalPredictiveWindow
-from keras_attention import LocationScore
-from keras_attention import PointerNetwork
-from keras_attention import RecurrentEncoder
-from keras_attention import SelfAttention
-from keras_attention import SoftmaxWeighting
+from keras_attention import (
+    AdditiveAttention,
+    AdditiveScore,
+    Attention,
+    AttentionCell,
+    AttentionDecoder,
+    AttentionPooling,
+    DotScore,
+    GeneralScore,
+    LocalPredictiveWindow,
+    LocationScore,
+    PointerNetwork,
+    RecurrentEncoder,
+    SelfAttention,
+    SoftmaxWeighting,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

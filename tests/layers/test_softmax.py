@@ -6,33 +6,39 @@ from combinations import quick_first
 from hypothesis import strategies
 from hypothesis.extra import numpy as array_strategies
 from keras import ops
-from layers.weightings_reference import BATCH
-from layers.weightings_reference import DTYPES
-from layers.weightings_reference import INF
-from layers.weightings_reference import NAN
-from layers.weightings_reference import POSITIONS
-from layers.weightings_reference import QUERIES
-from layers.weightings_reference import SPARSE
-from layers.weightings_reference import WEIGHTINGS
-from layers.weightings_reference import by_the_formula
-from layers.weightings_reference import tensor
-from layers.weightings_reference import weights_of
+from layers.weightings_reference import (
+    BATCH,
+    DTYPES,
+    INF,
+    NAN,
+    POSITIONS,
+    QUERIES,
+    SPARSE,
+    WEIGHTINGS,
+    by_the_formula,
+    tensor,
+    weights_of,
+)
 from rounding import rounding_bound
 
-from keras_attention.layers.monotonic import masked_sigmoid
-from keras_attention.layers.monotonic import monotonic_hard
-from keras_attention.layers.monotonic import monotonic_parallel
-from keras_attention.layers.monotonic import monotonic_recursive
-from keras_attention.layers.weightings import entropy
-from keras_attention.layers.weightings import log_probability
-from keras_attention.layers.weightings import masked_entmax15
-from keras_attention.layers.weightings import masked_gumbel_max
-from keras_attention.layers.weightings import masked_gumbel_softmax
-from keras_attention.layers.weightings import masked_hardmax
-from keras_attention.layers.weightings import masked_log_softmax
-from keras_attention.layers.weightings import masked_softmax
-from keras_attention.layers.weightings import masked_sparsemax
-from keras_attention.layers.weightings import straight_through
+from keras_attention.layers.monotonic import (
+    masked_sigmoid,
+    monotonic_hard,
+    monotonic_parallel,
+    monotonic_recursive,
+)
+from keras_attention.layers.weightings import (
+    entropy,
+    log_probability,
+    masked_entmax15,
+    masked_gumbel_max,
+    masked_gumbel_softmax,
+    masked_hardmax,
+    masked_log_softmax,
+    masked_softmax,
+    masked_sparsemax,
+    straight_through,
+)
 from keras_attention.loops import scan
 
 

@@ -3,20 +3,24 @@
 import numpy as np
 import pytest
 from keras import ops
-from layers.weightings_reference import BATCH
-from layers.weightings_reference import EXACT
-from layers.weightings_reference import NAN
-from layers.weightings_reference import POSITIONS
-from layers.weightings_reference import QUERIES
-from layers.weightings_reference import SPARSE
-from layers.weightings_reference import by_the_paper
-from layers.weightings_reference import finite_differences
-from layers.weightings_reference import weights_of
+from layers.weightings_reference import (
+    BATCH,
+    EXACT,
+    NAN,
+    POSITIONS,
+    QUERIES,
+    SPARSE,
+    by_the_paper,
+    finite_differences,
+    weights_of,
+)
 from rounding import rounding_bound
 
-from keras_attention.layers.weightings import masked_entmax15
-from keras_attention.layers.weightings import masked_softmax
-from keras_attention.layers.weightings import masked_sparsemax
+from keras_attention.layers.weightings import (
+    masked_entmax15,
+    masked_softmax,
+    masked_sparsemax,
+)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -8,10 +8,12 @@ from combinations import quick_first
 from keras import ops
 from layers.cases import attend
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import LuongAttention
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LuongAttention,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -1,21 +1,22 @@
 import keras
 import numpy as np
 import pytest
-from arrays import numpy
-from arrays import random_fixture
+from arrays import numpy, random_fixture
 from combinations import quick_first
 from keras import ops
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import AttentionPooling
-from keras_attention import EntmaxWeighting
-from keras_attention import HardWeighting
-from keras_attention import LuongAttention
-from keras_attention import MonotonicWeighting
-from keras_attention import SoftmaxWeighting
-from keras_attention import SparsemaxWeighting
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    AttentionPooling,
+    EntmaxWeighting,
+    HardWeighting,
+    LuongAttention,
+    MonotonicWeighting,
+    SoftmaxWeighting,
+    SparsemaxWeighting,
+)
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

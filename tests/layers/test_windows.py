@@ -1,11 +1,13 @@
 import numpy as np
 from keras import ops
 
-from keras_attention.layers.windows import gaussian
-from keras_attention.layers.windows import inside
-from keras_attention.layers.windows import spread_window
-from keras_attention.layers.windows import take_window
-from keras_attention.layers.windows import window_positions
+from keras_attention.layers.windows import (
+    gaussian,
+    inside,
+    spread_window,
+    take_window,
+    window_positions,
+)
 
 BATCH, QUERIES, POSITIONS, WIDTH, DEPTH = 2, 3, 7, 5, 11
 

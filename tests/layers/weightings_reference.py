@@ -6,10 +6,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.layers.weightings import masked_entmax15
-from keras_attention.layers.weightings import masked_hardmax
-from keras_attention.layers.weightings import masked_softmax
-from keras_attention.layers.weightings import masked_sparsemax
+from keras_attention.layers.weightings import (
+    masked_entmax15,
+    masked_hardmax,
+    masked_softmax,
+    masked_sparsemax,
+)
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, QUERIES, POSITIONS = 2, 3, 5

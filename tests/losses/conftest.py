@@ -1,9 +1,6 @@
 import numpy as np
 import pytest
-from losses.values import BATCH
-from losses.values import POSITIONS
-from losses.values import STEPS
-from losses.values import WORDS
+from losses.values import BATCH, POSITIONS, STEPS, WORDS
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from losses.values import BATCH
-from losses.values import POSITIONS
-from losses.values import STEPS
-from losses.values import numpy
+from losses.values import BATCH, POSITIONS, STEPS, numpy
 
-from keras_attention import attention_supervision
-from keras_attention import coverage_loss
-from keras_attention import doubly_stochastic_penalty
+from keras_attention import (
+    attention_supervision,
+    coverage_loss,
+    doubly_stochastic_penalty,
+)
 
 
 def penalty_of(*arguments):

@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 from combinations import covering
 from keras import ops
-from losses.values import BATCH
-from losses.values import STEPS
-from losses.values import WORDS
-from losses.values import loss_of
+from losses.values import BATCH, STEPS, WORDS, loss_of
 
-from keras_attention import linear_crossentropy
-from keras_attention import sequence_crossentropy
+from keras_attention import linear_crossentropy, sequence_crossentropy
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import PointerCrossentropy
-from keras_attention import pointer_crossentropy
+from keras_attention import PointerCrossentropy, pointer_crossentropy
 
 # Two targets of two rows; the third class of the second row is impossible.
 LOG_PROBS = np.log(

@@ -2,9 +2,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from losses.values import BATCH
-from losses.values import STEPS
-from losses.values import numpy
+from losses.values import BATCH, STEPS, numpy
 
 from keras_attention import ReinforceLoss
 

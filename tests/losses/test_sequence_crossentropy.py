@@ -5,18 +5,16 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from losses.values import BATCH
-from losses.values import STEPS
-from losses.values import WORDS
-from losses.values import loss_of
-from losses.values import numpy
+from losses.values import BATCH, STEPS, WORDS, loss_of, numpy
 
-from keras_attention import SequenceCrossentropy
-from keras_attention import attention_supervision
-from keras_attention import coverage_loss
-from keras_attention import doubly_stochastic_penalty
-from keras_attention import linear_crossentropy
-from keras_attention import sequence_crossentropy
+from keras_attention import (
+    SequenceCrossentropy,
+    attention_supervision,
+    coverage_loss,
+    doubly_stochastic_penalty,
+    linear_crossentropy,
+    sequence_crossentropy,
+)
 
 
 def test_crossentropy_worked_by_hand():

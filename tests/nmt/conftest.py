@@ -6,8 +6,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.nmt.config import ModelConfig
-from keras_attention_apps.nmt.config import with_recipe
+from keras_attention_apps.nmt.config import ModelConfig, with_recipe
 from keras_attention_apps.nmt.data.text import Subwords
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main

@@ -7,14 +7,12 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import START
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.data.dataset import read_pairs
-from keras_attention_apps.nmt.data.links import SURE
-from keras_attention_apps.nmt.data.links import parse_links
+from keras_attention_apps.nmt.data.links import SURE, parse_links
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.metrics import alignment_error_rate
 
-from .conftest import untrained
-from .conftest import write_links
+from .conftest import untrained, write_links
 
 # Sentences, translations, reference links, and the links of a model.
 SOURCES = ["the red dog", "a cat", ""]

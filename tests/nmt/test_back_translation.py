@@ -9,8 +9,7 @@ from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.schema import SamplingConfig
 from keras_attention_apps.nmt.training import back_translation
 
-from .trainings import lines
-from .trainings import small
+from .trainings import lines, small
 
 
 @pytest.fixture

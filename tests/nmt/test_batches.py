@@ -3,16 +3,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import PAD
-from keras_attention_apps.common.tokens import START
-from keras_attention_apps.common.tokens import UNKNOWN
-from keras_attention_apps.nmt.data.batches import SentenceBatches
-from keras_attention_apps.nmt.data.batches import cut_batches
-from keras_attention_apps.nmt.data.batches import to_count
-from keras_attention_apps.nmt.data.dataset import Pairs
-from keras_attention_apps.nmt.data.dataset import joined
-from keras_attention_apps.nmt.data.dataset import read_pairs
+from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
+from keras_attention_apps.nmt.data.batches import SentenceBatches, cut_batches, to_count
+from keras_attention_apps.nmt.data.dataset import Pairs, joined, read_pairs
 
 
 @pytest.fixture(scope="module")

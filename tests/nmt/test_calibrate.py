@@ -6,12 +6,10 @@ import shutil
 import numpy as np
 import pytest
 from keras_attention_apps.common.digests import update_sealed
-from keras_attention_apps.nmt.config import ChosenModel
-from keras_attention_apps.nmt.config import WebConfig
+from keras_attention_apps.nmt.config import ChosenModel, WebConfig
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.translations import Translation
-from programs import calibration_of
-from programs import first_line
+from programs import calibration_of, first_line
 
 pytestmark = pytest.mark.usefixtures("cached_models")
 

@@ -3,16 +3,13 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
-from keras import tree
+from keras import ops, tree
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt.data.batches import SentenceBatches
-from keras_attention_apps.nmt.data.copying import NONE
-from keras_attention_apps.nmt.data.copying import Copying
+from keras_attention_apps.nmt.data.copying import NONE, Copying
 from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.data.text import Subwords
-from keras_attention_apps.nmt.network.copying import extended_ids
-from keras_attention_apps.nmt.network.copying import word_numbers
+from keras_attention_apps.nmt.network.copying import extended_ids, word_numbers
 
 from .conftest import untrained
 
@@ -219,8 +216,7 @@ def test_exports_give_the_same(subwords, tmp_path, monkeypatch):
     pytest.importorskip("ai_edge_litert")
     tf = pytest.importorskip("tensorflow")
     pytest.importorskip("tensorflow_text")
-    from keras_attention_apps.nmt import LiteTranslator
-    from keras_attention_apps.nmt import Translator
+    from keras_attention_apps.nmt import LiteTranslator, Translator
     from keras_attention_apps.nmt.commands import export_litert
     from keras_attention_apps.nmt.commands.export import write_saved_model
 

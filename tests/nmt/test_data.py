@@ -3,11 +3,13 @@ from pathlib import Path
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.presets import find_preset
-from keras_attention_apps.nmt.data.dataset import Pairs
-from keras_attention_apps.nmt.data.dataset import find_files
-from keras_attention_apps.nmt.data.dataset import read_lines
-from keras_attention_apps.nmt.data.dataset import read_pairs
-from keras_attention_apps.nmt.data.dataset import read_parallel
+from keras_attention_apps.nmt.data.dataset import (
+    Pairs,
+    find_files,
+    read_lines,
+    read_pairs,
+    read_parallel,
+)
 from keras_attention_apps.nmt.training.train import hold_out
 
 

@@ -1,8 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.nmt.training.embeddings import load_embeddings
-from keras_attention_apps.nmt.training.embeddings import vectors_of
+from keras_attention_apps.nmt.training.embeddings import load_embeddings, vectors_of
 
 from .conftest import untrained
 

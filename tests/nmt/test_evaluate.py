@@ -3,9 +3,11 @@ import shutil
 
 import pytest
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.metrics import bleu_by_length
-from keras_attention_apps.nmt.metrics import has_four_words
-from keras_attention_apps.nmt.metrics import translation_scores
+from keras_attention_apps.nmt.metrics import (
+    bleu_by_length,
+    has_four_words,
+    translation_scores,
+)
 
 pytestmark = pytest.mark.usefixtures("cached_models")
 

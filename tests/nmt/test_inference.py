@@ -10,8 +10,7 @@ from keras_attention_apps.nmt import translations
 from keras_attention_apps.nmt.data import text
 from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.data.padding import pad
-from keras_attention_apps.nmt.inference import Translator
-from keras_attention_apps.nmt.inference import length_ratio
+from keras_attention_apps.nmt.inference import Translator, length_ratio
 from programs import assert_same_results
 
 from .conftest import untrained

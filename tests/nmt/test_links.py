@@ -1,17 +1,15 @@
 import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.nmt.data.dataset import Pairs
-from keras_attention_apps.nmt.data.dataset import read_links
-from keras_attention_apps.nmt.data.dataset import read_pairs
-from keras_attention_apps.nmt.data.links import POSSIBLE
-from keras_attention_apps.nmt.data.links import SURE
-from keras_attention_apps.nmt.data.links import link_matrix
-from keras_attention_apps.nmt.data.links import parse_links
-from keras_attention_apps.nmt.data.links import subword_weights
-from keras_attention_apps.nmt.data.text import END
-from keras_attention_apps.nmt.data.text import clean
-from keras_attention_apps.nmt.data.text import merge_weights
+from keras_attention_apps.nmt.data.dataset import Pairs, read_links, read_pairs
+from keras_attention_apps.nmt.data.links import (
+    POSSIBLE,
+    SURE,
+    link_matrix,
+    parse_links,
+    subword_weights,
+)
+from keras_attention_apps.nmt.data.text import END, clean, merge_weights
 from keras_attention_apps.nmt.training.train import hold_out
 
 SOURCE, TARGET = "a red dog", "un chien"

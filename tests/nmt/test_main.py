@@ -10,11 +10,13 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from PIL import Image
-from programs import check_average
-from programs import check_conversion
-from programs import check_flipped_bits
-from programs import error_of
-from programs import with_content
+from programs import (
+    check_average,
+    check_conversion,
+    check_flipped_bits,
+    error_of,
+    with_content,
+)
 
 from .conftest import untrained
 

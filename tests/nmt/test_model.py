@@ -4,12 +4,10 @@ import keras
 import numpy as np
 import pytest
 from combinations import quick_first
-from keras import ops
-from keras import tree
+from keras import ops, tree
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.network.search_model import SearchModel
-from keras_attention_apps.nmt.config import ModelConfig
-from keras_attention_apps.nmt.config import with_recipe
+from keras_attention_apps.nmt.config import ModelConfig, with_recipe
 from keras_attention_apps.nmt.network.building import build_network
 
 from keras_attention import beam_search

@@ -1,7 +1,6 @@
 import pytest
 from keras_attention_apps.nmt.training.rewards import BleuChrfReward
-from sacrebleu.metrics import BLEU
-from sacrebleu.metrics import CHRF
+from sacrebleu.metrics import BLEU, CHRF
 
 
 def test_rewards_equal_sacrebleu():

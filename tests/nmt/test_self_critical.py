@@ -2,12 +2,9 @@ import keras
 import numpy as np
 import pytest
 from combinations import quick_first
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import PAD
-from keras_attention_apps.common.tokens import START
+from keras_attention_apps.common.tokens import END, PAD, START
 from keras_attention_apps.nmt.data.batches import SentenceBatches
-from keras_attention_apps.nmt.data.dataset import Pairs
-from keras_attention_apps.nmt.data.dataset import read_pairs
+from keras_attention_apps.nmt.data.dataset import Pairs, read_pairs
 from keras_attention_apps.nmt.training.rewards import BleuChrfReward
 from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
 

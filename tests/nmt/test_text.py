@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END
-from keras_attention_apps.nmt.data.text import Subwords
-from keras_attention_apps.nmt.data.text import alignment_of
-from keras_attention_apps.nmt.data.text import clean
-from keras_attention_apps.nmt.data.text import merge_weights
+from keras_attention_apps.nmt.data.text import (
+    Subwords,
+    alignment_of,
+    clean,
+    merge_weights,
+)
 
 from .conftest import unspaced_sentences
 

@@ -14,12 +14,8 @@ from keras_attention_apps.nmt.network.recurrent import BahdanauNetwork
 from keras_attention_apps.nmt.training import train as training
 from programs import training as training_command
 
-from .conftest import untrained
-from .conftest import write_links
-from .trainings import command
-from .trainings import history
-from .trainings import lines
-from .trainings import small
+from .conftest import untrained, write_links
+from .trainings import command, history, lines, small
 
 
 @pytest.fixture(scope="module")

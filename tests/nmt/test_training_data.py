@@ -12,10 +12,7 @@ from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.training import train as training
 
 from .conftest import write_links
-from .trainings import command
-from .trainings import history
-from .trainings import lines
-from .trainings import small
+from .trainings import command, history, lines, small
 
 
 def test_the_links_of_a_guide_belong_to_the_training(few, tmp_path, capsys, begin):

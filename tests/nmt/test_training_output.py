@@ -10,9 +10,7 @@ from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.training import train as training
 
-from .trainings import command
-from .trainings import contents
-from .trainings import small
+from .trainings import command, contents, small
 
 
 def test_an_invalid_preset_is_refused_before_the_training(corpus, tmp_path, capsys):

@@ -2,13 +2,15 @@
 
 import pytest
 from keras_attention_apps.nmt.config import WebConfig
-from web_pages import check_keyboard
-from web_pages import is_within
-from web_pages import opened
-from web_pages import repeat_until
-from web_pages import served
-from web_pages import settled
-from web_pages import tab_to
+from web_pages import (
+    check_keyboard,
+    is_within,
+    opened,
+    repeat_until,
+    served,
+    settled,
+    tab_to,
+)
 
 pytestmark = pytest.mark.browser
 

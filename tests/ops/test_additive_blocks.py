@@ -1,8 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from combinations import covering
-from combinations import quick_first
+from combinations import covering, quick_first
 from keras import ops
 from rounding import rounding_bound
 

@@ -8,16 +8,17 @@ import hypothesis
 import hypothesis.strategies as st
 import keras
 import numpy as np
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
-from keras_attention import Ban
-from keras_attention import MinLength
-from keras_attention import NoRepeatNgrams
-from keras_attention import Prefix
-from keras_attention import beam_search
-from keras_attention import greedy_search
-from keras_attention import sample_search
+from keras_attention import (
+    Ban,
+    MinLength,
+    NoRepeatNgrams,
+    Prefix,
+    beam_search,
+    greedy_search,
+    sample_search,
+)
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, BEAM, LENGTH, POSITIONS, VOCABULARY = 2, 3, 5, 7, 11

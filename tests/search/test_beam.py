@@ -2,42 +2,42 @@ import hypothesis
 import numpy as np
 import pytest
 from combinations import quick_first
-from keras import ops
-from keras import tree
-from search.reference import ATTENTION
-from search.reference import BACKEND
-from search.reference import BATCH
-from search.reference import BEAM
-from search.reference import END
-from search.reference import EXACT_BEAM
-from search.reference import HISTORIES
-from search.reference import LENGTH
-from search.reference import PENALTY
-from search.reference import POSITIONS
-from search.reference import REQUIRED
-from search.reference import START
-from search.reference import VOCABULARY
-from search.reference import all_hypotheses
-from search.reference import assert_agree
-from search.reference import assert_sound
-from search.reference import code_after
-from search.reference import compiled
-from search.reference import eagerly
-from search.reference import few_examples
-from search.reference import hypotheses
-from search.reference import languages
-from search.reference import make_step
-from search.reference import plain_beam_search
-from search.reference import quickly
-from search.reference import random_state
-from search.reference import random_table
-from search.reference import run_beam
-from search.reference import run_greedy
-from search.reference import to_numpy
-from search.reference import to_tensors
+from keras import ops, tree
+from search.reference import (
+    ATTENTION,
+    BACKEND,
+    BATCH,
+    BEAM,
+    END,
+    EXACT_BEAM,
+    HISTORIES,
+    LENGTH,
+    PENALTY,
+    POSITIONS,
+    REQUIRED,
+    START,
+    VOCABULARY,
+    all_hypotheses,
+    assert_agree,
+    assert_sound,
+    code_after,
+    compiled,
+    eagerly,
+    few_examples,
+    hypotheses,
+    languages,
+    make_step,
+    plain_beam_search,
+    quickly,
+    random_state,
+    random_table,
+    run_beam,
+    run_greedy,
+    to_numpy,
+    to_tensors,
+)
 
-from keras_attention import NoRepeatNgrams
-from keras_attention import beam_search
+from keras_attention import NoRepeatNgrams, beam_search
 
 # Two positions of seven are padding in the first row, one in the second.
 MASK = ((True,) * 5 + (False,) * 2, (False,) + (True,) * 6)

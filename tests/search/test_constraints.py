@@ -1,41 +1,44 @@
 import numpy as np
 import pytest
-from keras import ops
-from keras import tree
-from search.reference import BANNED
-from search.reference import BATCH
-from search.reference import BEAM
-from search.reference import END
-from search.reference import LENGTH
-from search.reference import PENALTY
-from search.reference import REQUIRED
-from search.reference import START
-from search.reference import VOCABULARY
-from search.reference import assert_agree
-from search.reference import assert_sound
-from search.reference import compiled
-from search.reference import eagerly
-from search.reference import hypotheses
-from search.reference import is_allowed
-from search.reference import make_step
-from search.reference import plain_beam_search
-from search.reference import plain_greedy_search
-from search.reference import random_state
-from search.reference import random_table
-from search.reference import run_beam
-from search.reference import run_greedy
-from search.reference import run_sample
-from search.reference import to_numpy
-from search.reference import to_tensors
+from keras import ops, tree
+from search.reference import (
+    BANNED,
+    BATCH,
+    BEAM,
+    END,
+    LENGTH,
+    PENALTY,
+    REQUIRED,
+    START,
+    VOCABULARY,
+    assert_agree,
+    assert_sound,
+    compiled,
+    eagerly,
+    hypotheses,
+    is_allowed,
+    make_step,
+    plain_beam_search,
+    plain_greedy_search,
+    random_state,
+    random_table,
+    run_beam,
+    run_greedy,
+    run_sample,
+    to_numpy,
+    to_tensors,
+)
 
-from keras_attention import Ban
-from keras_attention import Constraint
-from keras_attention import MinLength
-from keras_attention import NoRepeatNgrams
-from keras_attention import Prefix
-from keras_attention import beam_search
-from keras_attention import greedy_search
-from keras_attention import sample_search
+from keras_attention import (
+    Ban,
+    Constraint,
+    MinLength,
+    NoRepeatNgrams,
+    Prefix,
+    beam_search,
+    greedy_search,
+    sample_search,
+)
 
 
 def test_banned_tokens_never_appear():

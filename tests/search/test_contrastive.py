@@ -5,30 +5,30 @@ import math
 import numpy as np
 import pytest
 from keras import ops
-from search.reference import BACKEND
-from search.reference import BATCH
-from search.reference import END
-from search.reference import HISTORIES
-from search.reference import LENGTH
-from search.reference import START
-from search.reference import VOCABULARY
-from search.reference import assert_agree
-from search.reference import assert_sound
-from search.reference import code_after
-from search.reference import compiled
-from search.reference import eagerly
-from search.reference import hypotheses
-from search.reference import make_step
-from search.reference import next_log_probs
-from search.reference import random_state
-from search.reference import random_table
-from search.reference import run_greedy
-from search.reference import to_numpy
-from search.reference import to_tensors
+from search.reference import (
+    BACKEND,
+    BATCH,
+    END,
+    HISTORIES,
+    LENGTH,
+    START,
+    VOCABULARY,
+    assert_agree,
+    assert_sound,
+    code_after,
+    compiled,
+    eagerly,
+    hypotheses,
+    make_step,
+    next_log_probs,
+    random_state,
+    random_table,
+    run_greedy,
+    to_numpy,
+    to_tensors,
+)
 
-from keras_attention import Ban
-from keras_attention import MinLength
-from keras_attention import contrastive_search
+from keras_attention import Ban, MinLength, contrastive_search
 
 DEPTH = 3
 HIDDEN = np.random.default_rng(0).normal(size=(HISTORIES, DEPTH)).astype("float32")

@@ -5,23 +5,25 @@ import math
 import hypothesis
 import numpy as np
 import pytest
-from search.reference import BATCH
-from search.reference import END
-from search.reference import LENGTH
-from search.reference import PENALTY
-from search.reference import all_hypotheses
-from search.reference import assert_agree
-from search.reference import assert_sound
-from search.reference import compiled
-from search.reference import eagerly
-from search.reference import few_examples
-from search.reference import hypotheses
-from search.reference import languages
-from search.reference import next_log_probs
-from search.reference import random_state
-from search.reference import random_table
-from search.reference import run_beam
-from search.reference import score
+from search.reference import (
+    BATCH,
+    END,
+    LENGTH,
+    PENALTY,
+    all_hypotheses,
+    assert_agree,
+    assert_sound,
+    compiled,
+    eagerly,
+    few_examples,
+    hypotheses,
+    languages,
+    next_log_probs,
+    random_state,
+    random_table,
+    run_beam,
+    score,
+)
 
 GROUPS, SIZE = 3, 2
 

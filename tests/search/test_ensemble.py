@@ -3,33 +3,31 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from keras import ops
-from keras import tree
-from search.reference import ATTENTION
-from search.reference import BATCH
-from search.reference import BEAM
-from search.reference import END
-from search.reference import EXACT_BEAM
-from search.reference import LENGTH
-from search.reference import REQUIRED
-from search.reference import START
-from search.reference import VOCABULARY
-from search.reference import code_after
-from search.reference import expected_weights
-from search.reference import hypotheses
-from search.reference import make_step
-from search.reference import next_log_probs
-from search.reference import quickly
-from search.reference import random_state
-from search.reference import random_table
-from search.reference import run_greedy
-from search.reference import to_numpy
-from search.reference import to_tensors
+from keras import ops, tree
+from search.reference import (
+    ATTENTION,
+    BATCH,
+    BEAM,
+    END,
+    EXACT_BEAM,
+    LENGTH,
+    REQUIRED,
+    START,
+    VOCABULARY,
+    code_after,
+    expected_weights,
+    hypotheses,
+    make_step,
+    next_log_probs,
+    quickly,
+    random_state,
+    random_table,
+    run_greedy,
+    to_numpy,
+    to_tensors,
+)
 
-from keras_attention import beam_search
-from keras_attention import ensemble_step
-from keras_attention import greedy_search
-from keras_attention import sample_search
+from keras_attention import beam_search, ensemble_step, greedy_search, sample_search
 
 SHARES = 0.75, 0.25
 

@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import beam_search
-from keras_attention import ensemble_step
-from keras_attention import greedy_search
-from keras_attention import sample_search
+from keras_attention import beam_search, ensemble_step, greedy_search, sample_search
 
 BEST, OTHER, END = 2, 3, 4
 # Log-probabilities of the next token, after each token; token 0 starts.

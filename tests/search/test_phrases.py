@@ -6,32 +6,36 @@ import math
 import numpy as np
 import pytest
 from keras import ops
-from search.reference import BACKEND
-from search.reference import BEAM
-from search.reference import END
-from search.reference import START
-from search.reference import compiled
-from search.reference import eagerly
-from search.reference import hypotheses
-from search.reference import log_prob
-from search.reference import make_step
-from search.reference import plain_beam_search
-from search.reference import quickly
-from search.reference import random_state
-from search.reference import random_table
-from search.reference import run_beam
-from search.reference import to_numpy
-from search.reference import to_tensors
+from search.reference import (
+    BACKEND,
+    BEAM,
+    END,
+    START,
+    compiled,
+    eagerly,
+    hypotheses,
+    log_prob,
+    make_step,
+    plain_beam_search,
+    quickly,
+    random_state,
+    random_table,
+    run_beam,
+    to_numpy,
+    to_tensors,
+)
 
-from keras_attention import Ban
-from keras_attention import BeamSearchQueue
-from keras_attention import MinLength
-from keras_attention import NoRepeatNgrams
-from keras_attention import Prefix
-from keras_attention import RequiredPhrases
-from keras_attention import beam_search
-from keras_attention import greedy_search
-from keras_attention import sample_search
+from keras_attention import (
+    Ban,
+    BeamSearchQueue,
+    MinLength,
+    NoRepeatNgrams,
+    Prefix,
+    RequiredPhrases,
+    beam_search,
+    greedy_search,
+    sample_search,
+)
 
 # All sequences of four tokens are few.
 SMALL, LENGTH = 4, 6

@@ -5,31 +5,35 @@ import functools
 import numpy as np
 import pytest
 from keras import tree
-from search.reference import ATTENTION
-from search.reference import BACKEND
-from search.reference import BANNED
-from search.reference import END
-from search.reference import LENGTH
-from search.reference import POSITIONS
-from search.reference import START
-from search.reference import VOCABULARY
-from search.reference import assert_agree
-from search.reference import compiled
-from search.reference import ends_at_once
-from search.reference import make_step
-from search.reference import never_ends
-from search.reference import quickly
-from search.reference import random_state
-from search.reference import random_table
-from search.reference import to_numpy
-from search.reference import to_tensors
+from search.reference import (
+    ATTENTION,
+    BACKEND,
+    BANNED,
+    END,
+    LENGTH,
+    POSITIONS,
+    START,
+    VOCABULARY,
+    assert_agree,
+    compiled,
+    ends_at_once,
+    make_step,
+    never_ends,
+    quickly,
+    random_state,
+    random_table,
+    to_numpy,
+    to_tensors,
+)
 
-from keras_attention import Ban
-from keras_attention import BeamSearchQueue
-from keras_attention import MinLength
-from keras_attention import NoRepeatNgrams
-from keras_attention import Prefix
-from keras_attention import beam_search
+from keras_attention import (
+    Ban,
+    BeamSearchQueue,
+    MinLength,
+    NoRepeatNgrams,
+    Prefix,
+    beam_search,
+)
 
 ROWS, PLACES = 13, 3
 TABLE = random_table(3)

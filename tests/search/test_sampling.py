@@ -5,25 +5,27 @@ import hypothesis
 import keras
 import numpy as np
 import pytest
-from search.reference import BANNED
-from search.reference import BATCH
-from search.reference import BEAM
-from search.reference import END
-from search.reference import LENGTH
-from search.reference import VOCABULARY
-from search.reference import assert_sound
-from search.reference import compiled
-from search.reference import eagerly
-from search.reference import few_examples
-from search.reference import hypotheses
-from search.reference import languages
-from search.reference import never_ends
-from search.reference import next_log_probs
-from search.reference import plain_greedy_search
-from search.reference import random_state
-from search.reference import random_table
-from search.reference import run_greedy
-from search.reference import run_sample
+from search.reference import (
+    BANNED,
+    BATCH,
+    BEAM,
+    END,
+    LENGTH,
+    VOCABULARY,
+    assert_sound,
+    compiled,
+    eagerly,
+    few_examples,
+    hypotheses,
+    languages,
+    never_ends,
+    next_log_probs,
+    plain_greedy_search,
+    random_state,
+    random_table,
+    run_greedy,
+    run_sample,
+)
 
 
 def first_samples(result, count):

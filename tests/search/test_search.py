@@ -5,39 +5,43 @@ import numpy as np
 import pytest
 from combinations import covering
 from keras import ops
-from search.reference import BACKEND
-from search.reference import BATCH
-from search.reference import BEAM
-from search.reference import END
-from search.reference import LENGTH
-from search.reference import PENALTY
-from search.reference import POSITIONS
-from search.reference import REQUIRED
-from search.reference import START
-from search.reference import VOCABULARY
-from search.reference import assert_agree
-from search.reference import assert_sound
-from search.reference import compiled
-from search.reference import eagerly
-from search.reference import ends_at_once
-from search.reference import hypotheses
-from search.reference import make_step
-from search.reference import never_ends
-from search.reference import next_log_probs
-from search.reference import quickly
-from search.reference import random_state
-from search.reference import random_table
-from search.reference import run_beam
-from search.reference import run_greedy
-from search.reference import run_sample
-from search.reference import to_numpy
-from search.reference import to_tensors
+from search.reference import (
+    BACKEND,
+    BATCH,
+    BEAM,
+    END,
+    LENGTH,
+    PENALTY,
+    POSITIONS,
+    REQUIRED,
+    START,
+    VOCABULARY,
+    assert_agree,
+    assert_sound,
+    compiled,
+    eagerly,
+    ends_at_once,
+    hypotheses,
+    make_step,
+    never_ends,
+    next_log_probs,
+    quickly,
+    random_state,
+    random_table,
+    run_beam,
+    run_greedy,
+    run_sample,
+    to_numpy,
+    to_tensors,
+)
 
-from keras_attention import Prefix
-from keras_attention import SelfAttention
-from keras_attention import beam_search
-from keras_attention import greedy_search
-from keras_attention import sample_search
+from keras_attention import (
+    Prefix,
+    SelfAttention,
+    beam_search,
+    greedy_search,
+    sample_search,
+)
 from keras_attention.search.limits import checked_limit
 from keras_attention.search.top_k import top_k
 

@@ -3,13 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
-from keras import tree
+from keras import ops, tree
 
-from keras_attention import PositionEncoding
-from keras_attention import SelfAttention
-from keras_attention import beam_search
-from keras_attention import greedy_search
+from keras_attention import PositionEncoding, SelfAttention, beam_search, greedy_search
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -1,7 +1,6 @@
 """`captioner calibrate`: how sure a model is of its captions, and what it is for."""
 
-from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.dataset import readable
+from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.common.calibration import calibrate as calibrate_model
 

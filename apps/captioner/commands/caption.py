@@ -7,21 +7,22 @@ import math
 import sys
 
 from keras_attention_apps.captioner.commands.checks import check_inference
-from keras_attention_apps.captioner.commands.overlays import find_overlays
-from keras_attention_apps.captioner.commands.overlays import write_overlay
+from keras_attention_apps.captioner.commands.overlays import (
+    find_overlays,
+    write_overlay,
+)
 from keras_attention_apps.captioner.commands.records import Records
 from keras_attention_apps.captioner.images.open_files import with_open_files
-from keras_attention_apps.captioner.images.reading import ImageError
-from keras_attention_apps.captioner.images.reading import find_images
-from keras_attention_apps.captioner.images.reading import find_unsupported
+from keras_attention_apps.captioner.images.reading import (
+    ImageError,
+    find_images,
+    find_unsupported,
+)
 from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.calibration import DIGITS
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import printable
-from keras_attention_apps.common.files import check_file
-from keras_attention_apps.common.files import is_pipe_or_device
-from keras_attention_apps.common.files import to_json
+from keras_attention_apps.common.cli import UserError, printable
+from keras_attention_apps.common.files import check_file, is_pipe_or_device, to_json
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.inputs import Inputs

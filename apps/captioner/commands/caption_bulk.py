@@ -6,8 +6,7 @@ from pathlib import PurePath
 from keras_attention_apps.captioner.bulk import CaptionBatch
 from keras_attention_apps.captioner.images.reading import image_suffixes
 from keras_attention_apps.common.bulk import inputs
-from keras_attention_apps.common.bulk.command import check_options
-from keras_attention_apps.common.bulk.command import run_command
+from keras_attention_apps.common.bulk.command import check_options, run_command
 from keras_attention_apps.common.bulk.locations import located_all
 from keras_attention_apps.common.cli import UserError
 

@@ -6,16 +6,15 @@ import math
 import numpy as np
 from keras_attention_apps.captioner.commands.checks import check_inference
 from keras_attention_apps.captioner.data.boxes import pointing
-from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.dataset import readable
-from keras_attention_apps.captioner.metrics import attention_figures
-from keras_attention_apps.captioner.metrics import caption_scores
-from keras_attention_apps.captioner.metrics import cider_of_probable
-from keras_attention_apps.captioner.metrics import sentinel_of_words
+from keras_attention_apps.captioner.data.dataset import read_dataset, readable
+from keras_attention_apps.captioner.metrics import (
+    attention_figures,
+    caption_scores,
+    cider_of_probable,
+    sentinel_of_words,
+)
 from keras_attention_apps.captioner.runtimes import RUNTIMES
-from keras_attention_apps.common.files import check_file
-from keras_attention_apps.common.files import read_json
-from keras_attention_apps.common.files import write_json
+from keras_attention_apps.common.files import check_file, read_json, write_json
 from keras_attention_apps.common.inputs import Inputs
 
 # Shares of the most probable captions that are scored.

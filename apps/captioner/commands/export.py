@@ -7,10 +7,12 @@ from keras_attention_apps.captioner.data.text import JOINTS
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.export import export_task
-from keras_attention_apps.common.export import fill_chunks
-from keras_attention_apps.common.export import map_chunks
-from keras_attention_apps.common.export import write_archive
+from keras_attention_apps.common.export import (
+    export_task,
+    fill_chunks,
+    map_chunks,
+    write_archive,
+)
 
 # Images that are captioned at the same time.
 CHUNK = 32

@@ -8,9 +8,7 @@ from pathlib import Path
 from keras_attention_apps.captioner.images.open_files import is_open
 from keras_attention_apps.captioner.images.reading import read_image
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.figures import FIGURE_SUFFIXES
-from keras_attention_apps.common.figures import plots
-from keras_attention_apps.common.figures import write_figure
+from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
 from keras_attention_apps.common.files import check_file
 
 # Panels are small: more pixels would only make the file larger.

@@ -7,10 +7,12 @@ import os
 
 from keras_attention_apps.captioner.images.open_files import is_open
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.files import errors_naming
-from keras_attention_apps.common.files import parse_json
-from keras_attention_apps.common.files import to_json
+from keras_attention_apps.common.files import (
+    atomic_path,
+    errors_naming,
+    parse_json,
+    to_json,
+)
 from keras_attention_apps.common.lock import locked_file
 
 # The beginning of every line.

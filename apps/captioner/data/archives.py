@@ -2,14 +2,11 @@
 
 import tarfile
 from dataclasses import dataclass
-from pathlib import Path
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from keras_attention_apps.common.archives import ArchiveMember
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.reading import check_bytes
-from keras_attention_apps.common.reading import opened
-from keras_attention_apps.common.reading import read_file
+from keras_attention_apps.common.reading import check_bytes, opened, read_file
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.data.boxes import WHOLE
-from keras_attention_apps.captioner.data.boxes import coverage
-from keras_attention_apps.captioner.data.boxes import coverage_of_regions
-from keras_attention_apps.captioner.data.boxes import viewed
+from keras_attention_apps.captioner.data.boxes import (
+    WHOLE,
+    coverage,
+    coverage_of_regions,
+    viewed,
+)
 from keras_attention_apps.captioner.images.reading import read_array
 from keras_attention_apps.common.hosts import rows_of_host
-from keras_attention_apps.common.network.compiling import rounded_up
-from keras_attention_apps.common.network.compiling import shape_multiple
+from keras_attention_apps.common.network.compiling import rounded_up, shape_multiple
 from keras_attention_apps.common.tokens import PAD
 from keras_attention_apps.common.training.data_sets import Mixture
 

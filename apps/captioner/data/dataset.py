@@ -9,18 +9,18 @@ import sys
 import unicodedata
 from pathlib import Path
 
-from keras_attention_apps.captioner.data.archives import ArchivedFile
-from keras_attention_apps.captioner.data.archives import read_content
+from keras_attention_apps.captioner.data.archives import ArchivedFile, read_content
 from keras_attention_apps.captioner.data.layouts import LAYOUTS
-from keras_attention_apps.captioner.data.layouts.files import TEXT_FOLDERS
-from keras_attention_apps.captioner.data.layouts.files import DataError
-from keras_attention_apps.captioner.data.layouts.files import list_files
-from keras_attention_apps.captioner.data.layouts.files import list_some
-from keras_attention_apps.captioner.data.layouts.files import unexpected
+from keras_attention_apps.captioner.data.layouts.files import (
+    TEXT_FOLDERS,
+    DataError,
+    list_files,
+    list_some,
+    unexpected,
+)
 from keras_attention_apps.captioner.data.layouts.listing import SPLITS
 from keras_attention_apps.captioner.data.text import tokenize
-from keras_attention_apps.captioner.images.reading import ImageError
-from keras_attention_apps.captioner.images.reading import read_image
+from keras_attention_apps.captioner.images.reading import ImageError, read_image
 from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.reading import check_local
 

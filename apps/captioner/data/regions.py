@@ -15,8 +15,7 @@ from keras_attention_apps.captioner.data.archives import ArchivedFile
 from keras_attention_apps.captioner.data.layouts.files import DataError
 from keras_attention_apps.captioner.images.reading import ImageError
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.reading import check_bytes
-from keras_attention_apps.common.reading import check_input
+from keras_attention_apps.common.reading import check_bytes, check_input
 
 SUFFIX = ".npz"
 # Number of attempts to read a file; see `_load`.

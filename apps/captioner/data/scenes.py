@@ -3,8 +3,7 @@
 A captioner learns them in minutes, and the object of every word is known.
 """
 
-from PIL import Image
-from PIL import ImageDraw
+from PIL import Image, ImageDraw
 
 COLOURS = {
     "red": (214, 48, 49),

@@ -5,14 +5,9 @@ import re
 import unicodedata
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import parse_json
-from keras_attention_apps.common.files import to_json
+from keras_attention_apps.common.files import parse_json, to_json
 from keras_attention_apps.common.invisible import remove_invisible
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import PAD
-from keras_attention_apps.common.tokens import START
-from keras_attention_apps.common.tokens import UNKNOWN
-from keras_attention_apps.common.tokens import StoredTokenizer
+from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN, StoredTokenizer
 from keras_attention_apps.common.writing_systems import UNSPACED
 
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")

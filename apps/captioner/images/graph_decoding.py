@@ -5,10 +5,12 @@ the Python program does.
 """
 
 import tensorflow as tf
-from keras_attention_apps.captioner.images.graph_headers import HEAD_LENGTH
-from keras_attention_apps.captioner.images.graph_headers import problem_of
-from keras_attention_apps.captioner.images.graph_headers import read_integer
-from keras_attention_apps.captioner.images.graph_headers import starts_with
+from keras_attention_apps.captioner.images.graph_headers import (
+    HEAD_LENGTH,
+    problem_of,
+    read_integer,
+    starts_with,
+)
 
 _FRACTION = 22  # fractional bits of a weight, as in Pillow
 

@@ -3,9 +3,7 @@
 import os
 import threading
 
-from keras_attention_apps.common.reading import OPEN_FILES
-from keras_attention_apps.common.reading import STANDARD_INPUT
-from keras_attention_apps.common.reading import read_file
+from keras_attention_apps.common.reading import OPEN_FILES, STANDARD_INPUT, read_file
 
 
 class OpenFile(os.PathLike):

@@ -14,8 +14,7 @@ from keras_attention_apps.captioner.images import limits
 from keras_attention_apps.captioner.images.open_files import OpenFile
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.reading import read_file
-from PIL import Image
-from PIL import UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 # Fewer than Pillow supports: its reader of EPS, for example, runs Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")

@@ -5,12 +5,13 @@ Shapes: B images, K captions of one image, T words, S regions, D depth of a regi
 
 import keras
 from keras import ops
-from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
-from keras_attention_apps.captioner.network.show_attend_tell import mean_region
+from keras_attention_apps.captioner.network.show_attend_tell import (
+    ShowAttendTell,
+    mean_region,
+)
 from keras_attention_apps.common.cli import UserError
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
+from keras_attention import AdditiveAttention, AttentionCell
 
 
 class AdaptiveCaptioner(ShowAttendTell):

@@ -6,15 +6,14 @@ Shapes: B images, S regions, D depth of a region.
 import sys
 
 import keras
-from keras import layers
-from keras import ops
+from keras import layers, ops
 from keras_attention_apps.captioner.network import efficientnet_lite
-from keras_attention_apps.captioner.network.encoders import is_encoder
-from keras_attention_apps.captioner.network.encoders import read_encoder
-from keras_attention_apps.captioner.network.folding import FoldedConvolution
-from keras_attention_apps.captioner.network.folding import fold_normalization
-from keras_attention_apps.captioner.network.preprocessing import MODES
-from keras_attention_apps.captioner.network.preprocessing import affine
+from keras_attention_apps.captioner.network.encoders import is_encoder, read_encoder
+from keras_attention_apps.captioner.network.folding import (
+    FoldedConvolution,
+    fold_normalization,
+)
+from keras_attention_apps.captioner.network.preprocessing import MODES, affine
 from keras_attention_apps.captioner.network.weight_files import load_weights
 from keras_attention_apps.common.cli import UserError
 

@@ -9,15 +9,16 @@ import dataclasses
 import keras
 from keras import ops
 from keras_attention_apps.captioner.data.text import Vocabulary
-from keras_attention_apps.captioner.network.backbone import Backbone
-from keras_attention_apps.captioner.network.backbone import NoBackbone
+from keras_attention_apps.captioner.network.backbone import Backbone, NoBackbone
 from keras_attention_apps.common.network.base import DecoderNetwork
 from keras_attention_apps.common.network.replicas import share_of_replica
 from keras_attention_apps.common.tokens import PAD
 
-from keras_attention import attention_supervision
-from keras_attention import doubly_stochastic_penalty
-from keras_attention import sequence_crossentropy
+from keras_attention import (
+    attention_supervision,
+    doubly_stochastic_penalty,
+    sequence_crossentropy,
+)
 
 
 @dataclasses.dataclass

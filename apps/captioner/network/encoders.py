@@ -12,11 +12,8 @@ from pathlib import Path
 
 import keras
 from keras_attention_apps.captioner.network.grids import grid_model
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
-from keras_attention_apps.common.files import WeightsInMemory
-from keras_attention_apps.common.files import read_json
-from keras_attention_apps.common.files import write_json
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.files import WeightsInMemory, read_json, write_json
 from keras_attention_apps.common.schema import from_json
 
 HUB = "hub:"

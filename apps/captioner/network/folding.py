@@ -7,8 +7,7 @@ the kernels instead saves two passes over the output, and explicit zero padding 
 import math
 
 import keras
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 CONVOLUTIONS = {
     layers.Conv2D: ops.conv,

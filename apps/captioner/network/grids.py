@@ -7,10 +7,8 @@ import math
 
 import keras
 import numpy as np
-from keras import layers
-from keras import ops
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
+from keras import layers, ops
+from keras_attention_apps.common.cli import UserError, reason
 
 # Maximum number of class and register tokens before the patch tokens.
 PREFIX_TOKENS = 8

@@ -8,12 +8,14 @@ from keras import ops
 from keras_attention_apps.captioner.network.base import CaptionNetwork
 from keras_attention_apps.common.network.readout import DeepOutput
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import HardWeighting
-from keras_attention import ReinforceLoss
-from keras_attention import ScheduledSampling
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    HardWeighting,
+    ReinforceLoss,
+    ScheduledSampling,
+)
 
 
 class ShowAttendTell(CaptionNetwork):

@@ -7,8 +7,7 @@ import keras
 from keras import ops
 from keras_attention_apps.captioner.network.base import CaptionNetwork
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.transformer import TransformerDecoder
-from keras_attention_apps.common.network.transformer import embed
+from keras_attention_apps.common.network.transformer import TransformerDecoder, embed
 
 from keras_attention import PositionEncoding
 

@@ -9,9 +9,7 @@ import numpy as np
 from keras_attention_apps.captioner.network.torch_checkpoints import read_checkpoint
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.network.weights import errors_of
-from keras_attention_apps.common.reading import check_bytes
-from keras_attention_apps.common.reading import check_input
-from keras_attention_apps.common.reading import read_file
+from keras_attention_apps.common.reading import check_bytes, check_input, read_file
 
 SUFFIXES = (".weights.h5", ".npz", ".pth")
 

@@ -4,8 +4,7 @@ import collections
 import math
 
 import numpy as np
-from keras_attention_apps.captioner.data.text import SPECIAL
-from keras_attention_apps.captioner.data.text import tokenize
+from keras_attention_apps.captioner.data.text import SPECIAL, tokenize
 
 MAX_N = 4
 # Standard deviation of CIDEr-D's Gaussian length penalty.

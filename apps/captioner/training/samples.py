@@ -3,10 +3,12 @@
 import html
 
 from keras_attention_apps.captioner.images.reading import read_image
-from keras_attention_apps.captioner.web.views import map_uri
-from keras_attention_apps.captioner.web.views import photo_style
-from keras_attention_apps.captioner.web.views import preview
-from keras_attention_apps.captioner.web.views import word_notes
+from keras_attention_apps.captioner.web.views import (
+    map_uri,
+    photo_style,
+    preview,
+    word_notes,
+)
 from keras_attention_apps.common.training.report import Samples
 
 # Longer side of an image in the report, in pixels.

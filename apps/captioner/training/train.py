@@ -2,23 +2,23 @@
 
 import dataclasses
 import os
-from operator import attrgetter
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
 import numpy as np
-from keras_attention_apps.captioner.config import RUNTIME_OPTIONS
-from keras_attention_apps.captioner.config import TrainConfig
-from keras_attention_apps.captioner.data.batches import ImageBatches
-from keras_attention_apps.captioner.data.batches import TrainingBatches
-from keras_attention_apps.captioner.data.batches import random_views
-from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.dataset import readable
-from keras_attention_apps.captioner.data.regions import RegionFeatures
-from keras_attention_apps.captioner.data.regions import checksums
-from keras_attention_apps.captioner.data.text import SPECIAL
-from keras_attention_apps.captioner.data.text import Vocabulary
-from keras_attention_apps.captioner.data.text import repeatable_words
+from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, TrainConfig
+from keras_attention_apps.captioner.data.batches import (
+    ImageBatches,
+    TrainingBatches,
+    random_views,
+)
+from keras_attention_apps.captioner.data.dataset import read_dataset, readable
+from keras_attention_apps.captioner.data.regions import RegionFeatures, checksums
+from keras_attention_apps.captioner.data.text import (
+    SPECIAL,
+    Vocabulary,
+    repeatable_words,
+)
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
 from keras_attention_apps.captioner.network.base import LossOptions
@@ -27,50 +27,58 @@ from keras_attention_apps.captioner.network.encoders import public_name
 from keras_attention_apps.captioner.network.features import cached_features
 from keras_attention_apps.captioner.network.weight_files import SUFFIXES
 from keras_attention_apps.captioner.training.distillation import with_teacher_captions
-from keras_attention_apps.captioner.training.regions import check_epochs_of_regions
-from keras_attention_apps.captioner.training.regions import with_regions
-from keras_attention_apps.captioner.training.rewards import BleuReward
-from keras_attention_apps.captioner.training.rewards import CiderReward
+from keras_attention_apps.captioner.training.regions import (
+    check_epochs_of_regions,
+    with_regions,
+)
+from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
 from keras_attention_apps.captioner.training.samples import CaptionSamples
-from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
-from keras_attention_apps.captioner.training.self_critical import check_samples
-from keras_attention_apps.captioner.training.summary import fingerprint
-from keras_attention_apps.captioner.training.summary import report_cut
-from keras_attention_apps.captioner.training.summary import report_encoder
-from keras_attention_apps.captioner.training.summary import report_phrases
-from keras_attention_apps.captioner.training.summary import report_unknown
+from keras_attention_apps.captioner.training.self_critical import (
+    SelfCriticalCaptions,
+    check_samples,
+)
+from keras_attention_apps.captioner.training.summary import (
+    fingerprint,
+    report_cut,
+    report_encoder,
+    report_phrases,
+    report_unknown,
+)
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import TRAINING_NEEDS
-from keras_attention_apps.common.config import check_needs
-from keras_attention_apps.common.files import recover_folder
-from keras_attention_apps.common.files import resolved
+from keras_attention_apps.common.config import TRAINING_NEEDS, check_needs
+from keras_attention_apps.common.files import recover_folder, resolved
 from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.network.compiling import shape_multiple
 from keras_attention_apps.common.network.replicas import predict_rows
-from keras_attention_apps.common.presets import BEST
-from keras_attention_apps.common.presets import model_names
-from keras_attention_apps.common.training.checkpoints import Checkpoints
-from keras_attention_apps.common.training.checkpoints import dependencies
-from keras_attention_apps.common.training.data_sets import Mixture
-from keras_attention_apps.common.training.data_sets import check_data_sets
-from keras_attention_apps.common.training.data_sets import combined_scores
-from keras_attention_apps.common.training.data_sets import formatted_scores
-from keras_attention_apps.common.training.data_sets import names_of
-from keras_attention_apps.common.training.data_sets import validation_summary
+from keras_attention_apps.common.presets import BEST, model_names
+from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
+from keras_attention_apps.common.training.data_sets import (
+    Mixture,
+    check_data_sets,
+    combined_scores,
+    formatted_scores,
+    names_of,
+    validation_summary,
+)
 from keras_attention_apps.common.training.devices import training_context
-from keras_attention_apps.common.training.embeddings import check_embeddings
-from keras_attention_apps.common.training.embeddings import load_embeddings
-from keras_attention_apps.common.training.runner import CHECKPOINTS
-from keras_attention_apps.common.training.runner import Runner
-from keras_attention_apps.common.training.runner import check_epochs
-from keras_attention_apps.common.training.runner import check_output
-from keras_attention_apps.common.training.runner import is_begun
-from keras_attention_apps.common.training.runner import training_options
-from keras_attention_apps.common.training.scheduled_sampling import check_sampling
-from keras_attention_apps.common.training.scheduled_sampling import start_sampling
-from keras_attention_apps.common.training.schedules import WarmUp
-from keras_attention_apps.common.training.schedules import ema_momentum
+from keras_attention_apps.common.training.embeddings import (
+    check_embeddings,
+    load_embeddings,
+)
+from keras_attention_apps.common.training.runner import (
+    CHECKPOINTS,
+    Runner,
+    check_epochs,
+    check_output,
+    is_begun,
+    training_options,
+)
+from keras_attention_apps.common.training.scheduled_sampling import (
+    check_sampling,
+    start_sampling,
+)
+from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
 
 _LOSS_OPTIONS = [field.name for field in dataclasses.fields(LossOptions)]
 

@@ -6,23 +6,25 @@ import gradio as gr
 from keras_attention_apps.captioner.web import views
 from keras_attention_apps.captioner.web.service import CaptionService
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.web.components import file_upload
-from keras_attention_apps.common.web.components import image_upload
-from keras_attention_apps.common.web.components import paste_images
+from keras_attention_apps.common.web.components import (
+    file_upload,
+    image_upload,
+    paste_images,
+)
 from keras_attention_apps.common.web.guard import MEGABYTE
-from keras_attention_apps.common.web.markup import alert
-from keras_attention_apps.common.web.markup import note
-from keras_attention_apps.common.web.markup import unsure_mark
+from keras_attention_apps.common.web.markup import alert, note, unsure_mark
 from keras_attention_apps.common.web.models import name_of
-from keras_attention_apps.common.web.page import RESULTS
-from keras_attention_apps.common.web.page import beam_options
-from keras_attention_apps.common.web.page import endpoint
-from keras_attention_apps.common.web.page import event
-from keras_attention_apps.common.web.page import in_turn
-from keras_attention_apps.common.web.page import page
-from keras_attention_apps.common.web.page import revealed
-from keras_attention_apps.common.web.page import search_options
-from keras_attention_apps.common.web.page import shown
+from keras_attention_apps.common.web.page import (
+    RESULTS,
+    beam_options,
+    endpoint,
+    event,
+    in_turn,
+    page,
+    revealed,
+    search_options,
+    shown,
+)
 from keras_attention_apps.common.web.uploads import read_upload
 
 PENALTIES = (0.0, 0.7, 1.0)

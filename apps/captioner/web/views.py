@@ -8,11 +8,13 @@ import os
 import numpy as np
 from keras_attention_apps.captioner.commands.overlays import write_overlay
 from keras_attention_apps.common.figures import plots
-from keras_attention_apps.common.web.markup import data_uri
-from keras_attention_apps.common.web.markup import download
-from keras_attention_apps.common.web.markup import table
-from keras_attention_apps.common.web.markup import unsure_note
-from keras_attention_apps.common.web.markup import words
+from keras_attention_apps.common.web.markup import (
+    data_uri,
+    download,
+    table,
+    unsure_note,
+    words,
+)
 from PIL import Image
 
 # Pixels of a map on each region; the browser enlarges it smoothly.

@@ -4,13 +4,10 @@ import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
+from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.config import RuntimeConfig
 from keras_attention_apps.common.hypotheses import check_batch_size
-from keras_attention_apps.common.reading import MAX_BYTES
-from keras_attention_apps.common.reading import at_most
-from keras_attention_apps.common.reading import read_all
+from keras_attention_apps.common.reading import MAX_BYTES, at_most, read_all
 
 # Number of threads that read remote files.
 READERS = 16

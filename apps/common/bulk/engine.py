@@ -8,8 +8,7 @@ import os
 
 from keras_attention_apps.common.bulk.inputs import IO_CPUS
 from keras_attention_apps.common.bulk.locations import require
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
+from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.presets import is_litert
 
 # Maximum number of batches per actor, queued or running. More take more memory.

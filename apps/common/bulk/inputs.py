@@ -16,10 +16,8 @@ import tarfile
 
 from keras_attention_apps.common.archives import ArchiveMember
 from keras_attention_apps.common.bulk.locations import require
-from keras_attention_apps.common.bulk.parts import DIGEST
-from keras_attention_apps.common.bulk.parts import is_missing
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
+from keras_attention_apps.common.bulk.parts import DIGEST, is_missing
+from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.encodings import MARKS
 from keras_attention_apps.common.reading import CHUNK
 

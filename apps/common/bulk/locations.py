@@ -4,8 +4,7 @@ import importlib
 import os
 import re
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
+from keras_attention_apps.common.cli import UserError, reason
 
 # A URI; `pathlib` merges its slashes into one. A drive letter is no scheme.
 _URI = re.compile("([a-z][a-z0-9+.-]+):/+", re.IGNORECASE)

@@ -9,13 +9,9 @@ import uuid
 from pathlib import Path
 
 import numpy as np
-from keras_attention_apps.common.bulk.locations import as_text
-from keras_attention_apps.common.bulk.locations import located
-from keras_attention_apps.common.bulk.locations import require
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
-from keras_attention_apps.common.files import parse_json
-from keras_attention_apps.common.files import to_json
+from keras_attention_apps.common.bulk.locations import as_text, located, require
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.files import parse_json, to_json
 from keras_attention_apps.common.lock import locked
 from keras_attention_apps.common.runtimes import changes_in
 

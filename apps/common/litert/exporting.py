@@ -6,8 +6,7 @@ import keras_attention_apps.common.presets as presets
 from keras_attention_apps.common.litert.model_file import write_model_file
 from keras_attention_apps.common.reading import read_file
 
-from keras_attention import __version__
-from keras_attention import convert_to_litert
+from keras_attention import __version__, convert_to_litert
 
 # Files of a preset that go with the model: its card, and its licence.
 COMPANIONS = ("README.md", "LICENSE")

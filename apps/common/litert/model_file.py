@@ -12,14 +12,9 @@ import zlib
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.files import parse_json
-from keras_attention_apps.common.files import to_json
-from keras_attention_apps.common.reading import SizeLimitError
-from keras_attention_apps.common.reading import check_bytes
-from keras_attention_apps.common.reading import read_file
-from keras_attention_apps.common.schema import Natural
-from keras_attention_apps.common.schema import from_json
+from keras_attention_apps.common.files import atomic_path, parse_json, to_json
+from keras_attention_apps.common.reading import SizeLimitError, check_bytes, read_file
+from keras_attention_apps.common.schema import Natural, from_json
 
 # Version of the metadata; files of a later one are refused.
 VERSION = 1

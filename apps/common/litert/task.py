@@ -9,8 +9,7 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.litert.model_file import read_model_file
 from keras_attention_apps.common.litert.runtime import Runtime
-from keras_attention_apps.common.presets import find_litert
-from keras_attention_apps.common.presets import loading
+from keras_attention_apps.common.presets import find_litert, loading
 from keras_attention_apps.common.schema import from_json
 
 

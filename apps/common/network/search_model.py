@@ -7,8 +7,7 @@ import functools
 
 import keras
 from keras_attention_apps.common.network.compiling import with_cast_weights
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import START
+from keras_attention_apps.common.tokens import END, START
 
 from keras_attention import Ban
 

@@ -5,8 +5,7 @@ source, E depth of the layers.
 """
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 from keras_attention_apps.common.cli import UserError
 
 from keras_attention import SelfAttention

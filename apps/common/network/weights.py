@@ -17,11 +17,9 @@ import zipfile
 
 import keras
 import numpy as np
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
+from keras_attention_apps.common.cli import UserError, reason
 from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.reading import check_bytes
-from keras_attention_apps.common.reading import check_input
+from keras_attention_apps.common.reading import check_bytes, check_input
 
 # Bytes of the header of each array.
 HEADER = 128

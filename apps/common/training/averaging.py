@@ -1,8 +1,7 @@
 """Averages of the weights of several models."""
 
 import numpy as np
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import counted
+from keras_attention_apps.common.cli import UserError, counted
 from keras_attention_apps.common.files import check_folder
 from keras_attention_apps.common.inputs import Inputs
 

@@ -9,22 +9,20 @@ from pathlib import Path
 
 import keras
 from keras_attention_apps.common import presets
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
-from keras_attention_apps.common.digests import DIGEST_KEY
-from keras_attention_apps.common.digests import FILE_DIGESTS_KEY
-from keras_attention_apps.common.digests import check_file_digest
-from keras_attention_apps.common.digests import digest_of_file
-from keras_attention_apps.common.digests import read_sealed
-from keras_attention_apps.common.digests import write_sealed
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.digests import (
+    DIGEST_KEY,
+    FILE_DIGESTS_KEY,
+    check_file_digest,
+    digest_of_file,
+    read_sealed,
+    write_sealed,
+)
 from keras_attention_apps.common.files import write_json
-from keras_attention_apps.common.hosts import is_first_host
-from keras_attention_apps.common.hosts import on_first_host
-from keras_attention_apps.common.network.weights import load_checkpoint
-from keras_attention_apps.common.network.weights import save_checkpoint
+from keras_attention_apps.common.hosts import is_first_host, on_first_host
+from keras_attention_apps.common.network.weights import load_checkpoint, save_checkpoint
 from keras_attention_apps.common.reading import SizeLimitError
-from keras_attention_apps.common.schema import Natural
-from keras_attention_apps.common.schema import from_json
+from keras_attention_apps.common.schema import Natural, from_json
 
 PROGRESS = "progress.json"
 # The progress file of the checkpoint before the last one.

@@ -4,8 +4,7 @@ import contextlib
 
 import keras
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.hosts import is_first_host
-from keras_attention_apps.common.hosts import joined_hosts
+from keras_attention_apps.common.hosts import is_first_host, joined_hosts
 from keras_attention_apps.common.lock import locked
 from keras_attention_apps.common.network.compiling import computing_in
 

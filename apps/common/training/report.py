@@ -6,16 +6,16 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import reason
-from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.files import check_file
-from keras_attention_apps.common.files import read_json
-from keras_attention_apps.common.files import write_json
+from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.files import (
+    atomic_path,
+    check_file,
+    read_json,
+    write_json,
+)
 from keras_attention_apps.common.hosts import on_first_host
 from keras_attention_apps.common.training.curves import chart
-from keras_attention_apps.common.training.ranking import best_of
-from keras_attention_apps.common.training.ranking import is_epoch
+from keras_attention_apps.common.training.ranking import best_of, is_epoch
 from keras_attention_apps.common.web.markup import table
 
 # The report in the output of a training, and its data in the checkpoints.

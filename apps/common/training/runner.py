@@ -7,27 +7,29 @@ from pathlib import Path
 
 import keras
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.files import MODEL_FILES
-from keras_attention_apps.common.files import check_folder
-from keras_attention_apps.common.files import holds
-from keras_attention_apps.common.hosts import broadcast_metrics
-from keras_attention_apps.common.hosts import on_first_host
-from keras_attention_apps.common.hosts import wait_for_hosts
+from keras_attention_apps.common.files import MODEL_FILES, check_folder, holds
+from keras_attention_apps.common.hosts import (
+    broadcast_metrics,
+    on_first_host,
+    wait_for_hosts,
+)
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.network.replicas import AdamW
 from keras_attention_apps.common.network.weights import copy_weights
-from keras_attention_apps.common.presets import BEST
-from keras_attention_apps.common.presets import model_names
+from keras_attention_apps.common.presets import BEST, model_names
 from keras_attention_apps.common.reading import check_read_once
-from keras_attention_apps.common.training.callbacks import ReportEveryEpoch
-from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
-from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
-from keras_attention_apps.common.training.callbacks import ValidateDecoded
-from keras_attention_apps.common.training.checkpoints import PROGRESS
-from keras_attention_apps.common.training.checkpoints import Progress
-from keras_attention_apps.common.training.checkpoints import check_checkpoints
-from keras_attention_apps.common.training.report import Report
-from keras_attention_apps.common.training.report import check_report
+from keras_attention_apps.common.training.callbacks import (
+    ReportEveryEpoch,
+    SaveEveryEpoch,
+    StopOnInvalidLoss,
+    ValidateDecoded,
+)
+from keras_attention_apps.common.training.checkpoints import (
+    PROGRESS,
+    Progress,
+    check_checkpoints,
+)
+from keras_attention_apps.common.training.report import Report, check_report
 
 # Folder of the checkpoints in the output of a training.
 CHECKPOINTS = "checkpoints"

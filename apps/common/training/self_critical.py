@@ -7,14 +7,11 @@ import keras
 import numpy as np
 from keras_attention_apps.common.hosts import rows_of_host
 from keras_attention_apps.common.network.compiling import rounded_up
-from keras_attention_apps.common.network.replicas import predict_rows
-from keras_attention_apps.common.network.replicas import with_rows
+from keras_attention_apps.common.network.replicas import predict_rows, with_rows
 from keras_attention_apps.common.network.search_model import SearchModel
-from keras_attention_apps.common.tokens import PAD
-from keras_attention_apps.common.tokens import START
+from keras_attention_apps.common.tokens import PAD, START
 
-from keras_attention import greedy_search
-from keras_attention import sample_search
+from keras_attention import greedy_search, sample_search
 
 
 class SelfCritical:

@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.web.uploads import UPLOAD_AGE
-from keras_attention_apps.common.web.uploads import upload_path
+from keras_attention_apps.common.web.uploads import UPLOAD_AGE, upload_path
 
 MEGABYTE = 1_000_000
 

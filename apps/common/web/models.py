@@ -6,8 +6,7 @@ import threading
 from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.presets import BEST
-from keras_attention_apps.common.presets import split_names
+from keras_attention_apps.common.presets import BEST, split_names
 
 
 class Turns:

@@ -7,13 +7,10 @@ import os
 import socket
 import sys
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import printable
-from keras_attention_apps.common.cli import reason
+from keras_attention_apps.common.cli import UserError, printable, reason
 from keras_attention_apps.common.files import expanded
 from keras_attention_apps.common.reading import opened
-from keras_attention_apps.common.web.guard import MEGABYTE
-from keras_attention_apps.common.web.guard import Guard
+from keras_attention_apps.common.web.guard import MEGABYTE, Guard
 from keras_attention_apps.common.web.uploads import upload_folder
 
 # Events of the page that run at the same time. Most wait for a file or for their turn
@@ -155,8 +152,7 @@ def application_of(page, config, folder, password=None):
     import gradio as gr
     from gradio.route_utils import FnIndexInferError
     from keras_attention_apps.common.web.components import check_calls
-    from keras_attention_apps.common.web.page import STYLE
-    from keras_attention_apps.common.web.page import THEME
+    from keras_attention_apps.common.web.page import STYLE, THEME
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import ClientDisconnect
 

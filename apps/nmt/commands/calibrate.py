@@ -1,9 +1,11 @@
 """`nmt calibrate`: how sure a model is of its translations, and what it is for."""
 
 from keras_attention_apps.common.calibration import calibrate as calibrate_model
-from keras_attention_apps.nmt.data.dataset import VALIDATION_NAMES
-from keras_attention_apps.nmt.data.dataset import find_files
-from keras_attention_apps.nmt.data.dataset import read_pairs
+from keras_attention_apps.nmt.data.dataset import (
+    VALIDATION_NAMES,
+    find_files,
+    read_pairs,
+)
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 
 

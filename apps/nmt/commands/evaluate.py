@@ -4,24 +4,25 @@ import math
 import sys
 
 import numpy as np
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import counted
-from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.files import check_file
+from keras_attention_apps.common.cli import UserError, counted
+from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.reading import check_read_once
-from keras_attention_apps.nmt.data.dataset import VALIDATION_NAMES
-from keras_attention_apps.nmt.data.dataset import check_files
-from keras_attention_apps.nmt.data.dataset import find_files
-from keras_attention_apps.nmt.data.dataset import read_links
-from keras_attention_apps.nmt.data.dataset import read_parallel
+from keras_attention_apps.nmt.data.dataset import (
+    VALIDATION_NAMES,
+    check_files,
+    find_files,
+    read_links,
+    read_parallel,
+)
 from keras_attention_apps.nmt.data.glossary import Glossary
-from keras_attention_apps.nmt.data.links import POSSIBLE
-from keras_attention_apps.nmt.data.links import SURE
-from keras_attention_apps.nmt.metrics import alignment_error_rate
-from keras_attention_apps.nmt.metrics import bleu_by_length
-from keras_attention_apps.nmt.metrics import lengths_of
-from keras_attention_apps.nmt.metrics import translation_scores
+from keras_attention_apps.nmt.data.links import POSSIBLE, SURE
+from keras_attention_apps.nmt.metrics import (
+    alignment_error_rate,
+    bleu_by_length,
+    lengths_of,
+    translation_scores,
+)
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 
 

@@ -1,13 +1,14 @@
 """A translator as a TensorFlow SavedModel: sentences in, translations out."""
 
 import keras
-from keras_attention_apps.common.export import export_task
-from keras_attention_apps.common.export import fill_chunks
-from keras_attention_apps.common.export import map_chunks
-from keras_attention_apps.common.export import write_archive
+from keras_attention_apps.common.export import (
+    export_task,
+    fill_chunks,
+    map_chunks,
+    write_archive,
+)
 from keras_attention_apps.common.invisible import REMOVALS
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import PAD
+from keras_attention_apps.common.tokens import END, PAD
 from keras_attention_apps.nmt.commands.export_litert import save_lite_translator
 from keras_attention_apps.nmt.data.text import BLANKS
 from keras_attention_apps.nmt.inference import Translator

@@ -6,23 +6,20 @@ import math
 import sys
 
 from keras_attention_apps.common.calibration import DIGITS
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import printable
+from keras_attention_apps.common.cli import UserError, printable
 from keras_attention_apps.common.encodings import utf8_lines
-from keras_attention_apps.common.figures import FIGURE_SUFFIXES
-from keras_attention_apps.common.figures import plots
-from keras_attention_apps.common.figures import write_figure
-from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.files import check_file
-from keras_attention_apps.common.files import to_json
+from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
+from keras_attention_apps.common.files import atomic_path, check_file, to_json
 from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.inputs import Inputs
-from keras_attention_apps.common.reading import STANDARD_INPUT
-from keras_attention_apps.common.reading import check_input
-from keras_attention_apps.common.reading import check_read_once
-from keras_attention_apps.common.reading import check_standard_input
-from keras_attention_apps.common.reading import opened
+from keras_attention_apps.common.reading import (
+    STANDARD_INPUT,
+    check_input,
+    check_read_once,
+    check_standard_input,
+    opened,
+)
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.runtimes import RUNTIMES

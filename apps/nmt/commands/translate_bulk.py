@@ -3,8 +3,7 @@
 import functools
 
 from keras_attention_apps.common.bulk import inputs
-from keras_attention_apps.common.bulk.command import check_options
-from keras_attention_apps.common.bulk.command import run_command
+from keras_attention_apps.common.bulk.command import check_options, run_command
 from keras_attention_apps.common.bulk.locations import located
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.nmt.bulk import TranslateBatch

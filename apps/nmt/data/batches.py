@@ -7,8 +7,7 @@ import keras
 import numpy as np
 from keras_attention_apps.common.hosts import rows_of_host
 from keras_attention_apps.common.network.compiling import rounded_up
-from keras_attention_apps.common.tokens import START
-from keras_attention_apps.common.tokens import UNKNOWN
+from keras_attention_apps.common.tokens import START, UNKNOWN
 from keras_attention_apps.nmt.data.links import subword_weights
 from keras_attention_apps.nmt.data.padding import pad
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import as_utf8
-from keras_attention_apps.common.reading import STANDARD_INPUT
-from keras_attention_apps.common.reading import check_local
-from keras_attention_apps.common.reading import read_file
+from keras_attention_apps.common.reading import STANDARD_INPUT, check_local, read_file
 from keras_attention_apps.nmt.data.links import parse_links
 from keras_attention_apps.nmt.data.text import clean
 

@@ -3,8 +3,7 @@
 import unicodedata
 
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import UNKNOWN
+from keras_attention_apps.common.tokens import END, UNKNOWN
 from keras_attention_apps.common.writing_systems import begins_unspaced
 from keras_attention_apps.nmt.data.dataset import read_raw_lines
 from keras_attention_apps.nmt.data.text import clean

@@ -10,13 +10,8 @@ import unicodedata
 import numpy as np
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.invisible import remove_invisible
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.tokens import PAD
-from keras_attention_apps.common.tokens import START
-from keras_attention_apps.common.tokens import UNKNOWN
-from keras_attention_apps.common.tokens import StoredTokenizer
-from keras_attention_apps.common.writing_systems import begins_unspaced
-from keras_attention_apps.common.writing_systems import has_unspaced
+from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN, StoredTokenizer
+from keras_attention_apps.common.writing_systems import begins_unspaced, has_unspaced
 
 # Characters that separate words: white space, control characters, the blank of
 # Braille, and SentencePiece's mark of the beginning of a word. The pattern is valid in

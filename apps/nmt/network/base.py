@@ -8,20 +8,20 @@ import math
 
 import keras
 import numpy as np
-from keras import ops
-from keras import tree
+from keras import ops, tree
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.network.base import DecoderNetwork
 from keras_attention_apps.common.network.replicas import share_of_replica
-from keras_attention_apps.common.tokens import PAD
-from keras_attention_apps.common.tokens import UNKNOWN
+from keras_attention_apps.common.tokens import PAD, UNKNOWN
 from keras_attention_apps.nmt.data.copying import OUTSIDE
 from keras_attention_apps.nmt.network.copying import extended_ids
 
-from keras_attention import PointerGenerator
-from keras_attention import attention_supervision
-from keras_attention import linear_crossentropy
-from keras_attention import sequence_crossentropy
+from keras_attention import (
+    PointerGenerator,
+    attention_supervision,
+    linear_crossentropy,
+    sequence_crossentropy,
+)
 
 # Log-probability of the least probable target whose loss has a gradient.
 MIN_LOG_PROB = math.log(1e-30)

@@ -6,9 +6,11 @@ import warnings
 from keras import ops
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END
-from keras_attention_apps.nmt.network.recurrent import BahdanauNetwork
-from keras_attention_apps.nmt.network.recurrent import LuongNetwork
-from keras_attention_apps.nmt.network.recurrent import SummaryNetwork
+from keras_attention_apps.nmt.network.recurrent import (
+    BahdanauNetwork,
+    LuongNetwork,
+    SummaryNetwork,
+)
 from keras_attention_apps.nmt.network.self_attention import SelfAttentionNetwork
 
 # Keras prints the original message in bold within its own.

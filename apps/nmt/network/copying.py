@@ -4,9 +4,7 @@ Shapes: B sentences, S source tokens, N vocabulary size.
 """
 
 from keras import ops
-from keras_attention_apps.nmt.data.copying import NONE
-from keras_attention_apps.nmt.data.copying import OUTSIDE
-from keras_attention_apps.nmt.data.copying import boundaries
+from keras_attention_apps.nmt.data.copying import NONE, OUTSIDE, boundaries
 
 
 def word_numbers(source, kinds):

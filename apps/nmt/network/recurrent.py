@@ -5,21 +5,22 @@ an embedding.
 """
 
 import keras
-from keras import ops
-from keras import tree
+from keras import ops, tree
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.network.readout import DeepOutput
 from keras_attention_apps.common.tokens import PAD
 from keras_attention_apps.nmt.network.base import TranslationNetwork
 
-from keras_attention import AdditiveAttention
-from keras_attention import AttentionCell
-from keras_attention import AttentionDecoder
-from keras_attention import LayerNormGRUCell
-from keras_attention import LayerNormLSTMCell
-from keras_attention import LuongAttention
-from keras_attention import RecurrentEncoder
-from keras_attention import ScheduledSampling
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    LayerNormGRUCell,
+    LayerNormLSTMCell,
+    LuongAttention,
+    RecurrentEncoder,
+    ScheduledSampling,
+)
 
 
 class RecurrentNetwork(TranslationNetwork):

@@ -5,9 +5,11 @@ Shapes: B sentences, K hypotheses, S source tokens, E depth of an embedding.
 
 import keras
 from keras import ops
-from keras_attention_apps.common.network.transformer import EncoderLayer
-from keras_attention_apps.common.network.transformer import TransformerDecoder
-from keras_attention_apps.common.network.transformer import embed
+from keras_attention_apps.common.network.transformer import (
+    EncoderLayer,
+    TransformerDecoder,
+    embed,
+)
 from keras_attention_apps.common.tokens import PAD
 from keras_attention_apps.nmt.network.base import TranslationNetwork
 

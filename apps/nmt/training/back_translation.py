@@ -3,15 +3,10 @@
 import keras
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import digest_of_file
-from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.files import read_json
-from keras_attention_apps.common.files import write_json
-from keras_attention_apps.common.hosts import on_first_host
-from keras_attention_apps.common.hosts import wait_for_hosts
-from keras_attention_apps.common.presets import WEIGHTS
-from keras_attention_apps.common.presets import find_preset
-from keras_attention_apps.nmt.data.dataset import Pairs
-from keras_attention_apps.nmt.data.dataset import read_lines
+from keras_attention_apps.common.files import atomic_path, read_json, write_json
+from keras_attention_apps.common.hosts import on_first_host, wait_for_hosts
+from keras_attention_apps.common.presets import WEIGHTS, find_preset
+from keras_attention_apps.nmt.data.dataset import Pairs, read_lines
 from keras_attention_apps.nmt.data.padding import chunks
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.schema import SamplingConfig

@@ -1,9 +1,11 @@
 """Initial embeddings of subwords from word vectors."""
 
 import numpy as np
-from keras_attention_apps.common.training.embeddings import read_vectors
-from keras_attention_apps.common.training.embeddings import report_found
-from keras_attention_apps.common.training.embeddings import set_embeddings
+from keras_attention_apps.common.training.embeddings import (
+    read_vectors,
+    report_found,
+    set_embeddings,
+)
 from keras_attention_apps.common.writing_systems import begins_unspaced
 from keras_attention_apps.nmt.data.text import WORD_BEGIN
 

@@ -14,8 +14,7 @@ class BleuChrfReward:
     """
 
     def __init__(self, texts):
-        from sacrebleu.metrics import BLEU
-        from sacrebleu.metrics import CHRF
+        from sacrebleu.metrics import BLEU, CHRF
 
         bleu = BLEU(effective_order=True, tokenize=tokenizer_for(texts))
         self._metrics = bleu, CHRF()

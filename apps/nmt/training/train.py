@@ -8,62 +8,69 @@ import operator
 
 import keras
 import numpy as np
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import counted
-from keras_attention_apps.common.config import TRAINING_NEEDS
-from keras_attention_apps.common.config import check_needs
-from keras_attention_apps.common.files import MODEL_FILES
-from keras_attention_apps.common.files import holds
-from keras_attention_apps.common.files import recover_folder
-from keras_attention_apps.common.files import remove_folder
-from keras_attention_apps.common.files import remove_leftovers
-from keras_attention_apps.common.files import resolved
-from keras_attention_apps.common.hosts import is_first_host
-from keras_attention_apps.common.hosts import on_first_host
-from keras_attention_apps.common.hosts import wait_for_hosts
+from keras_attention_apps.common.cli import UserError, counted
+from keras_attention_apps.common.config import TRAINING_NEEDS, check_needs
+from keras_attention_apps.common.files import (
+    MODEL_FILES,
+    holds,
+    recover_folder,
+    remove_folder,
+    remove_leftovers,
+    resolved,
+)
+from keras_attention_apps.common.hosts import (
+    is_first_host,
+    on_first_host,
+    wait_for_hosts,
+)
 from keras_attention_apps.common.network.weights import copy_weights
-from keras_attention_apps.common.presets import BEST
-from keras_attention_apps.common.presets import model_names
+from keras_attention_apps.common.presets import BEST, model_names
 from keras_attention_apps.common.training.averaging import average_models
-from keras_attention_apps.common.training.checkpoints import Checkpoints
-from keras_attention_apps.common.training.checkpoints import dependencies
-from keras_attention_apps.common.training.data_sets import combined_scores
-from keras_attention_apps.common.training.data_sets import validation_summary
+from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
+from keras_attention_apps.common.training.data_sets import (
+    combined_scores,
+    validation_summary,
+)
 from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.embeddings import check_embeddings
-from keras_attention_apps.common.training.ranking import best_of
-from keras_attention_apps.common.training.ranking import is_epoch
-from keras_attention_apps.common.training.runner import CHECKPOINTS
-from keras_attention_apps.common.training.runner import Runner
-from keras_attention_apps.common.training.runner import check_epochs
-from keras_attention_apps.common.training.runner import check_output
-from keras_attention_apps.common.training.runner import is_begun
-from keras_attention_apps.common.training.runner import training_options
-from keras_attention_apps.common.training.scheduled_sampling import check_sampling
-from keras_attention_apps.common.training.scheduled_sampling import start_sampling
-from keras_attention_apps.common.training.schedules import WarmUp
-from keras_attention_apps.common.training.schedules import ema_momentum
-from keras_attention_apps.nmt.config import MODEL_NEEDS
-from keras_attention_apps.nmt.config import RECIPES
-from keras_attention_apps.nmt.config import TrainConfig
-from keras_attention_apps.nmt.config import with_recipe
+from keras_attention_apps.common.training.ranking import best_of, is_epoch
+from keras_attention_apps.common.training.runner import (
+    CHECKPOINTS,
+    Runner,
+    check_epochs,
+    check_output,
+    is_begun,
+    training_options,
+)
+from keras_attention_apps.common.training.scheduled_sampling import (
+    check_sampling,
+    start_sampling,
+)
+from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
+from keras_attention_apps.nmt.config import (
+    MODEL_NEEDS,
+    RECIPES,
+    TrainConfig,
+    with_recipe,
+)
 from keras_attention_apps.nmt.data.batches import SentenceBatches
-from keras_attention_apps.nmt.data.dataset import TRAINING_NAMES
-from keras_attention_apps.nmt.data.dataset import VALIDATION_NAMES
-from keras_attention_apps.nmt.data.dataset import Pairs
-from keras_attention_apps.nmt.data.dataset import check_files
-from keras_attention_apps.nmt.data.dataset import find_files
-from keras_attention_apps.nmt.data.dataset import joined
-from keras_attention_apps.nmt.data.dataset import read_pairs
-from keras_attention_apps.nmt.data.text import SUBWORDS
-from keras_attention_apps.nmt.data.text import Subwords
-from keras_attention_apps.nmt.inference import Translator
-from keras_attention_apps.nmt.inference import length_ratio
-from keras_attention_apps.nmt.metrics import has_four_words
-from keras_attention_apps.nmt.metrics import translation_scores
+from keras_attention_apps.nmt.data.dataset import (
+    TRAINING_NAMES,
+    VALIDATION_NAMES,
+    Pairs,
+    check_files,
+    find_files,
+    joined,
+    read_pairs,
+)
+from keras_attention_apps.nmt.data.text import SUBWORDS, Subwords
+from keras_attention_apps.nmt.inference import Translator, length_ratio
+from keras_attention_apps.nmt.metrics import has_four_words, translation_scores
 from keras_attention_apps.nmt.network.building import build_network
-from keras_attention_apps.nmt.training.back_translation import BACK_TRANSLATIONS
-from keras_attention_apps.nmt.training.back_translation import back_translate
+from keras_attention_apps.nmt.training.back_translation import (
+    BACK_TRANSLATIONS,
+    back_translate,
+)
 from keras_attention_apps.nmt.training.embeddings import load_embeddings
 from keras_attention_apps.nmt.training.rewards import BleuChrfReward
 from keras_attention_apps.nmt.training.samples import TranslationSamples

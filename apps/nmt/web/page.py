@@ -7,25 +7,23 @@ from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import utf8_lines
 from keras_attention_apps.common.web.components import file_upload
 from keras_attention_apps.common.web.guard import MEGABYTE
-from keras_attention_apps.common.web.markup import alert
-from keras_attention_apps.common.web.markup import figures
-from keras_attention_apps.common.web.markup import note
-from keras_attention_apps.common.web.markup import unsure_mark
+from keras_attention_apps.common.web.markup import alert, figures, note, unsure_mark
 from keras_attention_apps.common.web.models import name_of
-from keras_attention_apps.common.web.page import RESULTS
-from keras_attention_apps.common.web.page import beam_options
-from keras_attention_apps.common.web.page import endpoint
-from keras_attention_apps.common.web.page import event
-from keras_attention_apps.common.web.page import in_turn
-from keras_attention_apps.common.web.page import page
-from keras_attention_apps.common.web.page import revealed
-from keras_attention_apps.common.web.page import search_options
-from keras_attention_apps.common.web.page import shown
+from keras_attention_apps.common.web.page import (
+    RESULTS,
+    beam_options,
+    endpoint,
+    event,
+    in_turn,
+    page,
+    revealed,
+    search_options,
+    shown,
+)
 from keras_attention_apps.common.web.uploads import read_upload
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.web import views
-from keras_attention_apps.nmt.web.service import MAX_CHARACTERS
-from keras_attention_apps.nmt.web.service import TranslationService
+from keras_attention_apps.nmt.web.service import MAX_CHARACTERS, TranslationService
 
 PENALTIES = (0.0, 0.5, 1.0)
 # Maximum number of lines of a file in the second tab.

@@ -3,12 +3,14 @@
 import html
 
 import numpy as np
-from keras_attention_apps.common.web.markup import MIN_WEIGHT
-from keras_attention_apps.common.web.markup import download
-from keras_attention_apps.common.web.markup import note
-from keras_attention_apps.common.web.markup import table
-from keras_attention_apps.common.web.markup import unsure_note
-from keras_attention_apps.common.web.markup import words
+from keras_attention_apps.common.web.markup import (
+    MIN_WEIGHT,
+    download,
+    note,
+    table,
+    unsure_note,
+    words,
+)
 
 # Name of the end of the sentence among the words that are attended to.
 END_LABEL = "end"

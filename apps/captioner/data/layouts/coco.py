@@ -3,10 +3,12 @@
 from operator import attrgetter
 from pathlib import Path
 
-from keras_attention_apps.captioner.data.layouts.files import find_split_files
-from keras_attention_apps.captioner.data.layouts.files import get
-from keras_attention_apps.captioner.data.layouts.files import read_json
-from keras_attention_apps.captioner.data.layouts.files import unexpected
+from keras_attention_apps.captioner.data.layouts.files import (
+    find_split_files,
+    get,
+    read_json,
+    unexpected,
+)
 from keras_attention_apps.captioner.data.layouts.listing import Listing
 
 COCO_SPLITS = {"train": "train", "dev": "val", "test": "test"}

@@ -4,8 +4,7 @@ import csv
 import io
 
 from keras_attention_apps.captioner.data.archives import read_content
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.cli import printable
+from keras_attention_apps.common.cli import UserError, printable
 from keras_attention_apps.common.encodings import as_utf8
 from keras_attention_apps.common.files import parse_json
 from keras_attention_apps.common.schema import described

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from keras_attention_apps.captioner.data.layouts.files import find_file
-from keras_attention_apps.captioner.data.layouts.files import find_split_files
-from keras_attention_apps.captioner.data.layouts.files import read_lines
-from keras_attention_apps.captioner.data.layouts.files import unexpected
-from keras_attention_apps.captioner.data.layouts.listing import SPLITS
-from keras_attention_apps.captioner.data.layouts.listing import Listing
+from keras_attention_apps.captioner.data.layouts.files import (
+    find_file,
+    find_split_files,
+    read_lines,
+    unexpected,
+)
+from keras_attention_apps.captioner.data.layouts.listing import SPLITS, Listing
 
 
 def read_flickr(root):

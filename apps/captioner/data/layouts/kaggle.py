@@ -2,10 +2,12 @@
 
 import re
 
-from keras_attention_apps.captioner.data.layouts.files import find_file
-from keras_attention_apps.captioner.data.layouts.files import read_lines
-from keras_attention_apps.captioner.data.layouts.files import read_rows
-from keras_attention_apps.captioner.data.layouts.files import unexpected
+from keras_attention_apps.captioner.data.layouts.files import (
+    find_file,
+    read_lines,
+    read_rows,
+    unexpected,
+)
 from keras_attention_apps.captioner.data.layouts.flickr import listing_of
 
 # The headers of Flickr8k and of Flickr30k, which has either separator.

@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from keras_attention_apps.captioner.data.layouts.files import NO_CAPTIONS
-from keras_attention_apps.captioner.data.layouts.files import find_file
-from keras_attention_apps.captioner.data.layouts.files import get
-from keras_attention_apps.captioner.data.layouts.files import list_some
-from keras_attention_apps.captioner.data.layouts.files import read_json
-from keras_attention_apps.captioner.data.layouts.files import unexpected
-from keras_attention_apps.captioner.data.layouts.listing import SPLITS
-from keras_attention_apps.captioner.data.layouts.listing import Listing
+from keras_attention_apps.captioner.data.layouts.files import (
+    NO_CAPTIONS,
+    find_file,
+    get,
+    list_some,
+    read_json,
+    unexpected,
+)
+from keras_attention_apps.captioner.data.layouts.listing import SPLITS, Listing
 
 KARPATHY_SPLITS = SPLITS | {"restval": "train"}
 

@@ -3,14 +3,15 @@
 import collections
 import hashlib
 import math
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_attention_apps.captioner.data.archives import ArchivedFile
-from keras_attention_apps.captioner.data.layouts.files import list_files
-from keras_attention_apps.captioner.data.layouts.files import list_some
-from keras_attention_apps.captioner.data.layouts.files import unexpected
+from keras_attention_apps.captioner.data.layouts.files import (
+    list_files,
+    list_some,
+    unexpected,
+)
 
 SPLITS = {name: name for name in ("train", "dev", "test")}
 SPLITS |= {name: "dev" for name in ("val", "valid", "validation")}

@@ -1,14 +1,15 @@
 """Hugging Face's layout: a table or JSON lines beside the images."""
 
 from keras_attention_apps.captioner.data.boxes import check_boxes
-from keras_attention_apps.captioner.data.layouts.files import find_file
-from keras_attention_apps.captioner.data.layouts.files import get
-from keras_attention_apps.captioner.data.layouts.files import list_some
-from keras_attention_apps.captioner.data.layouts.files import read_json_lines
-from keras_attention_apps.captioner.data.layouts.files import read_table
-from keras_attention_apps.captioner.data.layouts.files import unexpected
-from keras_attention_apps.captioner.data.layouts.listing import SPLITS
-from keras_attention_apps.captioner.data.layouts.listing import Listing
+from keras_attention_apps.captioner.data.layouts.files import (
+    find_file,
+    get,
+    list_some,
+    read_json_lines,
+    read_table,
+    unexpected,
+)
+from keras_attention_apps.captioner.data.layouts.listing import SPLITS, Listing
 
 FILE_NAMES = ("file_name", "filename", "file", "image")
 CAPTION_NAMES = ("caption", "captions", "text")

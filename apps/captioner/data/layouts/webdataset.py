@@ -3,15 +3,18 @@
 import re
 
 from keras_attention_apps.captioner.data.archives import archived_samples
-from keras_attention_apps.captioner.data.layouts.files import list_some
-from keras_attention_apps.captioner.data.layouts.files import read_json
-from keras_attention_apps.captioner.data.layouts.files import read_lines
-from keras_attention_apps.captioner.data.layouts.files import unexpected
-from keras_attention_apps.captioner.data.layouts.listing import SPLITS
-from keras_attention_apps.captioner.data.layouts.listing import Listing
-from keras_attention_apps.captioner.data.layouts.metadata import CAPTION_NAMES
-from keras_attention_apps.captioner.data.layouts.metadata import boxes_of
-from keras_attention_apps.captioner.data.layouts.metadata import captions_of
+from keras_attention_apps.captioner.data.layouts.files import (
+    list_some,
+    read_json,
+    read_lines,
+    unexpected,
+)
+from keras_attention_apps.captioner.data.layouts.listing import SPLITS, Listing
+from keras_attention_apps.captioner.data.layouts.metadata import (
+    CAPTION_NAMES,
+    boxes_of,
+    captions_of,
+)
 from keras_attention_apps.captioner.images.reading import image_suffixes
 
 # The image of a sample has one of these suffixes if other images, such as masks, are
