@@ -88,7 +88,7 @@ def cold(photo, preset, beam_size, precision, rounds):
 def warm(photo, preset, beam_size, precision, calls):
     """Return medians in seconds: the whole call and its parts."""
     import keras
-    from keras_attention_apps.captioner.images.reading import image_to_array, read_image
+    from keras_attention_apps.captioner.images import image_to_array, read_image
     from keras_attention_apps.captioner.inference import Captioner
 
     captioner = Captioner.from_preset(preset, precision=precision)

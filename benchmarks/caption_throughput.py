@@ -40,7 +40,7 @@ def captioner(**options):
 
 
 def pixels(photo, copies):
-    from keras_attention_apps.captioner.images.reading import image_to_array, read_image
+    from keras_attention_apps.captioner.images import image_to_array, read_image
 
     array = image_to_array(read_image(photo), captioner().config.image_size)
     return np.stack([array] * copies)

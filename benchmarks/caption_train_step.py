@@ -46,7 +46,7 @@ def our_step(jit_compile):
     import keras
     from keras import ops
     from keras_attention_apps.captioner.config import ModelConfig, TrainConfig
-    from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
+    from keras_attention_apps.captioner.network.recurrent import ShowAttendTell
 
     training = TrainConfig(data=(), output=Path())
     model = ModelConfig(

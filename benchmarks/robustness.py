@@ -59,10 +59,7 @@ class Images:
         return PHOTO.read_bytes()
 
     def answer(self, content):
-        from keras_attention_apps.captioner.images.reading import (
-            image_to_array,
-            read_image,
-        )
+        from keras_attention_apps.captioner.images import image_to_array, read_image
 
         arrays = [
             image_to_array(read_image(content, draft=draft), 224)
@@ -79,7 +76,7 @@ class Costs(Images):
         return costly_images.costly_images(random)
 
     def answer(self, content):
-        from keras_attention_apps.captioner.images.reading import read_array
+        from keras_attention_apps.captioner.images import read_array
 
         return read_array(content, 224).tobytes()
 
@@ -188,11 +185,9 @@ class Models:
     def __init__(self):
         import keras
         from keras_attention_apps.captioner.config import ModelConfig
-        from keras_attention_apps.captioner.data.text import Vocabulary
         from keras_attention_apps.captioner.inference import Captioner
-        from keras_attention_apps.captioner.network.show_attend_tell import (
-            ShowAttendTell,
-        )
+        from keras_attention_apps.captioner.network.recurrent import ShowAttendTell
+        from keras_attention_apps.captioner.text import Vocabulary
         from keras_attention_apps.nmt.inference import Translator
 
         keras.utils.set_random_seed(1)

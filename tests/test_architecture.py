@@ -55,10 +55,8 @@ TENSORFLOW = {
     f"{APPS}.common.export": False,
     f"{APPS}.common.network.replicas": False,
     f"{APPS}.common.training.devices": False,
-    f"{APPS}.captioner.commands.export": True,
-    f"{APPS}.captioner.commands.export_litert": False,
-    f"{APPS}.captioner.images.graph_decoding": True,
-    f"{APPS}.captioner.images.graph_headers": True,
+    f"{APPS}.captioner.commands.export": False,
+    f"{APPS}.captioner.commands.graph_images": True,
     f"{APPS}.nmt.commands.export": True,
     f"{APPS}.nmt.commands.export_litert": False,
 }

@@ -95,7 +95,7 @@ def test_killed_actor_changes_nothing(
 ):
     killed = tmp_path / "killed"
     monkeypatch.setattr(
-        "keras_attention_apps.captioner.commands.caption_bulk.CaptionBatch",
+        "keras_attention_apps.captioner.bulk.CaptionBatch",
         _killed_once(str(killed)),
     )
     output = tmp_path / "captions.jsonl"
@@ -261,7 +261,7 @@ def test_killed_node_changes_nothing(
 ):
     killed = tmp_path / "killed"
     monkeypatch.setattr(
-        "keras_attention_apps.captioner.commands.caption_bulk.CaptionBatch",
+        "keras_attention_apps.captioner.bulk.CaptionBatch",
         _killed_once(str(killed), node=True),
     )
     output = tmp_path / "captions.jsonl"

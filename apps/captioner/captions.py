@@ -4,8 +4,8 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-from keras_attention_apps.captioner.data.text import Vocabulary, detokenize
-from keras_attention_apps.captioner.images.reading import ImageError, read_array
+from keras_attention_apps.captioner.images import ImageError, read_array
+from keras_attention_apps.captioner.text import Vocabulary, detokenize
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.hypotheses import (
     check_batch_size,

@@ -12,14 +12,14 @@ import numpy as np
 from keras_attention_apps.captioner.captions import BaseCaptioner, check_maps
 from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, ModelConfig
 from keras_attention_apps.captioner.data.regions import padded, read_regions
-from keras_attention_apps.captioner.images.reading import ImageError
-from keras_attention_apps.captioner.network.building import build_network
+from keras_attention_apps.captioner.images import ImageError
+from keras_attention_apps.captioner.network import build_network
+from keras_attention_apps.captioner.network.base import CaptionEnsemble
 from keras_attention_apps.captioner.network.encoders import (
     ENCODER_FILE,
     Encoder,
     is_encoder,
 )
-from keras_attention_apps.captioner.network.ensemble import CaptionEnsemble
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.cli import UserError

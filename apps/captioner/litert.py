@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from keras_attention_apps.captioner.captions import BaseCaptioner
-from keras_attention_apps.captioner.images.reading import ImageError
+from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.schema import CaptionBeamConfig, ImageSize
 from keras_attention_apps.common.litert.task import LiteTask
 from keras_attention_apps.common.presets import loading

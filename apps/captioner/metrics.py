@@ -7,7 +7,7 @@ import shutil
 import statistics
 
 import numpy as np
-from keras_attention_apps.captioner.data.text import tokenize
+from keras_attention_apps.captioner.text import tokenize
 
 
 def caption_scores(captions, references, *, meteor=False):

@@ -2,7 +2,8 @@
 
 from keras_attention_apps.captioner.captions import PRESETS
 from keras_attention_apps.captioner.config import ModelConfig
-from keras_attention_apps.common.presets import member_names, read_config
+from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.presets import is_litert, member_names, read_config
 from keras_attention_apps.common.runtimes import Runtimes
 
 RUNTIMES = Runtimes(
@@ -24,3 +25,21 @@ def member_configs(model):
     where = {"presets": PRESETS, "noun": "captioner"}
     members = member_names(model, **where)
     return [read_config(name, kind=ModelConfig, **where) for name in members]
+
+
+def check_inference(chosen):
+    """Raise a `UserError` if `--inference` would have no effect.
+
+    A LiteRT file is not checked here: loading it raises the error.
+
+    Args:
+        chosen: The `ChosenModel`.
+    """
+    if chosen.inference is None or is_litert(chosen.name):
+        return
+    kinds = sorted({config.attention for config in member_configs(chosen.name)})
+    if "hard" not in kinds:
+        raise UserError(
+            "--inference needs a model with hard attention. Received: "
+            f"{chosen.name!r}, with {' and '.join(kinds)} attention"
+        )

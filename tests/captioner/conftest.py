@@ -8,9 +8,9 @@ import warnings
 import keras
 import pytest
 from keras_attention_apps.captioner.config import ModelConfig
-from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.captioner.network.building import build_network
+from keras_attention_apps.captioner.network import build_network
+from keras_attention_apps.captioner.text import Vocabulary
 from PIL import Image
 
 COLOURS = ("red", "green", "blue", "white")

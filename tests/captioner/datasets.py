@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.layouts.files import DataError
+from keras_attention_apps.captioner.data.files import DataError
 
 
 def write(path, content=""):

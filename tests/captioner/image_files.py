@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.images.reading import ImageError, read_image
+from keras_attention_apps.captioner.images import ImageError, read_image
 from PIL import Image
 
 WIDTH, HEIGHT = 5, 7

@@ -6,13 +6,13 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from keras_attention_apps.captioner import overlays
 from keras_attention_apps.captioner.captions import Caption
-from keras_attention_apps.captioner.commands import overlays
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.metrics import sentinel_of_words
-from keras_attention_apps.captioner.network.building import build_network
-from keras_attention_apps.captioner.web.views import word_notes
+from keras_attention_apps.captioner.network import build_network
+from keras_attention_apps.captioner.overlays import word_notes
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END, START
 from programs import training

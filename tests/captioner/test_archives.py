@@ -4,7 +4,7 @@ import json
 import pytest
 from captioner.datasets import fails, shard, write
 from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.images.reading import ImageError, read_image
+from keras_attention_apps.captioner.images import ImageError, read_image
 from keras_attention_apps.common.cli import UserError
 from PIL import Image
 

@@ -7,12 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.images import limits
-from keras_attention_apps.captioner.images.reading import (
-    ImageError,
-    read_array,
-    read_image,
-)
+from keras_attention_apps.captioner import images as limits
+from keras_attention_apps.captioner.images import ImageError, read_array, read_image
 from PIL import Image
 
 from .image_files import HEIGHT, LOSSLESS, WIDTH, encode, fails, lazy_image, noise, png

@@ -6,7 +6,7 @@ import shutil
 import keras
 import pytest
 from keras_attention_apps.captioner import LiteCaptioner
-from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
+from keras_attention_apps.captioner.commands.export import save_lite_captioner
 from keras_attention_apps.captioner.config import ChosenModel, WebConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main

@@ -19,9 +19,9 @@ from captioner.datasets import (
 )
 from keras_attention_apps.captioner.data import dataset as data
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
-from keras_attention_apps.captioner.data.layouts.files import DataError
-from keras_attention_apps.captioner.data.layouts.listing import CaptionedImage
-from keras_attention_apps.captioner.images.reading import ImageError, read_image
+from keras_attention_apps.captioner.data.files import DataError
+from keras_attention_apps.captioner.data.layouts import CaptionedImage
+from keras_attention_apps.captioner.images import ImageError, read_image
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")

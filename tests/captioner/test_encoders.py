@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 from keras import layers, ops
 from keras_attention_apps.captioner.config import ModelConfig
-from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network import backbone as backbones
-from keras_attention_apps.captioner.network.backbone import Backbone
-from keras_attention_apps.captioner.network.encoders import ENCODER_FILE, is_encoder
+from keras_attention_apps.captioner.network.backbone import Backbone, FoldedConvolution
+from keras_attention_apps.captioner.network.encoders import (
+    ENCODER_FILE,
+    grid_model,
+    is_encoder,
+)
 from keras_attention_apps.captioner.network.features import cached_features
-from keras_attention_apps.captioner.network.folding import FoldedConvolution
-from keras_attention_apps.captioner.network.grids import grid_model
-from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
+from keras_attention_apps.captioner.network.recurrent import ShowAttendTell
+from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.cli import UserError
 from programs import training
 

@@ -6,10 +6,10 @@ import keras
 import numpy as np
 import pytest
 from captioner.conftest import TINY, untrained
-from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.captioner.network.building import build_network
+from keras_attention_apps.captioner.network import build_network
+from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.digests import write_sealed
 from keras_attention_apps.common.network.ensemble import Ensemble
@@ -123,9 +123,7 @@ def test_captioners_that_do_not_fit(captioner, change, message):
 def test_an_exported_ensemble_finds_the_same(captioner, transformer, tmp_path, squares):
     pytest.importorskip("ai_edge_litert")
     from keras_attention_apps.captioner import LiteCaptioner
-    from keras_attention_apps.captioner.commands.export_litert import (
-        save_lite_captioner,
-    )
+    from keras_attention_apps.captioner.commands.export import save_lite_captioner
 
     both = Captioner.ensemble([captioner, transformer])
     search = both.search_options(beam_size=2)

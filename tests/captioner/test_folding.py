@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 from keras import layers, ops
-from keras_attention_apps.captioner.network.folding import (
+from keras_attention_apps.captioner.network.backbone import (
     FoldedConvolution,
     fold_normalization,
 )

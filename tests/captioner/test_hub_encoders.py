@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from keras import ops
 from keras_attention_apps.captioner.config import ModelConfig
-from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.network import encoders
 from keras_attention_apps.captioner.network.backbone import Backbone
-from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
+from keras_attention_apps.captioner.network.recurrent import ShowAttendTell
+from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.cli import UserError
 
 pytestmark = pytest.mark.skipif(

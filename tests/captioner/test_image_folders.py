@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.images.reading import (
+from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
     find_unsupported,

@@ -8,9 +8,11 @@ import zlib
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.images import limits, reading
-from keras_attention_apps.captioner.images.limits import MemoryBudget, count_scans
-from keras_attention_apps.captioner.images.reading import (
+from keras_attention_apps.captioner import images as limits
+from keras_attention_apps.captioner import images as reading
+from keras_attention_apps.captioner.images import (
+    MemoryBudget,
+    count_scans,
     image_to_array,
     read_array,
     read_image,

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.images.reading import read_image
+from keras_attention_apps.captioner.images import read_image
 from PIL import Image
 
 from .image_files import (

@@ -7,7 +7,7 @@ import threading
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.images.reading import ImageError
+from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.tokens import END

@@ -13,8 +13,8 @@ from captioner.datasets import (
     write,
 )
 from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.layouts.files import DataError, get
-from keras_attention_apps.captioner.data.layouts.listing import CaptionedImage
+from keras_attention_apps.captioner.data.files import DataError, get
+from keras_attention_apps.captioner.data.layouts import CaptionedImage
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 

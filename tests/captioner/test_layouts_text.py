@@ -3,7 +3,7 @@
 import pytest
 from captioner.datasets import fails, kaggle, names_of, official, photograph, write
 from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.layouts.listing import CaptionedImage
+from keras_attention_apps.captioner.data.layouts import CaptionedImage
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 

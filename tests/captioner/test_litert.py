@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.captioner import LiteCaptioner
-from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
-from keras_attention_apps.captioner.images.reading import ImageError
+from keras_attention_apps.captioner.commands.export import save_lite_captioner
+from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.cli import UserError

@@ -7,11 +7,11 @@ import shutil
 import numpy as np
 import pytest
 from keras_attention_apps.captioner.captions import Caption
-from keras_attention_apps.captioner.commands.overlays import write_overlay
 from keras_attention_apps.captioner.commands.records import Records
-from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.overlays import write_overlay
+from keras_attention_apps.captioner.text import Vocabulary
 from PIL import Image
 from programs import check_average, check_conversion
 

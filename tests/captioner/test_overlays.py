@@ -7,8 +7,8 @@ import types
 from pathlib import Path
 
 import pytest
-from keras_attention_apps.captioner.commands.overlays import find_overlays
 from keras_attention_apps.captioner.main import main
+from keras_attention_apps.captioner.overlays import find_overlays
 from keras_attention_apps.common.cli import UserError
 from PIL import Image
 

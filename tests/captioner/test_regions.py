@@ -11,16 +11,16 @@ import pytest
 from keras import ops
 from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.config import ChosenModel, WebConfig
-from keras_attention_apps.captioner.data.archives import ArchivedFile
 from keras_attention_apps.captioner.data.batches import TrainingBatches
 from keras_attention_apps.captioner.data.boxes import coverage_of_regions, pointing
+from keras_attention_apps.captioner.data.files import ArchivedFile
 from keras_attention_apps.captioner.data.regions import (
     RegionFeatures,
     Regions,
     read_regions,
     regions_file,
 )
-from keras_attention_apps.captioner.images.reading import ImageError
+from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.web.service import CaptionService

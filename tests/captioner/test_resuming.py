@@ -6,10 +6,10 @@ import re
 import shutil
 
 import pytest
-from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network.backbone import Backbone
+from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.captioner.training import train
 from keras_attention_apps.common.digests import (
     DIGEST_KEY,

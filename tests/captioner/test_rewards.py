@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
 import sacrebleu
-from keras_attention_apps.captioner.data.text import tokenize
-from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
+from keras_attention_apps.captioner.text import tokenize
+from keras_attention_apps.captioner.training.self_critical import (
+    BleuReward,
+    CiderReward,
+)
 from pycocoevalcap.cider.cider import Cider
 
 REFERENCES = [

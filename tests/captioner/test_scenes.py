@@ -2,8 +2,8 @@ import random
 
 import numpy as np
 import pytest
+from keras_attention_apps.captioner.commands.scenes import COLOURS, scene
 from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.scenes import COLOURS, scene
 from keras_attention_apps.captioner.main import main
 
 

@@ -2,11 +2,13 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.captioner.config import ModelConfig
-from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.captioner.network.show_attend_tell import ShowAttendTell
-from keras_attention_apps.captioner.training.rewards import CiderReward
-from keras_attention_apps.captioner.training.self_critical import SelfCriticalCaptions
+from keras_attention_apps.captioner.network.recurrent import ShowAttendTell
+from keras_attention_apps.captioner.text import Vocabulary
+from keras_attention_apps.captioner.training.self_critical import (
+    CiderReward,
+    SelfCriticalCaptions,
+)
 from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
 
 SIZES = {

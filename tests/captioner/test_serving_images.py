@@ -13,10 +13,13 @@ from PIL import Image, ImageOps
 # ruff: noqa: E402
 tf = pytest.importorskip("tensorflow")
 
-from keras_attention_apps.captioner.images import graph_decoding, limits
-from keras_attention_apps.captioner.images.graph_decoding import decode_images
-from keras_attention_apps.captioner.images.graph_headers import problem_of
-from keras_attention_apps.captioner.images.reading import image_to_array, read_array
+from keras_attention_apps.captioner import images as limits
+from keras_attention_apps.captioner.commands import graph_images as graph_decoding
+from keras_attention_apps.captioner.commands.graph_images import (
+    decode_images,
+    problem_of,
+)
+from keras_attention_apps.captioner.images import image_to_array, read_array
 
 HEIGHT, WIDTH, SIZE = 37, 53, 41
 TURNED = 6  # EXIF's orientation of a camera held upright

@@ -1,7 +1,7 @@
 import unicodedata
 
 import pytest
-from keras_attention_apps.captioner.data.text import (
+from keras_attention_apps.captioner.text import (
     END,
     START,
     UNKNOWN,

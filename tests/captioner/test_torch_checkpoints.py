@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.network.torch_checkpoints import read_checkpoint
+from keras_attention_apps.captioner.network.weight_files import read_checkpoint
 
 from .torch_files import MAGIC_NUMBER, write_checkpoint
 

@@ -8,8 +8,10 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_attention_apps.captioner.commands.export import write_saved_model
-from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
+from keras_attention_apps.captioner.commands.export import (
+    save_lite_captioner,
+    write_saved_model,
+)
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.litert import LiteCaptioner
 from keras_attention_apps.captioner.main import main

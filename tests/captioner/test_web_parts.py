@@ -6,7 +6,7 @@ import types
 
 import numpy as np
 from keras_attention_apps.captioner.captions import Caption
-from keras_attention_apps.captioner.web.views import caption_figure
+from keras_attention_apps.captioner.overlays import caption_figure
 
 
 def test_figures_of_the_same_title_are_chosen_from_separately():

@@ -3,7 +3,7 @@
 import unicodedata
 
 import pytest
-from keras_attention_apps.captioner.data.text import tokenize
+from keras_attention_apps.captioner.text import tokenize
 from keras_attention_apps.common.invisible import remove_invisible
 from keras_attention_apps.nmt.data.text import clean
 

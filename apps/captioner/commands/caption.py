@@ -6,19 +6,15 @@ import functools
 import math
 import sys
 
-from keras_attention_apps.captioner.commands.checks import check_inference
-from keras_attention_apps.captioner.commands.overlays import (
-    find_overlays,
-    write_overlay,
-)
 from keras_attention_apps.captioner.commands.records import Records
-from keras_attention_apps.captioner.images.open_files import with_open_files
-from keras_attention_apps.captioner.images.reading import (
+from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
     find_unsupported,
+    with_open_files,
 )
-from keras_attention_apps.captioner.runtimes import RUNTIMES
+from keras_attention_apps.captioner.overlays import find_overlays, write_overlay
+from keras_attention_apps.captioner.runtimes import RUNTIMES, check_inference
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.calibration import DIGITS
 from keras_attention_apps.common.cli import UserError, printable
@@ -41,7 +37,7 @@ def caption(config):
     check_inference(config.model)
     if config.bulk.engine == "ray":
         # A lazy import, since the local engine does not need this module.
-        name = "keras_attention_apps.captioner.commands.caption_bulk:caption_bulk"
+        name = "keras_attention_apps.captioner.bulk:caption_bulk"
         return imported(name)(config)
     config.bulk.check_local()
     paths, failures = _find(config.images)

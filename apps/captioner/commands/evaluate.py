@@ -4,7 +4,6 @@ import contextlib
 import math
 
 import numpy as np
-from keras_attention_apps.captioner.commands.checks import check_inference
 from keras_attention_apps.captioner.data.boxes import pointing
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 from keras_attention_apps.captioner.metrics import (
@@ -13,7 +12,7 @@ from keras_attention_apps.captioner.metrics import (
     cider_of_probable,
     sentinel_of_words,
 )
-from keras_attention_apps.captioner.runtimes import RUNTIMES
+from keras_attention_apps.captioner.runtimes import RUNTIMES, check_inference
 from keras_attention_apps.common.files import check_file, read_json, write_json
 from keras_attention_apps.common.inputs import Inputs
 

@@ -1,11 +1,11 @@
-"""A captioner as a TensorFlow SavedModel: encoded images in, captions out."""
+"""A captioner as a TensorFlow SavedModel or a LiteRT file: images in, captions out."""
+
+import functools
 
 import keras
-from keras_attention_apps.captioner.commands.checks import check_inference
-from keras_attention_apps.captioner.commands.export_litert import save_lite_captioner
-from keras_attention_apps.captioner.data.text import JOINTS
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.captioner.runtimes import RUNTIMES
+from keras_attention_apps.captioner.runtimes import RUNTIMES, check_inference
+from keras_attention_apps.captioner.text import JOINTS
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.export import (
     export_task,
@@ -13,6 +13,7 @@ from keras_attention_apps.common.export import (
     map_chunks,
     write_archive,
 )
+from keras_attention_apps.common.litert.exporting import save_litert
 
 # Images that are captioned at the same time.
 CHUNK = 32
@@ -66,7 +67,7 @@ def write_saved_model(captioner, search_model, directory):
         directory: Folder to write; an older SavedModel there is replaced as a whole.
     """
     import tensorflow as tf
-    from keras_attention_apps.captioner.images.graph_decoding import decode_images
+    from keras_attention_apps.captioner.commands.graph_images import decode_images
     from keras_attention_apps.common.tokens import END
 
     words = tf.constant(captioner.tokenizer.words)
@@ -128,3 +129,51 @@ def joined(words):
     for pattern, replacement in JOINTS:
         text = tf.strings.regex_replace(text, pattern, replacement)
     return text
+
+
+def save_lite_captioner(captioner, path, *, search, quantize="float16", **origin):
+    """Write CNN, decoder and beam search as a LiteRT file that `LiteCaptioner` reads.
+
+    Its signature `weights` takes `images`, uint8 `(1, size, size, 3)`, and returns the
+    dict of `keras_attention.beam_search`. For hard and adaptive attention there is
+    another one, `probabilities`, whose maps are the probabilities of the regions.
+
+    Args:
+        captioner: The `Captioner`.
+        path: Name of the file.
+        search: All options of the beam search.
+        quantize: `"float16"`, `"int8"` or `"none"`.
+        **origin: `name_or_path`, as of `save_litert`.
+    """
+    import tensorflow as tf
+
+    captioner.network.backbone.freeze()
+    size = captioner.image_size
+    maps = ("weights",) if captioner.is_soft else ("weights", "probabilities")
+
+    def found(images, search_model):
+        return search_model({"images": images})
+
+    save_litert(
+        captioner,
+        path,
+        {
+            name: (
+                functools.partial(
+                    found, search_model=captioner.search_model(**search, maps=name)
+                ),
+                {"images": tf.TensorSpec([1, size, size, 3], tf.uint8)},
+            )
+            for name in maps
+        },
+        quantize=quantize,
+        metadata={
+            "image_size": size,
+            "max_length": captioner.max_length,
+            "grid": captioner.grid,
+            "maps": maps,
+            "has_sentinel": captioner.has_sentinel,
+            "search": search,
+        },
+        **origin,
+    )

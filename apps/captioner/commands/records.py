@@ -5,7 +5,7 @@ import json
 import math
 import os
 
-from keras_attention_apps.captioner.images.open_files import is_open
+from keras_attention_apps.captioner.images import is_open
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.files import (
     atomic_path,

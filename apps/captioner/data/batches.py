@@ -11,7 +11,7 @@ from keras_attention_apps.captioner.data.boxes import (
     coverage_of_regions,
     viewed,
 )
-from keras_attention_apps.captioner.images.reading import read_array
+from keras_attention_apps.captioner.images import read_array
 from keras_attention_apps.common.hosts import rows_of_host
 from keras_attention_apps.common.network.compiling import rounded_up, shape_multiple
 from keras_attention_apps.common.tokens import PAD

@@ -5,7 +5,7 @@ boxes of an image are a dict from a word to the boxes of the objects that it nam
 """
 
 import numpy as np
-from keras_attention_apps.captioner.data.text import tokenize
+from keras_attention_apps.captioner.text import tokenize
 
 # The view of the whole image; see `viewed`.
 WHOLE = (0.0, 0.0, 1.0, 1.0), False

@@ -9,18 +9,18 @@ import sys
 import unicodedata
 from pathlib import Path
 
-from keras_attention_apps.captioner.data.archives import ArchivedFile, read_content
-from keras_attention_apps.captioner.data.layouts import LAYOUTS
-from keras_attention_apps.captioner.data.layouts.files import (
+from keras_attention_apps.captioner.data.files import (
     TEXT_FOLDERS,
+    ArchivedFile,
     DataError,
     list_files,
     list_some,
+    read_content,
     unexpected,
 )
-from keras_attention_apps.captioner.data.layouts.listing import SPLITS
-from keras_attention_apps.captioner.data.text import tokenize
-from keras_attention_apps.captioner.images.reading import ImageError, read_image
+from keras_attention_apps.captioner.data.layouts import LAYOUTS, SPLITS
+from keras_attention_apps.captioner.images import ImageError, read_image
+from keras_attention_apps.captioner.text import tokenize
 from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.reading import check_local
 

@@ -11,9 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from keras_attention_apps.captioner.data.archives import ArchivedFile
-from keras_attention_apps.captioner.data.layouts.files import DataError
-from keras_attention_apps.captioner.images.reading import ImageError
+from keras_attention_apps.captioner.data.files import ArchivedFile, DataError
+from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.reading import check_bytes, check_input
 

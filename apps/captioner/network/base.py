@@ -8,9 +8,10 @@ import dataclasses
 
 import keras
 from keras import ops
-from keras_attention_apps.captioner.data.text import Vocabulary
 from keras_attention_apps.captioner.network.backbone import Backbone, NoBackbone
+from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.network.base import DecoderNetwork
+from keras_attention_apps.common.network.ensemble import Ensemble
 from keras_attention_apps.common.network.replicas import share_of_replica
 from keras_attention_apps.common.tokens import PAD
 
@@ -277,3 +278,17 @@ class CaptionNetwork(DecoderNetwork):
             training=training,
         )
         return ops.reshape(reinforced, ops.shape(likelihood))
+
+
+class CaptionEnsemble(Ensemble):
+    """Caption networks that share one CNN, which sees every image once."""
+
+    @property
+    def backbone(self):
+        """The CNN of all networks."""
+        return self.networks[0].backbone
+
+    def begin(self, inputs, max_length):
+        if "features" not in inputs:
+            inputs = {"features": self.backbone(inputs["images"])}
+        return super().begin(inputs, max_length)

@@ -8,8 +8,8 @@ import time
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.data.archives import read_content
 from keras_attention_apps.captioner.data.batches import ImageBatches
+from keras_attention_apps.captioner.data.files import read_content
 from keras_attention_apps.common.cli import printable
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.network.compiling import shape_multiple

@@ -4,8 +4,8 @@ import collections
 import dataclasses
 import os
 
-from keras_attention_apps.captioner.data.text import tokenize
-from keras_attention_apps.captioner.training.rewards import CiderReward
+from keras_attention_apps.captioner.text import tokenize
+from keras_attention_apps.captioner.training.self_critical import CiderReward
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.encodings import utf8_lines
 from keras_attention_apps.common.files import parse_json

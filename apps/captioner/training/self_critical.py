@@ -1,10 +1,151 @@
-"""Self-critical training on sampled captions."""
+"""Self-critical training on sampled captions, and its rewards."""
+
+import collections
+import math
 
 import numpy as np
+from keras_attention_apps.captioner.text import SPECIAL, tokenize
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.network.compiling import shape_multiple
 from keras_attention_apps.common.training.data_sets import Mixture
 from keras_attention_apps.common.training.self_critical import SelfCritical
+
+MAX_N = 4
+# Standard deviation of CIDEr-D's Gaussian length penalty.
+SIGMA = 6.0
+_END = SPECIAL[2]
+
+
+class CiderReward:
+    """CIDEr-D of single captions, with the document frequencies of all references.
+
+    END counts as a word, so that a caption that breaks off after "with a" has a lower
+    reward than a complete one.
+
+    Args:
+        references: For each image, its captions as strings.
+
+    Reference:
+        [Vedantam et al., 2015](https://arxiv.org/abs/1411.5726); the end token as in
+        [Rennie et al., 2017](https://arxiv.org/abs/1612.00563).
+    """
+
+    def __init__(self, references):
+        counts = [
+            [_count((*tokenize(text), _END)) for text in texts] for texts in references
+        ]
+        documents = collections.Counter()
+        for image in counts:
+            documents.update(set().union(*image))
+        self._log_documents = math.log(max(len(counts), 2))
+        self._idf = {
+            ngram: self._log_documents - math.log(count)
+            for ngram, count in documents.items()
+        }
+        self._references = [
+            [self._vector(count) for count in image] for image in counts
+        ]
+
+    def __call__(self, words, image):
+        """Return the reward of a caption.
+
+        Args:
+            words: The words of a caption that has ended.
+            image: Index of its image.
+
+        Returns:
+            CIDEr-D, from 0 to 10.
+        """
+        caption = self._vector(_count((*words, _END)))
+        references = self._references[image]
+        return 10 * sum(_similarity(caption, r) for r in references) / len(references)
+
+    def _vector(self, counts):
+        """Return TF-IDF weights of n-grams, their norm for each n, and the length."""
+        weights = {
+            ngram: count * self._idf.get(ngram, self._log_documents)
+            for ngram, count in counts.items()
+        }
+        squares = np.zeros(MAX_N)
+        for ngram, weight in weights.items():
+            squares[len(ngram) - 1] += weight**2
+        length = sum(count for ngram, count in counts.items() if len(ngram) == 2)
+        return weights, np.sqrt(squares), length
+
+
+class BleuReward:
+    """BLEU-4 of single captions.
+
+    Add-one smoothing for n >= 2: otherwise the reward of a caption without a correct
+    4-gram would be zero.
+
+    Args:
+        references: For each image, its captions as strings.
+
+    Reference:
+        [Papineni et al., 2002](https://aclanthology.org/P02-1040), smoothed as in
+        [Lin and Och, 2004](https://aclanthology.org/C04-1072).
+    """
+
+    def __init__(self, references):
+        self._max_counts, self._lengths = [], []
+        for texts in references:
+            counts = [_count(tuple(tokenize(text))) for text in texts]
+            most = collections.Counter()
+            for count in counts:
+                most |= count
+            self._max_counts.append(most)
+            self._lengths.append(sorted(_word_count(count) for count in counts))
+
+    def __call__(self, words, image):
+        """Return the reward of a caption.
+
+        Args:
+            words: The words of a caption that has ended.
+            image: Index of its image.
+
+        Returns:
+            BLEU-4, from 0 to 1.
+        """
+        counts, most = _count(tuple(words)), self._max_counts[image]
+        matches, totals = [0, 1, 1, 1], [0, 1, 1, 1]
+        for ngram, count in counts.items():
+            matches[len(ngram) - 1] += min(count, most[ngram])
+            totals[len(ngram) - 1] += count
+        if not matches[0]:
+            return 0.0
+        pairs = zip(matches, totals, strict=True)
+        precisions = [match / total for match, total in pairs]
+        length = _word_count(counts)
+        # The closest reference length; of two equally close ones, the shorter.
+        closest = min(self._lengths[image], key=lambda x: abs(x - length))
+        brevity = math.exp(min(0.0, 1 - closest / length))
+        return brevity * math.prod(precisions) ** (1 / MAX_N)
+
+
+def _word_count(counts):
+    """Return the number of words."""
+    return sum(count for ngram, count in counts.items() if len(ngram) == 1)
+
+
+def _count(words):
+    """Count the n-grams of one to four words."""
+    return collections.Counter(
+        words[i : i + n] for n in range(1, MAX_N + 1) for i in range(len(words) - n + 1)
+    )
+
+
+def _similarity(caption, reference):
+    weights, norms, length = caption
+    other_weights, other_norms, other_length = reference
+    products = [0.0] * MAX_N
+    for ngram, weight in weights.items():
+        other = other_weights.get(ngram)
+        if other is not None:
+            # Clipping: repetitions beyond those of the reference do not count.
+            products[len(ngram) - 1] += min(weight, other) * other
+    cosine = products / np.maximum(norms * other_norms, 1e-12)
+    return cosine.mean() * math.exp(-((length - other_length) ** 2) / (2 * SIGMA**2))
 
 
 def check_samples(config):

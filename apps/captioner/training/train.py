@@ -1,6 +1,8 @@
 """Training in three phases: decoder, fine-tuning, and self-critical training."""
 
 import dataclasses
+import hashlib
+import html
 import os
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -14,37 +16,38 @@ from keras_attention_apps.captioner.data.batches import (
 )
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 from keras_attention_apps.captioner.data.regions import RegionFeatures, checksums
-from keras_attention_apps.captioner.data.text import (
-    SPECIAL,
-    Vocabulary,
-    repeatable_words,
-)
+from keras_attention_apps.captioner.images import read_image
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
+from keras_attention_apps.captioner.network import build_network
 from keras_attention_apps.captioner.network.base import LossOptions
-from keras_attention_apps.captioner.network.building import build_network
 from keras_attention_apps.captioner.network.encoders import public_name
 from keras_attention_apps.captioner.network.features import cached_features
 from keras_attention_apps.captioner.network.weight_files import SUFFIXES
+from keras_attention_apps.captioner.overlays import (
+    map_uri,
+    photo_style,
+    preview,
+    word_notes,
+)
+from keras_attention_apps.captioner.text import (
+    SPECIAL,
+    Vocabulary,
+    repeatable_words,
+    tokenize,
+)
 from keras_attention_apps.captioner.training.distillation import with_teacher_captions
 from keras_attention_apps.captioner.training.regions import (
     check_epochs_of_regions,
     with_regions,
 )
-from keras_attention_apps.captioner.training.rewards import BleuReward, CiderReward
-from keras_attention_apps.captioner.training.samples import CaptionSamples
 from keras_attention_apps.captioner.training.self_critical import (
+    BleuReward,
+    CiderReward,
     SelfCriticalCaptions,
     check_samples,
 )
-from keras_attention_apps.captioner.training.summary import (
-    fingerprint,
-    report_cut,
-    report_encoder,
-    report_phrases,
-    report_unknown,
-)
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.cli import UserError, counted
 from keras_attention_apps.common.config import TRAINING_NEEDS, check_needs
 from keras_attention_apps.common.files import recover_folder, resolved
 from keras_attention_apps.common.hosts import on_first_host
@@ -66,6 +69,7 @@ from keras_attention_apps.common.training.embeddings import (
     check_embeddings,
     load_embeddings,
 )
+from keras_attention_apps.common.training.report import Samples
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
     Runner,
@@ -79,6 +83,101 @@ from keras_attention_apps.common.training.scheduled_sampling import (
     start_sampling,
 )
 from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
+
+
+def report_unknown(texts, vocabulary, min_count):
+    """Print the share of unknown words."""
+    words = [word for text in texts for word in tokenize(text)]
+    unknown = sum(word not in vocabulary for word in words)
+    if unknown:
+        print(
+            f"{unknown / len(words):.1%} of the words occur fewer than {min_count} "
+            "times and are unknown; --min-count 1 keeps all words"
+        )
+
+
+def report_cut(texts, max_length):
+    """Print how many captions exceed the maximum length."""
+    cut = sum(len(tokenize(text)) > max_length for text in texts)
+    if cut:
+        print(
+            f"{counted(cut, 'caption')} cut to {counted(max_length, 'word')}; "
+            "--model.max-length allows more"
+        )
+
+
+def report_encoder(backbone):
+    """Print the regions and the preprocessing of a third-party encoder."""
+    encoder = backbone.encoder
+    if not encoder:
+        return
+    pixels = f"preprocessing {backbone.preprocessing}"
+    if backbone.preprocessing == "own":
+        pixels = "pixels from 0 to 255"
+        if encoder.scale is not None or encoder.offset is not None:
+            pixels += f" times {encoder.scale} plus {encoder.offset}"
+    print(
+        f"{encoder.name}: {backbone.rows} x {backbone.columns} regions of depth "
+        f"{backbone.depth}; {pixels}"
+    )
+
+
+def report_phrases(images):
+    """Print how many box names are phrases, which match no single word."""
+    names = {name for image in images for name in image.boxes}
+    several = sorted(name for name in names if " " in name)
+    if several:
+        print(
+            f"{len(several)} of {len(names)} box names are phrases, the first "
+            f"{several[0]!r}: only single words supervise the attention"
+        )
+
+
+def fingerprint(key, *splits):
+    """Return a line with a digest of `key(image)` over all images of the splits."""
+    digest = hashlib.blake2b(digest_size=6)
+    for images in splits:
+        for image in images:
+            digest.update(repr(key(image)).encode())
+    counts = " and ".join(str(len(images)) for images in splits)
+    # Checkpoints of earlier versions contain this line.
+    return f"{counts} photographs, digest {digest.hexdigest()}"
+
+
+# Longer side of an image in the report, in pixels.
+SIDE = 400
+
+
+class CaptionSamples(Samples):
+    """Captions of a few validation images, with the attention map of every word.
+
+    The examples are `CaptionedImage`s, and the outputs `Caption`s.
+    """
+
+    def head(self, example):
+        references = "".join(
+            f'<li dir="auto">{html.escape(text)}</li>' for text in example.captions
+        )
+        name = html.escape(example.path.name)
+        return (
+            f'<div class="head"><div class="photo" role="img" aria-label="{name}">'
+            f'</div><ul aria-label="References">{references}</ul></div>'
+        )
+
+    def style(self, example):
+        return photo_style(*preview(read_image(example.path), SIDE))
+
+    def figure(self, output):
+        words = zip(output.words, output.weights, word_notes(output), strict=True)
+        tiles = "".join(
+            f'<li><div class="photo"><div class="photo-layer" '
+            f'style="--map:url({map_uri(weights, output.boxes)})"></div></div>'
+            f'<span dir="auto">{html.escape(word)}</span>'
+            f"<small>{note}</small></li>"
+            for word, weights, note in words
+        )
+        return f'<ol class="words">{tiles}</ol>'
+
 
 _LOSS_OPTIONS = [field.name for field in dataclasses.fields(LossOptions)]
 

@@ -3,7 +3,7 @@
 from importlib.resources import files
 
 import gradio as gr
-from keras_attention_apps.captioner.web import views
+from keras_attention_apps.captioner import overlays
 from keras_attention_apps.captioner.web.service import CaptionService
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.web.components import (
@@ -143,8 +143,8 @@ class _ImageEvents:
         except UserError as error:
             return alert(error), shown(""), gr.update(visible=False), shown("")
         title = name_of(self.config.model.name)
-        figure = views.caption_figure(photo, captions[0], title, 0)
-        table = views.n_best_table(captions)
+        figure = overlays.caption_figure(photo, captions[0], title, 0)
+        table = overlays.n_best_table(captions)
         return figure, shown(table), gr.update(visible=True), shown("")
 
     @revealed
@@ -153,7 +153,7 @@ class _ImageEvents:
             return ""
         search = search_options(beam_size, penalty)
         caption = self.service.other_caption(photo, search, inference=inference)
-        return views.caption_figure(photo, caption, name_of(self.config.compare), 1)
+        return overlays.caption_figure(photo, caption, name_of(self.config.compare), 1)
 
     @revealed
     def show_sheet(self, photo, beam_size, penalty):
@@ -161,7 +161,7 @@ class _ImageEvents:
             raise UserError(REMOVED)
         search = search_options(beam_size, penalty)
         (caption,) = self.service.captions(photo, search)
-        return views.sheet(photo, caption)
+        return overlays.sheet(photo, caption)
 
     def caption(self, image, n_best, beam_size, length_penalty):
         """Caption an image; the result is a list of captions, best first."""
@@ -211,15 +211,15 @@ def _many_images(service, read):
         rows = []
         for path in paths:
             rows.append(_row(service, read, path))
-            yield gr.skip(), "", views.rows_table(rows)
-        yield None, views.csv_link(rows), views.rows_table(rows)
+            yield gr.skip(), "", overlays.rows_table(rows)
+        yield None, overlays.csv_link(rows), overlays.rows_table(rows)
 
     in_turn(upload.upload, event(captioned, upload, [upload, link, table]))
 
 
 def _row(service, read, path):
     """Return the row of an image in the table: its caption, and a note or its error."""
-    name = views.file_name(path)
+    name = overlays.file_name(path)
     try:
         (caption,) = service.captions(read(path), {})
     except UserError as error:

@@ -3,10 +3,13 @@
 import dataclasses
 
 import numpy as np
-from keras_attention_apps.captioner.commands.checks import check_inference
-from keras_attention_apps.captioner.images.reading import image_to_array, read_image
-from keras_attention_apps.captioner.runtimes import RUNTIMES, member_configs
-from keras_attention_apps.captioner.web.views import preview
+from keras_attention_apps.captioner.images import image_to_array, read_image
+from keras_attention_apps.captioner.overlays import preview
+from keras_attention_apps.captioner.runtimes import (
+    RUNTIMES,
+    check_inference,
+    member_configs,
+)
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.presets import is_litert
 from keras_attention_apps.common.web.models import Models
