@@ -15,7 +15,7 @@ import keras
 import matplotlib.pyplot as plt
 import numpy as np
 
-from keras_attention import AttentionPooling, PointingAccuracy
+from keras_attention import AttentionPooling, PointingAccuracy, attention_text
 
 plt.rc("figure", dpi=100)
 plt.rc("figure.constrained_layout", use=True)
@@ -189,40 +189,15 @@ assert (weights[token_ids == 0] == 0).all()
 # These are new messages. The darker a word, the larger its weight; the complaint is
 # underlined.
 
-
 # %%
-def draw_message(axis, words, weights, inside, title):
-    """Write words on a line, each on a background as dark as its weight."""
-    axis.set_axis_off()
-    axis.set_title(title, loc="left", fontsize=10, color="0.4", pad=1)
-    place = 0.0
-    for word, weight, is_complaint in zip(words, weights, inside, strict=True):
-        label = axis.text(
-            place,
-            0.5,
-            word,
-            va="center",
-            fontsize=11,
-            color="white" if weight > 0.5 else "black",
-            bbox={"fc": plt.cm.Blues(weight), "ec": "none", "pad": 2.5},
-        )
-        box = label.get_window_extent()
-        width = axis.transData.inverted().transform((box.width, 0))[0]
-        width -= axis.transData.inverted().transform((0, 0))[0]
-        if is_complaint:
-            axis.plot([place, place + width], [0.02, 0.02], color="tab:red", lw=1.5)
-        place += width + 0.008
-
-
-figure = plt.figure(figsize=(8.2, 4.2), layout="none")
 chosen = [row for row in range(60) if 11 <= (token_ids[row] > 0).sum() <= 18][:6]
-for number, row in enumerate(chosen):
-    words, topic, inside = messages[row]
-    axis = figure.add_axes((0.01, 0.86 - number * 0.165, 0.98, 0.07), xlim=(0, 1))
-    axis.set_ylim(0, 1)
-    title = f"topic: {NAMES[topic]}"
-    draw_message(axis, words, weights[row, : len(words)], inside, title)
-plt.show()
+attention_text(
+    [messages[row][0] for row in chosen],
+    weights[chosen],
+    vmax=1.0,
+    titles=[f"topic: {NAMES[topics[row]]}" for row in chosen],
+    underlined=complaint[chosen],
+)
 
 # %% [markdown]
 # The model has found that one word of the complaint is enough: the convolution has put

@@ -54,7 +54,7 @@ from keras_attention.losses import (
     sequence_crossentropy,
 )
 from keras_attention.metrics import AlignmentErrorRate, PointingAccuracy
-from keras_attention.plots import attention_heatmap, attention_overlay
+from keras_attention.plots import attention_heatmap, attention_overlay, attention_text
 from keras_attention.search import (
     Ban,
     BeamSearchQueue,
@@ -128,6 +128,7 @@ __all__ = [
     "attention_layout_map",
     "attention_overlay",
     "attention_supervision",
+    "attention_text",
     "beam_search",
     "contrastive_search",
     "convert_to_litert",

@@ -1,5 +1,6 @@
-"""Attention weights as matplotlib figures."""
+"""Attention weights as matplotlib figures, and as highlighted text."""
 
+import html
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -12,6 +13,10 @@ MAX_ASPECT_RATIO = 4
 SMOOTHING = 0.5
 # Rounding errors of weights and of floating-point images.
 TOLERANCE = 1e-6
+# Background of a word with the largest weight; that of a weight of zero is white.
+DARKEST = np.array([8, 81, 156])
+# Share of the largest weight above which white letters are easier to read than black.
+WHITE_LETTERS = 0.77
 
 
 def attention_overlay(
@@ -107,22 +112,29 @@ def attention_overlay(
 def attention_heatmap(
     weights: Any,
     source_words: Iterable[str],
-    target_words: Iterable[str],
+    target_words: Iterable[str] | None = None,
     *,
+    vmax: float | str = 1.0,
     title: str | None = None,
 ) -> Any:
     """Heat map of the attention weights of target words over source words.
 
-    Columns are source words and rows are target words; larger weights are darker. The
-    colour scale is always 0 to 1, so that figures can be compared. Source words wider
-    than their column are rotated. Up to about 60 words per side are legible. Characters
-    that the default font lacks are drawn in another installed font that has them.
+    Columns are source words and rows are target words; larger weights are darker. By
+    default, the colour scale is 0 to 1, so that figures can be compared. Source words
+    wider than their column are rotated. Up to about 60 words per side are legible.
+    Characters that the default font lacks are drawn in another installed font that
+    has them.
 
     Args:
         weights: Attention weights in `[0, 1]`,
-            `(len(target_words), len(source_words))`.
+            `(len(target_words), len(source_words))`, or `(len(source_words),)` for
+            a single row, such as those of `AttentionPooling`.
         source_words: Words of the source, one for each column.
-        target_words: Words of the target, one for each row.
+        target_words: Words of the target, one for each row. Weights of one dimension
+            need none.
+        vmax: The weight with the darkest colour; larger ones have the same colour.
+            `"auto"` is the largest weight, which shows differences between weights
+            that are all small.
         title: Title of the figure, if any.
 
     Returns:
@@ -130,8 +142,8 @@ def attention_heatmap(
         pyplot: write it with `figure.savefig(path)`.
 
     Raises:
-        ValueError: If there are no words, or the weights have another shape or do not
-            lie in `[0, 1]`.
+        ValueError: If there are no words, the weights have another shape or do not
+            lie in `[0, 1]`, or `vmax` is neither positive nor `"auto"`.
 
     Example:
 
@@ -146,10 +158,19 @@ def attention_heatmap(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    weights = _to_array(weights)
+    if target_words is None and weights.ndim == 1:
+        target_words = [""]
+    if target_words is None:
+        raise ValueError(
+            "weights of several target words need target_words. "
+            f"Received: weights {weights.shape}"
+        )
     source_words, target_words = (
         list(map(str, words)) for words in (source_words, target_words)
     )
     weights = _as_grid(weights, len(target_words), len(source_words))
+    darkest = _as_vmax(vmax, weights)
     # Cells shrink with the number of words, down to the smallest legible labels.
     cell = float(np.clip(5.0 / max(weights.shape), 0.16, 0.36))
     height, width = cell * weights.shape[0], cell * weights.shape[1]
@@ -161,7 +182,7 @@ def attention_heatmap(
     }
 
     grid = figure.add_axes((0, 0, 1, 1))
-    image = grid.imshow(weights, cmap="Blues", vmin=0, vmax=1)
+    image = grid.imshow(weights, cmap="Blues", vmin=0, vmax=darkest)
     lines: dict[str, Any] = {"color": "0.85", "linewidth": 0.5}
     grid.vlines(np.arange(1, len(source_words)) - 0.5, *grid.get_ylim(), **lines)
     grid.hlines(np.arange(1, len(target_words)) - 0.5, *grid.get_xlim(), **lines)
@@ -178,7 +199,7 @@ def attention_heatmap(
         grid.set_title(title, fontsize=13, pad=10, **font)
 
     bar = figure.add_axes((1 + 0.12 / width, 0, 0.1 / width, 1))
-    figure.colorbar(image, cax=bar, ticks=[0, 0.5, 1])
+    figure.colorbar(image, cax=bar, ticks=[0, darkest / 2, darkest])
     bar.set_ylabel("attention", fontsize=9)
     bar.tick_params(labelsize=9)
     for axis in (grid, bar):
@@ -186,6 +207,99 @@ def attention_heatmap(
         axis.spines[:].set(color="0.6", linewidth=0.6)
     _fit_figure(figure, renderer)
     return figure
+
+
+def attention_text(
+    words: Iterable[Any],
+    weights: Any,
+    *,
+    vmax: float | str = "auto",
+    titles: Any = None,
+    underlined: Any = None,
+) -> str:
+    """Text whose words are highlighted by their attention weights, as HTML.
+
+    A notebook shows the result if it is the last expression of a cell. The background
+    of a word is the darker, the larger its weight is.
+
+    Args:
+        words: The words of a text, or a list of texts, each a list of its words.
+        weights: Attention weights in `[0, 1]`: `(len(words),)`, such as those of
+            `AttentionPooling` for one row; for several texts `(texts, S)`, of which
+            positions after the last word of a text are padding.
+        vmax: The weight with the darkest background; larger ones have the same.
+            `"auto"` is the largest weight of each text.
+        titles: Title of the text, or list of titles, one for each text.
+        underlined: Whether to underline each word, such as those that a person would
+            have chosen. Shaped as the weights.
+
+    Returns:
+        A string of HTML, with a paragraph for each text.
+
+    Raises:
+        ValueError: If a text has no words, weights, titles and words do not fit, the
+            weights do not lie in `[0, 1]`, or `vmax` is neither positive nor
+            `"auto"`.
+
+    Example:
+
+    >>> page = attention_text(["a", "great", "film"], [0.1, 0.8, 0.1])
+    >>> "great</span>" in page
+    True
+    """
+    words = list(words)
+    if all(isinstance(word, str) for word in words):
+        words, weights = [words], [weights]
+        titles = None if titles is None else [titles]
+        underlined = None if underlined is None else [underlined]
+    titles = [None] * len(words) if titles is None else titles
+    underlined = [None] * len(words) if underlined is None else underlined
+    if not len(words) == len(weights) == len(titles) == len(underlined):
+        raise ValueError(
+            "weights, titles and underlined must have one entry for each text. "
+            f"Received: {len(words)} texts, weights of {len(weights)}, "
+            f"{len(titles)} titles, underlined of {len(underlined)}"
+        )
+    texts = zip(words, weights, titles, underlined, strict=True)
+    return _Html("\n".join(_paragraph(*text, vmax) for text in texts))
+
+
+class _Html(str):
+    """HTML that notebooks show."""
+
+    def _repr_html_(self):
+        return str(self)
+
+
+def _paragraph(words, weights, title, underlined, vmax):
+    """Return a text as HTML; positions after its last word are left out."""
+    words = list(map(str, words))
+    weights = _to_array(weights)[: len(words)]
+    if weights.shape != (len(words),) or not words:
+        raise ValueError(
+            f"weights must have one number for each of the {len(words)} words, at "
+            f"least one. Received: {weights.shape}"
+        )
+    _check_range(weights)
+    shares = np.clip(weights / _as_vmax(vmax, weights), 0.0, 1.0)
+    lines = [False] * len(words) if underlined is None else underlined[: len(words)]
+    if len(lines) != len(words):
+        raise ValueError(
+            f"underlined must have {len(words)} entries, one for each word. "
+            f"Received: {len(lines)}"
+        )
+    spans = []
+    for word, weight, share, line in zip(words, weights, shares, lines, strict=True):
+        red, green, blue = np.rint(255 + share * (DARKEST - 255)).astype(int)
+        style = (
+            f"background:rgb({red},{green},{blue});padding:0.1em 0.2em;"
+            f"color:{'white' if share > WHITE_LETTERS else 'black'}"
+        )
+        tag = "u" if line else "span"
+        text = html.escape(word)
+        spans.append(f'<{tag} style="{style}" title="{weight:.2f}">{text}</{tag}>')
+    heading = "" if title is None else f"<strong>{html.escape(str(title))}</strong><br>"
+    return f'<p dir="auto" style="line-height:1.9">{heading}{" ".join(spans)}</p>'
 
 
 def _as_maps(weights, count):
@@ -267,21 +381,36 @@ def _highlight(image, brightness):
     return np.clip(share * image + (1 - share) * grey, 0.0, 1.0)
 
 
+def _as_vmax(vmax, weights):
+    """Return the weight with the darkest colour."""
+    if isinstance(vmax, str) and vmax == "auto":
+        return float(weights.max()) or 1.0
+    if isinstance(vmax, str) or not 0 < vmax < math.inf:
+        raise ValueError(
+            f'vmax must be a positive number or "auto". Received: {vmax!r}'
+        )
+    return float(vmax)
+
+
 def _as_grid(weights, rows, columns):
-    weights = _to_array(weights)
+    weights = weights[None] if weights.ndim == 1 and rows == 1 else weights
     if weights.shape != (rows, columns) or not weights.size:
         raise ValueError(
             "weights must have one row for each target word and one column for each "
             f"source word, at least one of each, here the shape ({rows}, {columns}). "
             f"Received: {weights.shape}"
         )
+    _check_range(weights)
+    return weights
+
+
+def _check_range(weights):
     # NaN fails this comparison, too.
     if not (weights.min() >= -TOLERANCE and weights.max() <= 1 + TOLERANCE):
         raise ValueError(
             "weights must lie between 0 and 1. "
             f"Received: {weights.min()} to {weights.max()}"
         )
-    return weights
 
 
 def _font_families(texts):

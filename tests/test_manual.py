@@ -94,6 +94,7 @@ def test_notebooks_become_pages(tmp_path):
             "outputs": [
                 {"output_type": "stream", "text": ["3\n"]},
                 {"output_type": "display_data", "data": {"image/png": "QUJD\n"}},
+                {"output_type": "execute_result", "data": {"text/html": ["<p>a</p>"]}},
             ],
         },
     ]
@@ -109,6 +110,7 @@ def test_notebooks_become_pages(tmp_path):
     assert "````python\nprint(3)\n````" in text
     assert "````{ .text .output }\n3\n````" in text
     assert 'src="data:image/png;base64,QUJD">' in text
+    assert text.endswith("\n\n<p>a</p>")
 
 
 class Page:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from combinations import covering
 
-from keras_attention import attention_overlay
-from keras_attention.plots import attention_heatmap
+from keras_attention import attention_heatmap, attention_overlay, attention_text
 
 pytest.importorskip("matplotlib")
 
@@ -431,3 +430,127 @@ def test_a_very_tall_image_makes_no_endless_figure():
     width, height = figure.get_size_inches()
     assert height < width
     assert len(drawn(figure)) == 2
+
+
+def colours(figure):
+    """The smallest and the largest weight of the colour scale."""
+    return figure.axes[0].images[0].get_clim()
+
+
+def test_darkest_colour_of_the_heatmap_can_be_chosen(weights):
+    largest = weights.max()
+
+    assert colours(attention_heatmap(weights, SOURCE, TARGET, vmax=0.25)) == (0, 0.25)
+    figure = attention_heatmap(weights, SOURCE, TARGET, vmax="auto")
+    assert colours(figure) == (0, largest)
+    assert list(figure.axes[1].get_yticks()) == [0, largest / 2, largest]
+    blank = attention_heatmap(np.zeros((1, 2)), ["a", "b"], ["c"], vmax="auto")
+    assert colours(blank) == (0, 1)
+
+
+@pytest.mark.parametrize("vmax", [0, -1.0, np.nan, np.inf, "largest"])
+def test_scale_that_is_no_positive_number_is_named(vmax):
+    with pytest.raises(ValueError, match=f'or "auto". Received: {vmax!r}'):
+        attention_heatmap([0.5, 0.5], ["a", "b"], vmax=vmax)
+
+
+def test_weights_of_one_text_are_one_row():
+    figure = attention_heatmap([0.75, 0.25], ["good", "film"])
+
+    np.testing.assert_array_equal(picture(figure.axes[0]), [[0.75, 0.25]])
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [""]
+    named = attention_heatmap([0.75, 0.25], ["good", "film"], ["review"])
+    assert named.axes[0].get_yticklabels()[0].get_text() == "review"
+
+
+def test_several_rows_need_their_words(weights):
+    with pytest.raises(ValueError, match=re.escape(f"weights {weights.shape}")):
+        attention_heatmap(weights, SOURCE)
+
+
+def spans(text):
+    """The words of highlighted text: background, letters, weight and word."""
+    return re.findall(
+        r'<span style="background:rgb\(([\d,]+)\);.*?color:(\w+).*?"'
+        r' title="(.*?)">(.*?)</span>',
+        text,
+    )
+
+
+def test_words_are_the_darker_the_larger_their_weights():
+    found = spans(attention_text(["a", "great", "film"], [0.0, 0.8, 0.2]))
+
+    # Background: from white to rgb(8, 81, 156), here a quarter of the way.
+    assert found == [
+        ("255,255,255", "black", "0.00", "a"),
+        ("8,81,156", "white", "0.80", "great"),
+        ("193,212,230", "black", "0.20", "film"),
+    ]
+
+
+def test_scale_of_a_text_can_be_that_of_others():
+    text = attention_text(["so", "bad"], [0.5, 0.5], vmax=1.0)
+
+    assert {background for background, *_ in spans(text)} == {"132,168,206"}
+
+
+def luminance(colour):
+    values = [int(value) / 255 for value in colour.split(",")]
+    linear = [
+        v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values
+    ]
+    return np.dot(linear, [0.2126, 0.7152, 0.0722])
+
+
+def test_letters_are_legible_on_every_background():
+    """A contrast of 4.5, as WCAG 2.1 asks for."""
+    weights = np.linspace(0, 1, 101)
+
+    for background, letters, *_ in spans(attention_text(["w"] * 101, weights)):
+        lightness = luminance(background) + 0.05
+        contrast = 1.05 / lightness if letters == "white" else lightness / 0.05
+        assert contrast >= 4.5, background
+
+
+def test_several_texts_may_be_padded():
+    texts = [["good"], ["very", "bad"]]
+    weights = keras.ops.convert_to_tensor([[1.0, 0.0], [0.25, 0.75]])
+
+    page = attention_text(texts, weights, titles=["one", "two"])
+
+    first, second = page.split("\n")
+    assert [word for *_, word in spans(first)] == ["good"]
+    assert [word for *_, word in spans(second)] == ["very", "bad"]
+    assert "<strong>one</strong>" in first and "<strong>two</strong>" in second
+    # Notebooks call this method.
+    assert page._repr_html_() == page
+
+
+def test_words_and_titles_are_escaped():
+    page = attention_text(["<b>", "&"], [0.5, 0.5], titles="a < b")
+
+    assert [word for *_, word in spans(page)] == ["&lt;b&gt;", "&amp;"]
+    assert "<strong>a &lt; b</strong>" in page
+
+
+def test_chosen_words_are_underlined():
+    page = attention_text(["a", "b"], [0.5, 0.5], underlined=[False, True])
+
+    assert re.findall(r"<(u|span) [^>]*>(\w)</\1>", page) == [("span", "a"), ("u", "b")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weights": [0.5]}, "each of the 2 words, at least one. Received: (1,)"),
+        ({"weights": [[0.5, 0.5]]}, "each of the 2 words, at least one. Received: (1"),
+        ({"words": [], "weights": []}, "each of the 0 words"),
+        ({"weights": [0.5, 1.5]}, "Received: 0.5 to 1.5"),
+        ({"underlined": [True]}, "underlined must have 2 entries"),
+        ({"words": [["a"], ["b"]], "weights": [[1.0]]}, "2 texts, weights of 1"),
+        ({"vmax": "max"}, "Received: 'max'"),
+    ],
+)
+def test_text_and_weights_that_do_not_fit_are_named(arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention_text(**{"words": ["a", "b"], "weights": [0.5, 0.5], **arguments})

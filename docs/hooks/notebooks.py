@@ -51,5 +51,7 @@ def _output(output):
         image = "".join(data["image/png"]).replace("\n", "")
         source = f"data:image/png;base64,{image}"
         return f'<img alt="The figure that this cell draws" src="{source}">'
+    if "text/html" in data:
+        return "".join(data["text/html"])
     text = output.get("text", data.get("text/plain", output.get("traceback", "")))
     return f"````{{ .text .output }}\n{''.join(text).rstrip()}\n````"
